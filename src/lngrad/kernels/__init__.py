@@ -1,0 +1,1 @@
+"""Kernels: arithmetic on arrays that are already right."""

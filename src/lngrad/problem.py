@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
+
+from numpy import ndarray
 
 from lngrad.arrays import Facts, as_array, facts_of, key_of
 from lngrad.errors import DtypeError, ShapeError
@@ -32,6 +34,9 @@ class Grads(NamedTuple):
     dx: Any
     dgamma: Any
     dbeta: Any
+
+
+_BACKWARD_INPUTS = ("dy", "x", "mean", "rstd", "gamma")
 
 
 class Output(NamedTuple):
@@ -75,7 +80,7 @@ class Problem:
         x: Any, gamma: Any, beta: Any, normalized_shape: int | Sequence[int] | None = None, out: Forward | None = None
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a forward call. Returns the problem and the arguments as arrays, in the order x, gamma, beta."""
-        arrays = _arrays(("x", x), ("gamma", gamma), ("beta", beta))
+        arrays = _arrays(("x", "gamma", "beta"), (x, gamma, beta))
         given = _out(Forward, out)
         key = tuple(map(key_of, arrays)), _shape_key(normalized_shape), tuple(map(key_of, given))
         return _known(_check_forward, key, arrays, given), arrays
@@ -92,34 +97,50 @@ class Problem:
         out: Grads | None = None,
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
-        arrays = _arrays(("dy", dy), ("x", x), ("mean", mean), ("rstd", rstd), ("gamma", gamma))
+        arrays = _arrays(_BACKWARD_INPUTS, (dy, x, mean, rstd, gamma))
         given = _out(Grads, out)
         key = tuple(map(key_of, arrays)), _shape_key(normalized_shape), tuple(map(key_of, given)), _mask(output_mask)
         return _known(_check_backward, key, arrays, given), arrays
 
     def outputs(self) -> tuple[Output | None, Output | None, Output | None]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
-        full = (*self.lead, *self.normalized_shape)
-        if self.op == "forward":
-            statistics = Output((*self.lead, *(1,) * len(self.normalized_shape)), self.accumulator)
-            expected = Output(full, self.dtype), statistics, statistics
-        else:
-            gamma = self.inputs["gamma"]
-            parameter = Output(self.normalized_shape, gamma.dtype if gamma else self.dtype)
-            expected = Output(full, self.dtype), parameter, parameter
+        return self._outputs
+
+    @cached_property
+    def _outputs(self) -> tuple[Output | None, Output | None, Output | None]:
+        expected = _expected(self)
         return tuple(  # type: ignore[return-value]
             Output(output.shape, facts.dtype if facts else output.dtype) if wanted else None
             for output, facts, wanted in zip(expected, self.out.values(), self.wanted, strict=True)
         )
 
 
+def _expected(problem: Problem) -> tuple[Output, Output, Output]:
+    """The results' shapes and dtypes, before a given output has its say on the dtype."""
+    full = Output((*problem.lead, *problem.normalized_shape), problem.dtype)
+    if problem.op == "forward":
+        statistics = Output((*problem.lead, *(1,) * len(problem.normalized_shape)), problem.accumulator)
+        return full, statistics, statistics
+    gamma = problem.inputs["gamma"]
+    parameter = Output(problem.normalized_shape, gamma.dtype if gamma else problem.dtype)
+    return full, parameter, parameter
+
+
 # --- From arguments to a key ----------------------------------------------------------------------------------------
 
 
-def _arrays(*arguments: tuple[str, Any]) -> tuple[Any, ...]:
-    optional = ("gamma", "beta")
+_OPTIONAL = ("gamma", "beta")
+
+
+def _arrays(names: tuple[str, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    for array in arrays:
+        if type(array) is not ndarray:
+            break
+    else:
+        return arrays
     return tuple(
-        None if array is None and name in optional else as_array(name, array) for name, array in arguments
+        None if array is None and name in _OPTIONAL else as_array(name, array)
+        for name, array in zip(names, arrays, strict=True)
     )
 
 
@@ -180,7 +201,7 @@ def _check_backward(
     given: tuple[Any, ...],
     wanted: tuple[bool, bool, bool],
 ) -> Problem:
-    dy, x, mean, rstd, gamma = _all_facts(("dy", "x", "mean", "rstd", "gamma"), arrays)
+    dy, x, mean, rstd, gamma = _all_facts(_BACKWARD_INPUTS, arrays)
     lead, R = _split("x", x, gamma, normalized_shape)
     if dy.shape != x.shape:
         raise ShapeError(f"dy: expected the shape of x, {x.shape}, got {dy.shape}")
@@ -261,8 +282,8 @@ def _problem(
     problem = Problem(
         op, lead, R, math.prod(lead), math.prod(R), x.dtype, _accumulator(x.dtype), inputs, out, wanted, x.kind, x.device
     )
-    for name, array, output in zip(fields, given, problem.outputs(), strict=True):
-        if array is not None and output is not None:
+    for name, array, output in zip(fields, given, _expected(problem), strict=True):
+        if array is not None and problem.wanted[fields.index(name)]:
             facts = facts_of(f"out.{name}", array)
             _check_out(f"out.{name}", facts, output, x, full=name in ("dx", "y"), free=op == "backward")
             out[name] = facts

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lngrad.arrays import Facts, address_of, as_numpy, numpy_dtype
-from lngrad.backends.workers import ARGUMENTS, new_job, run_job
+from lngrad.backends.workers import new_job, run_job
 from lngrad.kernels.numba_backward import CHUNK, DBETA, DGAMMA, DX, SHORT
 from lngrad.kernels.numba_cpu import task_function
-from lngrad.kernels.pool import TICKET
+from lngrad.kernels.pool import ARGUMENTS, TASKS, TICKET
 from lngrad.kernels.simd import LANES
 from lngrad.kernels.sweeps import SEGMENT
 from lngrad.plan import Plan
@@ -29,7 +28,8 @@ GROUP_BYTES = 8 << 20  # rows of dy and x that stay in the last-level cache betw
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
-_FULL, _DX = DX | DGAMMA | DBETA, DX
+# Where the fields of kernels.numba_backward.Backward begin in a job: addresses, then sizes.
+_FIRST, _ADDRESSES, _SIZES = ARGUMENTS, 9, 15
 
 
 class Layout:
@@ -50,25 +50,28 @@ class Steps:
 
     Attributes:
         threads: At most this many.
-        job: The main job: function, tasks and sizes are in it, the addresses are still zero.
+        jobs: The main job and the combining jobs behind each other: all is in them but the addresses.
+        tasks: Of the main job.
+        function: Address of the main task function.
         sums_function: For wide rows, the function for the row sums that go before; else 0.
         group_rows: For wide rows, how many have their sums and columns done together; else 0.
-        parts: Partial sums of dgamma and dbeta that remain after the main job, slot_stride bytes apart.
-        slot_stride: See parts.
-        combine: Functions that add the parts up and round them, by result dtype.
+        combine: For each combining job, which of dgamma and dbeta it rounds; two jobs only if their dtypes differ.
+        combine_tasks, combine_elements: Tasks and elements of a combining job.
         places: Offsets in the workspace of what lies there, by name.
         stream: Whether dx or y goes past the caches, if its address allows.
     """
 
     threads: int
-    job: np.ndarray[Any, np.dtype[np.int64]]
-    sums_function: int
-    group_rows: int
-    parts: int
-    slot_stride: int
-    combine: dict[str, int]
-    places: dict[str, int]
-    stream: bool
+    jobs: np.ndarray[Any, np.dtype[np.int64]]
+    tasks: int
+    function: int = 0
+    sums_function: int = 0
+    group_rows: int = 0
+    combine: tuple[tuple[bool, bool], ...] = ()
+    combine_tasks: int = 0
+    combine_elements: int = 0
+    places: dict[str, int] = field(default_factory=dict)
+    stream: bool = False
 
 
 def plan(problem: Problem, threads: int) -> Plan:
@@ -167,8 +170,14 @@ def _plan_forward(problem: Problem, threads: int) -> Plan:
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // problem.N)
     sizes = (problem.M, problem.N, x_stride, y_stride, 0, 0, 0, rows_per_task, block_rows, 0)
     function = task_function("forward_rows", problem.dtype, problem.accumulator)
-    job = new_job(function, -(-problem.M // rows_per_task), (*(0,) * 7, *sizes))
-    steps = Steps(threads, job, 0, 0, 0, 0, {}, layout.places, _streams(problem, None if tabled[1] else y_stride))
+    tasks = -(-problem.M // rows_per_task)
+    steps = Steps(
+        threads=threads,
+        jobs=new_job(function, tasks, (*(0,) * 7, *sizes)),
+        tasks=tasks,
+        places=layout.places,
+        stream=_streams(problem, None if tabled[1] else y_stride),
+    )
     return Plan(problem, "numba_cpu", layout.nbytes, steps, _run_forward)
 
 
@@ -207,20 +216,24 @@ def _plan_backward(problem: Problem, threads: int) -> Plan:
         return task_function(name, problem.dtype, problem.accumulator)
 
     sizes = (M, N, *strides, 0, 0, 0, wants, 0, chunks_per_task, slots, block_rows, 0, M)
-    job = new_job(function(_main_task(wants, N, bool(wide))), tasks, (*(0,) * 9, *sizes))
-    combine = {
-        output.dtype: task_function("combine", output.dtype, problem.accumulator)
-        for output in problem.outputs()[1:]
-        if output is not None
-    }
+    main = function(_main_task(wants, N, bool(wide)))
+    columns = max(LANES, COMBINE_ELEMENTS // (2 * parts))
+    combine, jobs = [], [new_job(main, tasks, (*(0,) * _ADDRESSES, *sizes))]
+    _, dgamma, dbeta = problem.outputs()
+    for dtype in dict.fromkeys(output.dtype for output in (dgamma, dbeta) if output is not None):
+        combine.append((dgamma is not None and dgamma.dtype == dtype, dbeta is not None and dbeta.dtype == dtype))
+        rounding = task_function("combine", dtype, problem.accumulator)
+        jobs.append(new_job(rounding, -(-N // columns), (0, 0, 0, slots * slot_bytes, parts, N, columns)))
     steps = Steps(
         threads=threads,
-        job=job,
+        jobs=np.concatenate(jobs),
+        tasks=tasks,
+        function=main,
         sums_function=function("segment_sums") if wide else 0,
         group_rows=group_rows,
-        parts=parts,
-        slot_stride=slots * slot_bytes,
-        combine=combine,
+        combine=tuple(combine),
+        combine_tasks=-(-N // columns),
+        combine_elements=2 * parts * N,
         places=layout.places,
         stream=bool(wants & DX) and _streams(problem, None if tabled[2] else strides[2]),
     )
@@ -256,8 +269,8 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
     x, gamma, beta, eps = inputs
     y, mean, rstd = outputs
     place = _Places(workspace, steps.places)
-    job = steps.job.copy()
-    job[ARGUMENTS : ARGUMENTS + 7] = (
+    job = steps.jobs.copy()
+    job[_FIRST : _FIRST + 7] = (
         address_of(x),
         address_of(y),
         place.target("mean", mean),
@@ -266,11 +279,12 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
         place.source("beta", beta, problem.N, problem.accumulator, 0),
         place.of("scratch"),
     )
-    job[ARGUMENTS + 11] = place.table("x", x, problem)
-    job[ARGUMENTS + 12] = place.table("y", y, problem)
-    job[ARGUMENTS + 13] = steps.stream and address_of(y) % _stream_alignment(problem) == 0
-    job[ARGUMENTS + 16] = np.float64(eps).view(np.int64)
-    run_job(job, problem.M * problem.N, steps.threads)
+    if "scratch" in steps.places:
+        job[_FIRST + 11 : _FIRST + 13] = place.table("x", x, problem), place.table("y", y, problem)
+    if steps.stream:
+        job[_FIRST + 13] = address_of(y) % _stream_alignment(problem) == 0
+    job[_FIRST + 16] = np.float64(eps).view(np.int64)
+    run_job(address_of(job), steps.tasks, problem.M * problem.N, steps.threads)
     place.deliver("mean", mean, problem.accumulator)
     place.deliver("rstd", rstd, problem.accumulator)
 
@@ -280,9 +294,10 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
     dy, x, mean, rstd, gamma = inputs
     dx, dgamma, dbeta = outputs
     place = _Places(workspace, steps.places)
-    job = steps.job.copy()
+    job = steps.jobs.copy()
+    address = address_of(job)
     slots = place.of("slots")
-    job[ARGUMENTS : ARGUMENTS + 9] = (
+    job[_FIRST : _FIRST + _ADDRESSES] = (
         address_of(dy),
         address_of(x),
         0 if dx is None else address_of(dx),
@@ -294,43 +309,37 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
         place.of("row_sums"),
     )
     if "scratch" in steps.places:
-        job[ARGUMENTS + 14 : ARGUMENTS + 17] = [place.table(n, a, problem) for n, a in (("dy", dy), ("x", x), ("dx", dx))]
+        job[_FIRST + 14 : _FIRST + 17] = [place.table(n, a, problem) for n, a in (("dy", dy), ("x", x), ("dx", dx))]
     if problem.N < LANES:
-        job[ARGUMENTS + 18] = job[ARGUMENTS + 17]
+        job[_FIRST + 18] = job[_FIRST + 17]
     elif steps.stream:
-        job[ARGUMENTS + 18] = address_of(dx) % _stream_alignment(problem) == 0
+        job[_FIRST + 18] = address_of(dx) % _stream_alignment(problem) == 0
     if steps.group_rows:
-        for _ in _groups(job, problem, steps):
-            run_job(job, steps.group_rows * problem.N, steps.threads)
+        _run_groups(problem, steps, job, address)
     else:
-        run_job(job, problem.M * problem.N, steps.threads)
-    if dgamma is None and dbeta is None:
+        run_job(address, steps.tasks, problem.M * problem.N, steps.threads)
+    if not steps.combine:
         return
-    results = place.target("dgamma", dgamma), place.target("dbeta", dbeta)
-    columns = max(LANES, COMBINE_ELEMENTS // (2 * steps.parts))
-    for dtype, function in steps.combine.items():
-        wanted = (_address_if(output, dtype, address) for output, address in zip(problem.outputs()[1:], results, strict=True))
-        arguments = (slots, steps.slot_stride, steps.parts, problem.N, *wanted, columns)
-        combine = new_job(function, -(-problem.N // columns), arguments)
-        run_job(combine, 2 * steps.parts * problem.N, steps.threads)
-    place.deliver("dgamma", dgamma)
-    place.deliver("dbeta", dbeta)
+    dgamma_at, dbeta_at = place.target("dgamma", dgamma), place.target("dbeta", dbeta)
+    at = _FIRST + _ADDRESSES + _SIZES
+    for takes_dgamma, takes_dbeta in steps.combine:
+        job[at + _FIRST : at + _FIRST + 3] = slots, dgamma_at if takes_dgamma else 0, dbeta_at if takes_dbeta else 0
+        run_job(address + 8 * at, steps.combine_tasks, steps.combine_elements, steps.threads)
+        at += _FIRST + 7
+    if "dgamma" in steps.places or "dbeta" in steps.places:
+        place.deliver("dgamma", dgamma)
+        place.deliver("dbeta", dbeta)
 
 
-def _address_if(output: Any, dtype: str, address: int) -> int:
-    return address if output is not None and output.dtype == dtype else 0
-
-
-def _groups(job: np.ndarray[Any, Any], problem: Problem, steps: Steps) -> Iterator[None]:
-    """Set the job to the row sums and then to the columns of each group of rows."""
-    columns, segments = int(job[0]), problem.N // SEGMENT
+def _run_groups(problem: Problem, steps: Steps, job: np.ndarray[Any, Any], address: int) -> None:
+    """The row sums and then the columns of one group of rows after the other."""
+    segments = problem.N // SEGMENT
     for first in range(0, problem.M, steps.group_rows):
         stop = min(problem.M, first + steps.group_rows)
-        job[ARGUMENTS + 22 : ARGUMENTS + 24] = first, stop
-        job[0], job[1], job[TICKET] = steps.sums_function, (stop - first) * segments, 0
-        yield
-        job[0], job[1], job[TICKET] = columns, segments, 0
-        yield
+        job[_FIRST + 22 : _FIRST + 24] = first, stop
+        for function, tasks in ((steps.sums_function, (stop - first) * segments), (steps.function, segments)):
+            job[0], job[TASKS], job[TICKET] = function, tasks, 0
+            run_job(address, tasks, (stop - first) * problem.N, steps.threads)
 
 
 class _Places:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.arrays import address_of
-from lngrad.kernels.pool import ARGUMENTS, ASLEEP, SLOT_BYTES, TASKS, TICKET, offer, serve, settle, work
+from lngrad.kernels.pool import ARGUMENTS, ASLEEP, SLOT_BYTES, TASKS, close, offer, serve, settle, work
 from lngrad.threads import MOST_THREADS
 
 __all__ = ["ARGUMENTS", "new_job", "run_job"]
@@ -83,35 +83,34 @@ def new_job(function: int, tasks: int, arguments: tuple[int, ...]) -> np.ndarray
     return job
 
 
-def run_job(job: np.ndarray[Any, np.dtype[np.int64]], elements: int, threads: int) -> None:
+def run_job(address: int, tasks: int, elements: int, threads: int) -> None:
     """Run all tasks of a job, with up to `threads` threads. On return no other thread touches its memory any more.
 
     Args:
-        job: From new_job, its ticket at 0.
+        address: Of a job from new_job, its ticket at 0.
+        tasks: How many tasks it has.
         elements: How many elements the tasks go through together: how much help is worth asking for.
         threads: The caller included.
     """
-    tasks, address = int(job[TASKS]), address_of(job)
     batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
-    helpers = min(threads, tasks) - 1
-    if helpers < 1 or elements < SERIAL_ELEMENTS:
+    if elements < SERIAL_ELEMENTS or tasks == 1 or threads == 1:
         while not work(address, 0, batch):
             pass
         return
-    workers = _workers
+    workers, helpers = _workers, min(threads, tasks) - 1
     workers.ensure(helpers)
     try:
         workers.wake(offer(address, workers.slots, helpers, elements >= ROUSING_ELEMENTS))
         while not work(address, 0, batch):
             pass
     except BaseException:
-        job[TICKET] = tasks
+        close(address)
         raise
     finally:
-        _settle(job, address, workers.slots, helpers)
+        _settle(address, workers.slots, helpers)
 
 
-def _settle(job: np.ndarray[Any, Any], address: int, slots: int, helpers: int) -> None:
+def _settle(address: int, slots: int, helpers: int) -> None:
     """Wait for the helpers, even through Ctrl-C: they write to memory that the caller will free."""
     interrupt = None
     while True:
@@ -120,6 +119,6 @@ def _settle(job: np.ndarray[Any, Any], address: int, slots: int, helpers: int) -
                 break
         except KeyboardInterrupt as reason:
             interrupt = reason
-            job[TICKET] = job[TASKS]
+            close(address)
     if interrupt is not None:
         raise interrupt

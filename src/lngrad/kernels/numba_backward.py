@@ -309,7 +309,7 @@ def backward_columns(tag, acc, with_sums, arguments, task, thread):
 
 # --- The last sum ---------------------------------------------------------------------------------------------------
 
-Combine = namedtuple("Combine", "slots slot_stride parts N dgamma dbeta columns_per_task")
+Combine = namedtuple("Combine", "slots dgamma dbeta slot_stride parts N columns_per_task")
 
 
 @plain

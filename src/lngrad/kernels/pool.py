@@ -111,6 +111,12 @@ def work(job, thread, most):
 
 
 @njit(nogil=True, **OPTIONS)
+def close(job):
+    """Let nobody draw another ticket."""
+    fetch_add(job + 8 * TICKET, word(job, TASKS))
+
+
+@njit(nogil=True, **OPTIONS)
 def offer(job, slots, workers, rouse):
     """Offer a job to every worker that waits, and if `rouse` to those asleep; the bits of those that must be woken."""
     to_wake = 0

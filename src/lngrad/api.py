@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import as_numpy, empty
+from lngrad.arrays import empty
 from lngrad.errors import WorkspaceError
 from lngrad.memory import check_memory
 from lngrad.plan import Plan, make_plan

@@ -27,7 +27,9 @@ def check_memory(problem: Problem, inputs: Sequence[Any], out: Sequence[Any]) ->
     if problem.device != "cpu":
         return
     outputs = [
-        (name, array) for name, array, wanted in zip(problem.out, out, problem.wanted, strict=True) if wanted and array is not None
+        (name, array)
+        for name, array, wanted in zip(problem.out, out, problem.wanted, strict=True)
+        if wanted and array is not None
     ]
     for position, (name, array) in enumerate(outputs):
         view = as_numpy(array)

@@ -98,7 +98,9 @@ def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
     if reason is not None:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
     if problem.device not in BACKENDS[backend].devices:
-        raise BackendUnavailable(f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}")
+        raise BackendUnavailable(
+            f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}"
+        )
     return _module(backend).plan(problem, threads)
 
 

@@ -149,7 +149,9 @@ def _out(kind: type[Forward] | type[Grads], out: Any) -> tuple[Any, ...]:
         return (None, None, None)
     if not isinstance(out, tuple) or len(out) != 3:
         raise ShapeError(f"out: expected a {kind.__name__} of three arrays or None, got {type(out).__name__}")
-    return tuple(None if array is None else as_array(f"out.{name}", array) for name, array in zip(kind._fields, out, strict=True))
+    return tuple(
+        None if array is None else as_array(f"out.{name}", array) for name, array in zip(kind._fields, out, strict=True)
+    )
 
 
 def _shape_key(normalized_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:
@@ -187,7 +189,9 @@ def _known(check: Any, key: Any, arrays: tuple[Any, ...], given: tuple[Any, ...]
 # --- The rules ------------------------------------------------------------------------------------------------------
 
 
-def _check_forward(arrays: tuple[Any, ...], normalized_shape: tuple[int, ...] | None, given: tuple[Any, ...]) -> Problem:
+def _check_forward(
+    arrays: tuple[Any, ...], normalized_shape: tuple[int, ...] | None, given: tuple[Any, ...]
+) -> Problem:
     x, gamma, beta = _all_facts(("x", "gamma", "beta"), arrays)
     lead, R = _split("x", x, gamma, normalized_shape)
     _check_parameter("gamma", gamma, x, R)
@@ -280,7 +284,18 @@ def _problem(
 ) -> Problem:
     out: dict[str, Facts | None] = dict.fromkeys(fields)
     problem = Problem(
-        op, lead, R, math.prod(lead), math.prod(R), x.dtype, _accumulator(x.dtype), inputs, out, wanted, x.kind, x.device
+        op,
+        lead,
+        R,
+        math.prod(lead),
+        math.prod(R),
+        x.dtype,
+        _accumulator(x.dtype),
+        inputs,
+        out,
+        wanted,
+        x.kind,
+        x.device,
     )
     for name, array, output in zip(fields, given, _expected(problem), strict=True):
         if array is not None and problem.wanted[fields.index(name)]:

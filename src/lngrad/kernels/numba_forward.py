@@ -34,7 +34,8 @@ EPS = 16  # place of eps among the arguments, a float64 behind the integers
 EPS_TAG = TAGS["float64"]
 
 Forward = namedtuple(
-    "Forward", "x y mean rstd gamma beta scratch M N x_stride y_stride x_table y_table streaming rows_per_task block_rows"
+    "Forward",
+    "x y mean rstd gamma beta scratch M N x_stride y_stride x_table y_table streaming rows_per_task block_rows",
 )
 
 

@@ -22,7 +22,11 @@ PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's r
 SLOT_BYTES = 64
 
 _I64 = ir.IntType(64)
-_PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "amd64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
+_PAUSES = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "amd64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (1,)),
+}
 _PAUSE = _PAUSES.get(platform.machine().lower().replace("arm64", "aarch64"))
 
 

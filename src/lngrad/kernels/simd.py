@@ -94,7 +94,9 @@ def load(typingctx, tag, address, index):
     def codegen(context, builder, signature, args):
         kind = signature.args[0]
         element = _STORED[kind]
-        pointer = builder.bitcast(_pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer())
+        pointer = builder.bitcast(
+            _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
+        )
         return _widen(builder, builder.load(pointer, align=1), kind)
 
     return Lanes(_accumulator(tag))(tag, types.int64, types.int64), codegen
@@ -104,7 +106,9 @@ def _store_lanes(align_of, nontemporal):
     def codegen(context, builder, signature, args):
         kind = signature.args[0]
         element = _STORED[kind]
-        pointer = builder.bitcast(_pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer())
+        pointer = builder.bitcast(
+            _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
+        )
         instruction = builder.store(_narrow(builder, args[3], kind), pointer, align=align_of(kind))
         if nontemporal:
             instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
@@ -294,7 +298,9 @@ def total(typingctx, lanes):
             width //= 2
             low = ir.Constant(ir.VectorType(_I32, width), list(range(width)))
             high = ir.Constant(ir.VectorType(_I32, width), list(range(width, 2 * width)))
-            vector = builder.fadd(builder.shuffle_vector(vector, vector, low), builder.shuffle_vector(vector, vector, high))
+            vector = builder.fadd(
+                builder.shuffle_vector(vector, vector, low), builder.shuffle_vector(vector, vector, high)
+            )
         return builder.extract_element(vector, ir.Constant(_I32, 0))
 
     return lanes.scalar(lanes), codegen

@@ -73,7 +73,7 @@ class Steps:
 
 def plan(problem: Problem, threads: int) -> Plan:
     """Cut a problem for `threads` threads."""
-    if problem.M == 0 or problem.N == 0:
+    if problem.M == 0 or problem.N == 0 or not any(problem.wanted):
         return Plan(problem, "numba_cpu", 0, None, _run_empty)
     if problem.op == "forward":
         return _plan_forward(problem, threads)
@@ -211,7 +211,7 @@ def _plan_backward(problem: Problem, threads: int) -> Plan:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_bytes = 2 * N * (1 if N >= LANES else LANES) * accumulator_bytes
-    if wants & (DGAMMA | DBETA):
+    if wants & (DGAMMA | DBETA) or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
         layout.add("slots", (slots if wide else tasks * slots) * slot_bytes)
 
     def function(name: str) -> int:
@@ -265,7 +265,7 @@ def _main_task(wants: int, N: int, wide: bool) -> str:
 
 
 def _run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
-    """No rows: sums over nothing are 0. No columns: a mean over nothing is 0 and its rstd NaN, as torch has it."""
+    """Nothing to add up. No rows: sums are 0. No columns: a mean is 0 and its rstd NaN, as torch has it."""
     for name, output in zip(plan.problem.out, outputs, strict=True):
         if output is not None:
             output[...] = math.nan if name == "rstd" else 0

@@ -154,7 +154,7 @@ def test_the_comparator_raises_for_each_kind_of_fault():
         check_grads(grads._replace(dgamma=None), inputs)
     with pytest.raises(GradientError, match="dbeta: expected None, as it is masked off"):
         check_grads(grads, inputs, output_mask=(True, True, False))
-    with pytest.raises(GradientError, match="dbeta: expected one of .*, got int64"):
+    with pytest.raises(GradientError, match=r"dbeta: expected one of .*, got int64"):
         check_grads(grads._replace(dbeta=grads.dbeta.astype(np.int64)), inputs)
     spoiled = grads.dx.copy()
     spoiled[3, 7] = np.nan

@@ -3,9 +3,6 @@
 Arithmetic is IEEE in the type of the operands, rounded to nearest even after every instruction, as the vector unit
 does it; subnormals are kept. Operands lie in the Unified Buffer, start on a block of 32 bytes, and are the same
 memory or none at all of each other. Mask registers are not simulated: every instruction takes its count.
-
-The functions in lower case at the end are loops that the published tile code writes out row by row. They give the
-same values in one NumPy call and count the same instructions.
 """
 
 from __future__ import annotations
@@ -35,12 +32,11 @@ __all__ = [
     "Sqrt",
     "Sub",
     "WholeReduceSum",
-    "broadcast_rows",
-    "clear_columns",
-    "multiply_rows",
-    "add_to_rows",
     "pairwise_sum",
-    "row_sums",
+    "quiet",
+    "refuse_partial_overlap",
+    "repeat_sums",
+    "round_to",
 ]
 
 Array = NDArray[Any]
@@ -48,11 +44,10 @@ ARITHMETIC = (np.dtype(np.float32), np.dtype(np.float16))
 CASTS = (*ARITHMETIC, np.dtype(ml_dtypes.bfloat16))
 REPEAT_FLOATS = 64  # 256 bytes a repeat
 MAX_REPEATS = 255
-BLOCK_FLOATS = 8
 BRCB_ROWS = 8
 
 # Infinities and NaN are results on the device, not events.
-_quiet = np.errstate(all="ignore")
+quiet = np.errstate(all="ignore")
 
 
 class RoundMode(enum.Enum):
@@ -94,49 +89,49 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
             )
 
 
-@_quiet
+@quiet
 def Add(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
     """dst = src0 + src1. C prototype: ``void Add(dst, src0, src1, const int32_t& count)``."""
     out, (a, b) = _operands("Add", dst, {"src0": src0, "src1": src1}, count)
     np.add(a, b, out=out)
 
 
-@_quiet
+@quiet
 def Sub(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
     """dst = src0 - src1. C prototype: ``void Sub(dst, src0, src1, const int32_t& count)``."""
     out, (a, b) = _operands("Sub", dst, {"src0": src0, "src1": src1}, count)
     np.subtract(a, b, out=out)
 
 
-@_quiet
+@quiet
 def Mul(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
     """dst = src0 * src1. C prototype: ``void Mul(dst, src0, src1, const int32_t& count)``."""
     out, (a, b) = _operands("Mul", dst, {"src0": src0, "src1": src1}, count)
     np.multiply(a, b, out=out)
 
 
-@_quiet
+@quiet
 def Div(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
     """dst = src0 / src1. C prototype: ``void Div(dst, src0, src1, const int32_t& count)``."""
     out, (a, b) = _operands("Div", dst, {"src0": src0, "src1": src1}, count)
     np.divide(a, b, out=out)
 
 
-@_quiet
+@quiet
 def Muls(dst: LocalTensor, src: LocalTensor, scalarValue: float, count: int) -> None:
     """dst = src * scalar. C prototype: ``void Muls(dst, src, const T& scalarValue, const int32_t& count)``."""
     out, (a,) = _operands("Muls", dst, {"src": src}, count)
     np.multiply(a, dst.dtype.type(scalarValue), out=out)
 
 
-@_quiet
+@quiet
 def Adds(dst: LocalTensor, src: LocalTensor, scalarValue: float, count: int) -> None:
     """dst = src + scalar. C prototype: ``void Adds(dst, src, const T& scalarValue, const int32_t& count)``."""
     out, (a,) = _operands("Adds", dst, {"src": src}, count)
     np.add(a, dst.dtype.type(scalarValue), out=out)
 
 
-@_quiet
+@quiet
 def Sqrt(dst: LocalTensor, src: LocalTensor, count: int) -> None:
     """dst = sqrt(src). C prototype: ``void Sqrt(dst, src, const int32_t& count)``."""
     out, (a,) = _operands("Sqrt", dst, {"src": src}, count)
@@ -170,7 +165,7 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, dstBlkStride: int,
         dst[place:].write("Brcb", "dst", lanes)[:] = values[index]
 
 
-@_quiet
+@quiet
 def Cast(dst: LocalTensor, src: LocalTensor, roundMode: RoundMode, count: int, *, saturate: bool = False) -> None:
     """Convert between half, float and bfloat16.
 
@@ -236,7 +231,7 @@ def pairwise_sum(values: Array) -> Array:
     return values[..., 0]
 
 
-@_quiet
+@quiet
 def WholeReduceSum(
     dst: LocalTensor,
     src: LocalTensor,
@@ -271,7 +266,7 @@ def WholeReduceSum(
         dst[repeat * dstRepStride :].write("WholeReduceSum", "dst", 1, aligned=False)[0] = total
 
 
-@_quiet
+@quiet
 def ReduceSum(dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: int) -> None:
     """Sum ``count`` elements into dst[0]: repeats first, then the partial sums in the same way.
 
@@ -281,7 +276,7 @@ def ReduceSum(dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, 
     lanes = 256 // src.dtype.itemsize
     sharedTmpBuffer.write("ReduceSum", "sharedTmpBuffer", -(-count // lanes))[:] = _partials(values[None], lanes)[0]
     src.ub.tally.instructions["ReduceSum"] += 1
-    dst.write("ReduceSum", "dst", 1)[0] = _sums(values[None], lanes)[0]
+    dst.write("ReduceSum", "dst", 1)[0] = repeat_sums(values[None], lanes)[0]
 
 
 def _partials(rows: Array, lanes: int) -> Array:
@@ -294,61 +289,8 @@ def _partials(rows: Array, lanes: int) -> Array:
     return sums
 
 
-def _sums(rows: Array, lanes: int) -> Array:
+def repeat_sums(rows: Array, lanes: int) -> Array:
     """Return the sum of every row: (M, n) to (M,), one round of partial sums after the other."""
     while rows.shape[1] > 1:
         rows = _partials(rows, lanes)
     return rows[:, 0]
-
-
-@_quiet
-def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
-
-    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards and not kept here.
-    """
-    values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
-    left, rounds = H, 0
-    while left > 1:
-        full, rest = divmod(left, REPEAT_FLOATS)
-        rounds += -(-full // MAX_REPEATS) + (rest > 0)
-        left = -(-left // REPEAT_FLOATS)
-    src.ub.tally.instructions["WholeReduceSum"] += rounds * rows
-    dst.write("WholeReduceSum", "dst", rows)[:] = _sums(values, REPEAT_FLOATS)
-
-
-def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the rest."""
-    refuse_partial_overlap("Brcb", dst, "src", src, rows)
-    values = src.read("Brcb", "src", rows)
-    whole = rows // BRCB_ROWS if dst.ub.soc.arch != 2002 else 0
-    brcbs = H // BLOCK_FLOATS * -(-whole // MAX_REPEATS)
-    dst.ub.tally.instructions["Brcb"] += brcbs
-    dst.ub.tally.instructions["Duplicate"] += rows - whole * BRCB_ROWS
-    dst.write("Brcb", "dst", rows * H).reshape(rows, H)[:] = values.reshape(rows, 1)
-
-
-@_quiet
-def multiply_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
-    """Multiply every row of src by ``row``: one Mul a row."""
-    refuse_partial_overlap("Mul", dst, "src0", src, rows * H)
-    matrix = src.read("Mul", "src0", rows * H).reshape(rows, H)
-    factors = row.read("Mul", "src1", H)
-    dst.ub.tally.instructions["Mul"] += rows
-    np.multiply(matrix, factors, out=dst.write("Mul", "dst", rows * H).reshape(rows, H))
-
-
-@_quiet
-def add_to_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
-    """Add ``row`` to every row of src: one Add a row."""
-    refuse_partial_overlap("Add", dst, "src0", src, rows * H)
-    matrix = src.read("Add", "src0", rows * H).reshape(rows, H)
-    summands = row.read("Add", "src1", H)
-    dst.ub.tally.instructions["Add"] += rows
-    np.add(matrix, summands, out=dst.write("Add", "dst", rows * H).reshape(rows, H))
-
-
-def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
-    """Set the columns from ``first`` on of every row to 0: one masked Duplicate a row."""
-    dst.ub.tally.instructions["Duplicate"] += rows
-    dst.write("Duplicate", "dst", rows * H).reshape(rows, H)[:, first:] = 0

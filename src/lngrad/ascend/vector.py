@@ -80,7 +80,7 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
         OverlapFault: they share some bytes and do not start together.
     """
     distance = abs(dst.start - src.start)
-    if dst.ub is src.ub and 0 < distance < count * max(dst.dtype.itemsize, src.dtype.itemsize):
+    if distance and dst.ub is src.ub and distance < count * max(dst.dtype.itemsize, src.dtype.itemsize):
         ends = (dst.start + count * dst.dtype.itemsize, src.start + count * src.dtype.itemsize)
         if dst.start < ends[1] and src.start < ends[0]:
             raise OverlapFault(

@@ -132,6 +132,8 @@ def LayerNormGrad(
     if isReuseSource:
         count = H if outputPdX.ub.soc.regbase else matrix
         for name, tensor in (("inputDy", inputDy), ("inputX", inputX)):
+            if tensor.overlaps(outputPdX) or tensor.overlaps(resForGamma):
+                continue  # it is an output now, and whether a right one was compared above
             outputPdX.ub.mark_stale(
                 tensor,
                 count,
@@ -201,7 +203,8 @@ def LayerNormGradBeta(
     checks.outputs_apart(api, outputPdGamma, outputPdBeta, H, ("outputPdGamma", "outputPdBeta"))
     checks.temporary(api, sharedTmpBuffer, t.temp, tiling.stackBufferSize * 4)
     checks.beta_positions(api, tiling)
-    if tiling.originalHLength < H and not exact_padding and not soc.regbase:
+    # A chunk of one row has no distance of rows to get wrong.
+    if tiling.originalHLength < H and not exact_padding and not soc.regbase and tiling.bsCurLength > 1:
         checks.warn(
             f"{api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
             "outputPdGamma and outputPdBeta are wrong. exact_padding=True takes storageHLength"

@@ -105,7 +105,9 @@ def _verdict(report: TilingReport) -> Text:
         f"{report.ub_bytes:,} bytes of Unified Buffer; call with fewer rows"
     )
     text = Text(texts[report.verdict], style=COLOURS[report.verdict])
-    return text.append(f"\nsafe size: {report.safe_bytes:,} bytes; {fits}.", style="none")
+    # A buffer of exactly what is touched gives the same chunks, and is enough for them.
+    above = f"; from here on the next safe size is {report.touched_bytes:,}" if report.verdict == "overrun" else ""
+    return text.append(f"\nsafe size: {report.safe_bytes:,} bytes; {fits}{above}.", style="none")
 
 
 def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:

@@ -106,7 +106,8 @@ def _verdict(report: TilingReport) -> Text:
     )
     text = Text(texts[report.verdict], style=COLOURS[report.verdict])
     # A buffer of exactly what is touched gives the same chunks, and is enough for them.
-    above = f"; from here on the next safe size is {report.touched_bytes:,}" if report.verdict == "overrun" else ""
+    more = report.verdict == "overrun" and report.touched_bytes != report.safe_bytes
+    above = f"; above the size given, the next safe one is {report.touched_bytes:,} bytes" if more else ""
     return text.append(f"\nsafe size: {report.safe_bytes:,} bytes; {fits}{above}.", style="none")
 
 

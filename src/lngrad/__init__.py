@@ -1,3 +1,18 @@
 """Layer-normalization gradients that are exact, fast and the same everywhere."""
 
+from lngrad.api import layer_norm, layer_norm_backward
+from lngrad.plan import backends
+from lngrad.problem import Forward, Grads
+from lngrad.threads import get_num_threads, set_num_threads
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Forward",
+    "Grads",
+    "backends",
+    "get_num_threads",
+    "layer_norm",
+    "layer_norm_backward",
+    "set_num_threads",
+]

@@ -1,0 +1,122 @@
+"""The public functions: describe a call, decide it, execute it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lngrad.arrays import empty
+from lngrad.errors import WorkspaceError
+from lngrad.memory import check_memory
+from lngrad.plan import Plan, make_plan
+from lngrad.problem import Forward, Grads, Problem
+
+__all__ = ["execute", "layer_norm", "layer_norm_backward"]
+
+
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int] | None = None,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    eps: float = 1e-5,
+    out: Forward | None = None,
+    backend: str | None = None,
+) -> Forward:
+    """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
+
+    Args:
+        x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
+            anything with `__array_interface__` or DLPack.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
+        eps: Added to the biased variance of a row.
+        out: A Forward of arrays to write to; None in it is allocated. y may be x itself.
+        backend: A name from `backends()`; None chooses.
+
+    Returns:
+        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in float32, or float64 for float64.
+
+    Raises:
+        ShapeError, DtypeError, OverlapError: An argument breaks a rule; nothing was written.
+        BackendUnavailable: The named backend can't run this.
+    """
+    problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
+    plan = make_plan(problem, backend)
+    return Forward(*execute(plan, (*arrays, float(eps)), out))
+
+
+def layer_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+    out: Grads | None = None,
+    backend: str | None = None,
+) -> Grads:
+    """Gradients of layer normalization, from the forward's input and row statistics.
+
+    With xhat = (x - mean)·rstd and dxhat = dy·gamma, over rows and normalized elements:
+    dx = rstd·(dxhat - mean_dxhat - xhat·mean_dxhat_xhat), dgamma = Σ dy·xhat, dbeta = Σ dy.
+
+    Args:
+        dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
+            CPU, or anything with `__array_interface__` or DLPack.
+        mean, rstd: Any shape with one element per row, in float32 (float64 for float64) or x's dtype. They are taken as
+            given, never recomputed.
+        gamma: (*R) in x's dtype or float32 (float64 for float64). None: 1.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.
+        out: A Grads of arrays to write to; None in it is allocated. dgamma and dbeta take their dtype from it, and are
+            rounded once. dx may be dy or x itself.
+        backend: A name from `backends()`; None chooses.
+
+    Returns:
+        dx in x's dtype and kind; dgamma, dbeta (*R) in gamma's dtype, or x's without gamma. The bits do not depend on
+        the number of threads; a row's dx depends on that row alone.
+
+    Raises:
+        ShapeError, DtypeError, OverlapError: An argument breaks a rule; nothing was written.
+        BackendUnavailable: The named backend can't run this.
+    """
+    problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
+    plan = make_plan(problem, backend)
+    return Grads(*execute(plan, arrays, out))
+
+
+def execute(
+    plan: Plan, inputs: tuple[Any, ...], out: Sequence[Any] | None = None, workspace: np.ndarray[Any, Any] | None = None
+) -> tuple[Any, Any, Any]:
+    """Run a plan: the second phase, for callers that bring their own outputs and workspace.
+
+    Args:
+        plan: From make_plan.
+        inputs: The arrays that the problem was made of, in its order; for the forward, eps last.
+        out: Three arrays as the problem knows them; None in it is allocated if it is wanted.
+        workspace: At least plan.workspace_bytes of uint8, contiguous, or None to allocate it.
+
+    Raises:
+        WorkspaceError: The workspace is too small.
+        OverlapError: An output shares memory with an input or another output, or can't be written.
+        MemoryError: An output or the workspace can't be allocated. Nothing was written.
+    """
+    problem = plan.problem
+    if out is not None:
+        check_memory(problem, inputs, out)
+    results = tuple(
+        None if output is None else given if given is not None else empty(problem.kind, output.shape, output.dtype)
+        for output, given in zip(problem.outputs(), out or (None, None, None), strict=True)
+    )
+    if workspace is None:
+        workspace = np.empty(plan.workspace_bytes, np.uint8)
+    elif workspace.nbytes < plan.workspace_bytes:
+        raise WorkspaceError(f"workspace: expected at least {plan.workspace_bytes} bytes, got {workspace.nbytes}")
+    plan.run(plan, inputs, results, workspace)
+    return results  # type: ignore[return-value]

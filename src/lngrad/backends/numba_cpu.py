@@ -1,0 +1,409 @@
+"""CPU backend: compiled kernels, all cores, any strides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lngrad.arrays import Facts, address_of, as_numpy, numpy_dtype
+from lngrad.backends.workers import new_job, run_job
+from lngrad.kernels.numba_backward import CHUNK, DBETA, DGAMMA, DX, SHORT
+from lngrad.kernels.numba_cpu import task_function
+from lngrad.kernels.pool import ARGUMENTS, TASKS, TICKET
+from lngrad.kernels.simd import LANES
+from lngrad.kernels.sweeps import SEGMENT
+from lngrad.plan import Plan
+from lngrad.problem import Problem
+
+__all__ = ["plan"]
+
+TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
+TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
+STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
+WIDE = 16384  # from this N on a row's dgamma and dbeta no longer fit the second-level cache beside dy and x
+GROUP_BYTES = 8 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
+SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
+COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
+
+# Where the fields of kernels.numba_backward.Backward begin in a job: addresses, then sizes.
+_FIRST, _ADDRESSES, _SIZES = ARGUMENTS, 9, 15
+
+
+class Layout:
+    """Places in a workspace, each on a cache line of its own; one line more lets the workspace begin anywhere."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.nbytes = 64
+
+    def add(self, name: str, nbytes: int) -> None:
+        self.places[name] = self.nbytes - 64
+        self.nbytes += -(-nbytes // 64) * 64
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """How a problem is cut.
+
+    Attributes:
+        threads: At most this many.
+        jobs: The main job and the combining jobs behind each other: all is in them but the addresses.
+        tasks: Of the main job.
+        function: Address of the main task function.
+        sums_function: For wide rows, the function for the row sums that go before; else 0.
+        group_rows: For wide rows, how many have their sums and columns done together; else 0.
+        combine: For each combining job, which of dgamma and dbeta it rounds; two jobs only if their dtypes differ.
+        combine_tasks, combine_elements: Tasks and elements of a combining job.
+        places: Offsets in the workspace of what lies there, by name.
+        stream: Whether dx or y goes past the caches, if its address allows.
+    """
+
+    threads: int
+    jobs: np.ndarray[Any, np.dtype[np.int64]]
+    tasks: int
+    function: int = 0
+    sums_function: int = 0
+    group_rows: int = 0
+    combine: tuple[tuple[bool, bool], ...] = ()
+    combine_tasks: int = 0
+    combine_elements: int = 0
+    places: dict[str, int] = field(default_factory=dict)
+    stream: bool = False
+
+
+def plan(problem: Problem, threads: int) -> Plan:
+    """Cut a problem for `threads` threads."""
+    if problem.M == 0 or problem.N == 0:
+        return Plan(problem, "numba_cpu", 0, None, _run_empty)
+    if problem.op == "forward":
+        return _plan_forward(problem, threads)
+    return _plan_backward(problem, threads)
+
+
+# --- Deciding -------------------------------------------------------------------------------------------------------
+
+
+def row_stride(facts: Facts, normalized: int) -> int | None:
+    """Bytes from row to row of a tensor whose last `normalized` dimensions are contiguous, or None if it has no one step."""
+    itemsize = numpy_dtype(facts.dtype).itemsize
+    dims = list(zip(facts.shape, facts.strides, strict=True))
+    lead, last = dims[: len(dims) - normalized], dims[len(dims) - normalized :]
+    if _common_step(last, itemsize) != itemsize:
+        return None
+    step = _common_step(lead, math.prod(size for size, _ in last) * itemsize)
+    return step if step is not None and step % itemsize == 0 else None
+
+
+def _common_step(dims: list[tuple[int, int]], default: int) -> int | None:
+    """The step of dimensions (size, stride) walked as one, default where there is nothing to walk, None if uneven."""
+    step: int | None = None
+    extent = 0
+    for size, stride in reversed([dim for dim in dims if dim[0] != 1]):
+        if step is None:
+            step = stride
+        elif stride != extent:
+            return None
+        extent = stride * size
+    return default if step is None else step
+
+
+def _wants(problem: Problem) -> int:
+    return sum(bit for bit, wanted in zip((DX, DGAMMA, DBETA), problem.wanted, strict=True) if wanted)
+
+
+def _streams(problem: Problem, stride: int | None, stream_bytes: int = STREAM_BYTES) -> bool:
+    """Whether a full output should go past the caches; every row must begin where a streaming store may."""
+    itemsize = numpy_dtype(problem.dtype).itemsize
+    large = problem.M * problem.N * itemsize >= stream_bytes
+    return large and problem.N >= LANES and stride is not None and stride % _stream_alignment(problem) == 0
+
+
+def _stream_alignment(problem: Problem) -> int:
+    return min(LANES * numpy_dtype(problem.dtype).itemsize, 32)
+
+
+def _strides_and_tables(problem: Problem, names: tuple[str, ...], layout: Layout) -> tuple[list[int], list[bool], int]:
+    """Row strides, whether each tensor needs a table instead, and how many rows are packed at a time."""
+    strides, tabled = [], []
+    for name in names:
+        facts = problem.inputs.get(name) or problem.out.get(name)
+        row_bytes = problem.N * numpy_dtype(problem.dtype).itemsize
+        step = row_bytes if facts is None else row_stride(facts, len(problem.normalized_shape))
+        strides.append(step or 0)
+        tabled.append(step is None)
+        if step is None:
+            layout.add(f"{name}_table", 8 * (problem.M + problem.N))
+    block_rows = max(1, min(CHUNK, SCRATCH_BYTES // (problem.N * numpy_dtype(problem.dtype).itemsize)))
+    return strides, tabled, block_rows
+
+
+def _add_copies(problem: Problem, layout: Layout) -> None:
+    """Places for what the kernels want contiguous and in the accumulator's dtype, and is not."""
+    itemsize = numpy_dtype(problem.accumulator).itemsize
+    for name, elements in (("mean", problem.M), ("rstd", problem.M), ("gamma", problem.N), ("beta", problem.N)):
+        if name in problem.inputs and not _is_ready(problem.inputs[name], problem.accumulator):
+            layout.add(name, elements * itemsize)
+    for name, facts in problem.out.items():
+        if facts is None or name in ("dx", "y"):
+            continue
+        dtype = facts.dtype if problem.op == "backward" else problem.accumulator
+        if not _is_ready(facts, dtype):
+            layout.add(name, math.prod(facts.shape) * numpy_dtype(dtype).itemsize)
+
+
+def _is_ready(facts: Facts | None, dtype: str) -> bool:
+    if facts is None or facts.dtype != dtype:
+        return False
+    itemsize = numpy_dtype(dtype).itemsize
+    return _common_step(list(zip(facts.shape, facts.strides, strict=True)), itemsize) == itemsize
+
+
+def _plan_forward(problem: Problem, threads: int) -> Plan:
+    layout = Layout()
+    (x_stride, y_stride), tabled, block_rows = _strides_and_tables(problem, ("x", "y"), layout)
+    _add_copies(problem, layout)
+    if any(tabled):
+        layout.add("scratch", threads * 2 * block_rows * problem.N * numpy_dtype(problem.dtype).itemsize)
+    rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // problem.N)
+    sizes = (problem.M, problem.N, x_stride, y_stride, 0, 0, 0, rows_per_task, block_rows, 0)
+    function = task_function("forward_rows", problem.dtype, problem.accumulator)
+    tasks = -(-problem.M // rows_per_task)
+    steps = Steps(
+        threads=threads,
+        jobs=new_job(function, tasks, (*(0,) * 7, *sizes)),
+        tasks=tasks,
+        places=layout.places,
+        stream=_streams(problem, None if tabled[1] else y_stride),
+    )
+    return Plan(problem, "numba_cpu", layout.nbytes, steps, _run_forward)
+
+
+def _plan_backward(problem: Problem, threads: int) -> Plan:
+    layout = Layout()
+    M, N = problem.M, problem.N
+    wants = _wants(problem)
+    accumulator_bytes = numpy_dtype(problem.accumulator).itemsize
+    names = tuple(name for name in ("dy", "x", "dx"))
+    strides, tabled, block_rows = _strides_and_tables(problem, names, layout)
+    _add_copies(problem, layout)
+    if any(tabled):
+        layout.add("scratch", threads * 3 * block_rows * N * numpy_dtype(problem.dtype).itemsize)
+
+    chunks = -(-M // CHUNK)
+    wide = wants & DX and not any(tabled) and (N >= WIDE or (N >= 2 * SEGMENT and chunks < 2 * threads))
+    if wide:
+        row_bytes = 2 * N * numpy_dtype(problem.dtype).itemsize
+        group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
+        layout.add("row_sums", 2 * group_rows * (N // SEGMENT) * accumulator_bytes)
+        tasks, chunks_per_task, slots, parts = N // SEGMENT, 1, chunks.bit_length() + 1, 1
+    else:
+        group_rows = 0
+        chunks_per_task = 1
+        while chunks_per_task < chunks and (
+            chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
+        ):
+            chunks_per_task *= 2
+        tasks = parts = -(-chunks // chunks_per_task)
+        slots = chunks_per_task.bit_length()
+    slot_bytes = 2 * N * (1 if N >= LANES else LANES) * accumulator_bytes
+    if wants & (DGAMMA | DBETA):
+        layout.add("slots", (slots if wide else tasks * slots) * slot_bytes)
+
+    def function(name: str) -> int:
+        return task_function(name, problem.dtype, problem.accumulator)
+
+    sizes = (M, N, *strides, 0, 0, 0, wants, 0, chunks_per_task, slots, block_rows, 0, M)
+    main = function(_main_task(wants, N, bool(wide)))
+    columns = max(LANES, COMBINE_ELEMENTS // (2 * parts))
+    combine, jobs = [], [new_job(main, tasks, (*(0,) * _ADDRESSES, *sizes))]
+    _, dgamma, dbeta = problem.outputs()
+    for dtype in dict.fromkeys(output.dtype for output in (dgamma, dbeta) if output is not None):
+        combine.append((dgamma is not None and dgamma.dtype == dtype, dbeta is not None and dbeta.dtype == dtype))
+        rounding = task_function("combine", dtype, problem.accumulator)
+        jobs.append(new_job(rounding, -(-N // columns), (0, 0, 0, slots * slot_bytes, parts, N, columns)))
+    steps = Steps(
+        threads=threads,
+        jobs=np.concatenate(jobs),
+        tasks=tasks,
+        function=main,
+        sums_function=function("segment_sums") if wide else 0,
+        group_rows=group_rows,
+        combine=tuple(combine),
+        combine_tasks=-(-N // columns),
+        combine_elements=2 * parts * N,
+        places=layout.places,
+        stream=bool(wants & DX) and _streams(problem, None if tabled[2] else strides[2]),
+    )
+    return Plan(problem, "numba_cpu", layout.nbytes, steps, _run_backward)
+
+
+def _main_task(wants: int, N: int, wide: bool) -> str:
+    """The name of the main task function."""
+    parameters = wants & (DGAMMA | DBETA)
+    if wide:
+        return "columns" if parameters else "columns_dx"
+    if N < LANES:
+        return "tiny_rows"
+    if not wants & DX:
+        return "rows_dbeta" if wants == DBETA else "rows_sums"
+    if not parameters:
+        return "rows_dx"
+    return "short_rows" if N <= SHORT else "rows"
+
+
+# --- Running --------------------------------------------------------------------------------------------------------
+
+
+def _run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+    """No rows: sums over nothing are 0. No columns: a mean over nothing is 0 and its rstd NaN, as torch has it."""
+    for name, output in zip(plan.problem.out, outputs, strict=True):
+        if output is not None:
+            output[...] = math.nan if name == "rstd" else 0
+
+
+def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+    problem, steps = plan.problem, plan.steps
+    x, gamma, beta, eps = inputs
+    y, mean, rstd = outputs
+    place = _Places(workspace, steps.places)
+    job = steps.jobs.copy()
+    job[_FIRST : _FIRST + 7] = (
+        address_of(x),
+        address_of(y),
+        place.target("mean", mean),
+        place.target("rstd", rstd),
+        place.source("gamma", gamma, problem.N, problem.accumulator, 1),
+        place.source("beta", beta, problem.N, problem.accumulator, 0),
+        place.of("scratch"),
+    )
+    if "scratch" in steps.places:
+        job[_FIRST + 11 : _FIRST + 13] = place.table("x", x, problem), place.table("y", y, problem)
+    if steps.stream:
+        job[_FIRST + 13] = address_of(y) % _stream_alignment(problem) == 0
+    job[_FIRST + 16] = np.float64(eps).view(np.int64)
+    run_job(address_of(job), steps.tasks, problem.M * problem.N, steps.threads)
+    place.deliver("mean", mean, problem.accumulator)
+    place.deliver("rstd", rstd, problem.accumulator)
+
+
+def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+    problem, steps = plan.problem, plan.steps
+    dy, x, mean, rstd, gamma = inputs
+    dx, dgamma, dbeta = outputs
+    place = _Places(workspace, steps.places)
+    job = steps.jobs.copy()
+    address = address_of(job)
+    slots = place.of("slots")
+    job[_FIRST : _FIRST + _ADDRESSES] = (
+        address_of(dy),
+        address_of(x),
+        0 if dx is None else address_of(dx),
+        place.source("mean", mean, problem.M, problem.accumulator, 0),
+        place.source("rstd", rstd, problem.M, problem.accumulator, 0),
+        place.source("gamma", gamma, problem.N, problem.accumulator, 1),
+        slots,
+        place.of("scratch"),
+        place.of("row_sums"),
+    )
+    if "scratch" in steps.places:
+        job[_FIRST + 14 : _FIRST + 17] = [place.table(n, a, problem) for n, a in (("dy", dy), ("x", x), ("dx", dx))]
+    if problem.N < LANES:
+        job[_FIRST + 18] = job[_FIRST + 17]
+    elif steps.stream:
+        job[_FIRST + 18] = address_of(dx) % _stream_alignment(problem) == 0
+    if steps.group_rows:
+        _run_groups(problem, steps, job, address)
+    else:
+        run_job(address, steps.tasks, problem.M * problem.N, steps.threads)
+    if not steps.combine:
+        return
+    dgamma_at, dbeta_at = place.target("dgamma", dgamma), place.target("dbeta", dbeta)
+    at = _FIRST + _ADDRESSES + _SIZES
+    for takes_dgamma, takes_dbeta in steps.combine:
+        job[at + _FIRST : at + _FIRST + 3] = slots, dgamma_at if takes_dgamma else 0, dbeta_at if takes_dbeta else 0
+        run_job(address + 8 * at, steps.combine_tasks, steps.combine_elements, steps.threads)
+        at += _FIRST + 7
+    if "dgamma" in steps.places or "dbeta" in steps.places:
+        place.deliver("dgamma", dgamma)
+        place.deliver("dbeta", dbeta)
+
+
+def _run_groups(problem: Problem, steps: Steps, job: np.ndarray[Any, Any], address: int) -> None:
+    """The row sums and then the columns of one group of rows after the other."""
+    segments = problem.N // SEGMENT
+    for first in range(0, problem.M, steps.group_rows):
+        stop = min(problem.M, first + steps.group_rows)
+        job[_FIRST + 22 : _FIRST + 24] = first, stop
+        for function, tasks in ((steps.sums_function, (stop - first) * segments), (steps.function, segments)):
+            job[0], job[TASKS], job[TICKET] = function, tasks, 0
+            run_job(address, tasks, (stop - first) * problem.N, steps.threads)
+
+
+class _Places:
+    """The workspace of one run."""
+
+    def __init__(self, workspace: np.ndarray[Any, Any], places: dict[str, int]):
+        start = address_of(workspace)
+        self._offset = -start % 64
+        self._start = start + self._offset
+        self._workspace, self._places = workspace, places
+
+    def of(self, name: str) -> int:
+        """The address of a place, 0 if the plan has none of this name."""
+        at = self._places.get(name)
+        return 0 if at is None else self._start + at
+
+    def _view(self, name: str, elements: int, dtype: str) -> np.ndarray[Any, Any]:
+        at, wanted = self._offset + self._places[name], numpy_dtype(dtype)
+        return self._workspace[at : at + elements * wanted.itemsize].view(wanted)
+
+    def source(self, name: str, array: Any, elements: int, dtype: str, default: float) -> int:
+        """The address of an argument as the kernels want it: its own, or that of a converted copy."""
+        if name not in self._places:
+            return address_of(array)
+        copy = self._view(name, elements, dtype)
+        if array is None:
+            copy[...] = default
+        else:
+            np.copyto(copy.reshape(array.shape), as_numpy(array), casting="same_kind")
+        return self.of(name)
+
+    def target(self, name: str, array: Any) -> int:
+        """The address that a small output is written to: its own, or that of a contiguous stand-in."""
+        if array is None:
+            return 0
+        return self.of(name) or address_of(array)
+
+    def deliver(self, name: str, array: Any, dtype: str | None = None) -> None:
+        """Copy a stand-in to the output that it stood in for."""
+        if array is not None and name in self._places:
+            result = as_numpy(array)
+            stand_in = self._view(name, result.size, dtype or _name_of(result))
+            np.copyto(result, stand_in.reshape(result.shape), casting="same_kind")
+
+    def table(self, name: str, array: Any, problem: Problem) -> int:
+        """The address of a tensor's table of row and column offsets, 0 if it has a plain row stride."""
+        if array is None or f"{name}_table" not in self._places:
+            return 0
+        strides = as_numpy(array).strides
+        table = self._view(f"{name}_table", problem.M + problem.N, "float64").view(np.int64)
+        lead = len(problem.lead)
+        _fill_offsets(table[: problem.M], problem.lead, strides[:lead])
+        _fill_offsets(table[problem.M :], problem.normalized_shape, strides[lead:])
+        return self.of(f"{name}_table")
+
+
+def _name_of(array: np.ndarray[Any, Any]) -> str:
+    return array.dtype.name
+
+
+def _fill_offsets(table: np.ndarray[Any, Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Offsets in bytes of all elements of a shape, in C order."""
+    table[...] = 0
+    grid = table.reshape(shape)
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        steps = np.arange(size, dtype=np.int64) * stride
+        grid += steps.reshape((size,) + (1,) * (len(shape) - axis - 1))

@@ -1,0 +1,356 @@
+"""Eight lanes as a Numba type: explicit vectors, so that the order of every sum is written down and not the compiler's.
+
+`load` widens what is stored (float16, bfloat16, float32, float64) to lanes of the accumulator's dtype, `store` rounds
+once, to nearest even. Nothing here is contracted or reassociated: a product is fused into a sum where `fma` says so and
+nowhere else. So the same source gives the same bits with AVX2, AVX-512 or NEON.
+
+Arrays come in as addresses (int64), because then one compiled kernel serves read-only, negative-stride and foreign
+memory alike. What lies at an address is told by a *tag*: a zero whose type names the storage, see `TAGS`.
+"""
+
+import operator
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import PrimitiveModel, register_default
+from numba.extending import intrinsic, lower_builtin, type_callable
+
+LANES = 8
+
+# 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
+TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
+
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_F32, _F64, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
+_STORED = {types.int16: _HALF, types.uint16: _I16, types.float32: _F32, types.float64: _F64}
+
+
+class Lanes(types.Type):
+    """Eight values of `scalar` (float32 or float64) in a register."""
+
+    def __init__(self, scalar):
+        self.scalar = scalar
+        super().__init__(name=f"Lanes({scalar})")
+
+
+@register_default(Lanes)
+class _LanesModel(PrimitiveModel):
+    def __init__(self, manager, fe_type):
+        element = _F32 if fe_type.scalar == types.float32 else _F64
+        super().__init__(manager, fe_type, ir.VectorType(element, LANES))
+
+
+def _accumulator(tag):
+    return types.float64 if tag == types.float64 else types.float32
+
+
+def _splat_constant(element, value):
+    return ir.Constant(ir.VectorType(element, LANES), [value] * LANES)
+
+
+def _pointer(builder, address, index, element):
+    base = builder.inttoptr(address, element.as_pointer())
+    return builder.gep(base, [index])
+
+
+def _widen(builder, stored, kind):
+    """What was loaded from memory, scalar or vector, as the accumulator's dtype."""
+    if kind == types.int16:
+        return builder.fpext(stored, _like(stored.type, _F32))
+    if kind == types.uint16:  # a bfloat16 is the upper half of a float32
+        wide = builder.zext(stored, _like(stored.type, _I32))
+        return builder.bitcast(builder.shl(wide, _constant_like(wide.type, 16)), _like(stored.type, _F32))
+    return stored
+
+
+def _narrow(builder, value, kind):
+    """The accumulator's value as it is stored, rounded to nearest even."""
+    if kind == types.int16:
+        return builder.fptrunc(value, _like(value.type, _HALF))
+    if kind == types.uint16:
+        bits = builder.bitcast(value, _like(value.type, _I32))
+        upper = builder.lshr(bits, _constant_like(bits.type, 16))
+        half_up = builder.add(builder.and_(upper, _constant_like(bits.type, 1)), _constant_like(bits.type, 0x7FFF))
+        rounded = builder.lshr(builder.add(bits, half_up), _constant_like(bits.type, 16))
+        quiet = builder.or_(upper, _constant_like(bits.type, 0x40))  # rounding could turn a NaN into infinity
+        is_nan = builder.fcmp_unordered("uno", value, value)
+        return builder.trunc(builder.select(is_nan, quiet, rounded), _like(value.type, _I16))
+    return value
+
+
+def _like(shape, element):
+    return ir.VectorType(element, LANES) if isinstance(shape, ir.VectorType) else element
+
+
+def _constant_like(shape, value):
+    return _splat_constant(shape.element, value) if isinstance(shape, ir.VectorType) else ir.Constant(shape, value)
+
+
+@intrinsic
+def load(typingctx, tag, address, index):
+    """Lanes at elements index … index+7 of the memory at address."""
+
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        element = _STORED[kind]
+        pointer = builder.bitcast(
+            _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
+        )
+        return _widen(builder, builder.load(pointer, align=1), kind)
+
+    return Lanes(_accumulator(tag))(tag, types.int64, types.int64), codegen
+
+
+def _store_lanes(align_of, nontemporal):
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        element = _STORED[kind]
+        pointer = builder.bitcast(
+            _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
+        )
+        instruction = builder.store(_narrow(builder, args[3], kind), pointer, align=align_of(kind))
+        if nontemporal:
+            instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
+        return context.get_dummy_value()
+
+    return codegen
+
+
+@intrinsic
+def store(typingctx, tag, address, index, lanes):
+    """Round lanes to the storage and write them at elements index … index+7."""
+    return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: 1, False)
+
+
+@intrinsic
+def stream(typingctx, tag, address, index, lanes):
+    """Like store, past the caches. The caller has aligned the element at index to 8 elements (at most 32 bytes)."""
+    return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: min(kind.bitwidth, 32), True)
+
+
+@intrinsic
+def gather(typingctx, tag, address, index, stride, count):
+    """Lane l < count comes from element index + l·stride; the other lanes are zero."""
+
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        element = _STORED[kind]
+        _, address, index, stride, count = args
+        vector = builder.alloca(ir.VectorType(element, LANES))
+        builder.store(ir.Constant(ir.VectorType(element, LANES), None), vector)
+        full = builder.icmp_signed(">=", count, ir.Constant(_I64, LANES))
+        with builder.if_else(full) as (all_lanes, some_lanes):
+            with all_lanes:
+                value = ir.Constant(ir.VectorType(element, LANES), ir.Undefined)
+                for lane in range(LANES):
+                    at = builder.add(index, builder.mul(stride, ir.Constant(_I64, lane)))
+                    item = builder.load(_pointer(builder, address, at, element), align=1)
+                    value = builder.insert_element(value, item, ir.Constant(_I32, lane))
+                builder.store(value, vector)
+            with some_lanes, cgutils.for_range(builder, count) as loop:
+                at = builder.add(index, builder.mul(stride, loop.index))
+                item = builder.load(_pointer(builder, address, at, element), align=1)
+                builder.store(builder.insert_element(builder.load(vector), item, loop.index), vector)
+        return _widen(builder, builder.load(vector), kind)
+
+    return Lanes(_accumulator(tag))(tag, *[types.int64] * 4), codegen
+
+
+@intrinsic
+def scatter_rows(typingctx, tag, address, index, stride, count, lanes):
+    """Round lane l < count and write it at element index + l·stride."""
+
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        element = _STORED[kind]
+        _, address, index, stride, count, lanes = args
+        vector = _narrow(builder, lanes, kind)
+        with cgutils.for_range(builder, count) as loop:
+            at = builder.add(index, builder.mul(stride, loop.index))
+            pointer = _pointer(builder, address, at, element)
+            builder.store(builder.extract_element(vector, loop.index), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(tag, *[types.int64] * 4, lanes), codegen
+
+
+@intrinsic
+def load_raw(typingctx, tag, address, index):
+    """One element as it is stored, for copying."""
+
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        width = ir.IntType(kind.bitwidth)
+        value = builder.load(_pointer(builder, args[1], args[2], width), align=1)
+        return builder.zext(value, _I64) if kind.bitwidth < 64 else value
+
+    return types.int64(tag, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_raw(typingctx, tag, address, index, value):
+    """The reverse of load_raw."""
+
+    def codegen(context, builder, signature, args):
+        width = ir.IntType(signature.args[0].bitwidth)
+        value = builder.trunc(args[3], width) if width.width < 64 else args[3]
+        builder.store(value, _pointer(builder, args[1], args[2], width), align=1)
+        return context.get_dummy_value()
+
+    return types.void(tag, *[types.int64] * 3), codegen
+
+
+@intrinsic
+def load_scalar(typingctx, tag, address, index):
+    """One element, widened to the accumulator's dtype."""
+
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        pointer = _pointer(builder, args[1], args[2], _STORED[kind])
+        return _widen(builder, builder.load(pointer, align=1), kind)
+
+    return _accumulator(tag)(tag, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_scalar(typingctx, tag, address, index, value):
+    """One element, rounded to the storage."""
+
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        value = context.cast(builder, args[3], signature.args[3], _accumulator(signature.args[0]))
+        builder.store(_narrow(builder, value, kind), _pointer(builder, args[1], args[2], _STORED[kind]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(tag, types.int64, types.int64, value), codegen
+
+
+@intrinsic
+def size_of(typingctx, tag):
+    """Bytes of one stored element."""
+
+    def codegen(context, builder, signature, args):
+        return ir.Constant(_I64, signature.args[0].bitwidth // 8)
+
+    return types.int64(tag), codegen
+
+
+@intrinsic
+def scalar(typingctx, tag, value):
+    """A number in the accumulator's dtype."""
+
+    def codegen(context, builder, signature, args):
+        return context.cast(builder, args[1], signature.args[1], signature.return_type)
+
+    return _accumulator(tag)(tag, value), codegen
+
+
+@intrinsic
+def zeros(typingctx, tag):
+    """Zero in all lanes, in the accumulator's dtype."""
+
+    def codegen(context, builder, signature, args):
+        return _splat_constant(_F64 if signature.return_type.scalar == types.float64 else _F32, 0.0)
+
+    return Lanes(_accumulator(tag))(tag), codegen
+
+
+@intrinsic
+def given(typingctx, wanted, value):
+    """value, or None where `wanted` is None: a choice made when the kernel is compiled."""
+    if wanted == types.none:
+        return types.none(wanted, value), lambda context, builder, signature, args: context.get_dummy_value()
+    return value(wanted, value), lambda context, builder, signature, args: args[1]
+
+
+@intrinsic
+def splat(typingctx, value):
+    """The scalar in all lanes."""
+
+    def codegen(context, builder, signature, args):
+        return _splat(builder, args[0])
+
+    return Lanes(value)(value), codegen
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """a·b + c, rounded once."""
+
+    def codegen(context, builder, signature, args):
+        kind = args[0].type
+        name = f"llvm.fma.v{LANES}f{32 if kind.element == _F32 else 64}"
+        function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(kind, [kind] * 3))
+        return builder.call(function, args)
+
+    return a(a, b, c), codegen
+
+
+@intrinsic
+def total(typingctx, lanes):
+    """The sum of the lanes by a fixed tree: halves, quarters, neighbours."""
+
+    def codegen(context, builder, signature, args):
+        vector = args[0]
+        width = LANES
+        while width > 1:
+            width //= 2
+            low = ir.Constant(ir.VectorType(_I32, width), list(range(width)))
+            high = ir.Constant(ir.VectorType(_I32, width), list(range(width, 2 * width)))
+            vector = builder.fadd(
+                builder.shuffle_vector(vector, vector, low), builder.shuffle_vector(vector, vector, high)
+            )
+        return builder.extract_element(vector, ir.Constant(_I32, 0))
+
+    return lanes.scalar(lanes), codegen
+
+
+@intrinsic
+def lane_of(typingctx, lanes, lane):
+    """One lane as a scalar."""
+
+    def codegen(context, builder, signature, args):
+        return builder.extract_element(args[0], args[1])
+
+    return lanes.scalar(lanes, types.int64), codegen
+
+
+@intrinsic
+def only(typingctx, lanes, first):
+    """The lanes from number `first` on, and zero in those before."""
+
+    def codegen(context, builder, signature, args):
+        lanes, first = args
+        number = ir.Constant(ir.VectorType(_I64, LANES), list(range(LANES)))
+        keep = builder.icmp_signed(">=", number, _splat(builder, first))
+        return builder.select(keep, lanes, _splat_constant(lanes.type.element, 0.0))
+
+    return lanes(lanes, types.int64), codegen
+
+
+def _splat(builder, value):
+    vector = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    vector = builder.insert_element(vector, value, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
+
+
+def _lower_operator(op, method):
+    @type_callable(op)
+    def _typing(context):
+        def typer(a, b):
+            if isinstance(a, Lanes) and a == b:
+                return a
+            return None
+
+        return typer
+
+    @lower_builtin(op, Lanes, Lanes)
+    def _lowering(context, builder, signature, args):
+        return getattr(builder, method)(*args)
+
+
+_lower_operator(operator.add, "fadd")
+_lower_operator(operator.sub, "fsub")
+_lower_operator(operator.mul, "fmul")
+_lower_operator(operator.truediv, "fdiv")

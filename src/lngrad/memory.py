@@ -1,0 +1,64 @@
+"""Rules about memory that a call writes to: it must be writable, and no one else's, save exact in-place use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lngrad.arrays import address_of, as_numpy, key_of
+from lngrad.errors import OverlapError
+from lngrad.problem import Problem
+
+__all__ = ["check_memory"]
+
+# Each output's own inputs: those it may replace element by element, since every element is read before it is written.
+_IN_PLACE = {"dx": ("dy", "x"), "y": ("x",)}
+_MOST_WORK = 1000  # of numpy.shares_memory; a pair too entangled to be told apart is refused
+
+
+def check_memory(problem: Problem, inputs: Sequence[Any], out: Sequence[Any]) -> None:
+    """Refuse outputs that can't be written, or share memory with an input or another output.
+
+    Raises:
+        OverlapError: Naming both arrays.
+    """
+    if problem.device != "cpu":
+        return
+    outputs = [
+        (name, array)
+        for name, array, wanted in zip(problem.out, out, problem.wanted, strict=True)
+        if wanted and array is not None
+    ]
+    for position, (name, array) in enumerate(outputs):
+        view = as_numpy(array)
+        if not view.flags.writeable:
+            raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
+        for other_name, other in zip(problem.inputs, inputs, strict=False):
+            if other is None or (other_name in _IN_PLACE.get(name, ()) and _same(array, other)):
+                continue
+            if _shares(view, as_numpy(other)):
+                allowed = " or ".join(_IN_PLACE.get(name, ())) or "none"
+                raise OverlapError(
+                    f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
+                    f"whole, with the same strides (out.{name}: {allowed})"
+                )
+        for other_name, other in outputs[:position]:
+            if _shares(view, as_numpy(other)):
+                raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
+
+
+def _shares(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    if not np.may_share_memory(one, other):
+        return False
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+    except Exception as reason:  # numpy.exceptions.TooHardError since 1.25, elsewhere before
+        if type(reason).__name__ != "TooHardError":
+            raise
+        return True

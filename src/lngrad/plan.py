@@ -1,0 +1,108 @@
+"""What is decided about a call before it runs: the backend, how the work is cut, how much workspace it takes.
+
+A plan is a pure function of the problem, the backend that was asked for and the number of threads. The number of threads
+changes how the work is cut, never the order of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from lngrad.errors import BackendUnavailable
+from lngrad.problem import Problem
+from lngrad.threads import get_num_threads
+
+__all__ = ["BACKENDS", "Plan", "backends", "make_plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A decided call.
+
+    Attributes:
+        problem: What is to be computed.
+        backend: The name of the backend that will run it.
+        workspace_bytes: How much memory run needs beside the outputs.
+        steps: The backend's own decisions.
+        run: (plan, inputs, outputs, workspace): computes, and writes every output that is wanted.
+    """
+
+    problem: Problem
+    backend: str
+    workspace_bytes: int
+    steps: Any
+    run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
+
+
+class _Module(Protocol):
+    def plan(self, problem: Problem, threads: int) -> Plan: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One row of the table: where a backend lives, what must be installed, which devices it serves."""
+
+    module: str
+    needs: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+# In order of preference.
+BACKENDS = {
+    "numba_cpu": Backend("lngrad.backends.numba_cpu", ("numba",), ("cpu",)),
+    "numpy_cpu": Backend("lngrad.backends.numpy_cpu", (), ("cpu",)),
+}
+
+
+def _missing(name: str) -> str | None:
+    """Why a backend can't be used here, or None."""
+    missing = [need for need in BACKENDS[name].needs if find_spec(need) is None]
+    return f"{' and '.join(missing)} not installed" if missing else None
+
+
+def backends() -> dict[str, str]:
+    """Every backend's name, with "available" or the reason why it is not."""
+    return {name: _missing(name) or "available" for name in BACKENDS}
+
+
+def make_plan(problem: Problem, backend: str | None = None) -> Plan:
+    """Decide how a problem is computed.
+
+    Args:
+        problem: The facts.
+        backend: A name from `backends()`, or None for the first that is available and serves x's device.
+
+    Raises:
+        BackendUnavailable: The backend is unknown, not installed, or does not serve this device or problem.
+    """
+    return _plan(problem, backend, get_num_threads())
+
+
+@lru_cache(maxsize=4096)
+def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
+    if backend is None:
+        serving = [name for name, row in BACKENDS.items() if problem.device in row.devices]
+        available = [name for name in serving if _missing(name) is None]
+        if not available:
+            reasons = "; ".join(f"{name}: {_missing(name)}" for name in serving) or "none serves it"
+            raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({reasons})")
+        return _module(available[0]).plan(problem, threads)
+    if backend not in BACKENDS:
+        raise BackendUnavailable(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    reason = _missing(backend)
+    if reason is not None:
+        raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
+    if problem.device not in BACKENDS[backend].devices:
+        raise BackendUnavailable(
+            f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}"
+        )
+    return _module(backend).plan(problem, threads)
+
+
+def _module(name: str) -> _Module:
+    return import_module(BACKENDS[name].module)  # type: ignore[return-value]

@@ -1,0 +1,320 @@
+"""The facts of a call, and all checks of them.
+
+A call is described once, here: shapes, dtypes, strides, what is wanted. Nothing below this file asks whether an argument
+fits, and nothing here touches data. Two calls with equal facts get the same `Problem`, so a plan is looked up by identity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from numpy import ndarray
+
+from lngrad.arrays import Facts, as_array, facts_of, key_of
+from lngrad.errors import DtypeError, ShapeError
+
+__all__ = ["Forward", "Grads", "Problem"]
+
+
+class Forward(NamedTuple):
+    """Results of the forward: y (*A, *R) in x's dtype; mean, rstd (*A, 1, …, 1) in float32, or float64 for float64."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+
+
+class Grads(NamedTuple):
+    """Results of the backward: dx (*A, *R); dgamma, dbeta (*R). None where masked off."""
+
+    dx: Any
+    dgamma: Any
+    dbeta: Any
+
+
+_BACKWARD_INPUTS = ("dy", "x", "mean", "rstd", "gamma")
+
+
+class Output(NamedTuple):
+    """Shape and dtype of a result, known before it exists."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One layer normalization, forward or backward, as far as it can be known without data.
+
+    Attributes:
+        op: Which of the two.
+        lead, normalized_shape: x has the shape (*lead, *normalized_shape).
+        M, N: Rows, and normalized elements per row: the products of the two.
+        dtype: Of x, dy, dx, y.
+        accumulator: float32, or float64 for float64: what sums and statistics are kept in.
+        inputs: Facts of every argument by its name, in the order of the call; None for an absent gamma or beta.
+        out: Facts of the arrays that the caller brought for results, by name; None where there is none.
+        wanted: For each result, whether it is wanted.
+        kind, device: Of x, and so of the results.
+    """
+
+    op: Literal["forward", "backward"]
+    lead: tuple[int, ...]
+    normalized_shape: tuple[int, ...]
+    M: int
+    N: int
+    dtype: str
+    accumulator: str
+    inputs: dict[str, Facts | None]
+    out: dict[str, Facts | None]
+    wanted: tuple[bool, bool, bool]
+    kind: str
+    device: str
+
+    @staticmethod
+    def forward(
+        x: Any, gamma: Any, beta: Any, normalized_shape: int | Sequence[int] | None = None, out: Forward | None = None
+    ) -> tuple[Problem, tuple[Any, ...]]:
+        """Check a forward call. Returns the problem and the arguments as arrays, in the order x, gamma, beta."""
+        arrays = _arrays(("x", "gamma", "beta"), (x, gamma, beta))
+        given = _out(Forward, out)
+        key = tuple(map(key_of, arrays)), _shape_key(normalized_shape), tuple(map(key_of, given))
+        return _known(_check_forward, key, arrays, given), arrays
+
+    @staticmethod
+    def backward(
+        dy: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        gamma: Any,
+        normalized_shape: int | Sequence[int] | None = None,
+        output_mask: Sequence[bool] = (True, True, True),
+        out: Grads | None = None,
+    ) -> tuple[Problem, tuple[Any, ...]]:
+        """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
+        arrays = _arrays(_BACKWARD_INPUTS, (dy, x, mean, rstd, gamma))
+        given = _out(Grads, out)
+        key = tuple(map(key_of, arrays)), _shape_key(normalized_shape), tuple(map(key_of, given)), _mask(output_mask)
+        return _known(_check_backward, key, arrays, given), arrays
+
+    def outputs(self) -> tuple[Output | None, Output | None, Output | None]:
+        """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
+        return self._outputs
+
+    @cached_property
+    def _outputs(self) -> tuple[Output | None, Output | None, Output | None]:
+        expected = _expected(self)
+        return tuple(  # type: ignore[return-value]
+            Output(output.shape, facts.dtype if facts else output.dtype) if wanted else None
+            for output, facts, wanted in zip(expected, self.out.values(), self.wanted, strict=True)
+        )
+
+
+def _expected(problem: Problem) -> tuple[Output, Output, Output]:
+    """The results' shapes and dtypes, before a given output has its say on the dtype."""
+    full = Output((*problem.lead, *problem.normalized_shape), problem.dtype)
+    if problem.op == "forward":
+        statistics = Output((*problem.lead, *(1,) * len(problem.normalized_shape)), problem.accumulator)
+        return full, statistics, statistics
+    gamma = problem.inputs["gamma"]
+    parameter = Output(problem.normalized_shape, gamma.dtype if gamma else problem.dtype)
+    return full, parameter, parameter
+
+
+# --- From arguments to a key ----------------------------------------------------------------------------------------
+
+
+_OPTIONAL = ("gamma", "beta")
+
+
+def _arrays(names: tuple[str, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    for array in arrays:
+        if type(array) is not ndarray:
+            break
+    else:
+        return arrays
+    return tuple(
+        None if array is None and name in _OPTIONAL else as_array(name, array)
+        for name, array in zip(names, arrays, strict=True)
+    )
+
+
+def _out(kind: type[Forward] | type[Grads], out: Any) -> tuple[Any, ...]:
+    if out is None:
+        return (None, None, None)
+    if not isinstance(out, tuple) or len(out) != 3:
+        raise ShapeError(f"out: expected a {kind.__name__} of three arrays or None, got {type(out).__name__}")
+    return tuple(
+        None if array is None else as_array(f"out.{name}", array) for name, array in zip(kind._fields, out, strict=True)
+    )
+
+
+def _shape_key(normalized_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    if normalized_shape is None or type(normalized_shape) is tuple:
+        return normalized_shape
+    if isinstance(normalized_shape, int):
+        return (normalized_shape,)
+    return tuple(normalized_shape)
+
+
+def _mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
+    if output_mask == (True, True, True):
+        return (True, True, True)
+    mask = tuple(map(bool, output_mask))
+    if len(mask) != 3:
+        raise ShapeError(f"output_mask: expected 3 booleans for dx, dgamma, dbeta, got {len(mask)}")
+    return mask
+
+
+_problems: dict[Any, Problem] = {}
+_MOST_PROBLEMS = 4096
+
+
+def _known(check: Any, key: Any, arrays: tuple[Any, ...], given: tuple[Any, ...]) -> Problem:
+    """The problem of these facts; checked on first sight only, as all rules are about facts."""
+    problem = _problems.get((check, key))
+    if problem is None:
+        problem = check(arrays, key[1], given, *key[3:])
+        if len(_problems) >= _MOST_PROBLEMS:
+            _problems.clear()
+        _problems[check, key] = problem
+    return problem
+
+
+# --- The rules ------------------------------------------------------------------------------------------------------
+
+
+def _check_forward(
+    arrays: tuple[Any, ...], normalized_shape: tuple[int, ...] | None, given: tuple[Any, ...]
+) -> Problem:
+    x, gamma, beta = _all_facts(("x", "gamma", "beta"), arrays)
+    lead, R = _split("x", x, gamma, normalized_shape)
+    _check_parameter("gamma", gamma, x, R)
+    _check_parameter("beta", beta, x, R)
+    return _problem("forward", x, lead, R, {"x": x, "gamma": gamma, "beta": beta}, Forward._fields, given, (True,) * 3)
+
+
+def _check_backward(
+    arrays: tuple[Any, ...],
+    normalized_shape: tuple[int, ...] | None,
+    given: tuple[Any, ...],
+    wanted: tuple[bool, bool, bool],
+) -> Problem:
+    dy, x, mean, rstd, gamma = _all_facts(_BACKWARD_INPUTS, arrays)
+    lead, R = _split("x", x, gamma, normalized_shape)
+    if dy.shape != x.shape:
+        raise ShapeError(f"dy: expected the shape of x, {x.shape}, got {dy.shape}")
+    if dy.dtype != x.dtype:
+        raise DtypeError(f"dy: expected the dtype of x, {x.dtype}, got {dy.dtype}")
+    for name, facts in (("mean", mean), ("rstd", rstd)):
+        _check_statistics(name, facts, x, lead, R)
+    _check_parameter("gamma", gamma, x, R)
+    inputs = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}
+    return _problem("backward", x, lead, R, inputs, Grads._fields, given, wanted)
+
+
+def _all_facts(names: tuple[str, ...], arrays: tuple[Any, ...]) -> Any:
+    facts = tuple(None if array is None else facts_of(name, array) for name, array in zip(names, arrays, strict=True))
+    device = facts[names.index("x")].device  # type: ignore[union-attr]
+    for name, one in zip(names, facts, strict=True):
+        if one is not None and one.device != device:
+            raise DtypeError(f"{name}: expected an array on the device of x, {device}, got one on {one.device}")
+    return facts
+
+
+def _split(
+    name: str, x: Facts, gamma: Facts | None, normalized_shape: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """x's shape as (lead, normalized)."""
+    if not 1 <= len(x.shape) <= 8:
+        raise ShapeError(f"{name}: expected 1 to 8 dimensions, got {len(x.shape)}")
+    if normalized_shape is None:
+        normalized_shape = x.shape[-1:] if gamma is None else gamma.shape
+    if not normalized_shape:
+        raise ShapeError("normalized_shape: expected at least 1 dimension, got ()")
+    if len(normalized_shape) > len(x.shape) or x.shape[-len(normalized_shape) :] != normalized_shape:
+        raise ShapeError(
+            f"normalized_shape: expected the last dimensions of {name}, whose shape is {x.shape}, got {normalized_shape}"
+        )
+    return x.shape[: -len(normalized_shape)], normalized_shape
+
+
+def _accumulator(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _check_dtype(name: str, got: str, x: Facts) -> None:
+    allowed = {x.dtype, _accumulator(x.dtype)}
+    if got not in allowed:
+        raise DtypeError(f"{name}: expected {' or '.join(sorted(allowed))} beside x in {x.dtype}, got {got}")
+
+
+def _check_statistics(name: str, facts: Facts, x: Facts, lead: tuple[int, ...], R: tuple[int, ...]) -> None:
+    M = math.prod(lead)
+    if math.prod(facts.shape) != M:
+        elements = f"{M} element{'s' if M != 1 else ''}"
+        raise ShapeError(
+            f"{name}: expected {elements}, one per row of x {x.shape} normalized over {R}, got shape {facts.shape}"
+        )
+    _check_dtype(name, facts.dtype, x)
+
+
+def _check_parameter(name: str, facts: Facts | None, x: Facts, R: tuple[int, ...]) -> None:
+    if facts is None:
+        return
+    if facts.shape != R:
+        raise ShapeError(f"{name}: expected the normalized shape {R}, got {facts.shape}")
+    _check_dtype(name, facts.dtype, x)
+
+
+def _problem(
+    op: Literal["forward", "backward"],
+    x: Facts,
+    lead: tuple[int, ...],
+    R: tuple[int, ...],
+    inputs: dict[str, Facts | None],
+    fields: tuple[str, ...],
+    given: tuple[Any, ...],
+    wanted: tuple[bool, bool, bool],
+) -> Problem:
+    out: dict[str, Facts | None] = dict.fromkeys(fields)
+    problem = Problem(
+        op,
+        lead,
+        R,
+        math.prod(lead),
+        math.prod(R),
+        x.dtype,
+        _accumulator(x.dtype),
+        inputs,
+        out,
+        wanted,
+        x.kind,
+        x.device,
+    )
+    for name, array, output in zip(fields, given, _expected(problem), strict=True):
+        if array is not None and problem.wanted[fields.index(name)]:
+            facts = facts_of(f"out.{name}", array)
+            _check_out(f"out.{name}", facts, output, x, full=name in ("dx", "y"), free=op == "backward")
+            out[name] = facts
+    return problem
+
+
+def _check_out(name: str, facts: Facts, output: Output, x: Facts, *, full: bool, free: bool) -> None:
+    """A given output: full ones have x's dtype; dgamma and dbeta take any float dtype, the forward's mean and rstd two."""
+    if facts.shape != output.shape:
+        raise ShapeError(f"{name}: expected shape {output.shape}, got {facts.shape}")
+    if facts.device != x.device:
+        raise DtypeError(f"{name}: expected an array on the device of x, {x.device}, got one on {facts.device}")
+    if full and facts.dtype != x.dtype:
+        raise DtypeError(f"{name}: expected the dtype of x, {x.dtype}, got {facts.dtype}")
+    if not full and not free:
+        _check_dtype(name, facts.dtype, x)
+    for size, stride in zip(facts.shape, facts.strides, strict=True):
+        if stride == 0 and size > 1:
+            raise ShapeError(f"{name}: expected a place of its own for every element, got strides {facts.strides}")

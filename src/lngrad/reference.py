@@ -1,0 +1,59 @@
+"""Golden layer normalization in float64: short enough to be checked by reading. Source: docs/math.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lngrad.problem import Forward, Grads
+
+__all__ = ["layer_norm", "layer_norm_backward"]
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def layer_norm(x: Any, gamma: Any = None, beta: Any = None, *, normalized: int = 1, eps: float = 1e-5) -> Forward:
+    """y, mean and rstd in float64.
+
+    Args:
+        x: (*A, *R), any float dtype.
+        gamma, beta: (*R) or None for 1 and 0.
+        normalized: How many dimensions R has.
+        eps: Added to the variance.
+    """
+    x, _, axes = _float64(x, normalized)
+    mean = x.mean(axes, keepdims=True)
+    rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
+    gamma = 1.0 if gamma is None else np.asarray(gamma, np.float64)
+    beta = 0.0 if beta is None else np.asarray(beta, np.float64)
+    return Forward((x - mean) * rstd * gamma + beta, mean, rstd)
+
+
+def layer_norm_backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any = None, *, normalized: int = 1) -> Grads:
+    """dx, dgamma and dbeta in float64, from the row statistics as they are given.
+
+    Args:
+        dy, x: (*A, *R), any float dtype.
+        mean, rstd: Any shape with one element per row.
+        gamma: (*R) or None for 1.
+        normalized: How many dimensions R has.
+    """
+    dy, _, _ = _float64(dy, normalized)
+    x, rows, axes = _float64(x, normalized)
+    statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
+    mean = np.asarray(mean, np.float64).reshape(statistics)
+    rstd = np.asarray(rstd, np.float64).reshape(statistics)
+    xhat = (x - mean) * rstd
+    dxhat = dy * (1.0 if gamma is None else np.asarray(gamma, np.float64))
+    mean_dxhat = dxhat.mean(axes, keepdims=True)
+    mean_dxhat_xhat = (dxhat * xhat).mean(axes, keepdims=True)
+    dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
+    return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
+
+
+def _float64(array: Any, normalized: int) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """The array in float64, the axes of its rows and the axes that are normalized."""
+    array = np.asarray(array).astype(np.float64)
+    split = array.ndim - normalized
+    return array, tuple(range(split)), tuple(range(split, array.ndim))

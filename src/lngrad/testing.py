@@ -1,0 +1,377 @@
+"""Inputs, tolerances, the comparator and the mutants: one of each, for our tests, our command line and our users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lngrad import reference
+from lngrad.arrays import as_numpy, numpy_dtype
+from lngrad.problem import Forward, Grads
+
+__all__ = [
+    "CASES",
+    "MUTANTS",
+    "TOLERANCES",
+    "Case",
+    "GradientError",
+    "Inputs",
+    "check_forward",
+    "check_grads",
+    "check_same_bits",
+    "error_ratio",
+    "make_inputs",
+    "round_to",
+]
+
+
+class GradientError(AssertionError):
+    """A result differs from what it should be; the text says which one, where, and by how much."""
+
+
+# --- Cases and inputs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape to be tested or timed.
+
+    Attributes:
+        lead, normalized: x has the shape (*lead, *normalized).
+        offset, spread: x is offset + spread·noise, and each row has an offset of its own besides.
+        gamma: Whether there is one.
+        gamma_dtype, statistics_dtype: None for x's dtype, and for the accumulator's.
+    """
+
+    lead: tuple[int, ...]
+    normalized: tuple[int, ...]
+    offset: float = 0.5
+    spread: float = 2.0
+    gamma: bool = True
+    gamma_dtype: str | None = None
+    statistics_dtype: str | None = None
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.lead)) + "|" + "x".join(map(str, self.normalized))
+
+
+# Every walk, tail, remainder and regime of the kernels has a case here; the comment says which.
+CASES = (
+    Case((1,), (1,)),  # the smallest: dx and dgamma are exactly zero
+    Case((130,), (1,)),  # N = 1 over three chunks
+    Case((67,), (7,)),  # rows shorter than a vector, with lanes left over
+    Case((5, 13), (3,)),
+    Case((64,), (8,)),  # exactly one vector and one chunk
+    Case((131,), (13,)),  # a vector and a tail, four rows at a time and a rest
+    Case((66,), (37,)),
+    Case((3, 5, 7), (4, 6)),
+    Case((257,), (64,)),
+    Case((100,), (129,), gamma=False),
+    Case((70,), (300,)),  # one row at a time
+    Case((65,), (1000,), offset=3.0),
+    Case((2, 3, 2), (2, 5, 31)),
+    Case((200,), (768,)),
+    Case((9,), (4096,)),
+    Case((6,), (5003,)),  # one long segment
+    Case((4,), (8197,)),  # two segments, by columns where there are threads
+    Case((130,), (8200,)),  # three chunks by columns
+    Case((3,), (20011,)),
+    Case((1, 1, 1, 2, 1, 3, 1), (5,)),  # eight dimensions
+    Case((96,), (40,), offset=1000.0, spread=1.0),  # cancellation, were it not centred
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Arguments of a backward: NumPy arrays, rounded to their dtypes. mean and rstd belong to the rounded x."""
+
+    dy: Any
+    x: Any
+    mean: Any
+    rstd: Any
+    gamma: Any
+    beta: Any
+    normalized: int
+
+    @property
+    def normalized_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[self.x.ndim - self.normalized :])
+
+
+def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
+    """Random inputs: dy, gamma and beta are all different, so that no backward can do without one of them.
+
+    Args:
+        case: What shape, and which dtypes besides x's.
+        dtype: Of x and dy.
+        seed: Equal seeds give equal inputs on every machine.
+    """
+    rng = np.random.default_rng([seed, *case.lead, *case.normalized])
+    shape, wanted = (*case.lead, *case.normalized), numpy_dtype(dtype)
+    accumulator = "float64" if dtype == "float64" else "float32"
+    rows = (*case.lead, *(1,) * len(case.normalized))
+    noise = rng.standard_normal(shape) + 0.3 * rng.standard_normal(rows)
+    x = (case.offset + case.spread * noise).astype(wanted)
+    dy = rng.standard_normal(shape).astype(wanted)
+    parameter = numpy_dtype(case.gamma_dtype or dtype)
+    gamma = (1 + 0.5 * rng.standard_normal(case.normalized)).astype(parameter) if case.gamma else None
+    beta = rng.standard_normal(case.normalized).astype(parameter) if case.gamma else None
+    forward = reference.layer_norm(x, normalized=len(case.normalized))
+    statistics = numpy_dtype(case.statistics_dtype or accumulator)
+    mean, rstd = forward.mean.astype(statistics), forward.rstd.astype(statistics)
+    return Inputs(dy, x, mean, rstd, gamma, beta, len(case.normalized))
+
+
+# --- Tolerances and the comparator ----------------------------------------------------------------------------------
+
+# |error| <= C · u · scale, with u half the distance from 1 to the next number of the result's dtype, and scale the sum of
+# the absolute values of the terms that the result is a sum of. In brackets the worst ratio |error|/(u·scale) seen over
+# CASES with ten seeds on x86-64. A 16-bit result is rounded once from float32, hence hardly more than 1.
+TOLERANCES = {
+    "float64": 8.0,
+    "float32": 8.0,
+    "bfloat16": 1.1,
+    "float16": 1.1,
+}
+_UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+_LEAST = {"float64": 2.0**-1074, "float32": 2.0**-149, "bfloat16": 2.0**-133, "float16": 2.0**-24}
+
+
+def _scales(inputs: Inputs) -> Grads:
+    """The sums of the absolute values of the terms of dx, dgamma and dbeta."""
+    absolute = _absolute_terms(inputs)
+    split = inputs.x.ndim - inputs.normalized
+    rows, axes = tuple(range(split)), tuple(range(split, inputs.x.ndim))
+    dy, xhat, dxhat, rstd = absolute
+    dx = rstd * (dxhat + dxhat.mean(axes, keepdims=True) + xhat * (dxhat * xhat).mean(axes, keepdims=True))
+    return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
+
+
+def _absolute_terms(inputs: Inputs) -> tuple[Any, Any, Any, Any]:
+    split = inputs.x.ndim - inputs.normalized
+    statistics = inputs.x.shape[:split] + (1,) * inputs.normalized
+    mean = np.asarray(inputs.mean, np.float64).reshape(statistics)
+    rstd = np.asarray(inputs.rstd, np.float64).reshape(statistics)
+    dy = np.abs(np.asarray(inputs.dy).astype(np.float64))
+    gamma = 1.0 if inputs.gamma is None else np.abs(np.asarray(inputs.gamma).astype(np.float64))
+    return dy, np.abs((np.asarray(inputs.x).astype(np.float64) - mean) * rstd), dy * gamma, np.abs(rstd)
+
+
+def error_ratio(got: Any, expected: Any, scale: Any) -> Any:
+    """|error| in units of u·scale, element by element: what TOLERANCES bounds. Equal infinities and NaNs count as 0.
+
+    Args:
+        got: A result in one of the four dtypes.
+        expected: The same in float64.
+        scale: The sum of the absolute values of its terms, in float64.
+    """
+    got = np.asarray(got)
+    dtype = got.dtype.name
+    with np.errstate(invalid="ignore", over="ignore"):
+        unlike = got.astype(np.float64) - expected
+        rounded = np.asarray(expected).astype(got.dtype).astype(np.float64)
+        same = (got.astype(np.float64) == rounded) | (np.isnan(unlike) & np.isnan(got) & np.isnan(expected))
+        ratio = np.abs(unlike) / (_UNIT[dtype] * scale + _LEAST[dtype])
+    return np.where(same, np.minimum(np.nan_to_num(ratio, nan=0.0, posinf=0.0), 1.0), np.nan_to_num(ratio, nan=np.inf))
+
+
+def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bool] = (True, True, True)) -> float:
+    """Compare gradients with the float64 reference of the same inputs; return the worst share of the tolerance used.
+
+    Args:
+        got: NumPy arrays or CPU tensors; None where masked off.
+        inputs: What they were computed from.
+        output_mask: Which are wanted.
+
+    Raises:
+        GradientError: A result is missing or there although masked off, has another shape, or is wrong.
+    """
+    expected = reference.layer_norm_backward(
+        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
+    )
+    return _check(Grads._fields, got, expected, _scales(inputs), output_mask)
+
+
+def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
+    """Compare a forward with the float64 reference of the same x, gamma and beta; see check_grads."""
+    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized, eps=eps)
+    exact = replace(inputs, mean=expected.mean, rstd=expected.rstd)
+    _, xhat, _, rstd = _absolute_terms(exact)
+    x = np.abs(np.asarray(inputs.x).astype(np.float64))
+    axes = tuple(range(inputs.x.ndim - inputs.normalized, inputs.x.ndim))
+    gamma = 1.0 if inputs.gamma is None else np.abs(np.asarray(inputs.gamma).astype(np.float64))
+    beta = 0.0 if inputs.beta is None else np.abs(np.asarray(inputs.beta).astype(np.float64))
+    mean = x.mean(axes, keepdims=True)
+    # The mean is rounded to the accumulator's dtype once, which shifts a row with a large offset by as much.
+    accumulator_unit = _UNIT["float64" if np.asarray(inputs.x).dtype == np.float64 else "float32"]
+    shift = accumulator_unit / _UNIT[np.asarray(inputs.x).dtype.name] * mean * rstd
+    scales = Forward((xhat + shift) * gamma + beta, mean, rstd)
+    return _check(Forward._fields, got, expected, scales, (True, True, True))
+
+
+def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, bool, bool]) -> float:
+    worst = 0.0
+    for name, result, truth, scale, wanted in zip(names, got, expected, scales, mask, strict=True):
+        if not wanted:
+            if result is not None:
+                raise GradientError(f"{name}: expected None, as it is masked off, got {type(result).__name__}")
+            continue
+        if result is None:
+            raise GradientError(f"{name}: expected a result, got None")
+        result = as_numpy(result)
+        if result.shape != truth.shape:
+            raise GradientError(f"{name}: expected shape {truth.shape}, got {result.shape}")
+        if result.dtype.name not in TOLERANCES:
+            raise GradientError(f"{name}: expected one of {', '.join(TOLERANCES)}, got {result.dtype}")
+        if result.size == 0:
+            continue
+        share = error_ratio(result, truth, scale) / TOLERANCES[result.dtype.name]
+        at = np.unravel_index(int(np.argmax(share)), share.shape)
+        worst = max(worst, float(share[at]))
+        if share[at] > 1:
+            wrong = float(np.mean(share > 1))
+            raise GradientError(
+                f"{name}: {wrong:.2%} of the elements are off; the worst at {tuple(map(int, at))} by "
+                f"{share[at]:.3g} tolerances: expected {truth[at]:.9g}, got {float(result[at]):.9g} in {result.dtype}"
+            )
+    return worst
+
+
+def check_same_bits(got: Any, expected: Any) -> None:
+    """Compare two arrays, or tuples of arrays, bit by bit.
+
+    Raises:
+        GradientError: Shape, dtype or a bit differs.
+    """
+    if isinstance(got, tuple):
+        if not isinstance(expected, tuple) or len(got) != len(expected):
+            raise GradientError(f"expected {type(expected).__name__}, got {type(got).__name__} of {len(got)}")
+        for one, other in zip(got, expected, strict=True):
+            check_same_bits(one, other)
+        return
+    if got is None or expected is None:
+        if got is not expected:
+            raise GradientError(f"expected {expected}, got {got}")
+        return
+    got, expected = as_numpy(got), as_numpy(expected)
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise GradientError(f"expected {expected.dtype} {expected.shape}, got {got.dtype} {got.shape}")
+    unlike = _bits(got) != _bits(expected)
+    if unlike.any():
+        at = tuple(int(axis[0]) for axis in np.nonzero(unlike))
+        raise GradientError(
+            f"{int(unlike.sum())} of {unlike.size} elements differ in bits, first at {at}: {got[at]} against {expected[at]}"
+        )
+
+
+def _bits(array: Any) -> Any:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
+
+
+# --- Mutants: wrong backwards that the comparator must reject -------------------------------------------------------
+
+
+def _mutate(**changes: Callable[[Inputs], Any]) -> Callable[[Inputs], Grads]:
+    """The reference on changed inputs."""
+
+    def mutant(inputs: Inputs) -> Grads:
+        changed = replace(inputs, **{name: change(inputs) for name, change in changes.items()})
+        return _true(changed)
+
+    return mutant
+
+
+def _true(inputs: Inputs) -> Grads:
+    return reference.layer_norm_backward(
+        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
+    )
+
+
+def _terms(inputs: Inputs) -> tuple[Any, Any, Any, Any, Any]:
+    """dxhat, xhat and rstd in float64, the axes of rows and those that are normalized."""
+    split = inputs.x.ndim - inputs.normalized
+    statistics = inputs.x.shape[:split] + (1,) * inputs.normalized
+    mean = np.asarray(inputs.mean, np.float64).reshape(statistics)
+    rstd = np.asarray(inputs.rstd, np.float64).reshape(statistics)
+    dxhat = inputs.dy.astype(np.float64) * (1.0 if inputs.gamma is None else inputs.gamma.astype(np.float64))
+    xhat = (inputs.x.astype(np.float64) - mean) * rstd
+    return dxhat, xhat, rstd, tuple(range(split)), tuple(range(split, inputs.x.ndim))
+
+
+def _without_dy_mean(inputs: Inputs) -> Grads:
+    dxhat, xhat, rstd, _, axes = _terms(inputs)
+    return _true(inputs)._replace(dx=rstd * (dxhat - xhat * (dxhat * xhat).mean(axes, keepdims=True)))
+
+
+def _without_xhat_mean(inputs: Inputs) -> Grads:
+    dxhat, _, rstd, _, axes = _terms(inputs)
+    return _true(inputs)._replace(dx=rstd * (dxhat - dxhat.mean(axes, keepdims=True)))
+
+
+def _low_precision_sums(inputs: Inputs) -> Grads:
+    dxhat, xhat, _, rows, _ = _terms(inputs)
+    dy = inputs.dy.astype(np.float64)
+    narrow = numpy_dtype("bfloat16")
+
+    def total(terms: Any) -> Any:
+        flat = terms.reshape(-1, *terms.shape[len(rows) :])
+        result = np.zeros(flat.shape[1:], narrow)
+        for row in flat:
+            result = (result.astype(np.float32) + row).astype(narrow)
+        return result.astype(np.float64)
+
+    return _true(inputs)._replace(dgamma=total(dy * xhat), dbeta=total(dy))
+
+
+def _last_row_lost(inputs: Inputs) -> Grads:
+    _, xhat, _, rows, axes = _terms(inputs)
+    dy = inputs.dy.astype(np.float64).reshape(-1, *inputs.normalized_shape)
+    xhat = xhat.reshape(dy.shape)
+    return _true(inputs)._replace(dgamma=(dy * xhat)[:-1].sum(0), dbeta=dy[:-1].sum(0))
+
+
+def _last_column_lost(inputs: Inputs) -> Grads:
+    true = _true(inputs)
+    dx = true.dx.copy()
+    dx[..., -1] = 0
+    return true._replace(dx=dx)
+
+
+def _sums_twice(inputs: Inputs) -> Grads:
+    true = _true(inputs)
+    return true._replace(dgamma=2 * true.dgamma, dbeta=2 * true.dbeta)
+
+
+def _roll_rows(array: Any, split: int) -> Any:
+    rows = array.reshape(-1, *array.shape[split:])
+    return np.roll(rows, 1, axis=0).reshape(array.shape)
+
+
+def _eps_twice(inputs: Inputs) -> Any:
+    variance = 1 / np.asarray(inputs.rstd, np.float64) ** 2
+    return 1 / np.sqrt(variance + 1e-2 * variance)
+
+
+# What each does wrong. They return float64; round_to brings them to the dtypes of a real result.
+MUTANTS: dict[str, Callable[[Inputs], Grads]] = {
+    "gamma forgotten": _mutate(gamma=lambda inputs: None),
+    "dy ignored": _mutate(dy=lambda inputs: np.ones_like(inputs.dy)),
+    "dy of the next row": _mutate(dy=lambda inputs: _roll_rows(inputs.dy, inputs.x.ndim - inputs.normalized)),
+    "mean of dxhat missing": _without_dy_mean,
+    "mean of dxhat·xhat missing": _without_xhat_mean,
+    "variance in rstd's place": _mutate(rstd=lambda inputs: 1 / np.asarray(inputs.rstd, np.float64) ** 2),
+    "eps too large": _mutate(rstd=_eps_twice),
+    "last row lost": _last_row_lost,
+    "last column lost": _last_column_lost,
+    "16-bit sums": _low_precision_sums,
+    "sums added twice": _sums_twice,
+    "statistics in wrong order": _mutate(mean=lambda inputs: np.roll(np.asarray(inputs.mean).ravel(), 1)),
+}
+
+
+def round_to(grads: Grads, like: Grads) -> Grads:
+    """float64 gradients in the dtypes of others."""
+    return Grads(*(g.astype(as_numpy(other).dtype) for g, other in zip(grads, like, strict=True)))

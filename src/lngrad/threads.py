@@ -1,0 +1,68 @@
+"""How many threads a call may use: what the caller set, else what the machine grants this process."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cache
+from pathlib import Path
+
+__all__ = ["get_num_threads", "set_num_threads"]
+
+MOST_THREADS = 64
+
+_chosen: int | None = None
+
+
+def set_num_threads(n: int) -> None:
+    """Let every later call use at most n threads. The result has the same bits for every n.
+
+    Args:
+        n: At least 1; more than 64 count as 64.
+
+    Raises:
+        ValueError: n is less than 1.
+    """
+    global _chosen
+    if n < 1:
+        raise ValueError(f"n: expected at least 1 thread, got {n}")
+    _chosen = min(int(n), MOST_THREADS)
+
+
+def get_num_threads() -> int:
+    """What set_num_threads was given, else the least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota."""
+    return _chosen or _granted()
+
+
+@cache
+def _granted() -> int:
+    limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS]
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if wanted.isdigit() and int(wanted) > 0:
+        limits.append(int(wanted))
+    limits.extend(_cgroup_quota())
+    return max(1, min(limits))
+
+
+def _cgroup_quota() -> list[int]:
+    """The CPU quota of this process's control group in whole cores, for version 2 and version 1 hierarchies."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    quotas = []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        try:
+            if controllers == "":
+                quota, period = (Path("/sys/fs/cgroup") / path.lstrip("/") / "cpu.max").read_text().split()
+            elif "cpu" in controllers.split(","):
+                folder = Path("/sys/fs/cgroup/cpu") / path.lstrip("/")
+                quota, period = (folder / "cpu.cfs_quota_us").read_text(), (folder / "cpu.cfs_period_us").read_text()
+            else:
+                continue
+            if quota != "max" and int(quota) > 0:
+                quotas.append(math.ceil(int(quota) / int(period)))
+        except (OSError, ValueError):
+            continue
+    return quotas

@@ -46,8 +46,7 @@ class TilingStruct:
     @classmethod
     def size_bytes(cls) -> int:
         """Return the size of the struct in bytes."""
-        hints = typing.get_type_hints(cls)
-        return sum(hints[f.name].size_bytes() if issubclass(hints[f.name], TilingStruct) else 4 for f in fields(cls))
+        return sum(kind.size_bytes() if issubclass(kind, TilingStruct) else 4 for _, kind in _layout(cls))
 
     def to_bytes(self) -> bytes:
         """Return the struct as the device sees it: packed little-endian 32-bit words.
@@ -55,10 +54,8 @@ class TilingStruct:
         Raises:
             TilingError: a field does not fit its word.
         """
-        hints = typing.get_type_hints(type(self))
-        return b"".join(
-            _pack(f"{type(self).__name__}.{f.name}", hints[f.name], getattr(self, f.name)) for f in fields(self)
-        )
+        own = type(self)
+        return b"".join(_pack(f"{own.__name__}.{name}", kind, getattr(self, name)) for name, kind in _layout(own))
 
     @classmethod
     def from_bytes(cls: type[S], data: bytes) -> S:
@@ -71,18 +68,27 @@ class TilingStruct:
             raise TilingError(
                 f"tiling: {cls.__name__} takes {cls.size_bytes()} bytes, got a buffer of {len(data)} bytes"
             )
-        hints = typing.get_type_hints(cls)
         values: dict[str, Any] = {}
         start = 0
-        for field in fields(cls):
-            kind = hints[field.name]
+        for name, kind in _layout(cls):
             if issubclass(kind, TilingStruct):
-                values[field.name] = kind.from_bytes(data[start:])
+                values[name] = kind.from_bytes(data[start:])
                 start += kind.size_bytes()
             else:
-                values[field.name] = struct.unpack_from("<f" if kind is float else "<I", data, start)[0]
+                values[name] = struct.unpack_from("<f" if kind is float else "<I", data, start)[0]
                 start += 4
         return cls(**values)
+
+
+def _layout(cls: Any) -> tuple[tuple[str, type], ...]:
+    """Return the (name, type) of every field. Resolving annotations takes longer than reading the struct."""
+    if cls not in _layouts:
+        hints = typing.get_type_hints(cls)
+        _layouts[cls] = tuple((f.name, hints[f.name]) for f in fields(cls))
+    return _layouts[cls]
+
+
+_layouts: dict[Any, tuple[tuple[str, type], ...]] = {}
 
 
 def _pack(name: str, kind: type, value: Any) -> bytes:

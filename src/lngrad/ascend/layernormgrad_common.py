@@ -17,7 +17,7 @@ from lngrad.ascend.row_loops import accumulate_rows, broadcast_rows, clear_colum
 from lngrad.ascend.tiling_structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
 from lngrad.ascend.vector import Add, Adds, Cast, Mul, Muls, RoundMode, Sqrt, Sub
 
-__all__ = ["BetaTensors", "GradTensors", "beta_common", "grad_common"]
+__all__ = ["BetaTensors", "GradTensors", "beta_common", "grad_common", "stack_bytes_touched"]
 
 FLOAT = np.dtype(np.float32)
 NONE = RoundMode.CAST_NONE
@@ -76,20 +76,26 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
-    _check_stack(t, tiling, stack, min(rows, M) * tiling.hLength)
+    _check_stack(tiling, stack)
     for first in range(0, M, rows):
         _compute_chunk(t, stack, first, min(rows, M - first), epsilon, tiling, reuse, exact)
 
 
-def _check_stack(t: GradTensors, tiling: LayerNormGradTiling, stack: LocalTensor, touched: int) -> None:
-    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
+def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
+    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as the rows go."""
     last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
-    if last + touched > stack.GetSize():
+    rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
+    return int(last + rows * tiling.hLength) * FLOAT.itemsize
+
+
+def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
+    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
+    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
+    if touched > given:
         raise BoundsFault(
-            f"LayerNormGrad: the tiling puts its last chunk buffer at floats {last} to {last + touched} of the "
-            f"temporary buffer, which has {stack.GetSize()}: {(last + touched - stack.GetSize()) * 4} bytes too few. "
-            f"{(last + touched) * 4} bytes are safe with this tiling (lint says what is safe for the call); rows are "
-            "rounded up after the buffer was divided, so the published minimum is often too small"
+            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
+            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
+            "published minimum is often too small; lint says which sizes are safe"
         )
 
 

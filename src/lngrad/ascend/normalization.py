@@ -12,7 +12,13 @@ import numpy as np
 
 from lngrad.ascend import normalization_checks as checks
 from lngrad.ascend.layernormgrad_3510 import beta_3510, grad_3510
-from lngrad.ascend.layernormgrad_common import BetaTensors, GradTensors, beta_common, grad_common
+from lngrad.ascend.layernormgrad_common import (
+    BetaTensors,
+    GradTensors,
+    beta_common,
+    grad_common,
+    stack_bytes_touched,
+)
 from lngrad.ascend.memory import LocalTensor
 from lngrad.ascend.normalization_checks import DataFormat
 from lngrad.ascend.tiling_structs import LayerNormGradBetaTiling, LayerNormGradTiling
@@ -115,6 +121,12 @@ def LayerNormGrad(
     checks.whole_blocks(api, outputPdX, H)
     checks.outputs_apart(api, outputPdX, resForGamma, matrix, ("outputPdX", "resForGamma"))
     checks.temporary(api, sharedTmpBuffer, t.temp, tiling.stackBufferSize)
+    touched = 0 if outputPdX.ub.soc.regbase else stack_bytes_touched(tiling)
+    if tiling.stackBufferSize < touched <= t.temp.GetSize():
+        checks.warn(
+            f"{api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches byte "
+            f"{touched} of it; this call is right only because the buffer happens to have {t.temp.GetSize()}"
+        )
     if tiling.originalHLength < H and not exact_padding and inputMean.read(api, "inputMean", rows).any():
         checks.warn(
             f"{api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "

@@ -112,4 +112,4 @@ def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
 
 
 def _module(name: str) -> _Module:
-    return import_module(BACKENDS[name].module)  # type: ignore[return-value]
+    return import_module(BACKENDS[name].module)

@@ -312,7 +312,7 @@ def _without_xhat_mean(inputs: Inputs) -> Grads:
 
 
 def _low_precision_sums(inputs: Inputs) -> Grads:
-    dxhat, xhat, _, rows, _ = _terms(inputs)
+    _, xhat, _, rows, _ = _terms(inputs)
     dy = inputs.dy.astype(np.float64)
     narrow = numpy_dtype("bfloat16")
 
@@ -327,7 +327,7 @@ def _low_precision_sums(inputs: Inputs) -> Grads:
 
 
 def _last_row_lost(inputs: Inputs) -> Grads:
-    _, xhat, _, rows, axes = _terms(inputs)
+    _, xhat, _, _, _ = _terms(inputs)
     dy = inputs.dy.astype(np.float64).reshape(-1, *inputs.normalized_shape)
     xhat = xhat.reshape(dy.shape)
     return _true(inputs)._replace(dgamma=(dy * xhat)[:-1].sum(0), dbeta=dy[:-1].sum(0))

@@ -79,6 +79,8 @@ def test_the_other_apis_stay_inside_their_buffers(api, dtype, stack):
             assert report.verdict == "ok"
             assert report.touched_bytes <= report.stack_bytes
             assert report.safe_bytes <= report.stack_bytes
+            assert tiling.lint(api, [1, S, H], dtype, "Ascend910B1", report.safe_bytes).verdict == "ok"
+            assert tiling.lint(api, [1, S, H], dtype, "Ascend910B1", report.safe_bytes - 4).verdict == "assert"
 
 
 def test_a_shape_that_cannot_fit_is_said_so():

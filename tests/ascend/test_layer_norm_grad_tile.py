@@ -31,6 +31,7 @@ from lngrad.ascend.faults import (
     PositionFault,
     TilingError,
 )
+from lngrad.ascend.memory import pop_stack_buffer
 from lngrad.ascend.vector import pairwise_sum
 from lngrad.errors import DtypeError
 
@@ -433,7 +434,7 @@ class TestDoor:
         with pytest.raises(DtypeError, match="sharedTmpBuffer must be uint8, got float32"):
             self.call(sharedTmpBuffer=Tile().temporary(1 << 14).ReinterpretCast(F))
         with pytest.raises(PositionFault, match="sharedTmpBuffer must be at one of VECIN, VECOUT, VECCALC"):
-            self.call(sharedTmpBuffer=TPipe().ub.pop_stack_buffer())
+            self.call(sharedTmpBuffer=pop_stack_buffer(TPipe().ub))
 
     def test_finding_a_the_published_minimum_is_caught_where_it_is_too_small(self):
         case = make_case(1, 2, 16, "f2", seed=20)

@@ -17,7 +17,7 @@ from lngrad.ascend.launch import (
     launch,
 )
 from lngrad.ascend.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
-from lngrad.ascend.memory import LocalTensor, TPosition
+from lngrad.ascend.memory import LocalTensor
 from lngrad.ascend.normalization import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.tiling_structs import (
@@ -27,6 +27,7 @@ from lngrad.ascend.tiling_structs import (
     LayerNormTiling,
     TilingStruct,
 )
+from lngrad.ascend.unified_buffer import TPosition
 from lngrad.ascend.vector import (
     Add,
     Adds,

@@ -15,7 +15,7 @@ import numpy as np
 from lngrad.ascend.datacopy import DataCopy
 from lngrad.ascend.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.launch import CopyTiling, GetBlockIdx
-from lngrad.ascend.memory import LocalTensor, TPosition
+from lngrad.ascend.memory import LocalTensor
 from lngrad.ascend.normalization import LayerNormGrad, LayerNormGradBeta
 from lngrad.ascend.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.soc import Soc
@@ -23,6 +23,7 @@ from lngrad.ascend.tiling_grad import GetLayerNormGradBetaNDTilingInfo, GetLayer
 from lngrad.ascend.tiling_lint import safe_stack_bytes
 from lngrad.ascend.tiling_structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
 from lngrad.ascend.tiling_words import align_up
+from lngrad.ascend.unified_buffer import TPosition
 from lngrad.ascend.vector import Add, Cast, Duplicate, RoundMode
 
 __all__ = ["BackwardTiling", "backward_rows", "combine", "largest_row", "plan_backward"]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
 from lngrad.ascend.global_memory import GlobalTensor
-from lngrad.ascend.memory import LocalTensor, Pipe, TPosition, current_block
+from lngrad.ascend.memory import LocalTensor
+from lngrad.ascend.unified_buffer import Pipe, TPosition, current_block
 from lngrad.errors import DtypeError
 
 __all__ = ["DataCopy", "DataCopyExtParams", "DataCopyPad", "DataCopyPadExtParams"]

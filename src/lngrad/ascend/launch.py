@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from lngrad.ascend import soc as socs
 from lngrad.ascend.faults import DeviceFault, OverlapFault, TilingError
 from lngrad.ascend.global_memory import GlobalAddress
-from lngrad.ascend.memory import Block, UnifiedBuffer, current_block
 from lngrad.ascend.tiling_structs import TilingStruct
+from lngrad.ascend.unified_buffer import Block, UnifiedBuffer, current_block
 from lngrad.errors import DtypeError, ShapeError
 
 __all__ = [

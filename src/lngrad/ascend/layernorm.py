@@ -18,7 +18,7 @@ from lngrad.ascend.layernorm_forward import (
     variance_form_3510,
     variance_form_common,
 )
-from lngrad.ascend.memory import LocalTensor
+from lngrad.ascend.memory import LocalTensor, pop_stack_buffer
 from lngrad.ascend.tiling_structs import LayerNormSeparateTiling, LayerNormTiling
 
 __all__ = ["LayerNorm", "LayerNormConfig", "LayerNormPara"]
@@ -104,7 +104,7 @@ def LayerNorm(
         x=inputX,
         gamma=gamma,
         beta=beta,
-        temp=output.ub.pop_stack_buffer() if sharedTmpBuffer is None else sharedTmpBuffer,
+        temp=pop_stack_buffer(output.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
     )
     checks.tile_api("LayerNorm", output.ub.soc)
     checks.element_type("LayerNorm", output, isReuseSource)
@@ -152,7 +152,7 @@ def _variance_form(
         variance_form_common(t, eps, tiling, reuse, exact)
         if reuse:
             text = "inputX was overwritten by LayerNorm with isReuseSource=true and is read again"
-            t.x.ub.mark_stale(t.x, rows * H, text)
+            t.x.mark_stale(rows * H, text)
 
 
 def _rstd_form(

@@ -19,7 +19,7 @@ from lngrad.ascend.layernormgrad_common import (
     grad_common,
     stack_bytes_touched,
 )
-from lngrad.ascend.memory import LocalTensor
+from lngrad.ascend.memory import LocalTensor, pop_stack_buffer
 from lngrad.ascend.normalization_checks import DataFormat
 from lngrad.ascend.tiling_structs import LayerNormGradBetaTiling, LayerNormGradTiling
 
@@ -98,7 +98,7 @@ def LayerNormGrad(
         variance=inputVariance,
         mean=inputMean,
         gamma=inputGamma,
-        temp=outputPdX.ub.pop_stack_buffer() if sharedTmpBuffer is None else sharedTmpBuffer,
+        temp=pop_stack_buffer(outputPdX.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
     )
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
     checks.tile_api(api, outputPdX.ub.soc)
@@ -146,8 +146,7 @@ def LayerNormGrad(
         for name, tensor in (("inputDy", inputDy), ("inputX", inputX)):
             if tensor.overlaps(outputPdX) or tensor.overlaps(resForGamma):
                 continue  # it is an output now, and whether a right one was compared above
-            outputPdX.ub.mark_stale(
-                tensor,
+            tensor.mark_stale(
                 count,
                 f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it holds "
                 "intermediates now (the manual speaks of inputX only, the published code overwrites both)",
@@ -199,7 +198,7 @@ def LayerNormGradBeta(
         dbeta=outputPdBeta,
         xhat=resForGamma,
         dy=inputDy,
-        temp=outputPdGamma.ub.pop_stack_buffer() if sharedTmpBuffer is None else sharedTmpBuffer,
+        temp=pop_stack_buffer(outputPdGamma.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
     )
     soc, H, matrix = outputPdGamma.ub.soc, tiling.hLength, tiling.bshLength
     checks.tile_api(api, soc)
@@ -234,7 +233,7 @@ def LayerNormGradBeta(
             ("inputDy", inputDy, "the manual allows it to be overwritten"),
         ):
             text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
-            outputPdGamma.ub.mark_stale(tensor, matrix, text)
+            tensor.mark_stale(matrix, text)
 
 
 def _beta(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:

@@ -24,9 +24,10 @@ from lngrad.ascend.faults import (
     PositionFault,
     TilingError,
 )
-from lngrad.ascend.memory import Allocation, LocalTensor, State, TPosition, UnifiedBuffer
+from lngrad.ascend.memory import LocalTensor
 from lngrad.ascend.tiling_structs import LayerNormGradBetaTiling
 from lngrad.ascend.tiling_words import align_up
+from lngrad.ascend.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
 from lngrad.errors import DtypeError
 
 __all__ = [

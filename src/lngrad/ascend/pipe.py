@@ -15,7 +15,8 @@ from numpy.typing import DTypeLike
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.faults import CapacityFault, LeakFault, LifetimeFault, PositionFault, QueueFault
-from lngrad.ascend.memory import Allocation, Block, LocalTensor, State, TPosition, UnifiedBuffer, current_block
+from lngrad.ascend.memory import LocalTensor
+from lngrad.ascend.unified_buffer import Allocation, Block, State, TPosition, UnifiedBuffer, current_block
 
 __all__ = ["TBuf", "TPipe", "TQue"]
 

@@ -16,7 +16,7 @@ from lngrad.ascend.tiling_grad import (
     GetLayerNormGradNDTilingInfo,
 )
 from lngrad.ascend.tiling_layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
-from lngrad.ascend.tiling_lint import TilingReport, lint, safe_stack_bytes, sweep
+from lngrad.ascend.tiling_lint import TilingReport, lint, safe_stack_bytes
 from lngrad.ascend.tiling_structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
@@ -24,6 +24,7 @@ from lngrad.ascend.tiling_structs import (
     LayerNormTiling,
     TilingStruct,
 )
+from lngrad.ascend.tiling_sweep import sweep
 
 __all__ = [
     "GetLayerNormMaxMinTmpSize",

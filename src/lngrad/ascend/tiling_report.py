@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lngrad.ascend.tiling_lint import Buffer, SweepRow, TilingReport
+from lngrad.ascend.tiling_lint import Buffer, TilingReport
+from lngrad.ascend.tiling_sweep import SweepRow
 
 __all__ = ["render", "render_sweep"]
 

@@ -92,7 +92,7 @@ RULES = [
         "out.dx: expected a place of its own for every element, got strides (0, 16, 4)",
         {"out": lngrad.Grads(np.broadcast_to(np.ones((1, 3, 4), F32), (2, 3, 4)), None, None)},
     ),
-    (BackendUnavailable, "backend: expected one of numba_cpu, numpy_cpu, got 'cuda'", {"backend": "cuda"}),
+    (BackendUnavailable, "backend: expected one of numba_cpu, numpy_cpu, ", {"backend": "cuda"}),
 ]
 
 
@@ -179,4 +179,6 @@ def test_a_short_workspace_is_refused(backend):
 
 
 def test_backends_are_listed():
-    assert lngrad.backends() == {"numba_cpu": "available", "numpy_cpu": "available"}
+    listed = lngrad.backends()
+    assert next(iter(listed)) == "numba_cpu"
+    assert {listed[name] for name in ("numba_cpu", "numpy_cpu", "ascend_sim")} == {"available"}

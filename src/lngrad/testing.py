@@ -128,11 +128,12 @@ def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
 # --- Tolerances and the comparator ----------------------------------------------------------------------------------
 
 # |error| <= C · u · scale, with u half the distance from 1 to the next number of the result's dtype, and scale the sum of
-# the absolute values of the terms that the result is a sum of. In brackets the worst ratio |error|/(u·scale) seen over
-# CASES with ten seeds on x86-64. A 16-bit result is rounded once from float32, hence hardly more than 1.
+# the absolute values of the terms that the result is a sum of. A 16-bit result is rounded once from float32, hence hardly
+# more than 1. The others are bounded by half of the 64 rows that a column sum adds in sequence, which equal rows come
+# near to (15 seen); over CASES with ten random seeds the worst was 3.3 in float32 and 4.7 in float64.
 TOLERANCES = {
-    "float64": 8.0,
-    "float32": 8.0,
+    "float64": 32.0,
+    "float32": 32.0,
     "bfloat16": 1.1,
     "float16": 1.1,
 }

@@ -23,6 +23,7 @@ __all__ = [
     "check_grads",
     "check_same_bits",
     "error_ratio",
+    "error_shares",
     "make_inputs",
     "round_to",
 ]
@@ -193,6 +194,20 @@ def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bo
         inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
     )
     return _check(Grads._fields, got, expected, _scales(inputs), output_mask)
+
+
+def error_shares(got: Grads, inputs: Inputs) -> Grads:
+    """Element by element, which share of its tolerance the error of a gradient uses up. check_grads bounds them by 1.
+
+    Args:
+        got: NumPy arrays or CPU tensors, all three.
+        inputs: What they were computed from.
+    """
+    shares = []
+    for result, truth, scale in zip(got, _true(inputs), _scales(inputs), strict=True):
+        result = as_numpy(result)
+        shares.append(error_ratio(result, truth, scale) / TOLERANCES[result.dtype.name])
+    return Grads(*shares)
 
 
 def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:

@@ -22,11 +22,11 @@ def arrays_of(inputs: Inputs, *names: str) -> dict[str, Any]:
     return {name: array for name, array in found.items() if array is not None}
 
 
-def run(arrays: dict[str, Any], **options: Any) -> Grads:
+def run(arrays: dict[str, Any], backend: str | None = None, **options: Any) -> Grads:
     blocks = RowBlocks(arrays, **options)
     written: dict[str, list[Any]] = {"dx": [], "dgamma": [], "dbeta": []}
     rows = []
-    blocks.run(lambda name, array: written[name].append(array.copy()), advance=rows.append)
+    blocks.run(lambda name, array: written[name].append(array.copy()), backend=backend, advance=rows.append)
     assert sum(rows) == blocks.problem.M
     assert len(rows) == max(1, -(-blocks.problem.M // blocks.rows))
     dx, dgamma, dbeta = (pieces or None for pieces in written.values())
@@ -43,13 +43,13 @@ def whole(inputs: Inputs, **options: Any) -> Grads:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunks", [1, 2, 4, 8, 16])
-def test_blocks_have_the_bits_of_one_call(dtype, chunks):
+def test_blocks_have_the_bits_of_one_call(dtype, chunks, backend):
     inputs = make_inputs(CASE, dtype)
     block_bytes = 3 * chunks * 64 * 24 * DTYPES[dtype].itemsize
     assert RowBlocks(arrays_of(inputs), block_bytes=block_bytes).rows == 64 * chunks
-    got = run(arrays_of(inputs), block_bytes=block_bytes)
+    got = run(arrays_of(inputs), backend, block_bytes=block_bytes)
     check_grads(got, inputs)
-    check_same_bits(got, whole(inputs))
+    check_same_bits(got, whole(inputs, backend=backend))
 
 
 @pytest.mark.parametrize("M", [0, 1, 63, 64, 65, 128, 129, 192, 320, 448, 511, 1000])

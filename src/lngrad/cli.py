@@ -191,7 +191,12 @@ def _progress(problem: Any) -> Any:
 
     large = problem.M * problem.N * numpy_dtype(problem.dtype).itemsize >= PROGRESS_BYTES
     console = Console(stderr=True)
-    columns = (TextColumn("{task.completed} of {task.total} rows"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.completed} of {task.total} rows"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
 
     @contextmanager
     def bar() -> Any:
@@ -274,7 +279,7 @@ def demo(
     """
     _need("demo", scikit_learn="sklearn", matplotlib="matplotlib")
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
     from lngrad.demo.checks import DTYPES, check_dtype, layer_inputs
     from lngrad.demo.digits import train
@@ -284,15 +289,17 @@ def demo(
         output.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
         _fail(f"{output}: can't be written: {reason.strerror}", REFUSED)
-    console = Console(stderr=True)
-    ticks = iter(track(range(epochs), "Training", console=console))
-    training = train(epochs, seed, advance=lambda: next(ticks, None))
-    layers = layer_inputs(training)
-    checks = [check_dtype(dtype, layers) for dtype in track(DTYPES, "Checking", console=console)]
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("Training", total=epochs)
+        training = train(epochs, seed, advance=lambda: progress.advance(bar))
+        layers = layer_inputs(training)
+        checks = [check_dtype(dtype, layers) for dtype in progress.track(DTYPES, description="Checking")]
 
     results = summary(training, checks, seed)
     Console().print(table(checks))
-    typer.echo(f"Test accuracy {results['accuracy']:.1%} after {epochs} epochs; at least {PASS_ACCURACY:.0%} is asked for.")
+    typer.echo(
+        f"Test accuracy {results['accuracy']:.1%} after {epochs} epochs; at least {PASS_ACCURACY:.0%} is asked for."
+    )
     draw(output / "demo.png", training, checks)
     write_json(output / "results.json", results)
     typer.echo(f"Picture and numbers: {output / 'demo.png'}, {output / 'results.json'}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.api import layer_norm, layer_norm_backward
-from lngrad.arrays import empty, numpy_dtype
+from lngrad.arrays import Output, empty, numpy_dtype
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.problem import Forward, Grads, Problem
 
@@ -88,7 +88,7 @@ class RowBlocks:
 
     def _run(self, write: Callable[[str, Array], None], backend: str | None, advance: Callable[[int], None]) -> None:
         problem = self.problem
-        memory = empty("numpy", (min(self.rows, problem.M), *problem.normalized_shape), problem.dtype)
+        memory = empty("numpy", Output.of((min(self.rows, problem.M), *problem.normalized_shape), problem.dtype))
         sums = _ColumnSums()
         for start in range(0, max(problem.M, 1), self.rows):
             stop = min(problem.M, start + self.rows)
@@ -107,7 +107,7 @@ class RowBlocks:
         dy, x = (_rows(self._arrays[name], problem, start, stop) for name in ("dy", "x"))
         mean, rstd = self._statistics_of(x, start, stop, memory, backend)
         parts = (
-            empty("numpy", problem.normalized_shape, problem.accumulator) if wanted else None
+            empty("numpy", Output.of(problem.normalized_shape, problem.accumulator)) if wanted else None
             for wanted in problem.wanted[1:]
         )
         return layer_norm_backward(

@@ -204,11 +204,8 @@ def error_shares(got: Grads, inputs: Inputs) -> Grads:
         got: NumPy arrays or CPU tensors, all three.
         inputs: What they were computed from.
     """
-    shares = []
-    for result, truth, scale in zip(got, _true(inputs), _scales(inputs), strict=True):
-        result = as_numpy(result)
-        shares.append(error_ratio(result, truth, scale) / TOLERANCES[result.dtype.name])
-    return Grads(*shares)
+    compared = zip(got, _true(inputs), _scales(inputs), strict=True)
+    return Grads(*(_share(as_numpy(result), truth, scale, _accumulator(inputs)) for result, truth, scale in compared))
 
 
 def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
@@ -248,8 +245,7 @@ def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, b
             raise GradientError(f"{name}: expected one of {', '.join(TOLERANCES)}, got {result.dtype}")
         if result.size == 0:
             continue
-        dtype = max(result.dtype.name, accumulator, key=_UNIT.__getitem__)
-        share = error_ratio(result, truth, scale, dtype) / TOLERANCES[dtype]
+        share = _share(result, truth, scale, accumulator)
         at = np.unravel_index(int(np.argmax(share)), share.shape)
         worst = max(worst, float(share[at]))
         if share[at] > 1:
@@ -259,6 +255,11 @@ def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, b
                 f"{share[at]:.3g} tolerances: expected {truth[at]:.9g}, got {float(result[at]):.9g} in {result.dtype}"
             )
     return worst
+
+
+def _share(result: Any, truth: Any, scale: Any, accumulator: str) -> Any:
+    dtype = max(result.dtype.name, accumulator, key=_UNIT.__getitem__)
+    return error_ratio(result, truth, scale, dtype) / TOLERANCES[dtype]
 
 
 def check_same_bits(got: Any, expected: Any) -> None:

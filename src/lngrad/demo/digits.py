@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -45,6 +45,19 @@ def load_data(rng: np.random.Generator) -> Data:
 # --- Layers: each keeps of its forward what its backward needs, and leaves gradients beside parameters ---------------
 
 
+class Layer(Protocol):
+    """A link of the chain."""
+
+    parameters: list[Array]
+    gradients: list[Array]
+
+    def forward(self, x: Array) -> Array:
+        """y of x."""
+
+    def backward(self, dy: Array) -> Array:
+        """dx of dy, for the x of the last forward."""
+
+
 class Linear:
     """y = x·W + b."""
 
@@ -56,11 +69,13 @@ class Linear:
     def forward(self, x: Array) -> Array:
         self.x = x
         weight, bias = self.parameters
-        return x @ weight + bias  # (M, inputs) -> (M, outputs)
+        y: Array = x @ weight + bias  # (M, inputs) -> (M, outputs)
+        return y
 
     def backward(self, dy: Array) -> Array:
         self.gradients = [self.x.T @ dy, dy.sum(0)]
-        return dy @ self.parameters[0].T
+        dx: Array = dy @ self.parameters[0].T
+        return dx
 
 
 class LayerNorm:
@@ -72,22 +87,25 @@ class LayerNorm:
 
     def forward(self, x: Array) -> Array:
         gamma, beta = self.parameters
-        y, self.mean, self.rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
         self.x = x
-        return y  # type: ignore[no-any-return]
+        y: Array
+        y, self.mean, self.rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+        return y
 
     def backward(self, dy: Array) -> Array:
         self.dy = dy
+        dx: Array
         dx, dgamma, dbeta = lngrad.layer_norm_backward(dy, self.x, self.mean, self.rstd, self.parameters[0])
         self.gradients = [dgamma, dbeta]
-        return dx  # type: ignore[no-any-return]
+        return dx
 
 
 class ReLU:
     """y = max(x, 0)."""
 
-    parameters: tuple[Array, ...] = ()
-    gradients: tuple[Array, ...] = ()
+    def __init__(self) -> None:
+        self.parameters: list[Array] = []
+        self.gradients: list[Array] = []
 
     def forward(self, x: Array) -> Array:
         self.passed = x > 0
@@ -101,7 +119,7 @@ class Network:
     """Layers behind each other."""
 
     def __init__(self, rng: np.random.Generator):
-        self.layers = [
+        self.layers: list[Layer] = [
             Linear(rng, 64, HIDDEN),
             LayerNorm(HIDDEN),
             ReLU(),

@@ -19,7 +19,7 @@ KERNELS = [(name, "", "") for name in _POOL]
 KERNELS += [(name, dtype, accumulator) for dtype, accumulator in _ACCUMULATORS.items() for name in TASK_FUNCTIONS]
 
 
-def compile_kernel(name, dtype, accumulator):
+def compile_kernel(name: str, dtype: str, accumulator: str) -> None:
     """Compile one of KERNELS, or find it on disk."""
     if name in _POOL:
         getattr(pool, name).compile(_POOL[name])

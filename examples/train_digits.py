@@ -25,7 +25,7 @@ parameters = {
 }
 velocity = {name: np.zeros_like(value) for name, value in parameters.items()}
 
-for epoch in range(20):
+for _ in range(20):
     for batch in np.array_split(rng.permutation(train), 21):
         w1, gamma, beta, w2 = parameters.values()
         x0, labels = images[batch], digits.target[batch]

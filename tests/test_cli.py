@@ -113,6 +113,24 @@ def test_the_bits_do_not_depend_on_blocks_or_threads(tmp_path):
     assert len(contents) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds mapped memory on Linux alone")
+@pytest.mark.parametrize("target", ["out", "out.npz", "out.safetensors"])
+def test_arrays_larger_than_memory(tmp_path, target):
+    """1 GiB each of x, dy and dx, computed in 512 MiB that may be allocated."""
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1 << 20, 256)).flush()
+    os.link(tmp_path / "x.npy", tmp_path / "dy.npy")
+    program = (
+        "import resource as r; r.setrlimit(r.RLIMIT_DATA, (1 << 29, 1 << 29))\nfrom lngrad.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, "run", str(tmp_path), "-o", str(tmp_path / target)]
+    result = subprocess.run([*command, "--block-bytes", str(1 << 26)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    dx = read_tensors(tmp_path / target, ("dx",)).arrays["dx"]
+    assert dx.shape == (1 << 20, 256)
+    assert not dx[:: 1 << 16].any()
+
+
 # --- run: bad files -------------------------------------------------------------------------------------------------
 
 
@@ -269,3 +287,19 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
         lngrad.cli.demo()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "lngrad: needs scikit-learn and matplotlib: pip install 'lngrad[demo]'\n"
+
+
+def test_a_demo_folder_that_can_not_be(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused("file: File exists", "demo", "-o", tmp_path / "file")
+
+
+def test_too_little_memory_is_one_line(monkeypatch, capsys):
+    def full() -> dict[str, str]:
+        raise MemoryError
+
+    monkeypatch.setattr(lngrad.cli, "backends", full)
+    with pytest.raises(typer.Exit) as ended:
+        lngrad.cli.info()
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == "lngrad: not enough memory\n"

@@ -57,6 +57,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             _fail(str(error), REFUSED)
         except MemoryError as error:
             _fail(f"not enough memory{': ' if str(error) else ''}{error}", REFUSED)
+        except BrokenPipeError:
+            raise  # typer's business: whoever read our output has gone
+        except OSError as error:
+            _fail(f"{error.filename or 'a file'}: {error.strerror or error}", REFUSED)
 
     app.command()(told)
     return told
@@ -285,10 +289,7 @@ def demo(
     from lngrad.demo.digits import train
     from lngrad.demo.report import PASS_ACCURACY, draw, summary, table, write_json
 
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        _fail(f"{output}: can't be written: {reason.strerror}", REFUSED)
+    output.mkdir(parents=True, exist_ok=True)
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("Training", total=epochs)
         training = train(epochs, seed, advance=lambda: progress.advance(bar))

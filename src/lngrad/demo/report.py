@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,17 @@ def summary(training: Training, checks: list[Check], seed: int) -> dict[str, Any
 
 
 def write_json(path: Path, results: dict[str, Any]) -> None:
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    _write_whole(path, (json.dumps(results, indent=1) + "\n").encode())
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write a file that Ctrl-C leaves as it was or finds finished."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def draw(path: Path, training: Training, checks: list[Check]) -> None:
@@ -85,7 +96,9 @@ def draw(path: Path, training: Training, checks: list[Check]) -> None:
     halves = figure.subfigures(2, 1, squeeze=False, hspace=0.06)
     _draw_training(halves[0, 0], training)
     _draw_errors(halves[1, 0], checks)
-    figure.savefig(path, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150)
+    _write_whole(path, picture.getvalue())
 
 
 def _draw_training(figure: Any, training: Training) -> None:
@@ -136,6 +149,8 @@ def _draw_errors(figure: Any, checks: list[Check]) -> None:
         axis.set_xlabel("error in units of the tolerance")
         axis.legend(frameon=False, loc="upper left")
     axes[0].set_ylabel("share of all elements")
+    axes[0].set_yticks(10.0 ** np.arange(-6, 1))
+    axes[0].minorticks_off()
     axes[0].text(0.08, 1.5e-6, "tolerance", rotation=90, va="bottom", fontsize=9)
     _tidy(*axes)
 

@@ -42,7 +42,7 @@ def whole(inputs: Inputs, **options: Any) -> Grads:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("chunks", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("chunks", [1, 4, 16])
 def test_blocks_have_the_bits_of_one_call(dtype, chunks, backend):
     inputs = make_inputs(CASE, dtype)
     block_bytes = 3 * chunks * 64 * 24 * DTYPES[dtype].itemsize
@@ -52,7 +52,7 @@ def test_blocks_have_the_bits_of_one_call(dtype, chunks, backend):
     check_same_bits(got, whole(inputs, backend=backend))
 
 
-@pytest.mark.parametrize("M", [0, 1, 63, 64, 65, 128, 129, 192, 320, 448, 511, 1000])
+@pytest.mark.parametrize("M", [0, 1, 63, 64, 65, 192, 320, 448, 1000])
 @pytest.mark.parametrize("N", [1, 7, 40, 17000])
 def test_the_tree_for_any_number_of_rows(M, N):
     if M * N > 3_000_000:

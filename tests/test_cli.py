@@ -291,7 +291,7 @@ print([list(getattr(pool, name).signatures) for name in names] == compiled, all(
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(lngrad.cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(lngrad.cli_app, "find_spec", lambda name: None)
     with pytest.raises(typer.Exit) as ended:
         lngrad.cli.demo()
     assert ended.value.exit_code == 2

@@ -7,30 +7,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
-from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from lngrad import __version__, backends, get_num_threads, set_num_threads
+from lngrad import backends, get_num_threads, set_num_threads
+from lngrad.cli_app import FAILED, REFUSED, app, command, fail, need
 from lngrad.errors import LngradError
 
 __all__ = ["app", "main"]
-
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2  # exit codes: Ctrl-C; a check did not pass; bad input, or something is missing
-
-app = typer.Typer(
-    help="Layer-normalization gradients: exact, fast and the same everywhere.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: 0.24 s where boxes take 0.35, and it can be piped
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 def main() -> None:
@@ -42,55 +29,6 @@ def main() -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a function a command, whose errors are one line and an exit code."""
-
-    @wraps(function)
-    def told(*arguments: Any, **options: Any) -> None:
-        try:
-            function(*arguments, **options)
-        except KeyboardInterrupt:
-            _fail("interrupted", INTERRUPTED)
-        except LngradError as error:
-            _fail(str(error), REFUSED)
-        except MemoryError as error:
-            _fail(f"not enough memory{': ' if str(error) else ''}{error}", REFUSED)
-        except BrokenPipeError:
-            raise  # typer's business: whoever read our output has gone
-        except OSError as error:
-            _fail(f"{error.filename or 'a file'}: {error.strerror or error}", REFUSED)
-
-    app.command()(told)
-    return told
-
-
-def _fail(text: str, code: int) -> None:
-    typer.echo(f"lngrad: {text}", err=True)
-    raise typer.Exit(code)
-
-
-def _need(extra: str, **modules: str) -> None:
-    """End the command if a module is not installed, naming the extra that brings it. Modules by their distributions."""
-    missing = [name.replace("_", "-") for name, module in modules.items() if find_spec(module) is None]
-    if missing:
-        _fail(f"needs {' and '.join(missing)}: pip install 'lngrad[{extra}]'", REFUSED)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"lngrad {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
 
 
 # --- run ------------------------------------------------------------------------------------------------------------
@@ -137,6 +75,9 @@ def run(
     block_bytes: Annotated[
         int, typer.Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
     ] = 256 << 20,
+    soc: Annotated[
+        str | None, typer.Option(help="The simulated SoC of --backend ascend_sim.", show_default="Ascend910B1")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT if it exists.")] = False,
 ) -> None:
     """Compute the gradients of arrays in a file, which may be larger than memory.
@@ -153,9 +94,11 @@ def run(
 
     if threads is not None:
         set_num_threads(threads)
+    if soc is not None:
+        _use_soc(soc, backend)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):
-        _fail(f"{output}: is the input, and is not replaced", REFUSED)
+        fail(f"{output}: is the input, and is not replaced", REFUSED)
     start = perf_counter()
     tensors = read_tensors(input, NAMES)
     if tensors.others:
@@ -171,16 +114,24 @@ def run(
             blocks.run(writer.append, backend=backend, advance=advance)
     except LngradError as error:
         about = "" if str(error).startswith((str(output), "backend")) else f"{input}: "
-        _fail(f"{about}{error}", REFUSED)
+        fail(f"{about}{error}", REFUSED)
     results = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in wanted.items())
     typer.echo(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
+
+
+def _use_soc(name: str, backend: str | None) -> None:
+    from lngrad.ascend.soc import use
+
+    if backend != "ascend_sim":
+        fail(f"--soc: expected --backend ascend_sim beside it, got {backend or 'no backend'}", REFUSED)
+    use(name)
 
 
 def _mask(text: str) -> tuple[bool, bool, bool]:
     names = [name.strip() for name in text.split(",")]
     wrong = [name for name in names if name not in ("dx", "dgamma", "dbeta")]
     if wrong:
-        _fail(f"--output-mask: expected some of dx,dgamma,dbeta, got {text!r}", REFUSED)
+        fail(f"--output-mask: expected some of dx,dgamma,dbeta, got {text!r}", REFUSED)
     return "dx" in names, "dgamma" in names, "dbeta" in names
 
 
@@ -250,7 +201,7 @@ def _kernel_cache() -> str:
 
 def _warm() -> None:
     if backends()["numba_cpu"] != "available":
-        _fail(f"backend: numba_cpu is not available: {backends()['numba_cpu']}", REFUSED)
+        fail(f"backend: numba_cpu is not available: {backends()['numba_cpu']}", REFUSED)
     from rich.console import Console
     from rich.progress import track
 
@@ -258,7 +209,7 @@ def _warm() -> None:
     from lngrad.kernels.warm import KERNELS, compile_kernel
 
     if not ENABLED:
-        _fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
+        fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
     for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
         compile_kernel(*kernel)
     typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")
@@ -281,7 +232,7 @@ def demo(
     with float64 and, where torch is installed, with torch's. Ends with 1 if the network reads less than 95 % of the
     test images, or if a gradient is out of tolerance.
     """
-    _need("demo", scikit_learn="sklearn", matplotlib="matplotlib")
+    need("demo", scikit_learn="sklearn", matplotlib="matplotlib")
     from rich.console import Console
     from rich.progress import Progress
 
@@ -305,4 +256,8 @@ def demo(
     write_json(output / "results.json", results)
     typer.echo(f"Picture and numbers: {output / 'demo.png'}, {output / 'results.json'}")
     if not results["passed"]:
-        _fail("the demonstration failed; see above", FAILED)
+        fail("the demonstration failed; see above", FAILED)
+
+
+# Their commands follow in the help.
+from lngrad import cli_bench, cli_tiling  # noqa: E402, F401

@@ -1,0 +1,180 @@
+"""The SoCs that can be simulated, and which of them this thread uses.
+
+One row per SoC: what the tiling functions, the memory rules and the aclnn checks need to know about it. The row says
+where its numbers come from; a number that could not be confirmed is marked UNVERIFIED there.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+from lngrad.ascend.faults import UnknownSoc
+
+__all__ = ["DEFAULT", "Mode", "Rounding", "Soc", "Target", "current", "get", "names", "use"]
+
+Mode = Literal["strict", "compat"]
+Rounding = Literal["even", "device"]
+
+DEFAULT = "Ascend910B1"
+
+
+@dataclass(frozen=True)
+class Soc:
+    """The facts of one SoC.
+
+    Attributes:
+        name: the name that ``use`` takes.
+        product: the product family, in the words of the manuals.
+        arch: the architecture number (``NpuArch``); 2002 and 2201 run the "common" tile code, 3510 the register code.
+        ub_bytes: Unified Buffer of one vector core that a kernel may fill.
+        vector_cores: cores that run vector kernels; a coupled architecture (1001, 2002) counts its AI cores.
+        bf16: whether the vector unit knows bfloat16.
+        tile_api: whether the manuals list LayerNormGrad and LayerNormGradBeta for the product.
+        data_copy_pad: whether DataCopyPad exists (the separated architectures).
+        tensors_per_position: tensors that all queues of one TPosition may have allocated at a time.
+        source: where the numbers come from.
+        block_bytes: the unit of Unified Buffer addresses and of DataCopy.
+    """
+
+    name: str
+    product: str
+    arch: int
+    ub_bytes: int
+    vector_cores: int
+    bf16: bool
+    tile_api: bool
+    data_copy_pad: bool
+    tensors_per_position: int
+    source: str
+    block_bytes: int = 32
+
+    @property
+    def regbase(self) -> bool:
+        """Whether the tile APIs run the register-based (3510) code."""
+        return self.arch == 3510
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a thread simulates: a SoC, a CANN release, and how faithfully.
+
+    Attributes:
+        soc: the facts of the SoC.
+        cann: the CANN release whose documents the checks follow.
+        mode: "strict" follows the documents, "compat" the published code, quirk for quirk.
+        rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels do.
+    """
+
+    soc: Soc
+    cann: str = "8.3"
+    mode: Mode = "strict"
+    rounding: Rounding = "even"
+
+
+KIB = 1024
+_A2 = "Atlas A2 training/inference"
+_INIT_BUFFER = "buffers a position: CANN 8.0 manual, TPipe::InitBuffer"
+_INI = "platform_config/{}.ini (ub_size, vector_core_cnt) as quoted in public projects; " + _INIT_BUFFER
+
+_TABLE = {
+    soc.name: soc
+    for soc in (
+        Soc("Ascend310P", "Atlas inference (310P)", 2002, 256 * KIB, 8, False, True, False, 8,
+            "platform_config/Ascend310P3.ini: ub_size 262144, ai_core_cnt 8 (7 further vector cores are not used "
+            "here); that all of it is free to kernels is UNVERIFIED; " + _INIT_BUFFER),
+        Soc("Ascend910A", "Atlas training (910)", 1001, 256 * KIB, 32, False, False, False, 4,
+            "hardware_info of the operator unit tests (UB_SIZE 262144, CORE_NUM 32), UNVERIFIED on a device; "
+            + _INIT_BUFFER),
+        Soc("Ascend910B1", _A2, 2201, 192 * KIB, 48, True, True, True, 8, _INI.format("Ascend910B1")),
+        Soc("Ascend910B2", _A2, 2201, 192 * KIB, 48, True, True, True, 8, _INI.format("Ascend910B2")),
+        Soc("Ascend910B3", _A2, 2201, 192 * KIB, 40, True, True, True, 8, _INI.format("Ascend910B3")),
+        Soc("Ascend910B4", _A2, 2201, 192 * KIB, 40, True, True, True, 8, _INI.format("Ascend910B4")),
+        Soc("Ascend910_93", "Atlas A3 training/inference", 2201, 192 * KIB, 48, True, True, True, 8,
+            _INI.format("Ascend910_9392")),
+        Soc("Ascend950", "Ascend 950PR/950DT", 3510, 248 * KIB, 64, True, True, True, 8,
+            "256 KiB of which 248 KiB are reported to operators; 64 vector cores as platform_config/"
+            "Ascend950PR_958b.ini (smaller bins have fewer); 8 buffers a position is UNVERIFIED here"),
+    )
+}  # fmt: skip
+
+# The names that a device reports for itself, where one row stands for a family.
+_ALIASES = {"Ascend310P3": "Ascend310P", "Ascend910_9392": "Ascend910_93", "Ascend950PR_958b": "Ascend950"}
+
+
+class _Thread(threading.local):
+    """The target of each thread; a new thread starts with the default."""
+
+    def __init__(self) -> None:
+        self.target = Target(_TABLE[DEFAULT])
+
+
+_thread = _Thread()
+
+
+class use:
+    """Choose what this thread simulates, from now on or for a ``with`` block.
+
+    Args:
+        name: a SoC of ``names()``.
+        cann: the CANN release whose documents the checks follow.
+        mode: "strict" (documents) or "compat" (published code).
+        rounding: "even" or "device".
+
+    Raises:
+        UnknownSoc: the name is not in the table; the text lists the known ones.
+        ValueError: ``mode`` or ``rounding`` is not one of its two words.
+
+    Examples:
+        >>> with use("Ascend950") as target:
+        ...     target.soc.arch
+        3510
+        >>> current().soc.name
+        'Ascend910B1'
+    """
+
+    # Lower case: it reads as a verb, and it must be a class to restore the earlier target on leaving the block.
+    def __init__(self, name: str, *, cann: str = "8.3", mode: Mode = "strict", rounding: Rounding = "even") -> None:
+        if mode not in ("strict", "compat"):
+            raise ValueError(f"mode: expected 'strict' or 'compat', got {mode!r}")
+        if rounding not in ("even", "device"):
+            raise ValueError(f"rounding: expected 'even' or 'device', got {rounding!r}")
+        self._before = _thread.target
+        self._target = Target(get(name), cann, mode, rounding)
+        _thread.target = self._target
+
+    def __enter__(self) -> Target:
+        return self._target
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _thread.target = self._before
+
+
+def current() -> Target:
+    """Return what this thread simulates: the last ``use``, else Ascend910B1, strict, nearest even."""
+    return _thread.target
+
+
+def get(name: str | Soc | None = None) -> Soc:
+    """Return the row of a SoC; a row is returned as it is, None means this thread's SoC.
+
+    Raises:
+        UnknownSoc: the name is not in the table.
+    """
+    if name is None:
+        return _thread.target.soc
+    if isinstance(name, Soc):
+        return name
+    try:
+        return _TABLE[_ALIASES.get(name, name)]
+    except KeyError:
+        raise UnknownSoc(f"soc: expected one of {', '.join(names())}, got {name!r}") from None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all SoCs that can be simulated."""
+    return tuple(_TABLE)

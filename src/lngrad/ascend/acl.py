@@ -20,15 +20,15 @@ from lngrad.ascend.acl_device import (
 )
 from lngrad.ascend.acl_errors import aclGetRecentErrMsg
 from lngrad.ascend.acl_getters import (
-    aclGetViewShape,
-    aclGetStorageShape,
-    aclGetViewStrides,
-    aclGetViewOffset,
-    aclGetFormat,
-    aclGetDataType,
-    aclGetIntArraySize,
     aclGetBoolArraySize,
+    aclGetDataType,
+    aclGetFormat,
+    aclGetIntArraySize,
     aclGetRawTensorAddr,
+    aclGetStorageShape,
+    aclGetViewOffset,
+    aclGetViewShape,
+    aclGetViewStrides,
     aclSetRawTensorAddr,
 )
 from lngrad.ascend.acl_memory import aclrtFree, aclrtMalloc, aclrtMemcpy

@@ -28,6 +28,7 @@ __all__ = [
     "aclIntArray",
     "aclTensor",
     "asked",
+    "contiguous_strides",
     "living",
     "reported",
 ]
@@ -92,8 +93,8 @@ class aclTensor:
         extent = _extent(facts, offset)
         if extent > math.prod(storage_dims):
             raise _invalid(
-                f"viewDims: expected a view inside the storage {storage_dims} of {math.prod(storage_dims)} elements, got "
-                f"{facts.shape} with strides {facts.strides} and offset {offset}, which reaches to {extent}"
+                f"viewDims: expected a view inside the storage {storage_dims} of {math.prod(storage_dims)} elements, "
+                f"got {facts.shape} with strides {facts.strides} and offset {offset}, which reaches to {extent}"
             )
         self.facts, self.offset, self.format, self.storage_dims = facts, offset, layout, storage_dims
         self.data, self.array, self._region = None, _without_data(facts), None
@@ -219,7 +220,7 @@ def aclInitTensor(
     try:
         known = living(tensor, aclTensor, "tensor")
         shape = _whole("viewDims", viewDims)
-        steps = _contiguous(shape) if strides is None else _whole("strides", strides)
+        steps = contiguous_strides(shape) if strides is None else _whole("strides", strides)
         if len(steps) != len(shape):
             raise _invalid(f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}")
         facts = TensorFacts(_member("dataType", aclDataType, dataType), shape, steps)
@@ -339,7 +340,8 @@ def _member(name: str, kind: Any, value: Any) -> Any:
         raise _invalid(f"{name}: expected one of {kind.__name__}, got {value!r}") from None
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a row-major tensor, in elements."""
     steps, step = [], 1
     for size in reversed(shape):
         steps.append(step)

@@ -2,7 +2,7 @@
 
     python examples/aclnn_layer_norm_backward.py
 
-The values are those of the interface's own document. Its mean is not the mean of input, on purpose: nothing is recomputed.
+The values are those of the interface's own document. Its mean is not the mean of input: nothing is recomputed.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -22,47 +23,72 @@ __all__ = [
 ]
 
 
+# Waking a thread, and the interpreter's lock with it, takes some 100 µs: several times what a small problem takes. So a
+# stream that was used a moment ago is not woken: its thread looks for tasks once a millisecond, and goes to sleep for good
+# after PATIENCE looks in vain. A host that synchronizes before runs the tasks itself.
+LOOK_SECONDS = 1e-3
+PATIENCE = 20
+
+
 class aclrtStream:
     """A queue of tasks and the thread that runs them. None in its place means the default stream."""
 
-    __slots__ = ("__weakref__", "_error", "_running", "_tasks", "_wake", "_worker", "alive")
+    __slots__ = ("__weakref__", "_asleep", "_error", "_running", "_submitted", "_tasks", "_wake", "_worker", "alive")
 
     def __init__(self) -> None:
         self.alive = True
         self._tasks: deque[Callable[[], None]] = deque()
+        self._submitted = 0
         self._running = threading.Lock()  # held by whoever runs tasks, so that their order is kept
-        self._wake: SimpleQueue[bool] = SimpleQueue()
+        self._asleep = False
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._worker: threading.Thread | None = None
         self._error: Refused | None = None
         _streams.add(self)
 
     def submit(self, task: Callable[[], None]) -> None:
         """Have a task run after those before it."""
-        if self._worker is None:
-            self._worker = threading.Thread(target=_serve, args=(self,), name="lngrad-stream", daemon=True)
-            self._worker.start()
         self._tasks.append(task)
-        self._wake.put(True)
+        self._submitted += 1
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._serve, name="lngrad-stream", daemon=True)
+            self._worker.start()
+        self._rouse()
 
     def drain(self) -> Refused | None:
-        """Run, or wait for, every task submitted so far. Returns the first error since the last call.
-
-        A caller that has to wait takes tasks that have not begun into its own hands: a thread takes 75 µs to wake up,
-        several times what a small problem takes to compute.
-        """
+        """Run, or wait for, every task submitted so far. Returns the first error since the last call."""
         with self._running:
-            self.run_tasks()
+            self._run_tasks()
             error, self._error = self._error, None
         return error
 
-    def serve_once(self) -> bool:
-        """The worker's turn: wait for a task, run what there is. False: the stream is closed."""
-        going_on = self._wake.get()
-        with self._running:
-            self.run_tasks()
-        return going_on
+    def close(self) -> None:
+        """Let the thread end after the last task."""
+        self.alive = False
+        self._rouse()
 
-    def run_tasks(self) -> None:
+    def _rouse(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._wake.put(None)
+
+    def _serve(self) -> None:
+        """The thread's life."""
+        seen, in_vain = 0, 0
+        while self.alive or self._tasks:
+            with self._running:
+                self._run_tasks()
+            in_vain = in_vain + 1 if seen == self._submitted else 0
+            seen = self._submitted
+            if in_vain < PATIENCE:
+                time.sleep(LOOK_SECONDS)
+                continue
+            self._asleep = True
+            if self.alive and not self._tasks:  # else one came between the look and the mark
+                self._wake.get()
+            self._asleep = False
+
+    def _run_tasks(self) -> None:
         """Run what waits. The caller holds ``_running``."""
         while self._tasks:
             task = self._tasks.popleft()
@@ -73,16 +99,6 @@ class aclrtStream:
             except Exception as reason:
                 text = f"stream: a task failed: {type(reason).__name__}: {reason}"
                 self._error = self._error or Refused(aclError.ACL_ERROR_RT_FAILURE, text)
-
-    def close(self) -> None:
-        """Let the worker end after the last task."""
-        self.alive = False
-        self._wake.put(False)
-
-
-def _serve(stream: aclrtStream) -> None:
-    while stream.serve_once():
-        pass
 
 
 _streams: WeakSet[aclrtStream] = WeakSet()

@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 
-# Waking a thread, and handing the interpreter's lock to it, costs the host some 100 µs a call (two-core x86-64), several
-# times what a small problem takes. So a stream that was used a moment ago is not woken: its thread looks for tasks once a
-# millisecond, and falls asleep after PATIENCE looks in vain. A host that synchronizes before that runs the tasks itself.
+# Waking a thread, and handing the interpreter's lock to it, costs the host some 100 µs (two-core x86-64), several times
+# what a small problem takes. So a stream that was used a moment ago is not woken: its thread looks for tasks once a
+# millisecond and falls asleep after PATIENCE looks in vain. A host that synchronizes before runs the tasks itself.
 LOOK_SECONDS = 1e-3
 PATIENCE = 20
 

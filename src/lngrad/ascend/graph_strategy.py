@@ -77,8 +77,7 @@ def strategy(
 
 
 def _ascend950(name: str, M: int, N: int) -> Strategy:
-    big_m_columns = BIG_M_COLUMNS[name]
-    if M > BIG_M_ROWS and N < big_m_columns:
+    if M > BIG_M_ROWS and N in range(BIG_M_COLUMNS[name]):
         return Strategy("GROUPED_REDUCE_BIG_M", 600)
     if M < BIG_N_ROWS and N > BIG_N_COLUMNS:
         return Strategy("GROUPED_REDUCE_BIG_N", 700)

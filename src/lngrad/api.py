@@ -108,15 +108,18 @@ def execute(
         MemoryError: An output or the workspace can't be allocated. Nothing was written.
     """
     problem = plan.problem
-    if out is not None:
+    outputs = problem.outputs()
+    if out is None:
+        results = tuple([None if output is None else empty(problem.kind, output) for output in outputs])
+    else:
         check_memory(problem, inputs, out)
-    results = tuple(
-        None if output is None else given if given is not None else empty(problem.kind, output.shape, output.dtype)
-        for output, given in zip(problem.outputs(), out or (None, None, None), strict=True)
-    )
+        results = tuple(
+            None if output is None else given if given is not None else empty(problem.kind, output)
+            for output, given in zip(outputs, out, strict=True)
+        )
     if workspace is None:
         workspace = np.empty(plan.workspace_bytes, np.uint8)
     elif workspace.nbytes < plan.workspace_bytes:
         raise WorkspaceError(f"workspace: expected at least {plan.workspace_bytes} bytes, got {workspace.nbytes}")
     plan.run(plan, inputs, results, workspace)
-    return results  # type: ignore[return-value]
+    return results  # type: ignore[return-value]  # three, as outputs() has

@@ -6,6 +6,7 @@ Nothing here imports a framework: a torch tensor in the caller's hands proves th
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Hashable
 from functools import cache
@@ -16,7 +17,7 @@ import numpy as np
 
 from lngrad.errors import DtypeError
 
-__all__ = ["Facts", "address_of", "as_array", "as_numpy", "empty", "facts_of", "key_of", "numpy_dtype"]
+__all__ = ["Facts", "Output", "address_of", "as_array", "as_numpy", "empty", "facts_of", "key_of", "numpy_dtype"]
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
@@ -135,25 +136,34 @@ def as_numpy(array: Any) -> np.ndarray[Any, Any]:
     return array.numpy()  # type: ignore[no-any-return]
 
 
-def empty(kind: str, shape: tuple[int, ...], dtype: str) -> Any:
+class Output(NamedTuple):
+    """Shape, dtype and size of a result, known before it exists."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+    @staticmethod
+    def of(shape: tuple[int, ...], dtype: str) -> Output:
+        return Output(shape, dtype, math.prod(shape) * DTYPES[dtype].itemsize)
+
+
+def empty(kind: str, output: Output) -> Any:
     """Uninitialised CPU memory as a NumPy array or torch tensor.
 
     Large ones begin on a cache line, for streaming stores, and are allocated by NumPy for torch too, because NumPy asks
     the kernel for huge pages: fresh 4 KB pages cost more than the arithmetic (16384×1024 float32: 40 ms against 11 ms).
     """
-    wanted = DTYPES[dtype]
-    nbytes = wanted.itemsize
-    for size in shape:
-        nbytes *= size
+    shape, name, nbytes = output
+    dtype = DTYPES[name]
     if nbytes < LARGE_BYTES:
         if kind == "torch":
-            torch = sys.modules["torch"]
-            return torch.empty(shape, dtype=_torch_dtype(dtype))
-        return np.empty(shape, wanted)
+            return sys.modules["torch"].empty(shape, dtype=_torch_dtype(name))
+        return np.empty(shape, dtype)
     memory = np.empty(nbytes + 64, np.uint8)
     start = -address_of(memory) % 64
-    array = memory[start : start + nbytes].view(wanted).reshape(shape)
-    return _to_torch(array, dtype) if kind == "torch" else array
+    array = memory[start : start + nbytes].view(dtype).reshape(shape)
+    return _to_torch(array, name) if kind == "torch" else array
 
 
 def _to_torch(array: np.ndarray[Any, Any], dtype: str) -> Any:

@@ -57,7 +57,7 @@ def _shares(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     if not np.may_share_memory(one, other):
         return False
     try:
-        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))  # type: ignore[arg-type]  # any int is taken
     except Exception as reason:  # numpy.exceptions.TooHardError since 1.25, elsewhere before
         if type(reason).__name__ != "TooHardError":
             raise

@@ -45,17 +45,22 @@ class _Module(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """One row of the table: where a backend lives, what must be installed, which devices it serves."""
+    """One row of the table: where a backend lives, what must be installed, which devices it serves.
+
+    A backend that decides by more than the problem and the threads (the simulated SoC) is not cached.
+    """
 
     module: str
     needs: tuple[str, ...]
     devices: tuple[str, ...]
+    cached: bool = True
 
 
 # In order of preference.
 BACKENDS = {
     "numba_cpu": Backend("lngrad.backends.numba_cpu", ("numba",), ("cpu",)),
     "numpy_cpu": Backend("lngrad.backends.numpy_cpu", (), ("cpu",)),
+    "ascend_sim": Backend("lngrad.backends.ascend_sim", (), ("cpu",), cached=False),
 }
 
 
@@ -80,6 +85,8 @@ def make_plan(problem: Problem, backend: str | None = None) -> Plan:
     Raises:
         BackendUnavailable: The backend is unknown, not installed, or does not serve this device or problem.
     """
+    if backend in BACKENDS and not BACKENDS[backend].cached:
+        return _plan.__wrapped__(problem, backend, get_num_threads())
     return _plan(problem, backend, get_num_threads())
 
 
@@ -105,4 +112,4 @@ def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
 
 
 def _module(name: str) -> _Module:
-    return import_module(BACKENDS[name].module)  # type: ignore[return-value]
+    return import_module(BACKENDS[name].module)

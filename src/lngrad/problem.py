@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from numpy import ndarray
 
-from lngrad.arrays import Facts, as_array, facts_of, key_of
+from lngrad.arrays import Facts, Output, as_array, facts_of, key_of
 from lngrad.errors import DtypeError, ShapeError
 
 __all__ = ["Forward", "Grads", "Output", "Problem"]
@@ -37,13 +37,6 @@ class Grads(NamedTuple):
 
 
 _BACKWARD_INPUTS = ("dy", "x", "mean", "rstd", "gamma")
-
-
-class Output(NamedTuple):
-    """Shape and dtype of a result, known before it exists."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +103,19 @@ class Problem:
     def _outputs(self) -> tuple[Output | None, Output | None, Output | None]:
         expected = _expected(self)
         return tuple(  # type: ignore[return-value]
-            Output(output.shape, facts.dtype if facts else output.dtype) if wanted else None
+            Output.of(output.shape, facts.dtype if facts else output.dtype) if wanted else None
             for output, facts, wanted in zip(expected, self.out.values(), self.wanted, strict=True)
         )
 
 
 def _expected(problem: Problem) -> tuple[Output, Output, Output]:
     """The results' shapes and dtypes, before a given output has its say on the dtype."""
-    full = Output((*problem.lead, *problem.normalized_shape), problem.dtype)
+    full = Output.of((*problem.lead, *problem.normalized_shape), problem.dtype)
     if problem.op == "forward":
-        statistics = Output((*problem.lead, *(1,) * len(problem.normalized_shape)), problem.accumulator)
+        statistics = Output.of((*problem.lead, *(1,) * len(problem.normalized_shape)), problem.accumulator)
         return full, statistics, statistics
     gamma = problem.inputs["gamma"]
-    parameter = Output(problem.normalized_shape, gamma.dtype if gamma else problem.dtype)
+    parameter = Output.of(problem.normalized_shape, gamma.dtype if gamma else problem.dtype)
     return full, parameter, parameter
 
 

@@ -128,11 +128,12 @@ def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
 # --- Tolerances and the comparator ----------------------------------------------------------------------------------
 
 # |error| <= C · u · scale, with u half the distance from 1 to the next number of the result's dtype, and scale the sum of
-# the absolute values of the terms that the result is a sum of. In brackets the worst ratio |error|/(u·scale) seen over
-# CASES with ten seeds on x86-64. A 16-bit result is rounded once from float32, hence hardly more than 1.
+# the absolute values of the terms that the result is a sum of. A 16-bit result is rounded once from float32, hence hardly
+# more than 1. The others are bounded by half of the 64 rows that a column sum adds in sequence, which equal rows come
+# near to (15 seen); over CASES with ten random seeds the worst was 3.3 in float32 and 4.7 in float64.
 TOLERANCES = {
-    "float64": 8.0,
-    "float32": 8.0,
+    "float64": 32.0,
+    "float32": 32.0,
     "bfloat16": 1.1,
     "float16": 1.1,
 }
@@ -160,16 +161,16 @@ def _absolute_terms(inputs: Inputs) -> tuple[Any, Any, Any, Any]:
     return dy, np.abs((np.asarray(inputs.x).astype(np.float64) - mean) * rstd), dy * gamma, np.abs(rstd)
 
 
-def error_ratio(got: Any, expected: Any, scale: Any) -> Any:
+def error_ratio(got: Any, expected: Any, scale: Any, dtype: str) -> Any:
     """|error| in units of u·scale, element by element: what TOLERANCES bounds. Equal infinities and NaNs count as 0.
 
     Args:
         got: A result in one of the four dtypes.
         expected: The same in float64.
         scale: The sum of the absolute values of its terms, in float64.
+        dtype: Whose u: the result's, or that of the accumulator if it is coarser.
     """
     got = np.asarray(got)
-    dtype = got.dtype.name
     with np.errstate(invalid="ignore", over="ignore"):
         unlike = got.astype(np.float64) - expected
         rounded = np.asarray(expected).astype(got.dtype).astype(np.float64)
@@ -192,7 +193,7 @@ def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bo
     expected = reference.layer_norm_backward(
         inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
     )
-    return _check(Grads._fields, got, expected, _scales(inputs), output_mask)
+    return _check(Grads._fields, got, expected, _scales(inputs), output_mask, _accumulator(inputs))
 
 
 def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
@@ -206,13 +207,17 @@ def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
     beta = 0.0 if inputs.beta is None else np.abs(np.asarray(inputs.beta).astype(np.float64))
     mean = x.mean(axes, keepdims=True)
     # The mean is rounded to the accumulator's dtype once, which shifts a row with a large offset by as much.
-    accumulator_unit = _UNIT["float64" if np.asarray(inputs.x).dtype == np.float64 else "float32"]
-    shift = accumulator_unit / _UNIT[np.asarray(inputs.x).dtype.name] * mean * rstd
+    accumulator = _accumulator(inputs)
+    shift = _UNIT[accumulator] / _UNIT[np.asarray(inputs.x).dtype.name] * mean * rstd
     scales = Forward((xhat + shift) * gamma + beta, mean, rstd)
-    return _check(Forward._fields, got, expected, scales, (True, True, True))
+    return _check(Forward._fields, got, expected, scales, (True, True, True), accumulator)
 
 
-def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, bool, bool]) -> float:
+def _accumulator(inputs: Inputs) -> str:
+    return "float64" if np.asarray(inputs.x).dtype == np.float64 else "float32"
+
+
+def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, bool, bool], accumulator: str) -> float:
     worst = 0.0
     for name, result, truth, scale, wanted in zip(names, got, expected, scales, mask, strict=True):
         if not wanted:
@@ -228,7 +233,8 @@ def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, b
             raise GradientError(f"{name}: expected one of {', '.join(TOLERANCES)}, got {result.dtype}")
         if result.size == 0:
             continue
-        share = error_ratio(result, truth, scale) / TOLERANCES[result.dtype.name]
+        dtype = max(result.dtype.name, accumulator, key=_UNIT.__getitem__)
+        share = error_ratio(result, truth, scale, dtype) / TOLERANCES[dtype]
         at = np.unravel_index(int(np.argmax(share)), share.shape)
         worst = max(worst, float(share[at]))
         if share[at] > 1:
@@ -312,7 +318,7 @@ def _without_xhat_mean(inputs: Inputs) -> Grads:
 
 
 def _low_precision_sums(inputs: Inputs) -> Grads:
-    dxhat, xhat, _, rows, _ = _terms(inputs)
+    _, xhat, _, rows, _ = _terms(inputs)
     dy = inputs.dy.astype(np.float64)
     narrow = numpy_dtype("bfloat16")
 
@@ -327,7 +333,7 @@ def _low_precision_sums(inputs: Inputs) -> Grads:
 
 
 def _last_row_lost(inputs: Inputs) -> Grads:
-    _, xhat, _, rows, axes = _terms(inputs)
+    _, xhat, _, _, _ = _terms(inputs)
     dy = inputs.dy.astype(np.float64).reshape(-1, *inputs.normalized_shape)
     xhat = xhat.reshape(dy.shape)
     return _true(inputs)._replace(dgamma=(dy * xhat)[:-1].sum(0), dbeta=dy[:-1].sum(0))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import Facts, address_of, as_numpy, numpy_dtype
+from lngrad.arrays import Facts, address_of, numpy_dtype
+from lngrad.backends.places import Copy, Layout, Places
 from lngrad.backends.workers import new_job, run_job
 from lngrad.kernels.numba_backward import CHUNK, DBETA, DGAMMA, DX, SHORT
 from lngrad.kernels.numba_cpu import task_function
@@ -23,25 +24,13 @@ __all__ = ["plan"]
 TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
 TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
 STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
-WIDE = 16384  # from this N on a row's dgamma and dbeta no longer fit the second-level cache beside dy and x
-GROUP_BYTES = 8 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
+GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 # Where the fields of kernels.numba_backward.Backward begin in a job: addresses, then sizes.
 _FIRST, _ADDRESSES, _SIZES = ARGUMENTS, 9, 15
-
-
-class Layout:
-    """Places in a workspace, each on a cache line of its own; one line more lets the workspace begin anywhere."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, int] = {}
-        self.nbytes = 64
-
-    def add(self, name: str, nbytes: int) -> None:
-        self.places[name] = self.nbytes - 64
-        self.nbytes += -(-nbytes // 64) * 64
+_COMBINE = 7  # fields of kernels.numba_backward.Combine
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +44,10 @@ class Steps:
         function: Address of the main task function.
         sums_function: For wide rows, the function for the row sums that go before; else 0.
         group_rows: For wide rows, how many have their sums and columns done together; else 0.
+        elements: That the main job goes through.
+        slots: Offset in the workspace of the partial sums.
+        copies: Small arrays that pass through the workspace.
+        packs: Whether a tensor has no plain row stride and passes through scratch.
         combine: For each combining job, which of dgamma and dbeta it rounds; two jobs only if their dtypes differ.
         combine_tasks, combine_elements: Tasks and elements of a combining job.
         places: Offsets in the workspace of what lies there, by name.
@@ -64,6 +57,10 @@ class Steps:
     threads: int
     jobs: np.ndarray[Any, np.dtype[np.int64]]
     tasks: int
+    elements: int
+    slots: int = 0
+    copies: tuple[Copy, ...] = ()
+    packs: bool = False
     function: int = 0
     sums_function: int = 0
     group_rows: int = 0
@@ -76,7 +73,7 @@ class Steps:
 
 def plan(problem: Problem, threads: int) -> Plan:
     """Cut a problem for `threads` threads."""
-    if problem.M == 0 or problem.N == 0:
+    if problem.M == 0 or problem.N == 0 or not any(problem.wanted):
         return Plan(problem, "numba_cpu", 0, None, _run_empty)
     if problem.op == "forward":
         return _plan_forward(problem, threads)
@@ -118,10 +115,10 @@ def _streams(problem: Problem, stride: int | None, stream_bytes: int = STREAM_BY
     """Whether a full output should go past the caches; every row must begin where a streaming store may."""
     itemsize = numpy_dtype(problem.dtype).itemsize
     large = problem.M * problem.N * itemsize >= stream_bytes
-    return large and problem.N >= LANES and stride is not None and stride % _stream_alignment(problem) == 0
+    return large and problem.N >= LANES and stride is not None and stride % stream_alignment(problem) == 0
 
 
-def _stream_alignment(problem: Problem) -> int:
+def stream_alignment(problem: Problem) -> int:
     return min(LANES * numpy_dtype(problem.dtype).itemsize, 32)
 
 
@@ -140,18 +137,22 @@ def _strides_and_tables(problem: Problem, names: tuple[str, ...], layout: Layout
     return strides, tabled, block_rows
 
 
-def _add_copies(problem: Problem, layout: Layout) -> None:
-    """Places for what the kernels want contiguous and in the accumulator's dtype, and is not."""
-    itemsize = numpy_dtype(problem.accumulator).itemsize
-    for name, elements in (("mean", problem.M), ("rstd", problem.M), ("gamma", problem.N), ("beta", problem.N)):
-        if name in problem.inputs and not _is_ready(problem.inputs[name], problem.accumulator):
-            layout.add(name, elements * itemsize)
+def _copies(problem: Problem, layout: Layout) -> tuple[Copy, ...]:
+    """Small arrays that the kernels want contiguous and in a certain dtype, and that are not."""
+    elements = {"mean": problem.M, "rstd": problem.M}
+    wanted = [
+        Copy(name, elements.get(name, problem.N), problem.accumulator, 0.0 if name == "beta" else 1.0)
+        for name in ("mean", "rstd", "gamma", "beta")
+        if name in problem.inputs and not _is_ready(problem.inputs[name], problem.accumulator)
+    ]
     for name, facts in problem.out.items():
-        if facts is None or name in ("dx", "y"):
-            continue
-        dtype = facts.dtype if problem.op == "backward" else problem.accumulator
-        if not _is_ready(facts, dtype):
-            layout.add(name, math.prod(facts.shape) * numpy_dtype(dtype).itemsize)
+        if facts is not None and name not in ("dx", "y"):
+            dtype = facts.dtype if problem.op == "backward" else problem.accumulator
+            if not _is_ready(facts, dtype):
+                wanted.append(Copy(name, elements.get(name, problem.N), dtype))
+    for copy in wanted:
+        layout.add(copy.name, copy.elements * numpy_dtype(copy.dtype).itemsize)
+    return tuple(wanted)
 
 
 def _is_ready(facts: Facts | None, dtype: str) -> bool:
@@ -163,8 +164,8 @@ def _is_ready(facts: Facts | None, dtype: str) -> bool:
 
 def _plan_forward(problem: Problem, threads: int) -> Plan:
     layout = Layout()
+    copies = _copies(problem, layout)
     (x_stride, y_stride), tabled, block_rows = _strides_and_tables(problem, ("x", "y"), layout)
-    _add_copies(problem, layout)
     if any(tabled):
         layout.add("scratch", threads * 2 * block_rows * problem.N * numpy_dtype(problem.dtype).itemsize)
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // problem.N)
@@ -175,6 +176,8 @@ def _plan_forward(problem: Problem, threads: int) -> Plan:
         threads=threads,
         jobs=new_job(function, tasks, (*(0,) * 7, *sizes)),
         tasks=tasks,
+        elements=problem.M * problem.N,
+        copies=copies,
         places=layout.places,
         stream=_streams(problem, None if tabled[1] else y_stride),
     )
@@ -186,14 +189,13 @@ def _plan_backward(problem: Problem, threads: int) -> Plan:
     M, N = problem.M, problem.N
     wants = _wants(problem)
     accumulator_bytes = numpy_dtype(problem.accumulator).itemsize
-    names = tuple(name for name in ("dy", "x", "dx"))
-    strides, tabled, block_rows = _strides_and_tables(problem, names, layout)
-    _add_copies(problem, layout)
+    strides, tabled, block_rows = _strides_and_tables(problem, ("dy", "x", "dx"), layout)
+    copies = _copies(problem, layout)
     if any(tabled):
         layout.add("scratch", threads * 3 * block_rows * N * numpy_dtype(problem.dtype).itemsize)
 
     chunks = -(-M // CHUNK)
-    wide = wants & DX and not any(tabled) and (N >= WIDE or (N >= 2 * SEGMENT and chunks < 2 * threads))
+    wide = wants & DX and not any(tabled) and N >= 2 * SEGMENT and chunks < 2 * threads
     if wide:
         row_bytes = 2 * N * numpy_dtype(problem.dtype).itemsize
         group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
@@ -209,13 +211,14 @@ def _plan_backward(problem: Problem, threads: int) -> Plan:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_bytes = 2 * N * (1 if N >= LANES else LANES) * accumulator_bytes
-    if wants & (DGAMMA | DBETA):
+    if wants & (DGAMMA | DBETA) or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
         layout.add("slots", (slots if wide else tasks * slots) * slot_bytes)
 
     def function(name: str) -> int:
         return task_function(name, problem.dtype, problem.accumulator)
 
-    sizes = (M, N, *strides, 0, 0, 0, wants, 0, chunks_per_task, slots, block_rows, 0, M)
+    how = wants if N < LANES else 0  # tiny rows are told what is wanted; the others, in run, whether to stream
+    sizes = (M, N, *strides, 0, 0, 0, wants, how, chunks_per_task, slots, block_rows, 0, M)
     main = function(_main_task(wants, N, bool(wide)))
     columns = max(LANES, COMBINE_ELEMENTS // (2 * parts))
     combine, jobs = [], [new_job(main, tasks, (*(0,) * _ADDRESSES, *sizes))]
@@ -228,6 +231,10 @@ def _plan_backward(problem: Problem, threads: int) -> Plan:
         threads=threads,
         jobs=np.concatenate(jobs),
         tasks=tasks,
+        elements=M * N,
+        slots=layout.places.get("slots", 0),
+        copies=copies,
+        packs=any(tabled),
         function=main,
         sums_function=function("segment_sums") if wide else 0,
         group_rows=group_rows,
@@ -258,7 +265,7 @@ def _main_task(wants: int, N: int, wide: bool) -> str:
 
 
 def _run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
-    """No rows: sums over nothing are 0. No columns: a mean over nothing is 0 and its rstd NaN, as torch has it."""
+    """Nothing to add up. No rows: sums are 0. No columns: a mean is 0 and its rstd NaN, as torch has it."""
     for name, output in zip(plan.problem.out, outputs, strict=True):
         if output is not None:
             output[...] = math.nan if name == "rstd" else 0
@@ -266,69 +273,79 @@ def _run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wo
 
 def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem, steps = plan.problem, plan.steps
-    x, gamma, beta, eps = inputs
+    *arrays, eps = inputs
+    x, gamma, beta = arrays
     y, mean, rstd = outputs
-    place = _Places(workspace, steps.places)
+    place = Places(workspace, steps.places)
+    sources = {"x": x, "gamma": gamma, "beta": beta}
+    at = {name: 0 if array is None else address_of(array) for name, array in sources.items()}
+    at.update({name: address_of(array) for name, array in (("mean", mean), ("rstd", rstd))})
+    for copy in steps.copies:
+        at[copy.name] = place.fill(copy, sources[copy.name]) if copy.name in sources else place.of(copy.name)
     job = steps.jobs.copy()
     job[_FIRST : _FIRST + 7] = (
-        address_of(x),
+        at["x"],
         address_of(y),
-        place.target("mean", mean),
-        place.target("rstd", rstd),
-        place.source("gamma", gamma, problem.N, problem.accumulator, 1),
-        place.source("beta", beta, problem.N, problem.accumulator, 0),
+        at["mean"],
+        at["rstd"],
+        at["gamma"],
+        at["beta"],
         place.of("scratch"),
     )
     if "scratch" in steps.places:
         job[_FIRST + 11 : _FIRST + 13] = place.table("x", x, problem), place.table("y", y, problem)
     if steps.stream:
-        job[_FIRST + 13] = address_of(y) % _stream_alignment(problem) == 0
+        job[_FIRST + 13] = address_of(y) % stream_alignment(problem) == 0
     job[_FIRST + 16] = np.float64(eps).view(np.int64)
     run_job(address_of(job), steps.tasks, problem.M * problem.N, steps.threads)
-    place.deliver("mean", mean, problem.accumulator)
-    place.deliver("rstd", rstd, problem.accumulator)
+    for copy in steps.copies:
+        if copy.name not in sources:
+            place.deliver(copy, {"mean": mean, "rstd": rstd}[copy.name])
 
 
 def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem, steps = plan.problem, plan.steps
     dy, x, mean, rstd, gamma = inputs
     dx, dgamma, dbeta = outputs
-    place = _Places(workspace, steps.places)
+    place = Places(workspace, steps.places)
+    mean_at, rstd_at = address_of(mean), address_of(rstd)
+    gamma_at = 0 if gamma is None else address_of(gamma)
+    dgamma_at = 0 if dgamma is None else address_of(dgamma)
+    dbeta_at = 0 if dbeta is None else address_of(dbeta)
+    for copy in steps.copies:
+        match copy.name:
+            case "mean":
+                mean_at = place.fill(copy, mean)
+            case "rstd":
+                rstd_at = place.fill(copy, rstd)
+            case "gamma":
+                gamma_at = place.fill(copy, gamma)
+            case "dgamma":
+                dgamma_at = place.of("dgamma")
+            case "dbeta":
+                dbeta_at = place.of("dbeta")
     job = steps.jobs.copy()
-    address = address_of(job)
-    slots = place.of("slots")
-    job[_FIRST : _FIRST + _ADDRESSES] = (
-        address_of(dy),
-        address_of(x),
-        0 if dx is None else address_of(dx),
-        place.source("mean", mean, problem.M, problem.accumulator, 0),
-        place.source("rstd", rstd, problem.M, problem.accumulator, 0),
-        place.source("gamma", gamma, problem.N, problem.accumulator, 1),
-        slots,
-        place.of("scratch"),
-        place.of("row_sums"),
-    )
-    if "scratch" in steps.places:
+    address, slots_at = address_of(job), place.start + steps.slots
+    dx_at = 0 if dx is None else address_of(dx)
+    job[_FIRST : _FIRST + 7] = address_of(dy), address_of(x), dx_at, mean_at, rstd_at, gamma_at, slots_at
+    if steps.packs:
+        job[_FIRST + 7] = place.of("scratch")
         job[_FIRST + 14 : _FIRST + 17] = [place.table(n, a, problem) for n, a in (("dy", dy), ("x", x), ("dx", dx))]
-    if problem.N < LANES:
-        job[_FIRST + 18] = job[_FIRST + 17]
-    elif steps.stream:
-        job[_FIRST + 18] = address_of(dx) % _stream_alignment(problem) == 0
+    if steps.stream:
+        job[_FIRST + 18] = dx_at % stream_alignment(problem) == 0
     if steps.group_rows:
+        job[_FIRST + 8] = place.of("row_sums")
         _run_groups(problem, steps, job, address)
     else:
-        run_job(address, steps.tasks, problem.M * problem.N, steps.threads)
-    if not steps.combine:
-        return
-    dgamma_at, dbeta_at = place.target("dgamma", dgamma), place.target("dbeta", dbeta)
+        run_job(address, steps.tasks, steps.elements, steps.threads)
     at = _FIRST + _ADDRESSES + _SIZES
     for takes_dgamma, takes_dbeta in steps.combine:
-        job[at + _FIRST : at + _FIRST + 3] = slots, dgamma_at if takes_dgamma else 0, dbeta_at if takes_dbeta else 0
+        job[at + _FIRST : at + _FIRST + 3] = slots_at, dgamma_at if takes_dgamma else 0, dbeta_at if takes_dbeta else 0
         run_job(address + 8 * at, steps.combine_tasks, steps.combine_elements, steps.threads)
-        at += _FIRST + 7
-    if "dgamma" in steps.places or "dbeta" in steps.places:
-        place.deliver("dgamma", dgamma)
-        place.deliver("dbeta", dbeta)
+        at += _FIRST + _COMBINE
+    for copy in steps.copies:
+        if copy.name in ("dgamma", "dbeta"):
+            place.deliver(copy, dgamma if copy.name == "dgamma" else dbeta)
 
 
 def _run_groups(problem: Problem, steps: Steps, job: np.ndarray[Any, Any], address: int) -> None:
@@ -340,70 +357,3 @@ def _run_groups(problem: Problem, steps: Steps, job: np.ndarray[Any, Any], addre
         for function, tasks in ((steps.sums_function, (stop - first) * segments), (steps.function, segments)):
             job[0], job[TASKS], job[TICKET] = function, tasks, 0
             run_job(address, tasks, (stop - first) * problem.N, steps.threads)
-
-
-class _Places:
-    """The workspace of one run."""
-
-    def __init__(self, workspace: np.ndarray[Any, Any], places: dict[str, int]):
-        start = address_of(workspace)
-        self._offset = -start % 64
-        self._start = start + self._offset
-        self._workspace, self._places = workspace, places
-
-    def of(self, name: str) -> int:
-        """The address of a place, 0 if the plan has none of this name."""
-        at = self._places.get(name)
-        return 0 if at is None else self._start + at
-
-    def _view(self, name: str, elements: int, dtype: str) -> np.ndarray[Any, Any]:
-        at, wanted = self._offset + self._places[name], numpy_dtype(dtype)
-        return self._workspace[at : at + elements * wanted.itemsize].view(wanted)
-
-    def source(self, name: str, array: Any, elements: int, dtype: str, default: float) -> int:
-        """The address of an argument as the kernels want it: its own, or that of a converted copy."""
-        if name not in self._places:
-            return address_of(array)
-        copy = self._view(name, elements, dtype)
-        if array is None:
-            copy[...] = default
-        else:
-            np.copyto(copy.reshape(array.shape), as_numpy(array), casting="same_kind")
-        return self.of(name)
-
-    def target(self, name: str, array: Any) -> int:
-        """The address that a small output is written to: its own, or that of a contiguous stand-in."""
-        if array is None:
-            return 0
-        return self.of(name) or address_of(array)
-
-    def deliver(self, name: str, array: Any, dtype: str | None = None) -> None:
-        """Copy a stand-in to the output that it stood in for."""
-        if array is not None and name in self._places:
-            result = as_numpy(array)
-            stand_in = self._view(name, result.size, dtype or _name_of(result))
-            np.copyto(result, stand_in.reshape(result.shape), casting="same_kind")
-
-    def table(self, name: str, array: Any, problem: Problem) -> int:
-        """The address of a tensor's table of row and column offsets, 0 if it has a plain row stride."""
-        if array is None or f"{name}_table" not in self._places:
-            return 0
-        strides = as_numpy(array).strides
-        table = self._view(f"{name}_table", problem.M + problem.N, "float64").view(np.int64)
-        lead = len(problem.lead)
-        _fill_offsets(table[: problem.M], problem.lead, strides[:lead])
-        _fill_offsets(table[problem.M :], problem.normalized_shape, strides[lead:])
-        return self.of(f"{name}_table")
-
-
-def _name_of(array: np.ndarray[Any, Any]) -> str:
-    return array.dtype.name
-
-
-def _fill_offsets(table: np.ndarray[Any, Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Offsets in bytes of all elements of a shape, in C order."""
-    table[...] = 0
-    grid = table.reshape(shape)
-    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        steps = np.arange(size, dtype=np.int64) * stride
-        grid += steps.reshape((size,) + (1,) * (len(shape) - axis - 1))

@@ -136,6 +136,6 @@ def _compiled(name, dtype, accumulator):
         return _FACTORIES[name](TAGS[dtype], TAGS[accumulator])
 
 
-def task_function(name, dtype, accumulator):
+def task_function(name: str, dtype: str, accumulator: str) -> int:
     """The address of a task function for elements of dtype; `accumulator` is float32 or float64."""
-    return _compiled(name, dtype, accumulator).address
+    return int(_compiled(name, dtype, accumulator).address)

@@ -102,6 +102,15 @@ def load(typingctx, tag, address, index):
     return Lanes(_accumulator(tag))(tag, types.int64, types.int64), codegen
 
 
+def _fit(builder, lanes, kind):
+    """Lanes in the dtype that _narrow takes for this storage; float32 sums may go to a float64 result and back."""
+    wanted = _F64 if kind == types.float64 else _F32
+    if lanes.type.element == wanted:
+        return lanes
+    change = builder.fpext if wanted == _F64 else builder.fptrunc
+    return change(lanes, _like(lanes.type, wanted))
+
+
 def _store_lanes(align_of, nontemporal):
     def codegen(context, builder, signature, args):
         kind = signature.args[0]
@@ -109,7 +118,8 @@ def _store_lanes(align_of, nontemporal):
         pointer = builder.bitcast(
             _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
         )
-        instruction = builder.store(_narrow(builder, args[3], kind), pointer, align=align_of(kind))
+        lanes = _fit(builder, args[3], kind)
+        instruction = builder.store(_narrow(builder, lanes, kind), pointer, align=align_of(kind))
         if nontemporal:
             instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
         return context.get_dummy_value()

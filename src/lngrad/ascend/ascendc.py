@@ -1,0 +1,100 @@
+"""Everything that the author of a kernel imports: ``from lngrad.ascend.ascendc import *`` reads like AscendC."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lngrad.ascend.datacopy import DataCopy, DataCopyExtParams, DataCopyPad, DataCopyPadExtParams
+from lngrad.ascend.faults import AscendWarning, DeviceFault
+from lngrad.ascend.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.launch import (
+    GET_TILING_DATA,
+    BlockReport,
+    CopyTiling,
+    GetBlockIdx,
+    GetBlockNum,
+    LaunchReport,
+    launch,
+)
+from lngrad.ascend.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
+from lngrad.ascend.memory import LocalTensor
+from lngrad.ascend.normalization import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.tiling_structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormSeparateTiling,
+    LayerNormTiling,
+    TilingStruct,
+)
+from lngrad.ascend.unified_buffer import TPosition
+from lngrad.ascend.vector import (
+    Add,
+    Adds,
+    Brcb,
+    Cast,
+    Div,
+    Duplicate,
+    Mul,
+    Muls,
+    ReduceSum,
+    RoundMode,
+    Sqrt,
+    Sub,
+    WholeReduceSum,
+)
+
+half = np.float16  # the C++ names of the element types; ``float`` is Python's own, which NumPy reads as double
+float32 = np.float32
+QuePosition = TPosition  # the older name, which sample kernels use
+
+__all__ = [
+    "launch",
+    "LaunchReport",
+    "BlockReport",
+    "GetBlockIdx",
+    "GetBlockNum",
+    "CopyTiling",
+    "GET_TILING_DATA",
+    "GlobalAddress",
+    "GlobalTensor",
+    "LocalTensor",
+    "TPosition",
+    "QuePosition",
+    "TPipe",
+    "TQue",
+    "TBuf",
+    "DataCopy",
+    "DataCopyPad",
+    "DataCopyExtParams",
+    "DataCopyPadExtParams",
+    "LayerNorm",
+    "LayerNormConfig",
+    "LayerNormPara",
+    "LayerNormGrad",
+    "LayerNormGradShapeInfo",
+    "DataFormat",
+    "LayerNormGradBeta",
+    "TilingStruct",
+    "LayerNormTiling",
+    "LayerNormSeparateTiling",
+    "LayerNormGradTiling",
+    "LayerNormGradBetaTiling",
+    "Add",
+    "Adds",
+    "Brcb",
+    "Cast",
+    "Div",
+    "Duplicate",
+    "Mul",
+    "Muls",
+    "ReduceSum",
+    "RoundMode",
+    "Sqrt",
+    "Sub",
+    "WholeReduceSum",
+    "half",
+    "float32",
+    "DeviceFault",
+    "AscendWarning",
+]

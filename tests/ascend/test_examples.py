@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from tile_harness import SOCS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(name, monkeypatch):
+    """Import an example; a tiling struct of its own resolves its types through sys.modules."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("soc", SOCS)
+@pytest.mark.parametrize("name", ["ascendc_layer_norm_grad", "ascendc_layer_norm_grad_beta", "ascendc_chain"])
+def test_the_sample_kernels_check_themselves(name, soc, capsys, monkeypatch):
+    assert load(name, monkeypatch).main(soc) == 0
+    assert capsys.readouterr().out.endswith("ok\n")

@@ -1,0 +1,436 @@
+"""Every rule of the simulated memory, broken once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lngrad.ascend import soc
+from lngrad.ascend.ascendc import (
+    Add,
+    DataCopy,
+    DataCopyExtParams,
+    DataCopyPad,
+    DataCopyPadExtParams,
+    Duplicate,
+    GlobalAddress,
+    GlobalTensor,
+    TBuf,
+    TPipe,
+    TPosition,
+    TQue,
+)
+from lngrad.ascend.faults import (
+    AlignmentFault,
+    BoundsFault,
+    CapacityFault,
+    DeviceFault,
+    LeakFault,
+    LifetimeFault,
+    OverlapFault,
+    PoisonFault,
+    PositionFault,
+    QueueFault,
+)
+from lngrad.errors import DtypeError, ShapeError
+
+F = np.float32
+
+
+@pytest.fixture
+def pipe():
+    return TPipe()
+
+
+def queue(pipe, position=TPosition.VECIN, num=1, nbytes=256, depth=1, name="q"):
+    made = TQue(position, depth, name=name)
+    pipe.InitBuffer(made, num, nbytes)
+    return made
+
+
+def buffer(pipe, nbytes=256, name="buf", dtype=F):
+    made = TBuf(name=name)
+    pipe.InitBuffer(made, nbytes)
+    return made.Get(dtype)
+
+
+def global_tensor(count=64, dtype=F):
+    tensor = GlobalTensor(dtype)
+    tensor.SetGlobalBuffer(np.arange(count).astype(dtype))
+    return tensor
+
+
+def arrived(pipe, que=None):
+    """Return a VECIN tensor of 64 floats that was copied, put in and taken out, and its queue."""
+    que = que or queue(pipe)
+    local = que.AllocTensor(F)
+    DataCopy(local, global_tensor(), 64)
+    que.EnQue(local)
+    return que.DeQue(F), que
+
+
+class TestCapacity:
+    def test_the_unified_buffer_is_as_large_as_the_soc_s(self, pipe):
+        size = soc.current().soc.ub_bytes
+        buffer(pipe, size - 64, "first")
+        with pytest.raises(
+            CapacityFault, match=rf"second: 96 bytes do not fit.*has {size} bytes and {size - 64} .*first {size - 64}"
+        ):
+            buffer(pipe, 65, "second")
+
+    def test_lengths_are_rounded_up_to_blocks(self, pipe):
+        assert buffer(pipe, 33).GetSize() == 16
+        assert pipe.ub.next_free == 64
+
+    def test_a_kernel_has_64_buffers(self, pipe):
+        queue(pipe, num=60, nbytes=32)
+        with pytest.raises(CapacityFault, match="may have 64 buffers in all, q would be number 65"):
+            queue(pipe, num=5, nbytes=32)
+
+    @pytest.mark.parametrize(("name", "limit"), [("Ascend910B1", 8), ("Ascend910A", 4)])
+    def test_a_position_has_so_many_tensors_at_a_time(self, name, limit):
+        with soc.use(name):
+            pipe = TPipe()
+        que = queue(pipe, num=limit + 1, nbytes=32)
+        for _ in range(limit):
+            que.AllocTensor(F)
+        with pytest.raises(QueueFault, match=rf"queues of VECIN may have {limit} tensors at a time on {name}"):
+            que.AllocTensor(F)
+
+
+class TestQueues:
+    def test_alloc_beyond_num(self, pipe):
+        que = queue(pipe, num=2)
+        que.AllocTensor(F)
+        que.AllocTensor(F)
+        with pytest.raises(QueueFault, match="all 2 buffers of q are in use; a device would wait for ever"):
+            que.AllocTensor(F)
+
+    def test_enque_beyond_depth(self, pipe):
+        que = queue(pipe, num=2, depth=1)
+        que.EnQue(que.AllocTensor(F))
+        with pytest.raises(QueueFault, match="q has depth 1, and 1 tensors wait in it already"):
+            que.EnQue(que.AllocTensor(F))
+
+    def test_tensors_leave_in_the_order_they_came(self, pipe):
+        que = queue(pipe, num=2, depth=2)
+        first, second = que.AllocTensor(F), que.AllocTensor(F)
+        que.EnQue(second)
+        que.EnQue(first)
+        assert que.GetTensorCountInQue() == 2
+        assert not que.VacantInQue()
+        assert que.DeQue() is second
+        assert que.DeQue() is first
+        assert not que.HasTensorInQue()
+
+    def test_deque_of_an_empty_queue(self, pipe):
+        with pytest.raises(QueueFault, match="nothing waits in q; EnQue comes first"):
+            queue(pipe).DeQue(F)
+
+    def test_enque_twice(self, pipe):
+        que = queue(pipe, depth=2)
+        local = que.AllocTensor(F)
+        que.EnQue(local)
+        with pytest.raises(QueueFault, match="buffer 0 of q at byte 0 is in the queue, expected allocated"):
+            que.EnQue(local)
+
+    def test_enque_into_another_queue(self, pipe):
+        local = queue(pipe, name="one").AllocTensor(F)
+        with pytest.raises(QueueFault, match="buffer 0 of one at byte 0 does not come from two"):
+            queue(pipe, name="two").EnQue(local)
+
+    def test_free_while_waiting(self, pipe):
+        que = queue(pipe)
+        local = que.AllocTensor(F)
+        que.EnQue(local)
+        with pytest.raises(QueueFault, match="waits in its queue, DeQue it first"):
+            que.FreeTensor(local)
+
+    def test_free_twice(self, pipe):
+        local, que = arrived(pipe)
+        que.FreeTensor(local)
+        with pytest.raises(LifetimeFault, match="FreeTensor: buffer 0 of q at byte 0 was freed before"):
+            que.FreeTensor(local)
+
+    def test_a_queue_without_memory(self):
+        with pytest.raises(QueueFault, match=r"q has no memory; TPipe\.InitBuffer comes first"):
+            TQue(TPosition.VECIN, 1, name="q").AllocTensor(F)
+        with pytest.raises(QueueFault, match="buf has no memory"):
+            TBuf(name="buf").Get(F)
+
+    def test_memory_twice(self, pipe):
+        que = queue(pipe)
+        with pytest.raises(QueueFault, match="q has memory already"):
+            pipe.InitBuffer(que, 1, 32)
+
+    @pytest.mark.parametrize("sizes", [(0, 32), (1, 0), (1,), (1, 2, 3)])
+    def test_wrong_sizes(self, pipe, sizes):
+        with pytest.raises(QueueFault, match="InitBuffer: "):
+            pipe.InitBuffer(TQue(TPosition.VECIN), *sizes)
+
+    def test_depth_below_one(self):
+        with pytest.raises(QueueFault, match="depth must be at least 1, got 0"):
+            TQue(TPosition.VECIN, 0)
+
+
+class TestOrder:
+    """EnQue and DeQue are what makes one unit wait for another."""
+
+    def test_computing_on_a_copy_that_may_still_run(self, pipe):
+        que = queue(pipe)
+        local = que.AllocTensor(F)
+        DataCopy(local, global_tensor(), 64)
+        with pytest.raises(QueueFault, match="is allocated, the vector unit must not use it: EnQue and DeQue it"):
+            Add(buffer(pipe), local, local, 64)
+
+    def test_copying_over_what_may_still_be_read(self, pipe):
+        local, _ = arrived(pipe)
+        with pytest.raises(QueueFault, match="the copy from global memory must not use it: free it"):
+            DataCopy(local, global_tensor(), 64)
+
+    def test_copying_out_what_may_still_be_computed(self, pipe):
+        local = queue(pipe, TPosition.VECOUT).AllocTensor(F)
+        Duplicate(local, 1.0, 64)
+        with pytest.raises(QueueFault, match="the copy to global memory must not use it: EnQue and DeQue it"):
+            DataCopy(global_tensor(), local, 64)
+
+    def test_computing_over_what_may_still_be_copied_out(self, pipe):
+        que = queue(pipe, TPosition.VECOUT)
+        local = que.AllocTensor(F)
+        Duplicate(local, 1.0, 64)
+        que.EnQue(local)
+        with pytest.raises(QueueFault, match="the vector unit must not use it: free it"):
+            Duplicate(que.DeQue(F), 2.0, 64)
+
+
+class TestLifetime:
+    def test_use_after_free(self, pipe):
+        local, que = arrived(pipe)
+        que.FreeTensor(local)
+        with pytest.raises(LifetimeFault, match=r"Add: src0 \(buffer 0 of q at byte 0\) was freed"):
+            Add(buffer(pipe), local, local, 64)
+
+    def test_use_of_an_earlier_tensor_of_the_same_buffer(self, pipe):
+        local, que = arrived(pipe)
+        que.FreeTensor(local)
+        arrived(pipe, que)
+        with pytest.raises(LifetimeFault, match="was freed"):
+            Add(buffer(pipe), local, local, 64)
+
+    def test_use_while_waiting(self, pipe):
+        que = queue(pipe, TPosition.VECOUT)
+        local = que.AllocTensor(F)
+        que.EnQue(local)
+        with pytest.raises(LifetimeFault, match=r"Duplicate: dst .* waits in its queue, DeQue it first"):
+            Duplicate(local, 0.0, 8)
+
+    def test_a_slice_dies_with_its_tensor(self, pipe):
+        local, que = arrived(pipe)
+        part = local[8:16]
+        que.FreeTensor(local)
+        with pytest.raises(LifetimeFault, match="was freed"):
+            part.GetValue(0)
+
+    def test_leaks_are_named(self, pipe):
+        queue(pipe, name="kept").AllocTensor(F)
+        waiting = queue(pipe, name="waiting")
+        waiting.EnQue(waiting.AllocTensor(F))
+        text = r"2 tensors were not freed: buffer 0 of kept \(allocated\), buffer 0 of waiting \(in the queue\)"
+        with pytest.raises(LeakFault, match=text):
+            pipe.check_leaks()
+        with pytest.raises(LeakFault, match=text):
+            pipe.Reset()
+
+    def test_reset_takes_everything_back(self, pipe):
+        local = buffer(pipe)
+        Duplicate(local, 1.0, 8)
+        pipe.Reset()
+        assert pipe.ub.next_free == 0
+        with pytest.raises(LifetimeFault, match="was freed"):
+            Duplicate(local, 1.0, 8)
+
+
+class TestPoison:
+    def test_reading_what_was_never_written(self, pipe):
+        local = buffer(pipe)
+        Duplicate(local, 1.0, 60)
+        with pytest.raises(PoisonFault, match="never written at element 60, 16 of the 256 bytes read hold no value"):
+            Add(buffer(pipe, name="out"), local, local, 64)
+
+    def test_a_new_tensor_holds_nothing_of_the_last_one(self, pipe):
+        que = queue(pipe, TPosition.VECOUT)
+        local = que.AllocTensor(F)
+        Duplicate(local, 1.0, 64)
+        que.FreeTensor(local)
+        with pytest.raises(PoisonFault, match="never written at element 0"):
+            que.AllocTensor(F).GetValue(0)
+
+    def test_copying_out_what_was_never_written(self, pipe):
+        que = queue(pipe, TPosition.VECOUT)
+        que.EnQue(que.AllocTensor(F))
+        with pytest.raises(PoisonFault, match="DataCopy: src"):
+            DataCopy(global_tensor(), que.DeQue(F), 64)
+
+
+class TestBoundsAndAlignment:
+    def test_an_instruction_past_the_end(self, pipe):
+        with pytest.raises(BoundsFault, match=r"Duplicate: dst \(buf at byte 0\) ends at byte 256, .* 4 too far"):
+            Duplicate(buffer(pipe), 1.0, 65)
+
+    def test_a_slice_past_the_end(self, pipe):
+        local = buffer(pipe)
+        for index in (65, slice(0, 65), slice(8, 4), slice(-1, None)):
+            with pytest.raises(BoundsFault, match="has 64 elements, got"):
+                local[index]
+        with pytest.raises(BoundsFault, match="step 1"):
+            local[0:8:2]
+
+    def test_set_size_past_the_end(self, pipe):
+        local = buffer(pipe)
+        local.SetSize(16)
+        assert local.GetSize() == 16
+        local.SetSize(64)
+        with pytest.raises(BoundsFault, match=r"SetSize: this .* 4 too far"):
+            local.SetSize(65)
+
+    def test_an_address_inside_a_block(self, pipe):
+        local = buffer(pipe)
+        with pytest.raises(AlignmentFault, match="must be a multiple of 32 bytes, this one is 4 past it"):
+            Duplicate(local[1:], 1.0, 8)
+
+    def test_a_copy_of_part_of_a_block(self, pipe):
+        local = queue(pipe).AllocTensor(F)
+        with pytest.raises(AlignmentFault, match=r"multiple of 32 bytes, got 9 \* 4 = 36; DataCopyPad moves"):
+            DataCopy(local, global_tensor(), 9)
+
+    def test_a_copy_past_the_end_of_global_memory(self, pipe):
+        local = queue(pipe).AllocTensor(F)
+        with pytest.raises(BoundsFault, match="has 56 elements from here on, the access takes 64"):
+            DataCopy(local, global_tensor()[8], 64)
+
+    def test_a_copy_past_the_end_of_the_tensor(self, pipe):
+        local = queue(pipe, nbytes=32).AllocTensor(F)
+        with pytest.raises(BoundsFault, match="DataCopy: dst"):
+            DataCopy(local, global_tensor(), 64)
+
+    def test_shifted_operands(self, pipe):
+        local = buffer(pipe)
+        Duplicate(local, 1.0, 64)
+        Add(local, local, local, 64)  # the same memory is fine
+        with pytest.raises(OverlapFault, match="overlap 32 bytes apart"):
+            Add(local[8:], local, local, 56)
+
+
+class TestPositions:
+    @pytest.mark.parametrize("position", [TPosition.A1, TPosition.CO1, TPosition.GM, TPosition.LCM])
+    def test_queues_and_buffers_are_for_vectors(self, position):
+        for kind in (TQue, TBuf):
+            with pytest.raises(PositionFault, match="expected VECIN, VECOUT or VECCALC"):
+                kind(position)
+
+    def test_copy_in_takes_vecin(self, pipe):
+        local = queue(pipe, TPosition.VECOUT).AllocTensor(F)
+        with pytest.raises(PositionFault, match=r"dst .* must be at VECIN or VECCALC, it is at VECOUT"):
+            DataCopy(local, global_tensor(), 64)
+
+    def test_copy_out_takes_vecout(self, pipe):
+        local, _ = arrived(pipe)
+        with pytest.raises(PositionFault, match=r"src .* must be at VECOUT or VECCALC, it is at VECIN"):
+            DataCopy(global_tensor(), local, 64)
+
+    def test_one_side_is_local(self):
+        with pytest.raises(PositionFault, match="both global"):
+            DataCopy(global_tensor(), global_tensor(), 64)
+
+
+class TestGlobalMemory:
+    def test_types_must_agree(self, pipe):
+        with pytest.raises(DtypeError, match="one type, got float32 and float16"):
+            DataCopy(queue(pipe).AllocTensor(F), global_tensor(dtype=np.float16), 64)
+        with pytest.raises(DtypeError, match="holds float16, the GlobalTensor is of float32"):
+            GlobalTensor(F).SetGlobalBuffer(np.zeros(4, np.float16))
+
+    def test_raw_bytes_become_any_type(self):
+        tensor = GlobalTensor(F)
+        tensor.SetGlobalBuffer(GlobalAddress(np.zeros(35, np.uint8), "workspace") + 3, 8)
+        tensor.SetValue(7, 2.5)
+        assert tensor[7].GetValue(0) == 2.5
+
+    def test_size_and_strides(self):
+        with pytest.raises(BoundsFault, match="has 4 elements from here on, SetGlobalBuffer got 5"):
+            GlobalTensor(F).SetGlobalBuffer(np.zeros(4, F), 5)
+        with pytest.raises(ShapeError, match="must be contiguous"):
+            GlobalTensor(F).SetGlobalBuffer(np.zeros((4, 4), F).T)
+        with pytest.raises(LifetimeFault, match="without SetGlobalBuffer"):
+            GlobalTensor(F).GetSize()
+        with pytest.raises(BoundsFault, match=r"has 4 elements, got \[5\]"):
+            global_tensor(4)[5]
+
+    def test_read_only_memory(self, pipe):
+        que = queue(pipe, TPosition.VECOUT)
+        local = que.AllocTensor(F)
+        Duplicate(local, 1.0, 64)
+        que.EnQue(local)
+        frozen = np.zeros(64, F)
+        frozen.flags.writeable = False
+        target = GlobalTensor(F)
+        target.SetGlobalBuffer(GlobalAddress(frozen, "frozen"))
+        with pytest.raises(BoundsFault, match="frozen is read-only"):
+            DataCopy(target, que.DeQue(F), 64)
+
+
+class TestDataCopyPad:
+    def test_rows_that_do_not_fill_blocks(self, pipe):
+        que = queue(pipe, nbytes=3 * 64)
+        local = que.AllocTensor(F)
+        source = global_tensor(30)
+        DataCopyPad(local, source, DataCopyExtParams(3, 40, 0, 0), DataCopyPadExtParams(True, 0, 6, -1.0))
+        que.EnQue(local)
+        local = que.DeQue(F)
+        got = [[local[16 * row + column].GetValue(0) for column in range(16)] for row in range(3)]
+        assert got == [[10.0 * r + c for c in range(10)] + [-1.0] * 6 for r in range(3)]
+
+    def test_the_rest_of_a_block_holds_nothing(self, pipe):
+        que = queue(pipe)
+        local = que.AllocTensor(F)
+        DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 12))
+        que.EnQue(local)
+        assert que.DeQue(F).read("test", "src", 3).tolist() == [0.0, 1.0, 2.0]
+        with pytest.raises(PoisonFault, match="never written at element 3"):
+            local.read("test", "src", 8)
+
+    def test_out_again(self, pipe):
+        que = queue(pipe, TPosition.VECOUT)
+        local = que.AllocTensor(F)
+        Duplicate(local, 7.0, 64)
+        que.EnQue(local)
+        memory = np.zeros(10, F)
+        target = GlobalTensor(F)
+        target.SetGlobalBuffer(memory)
+        DataCopyPad(target, que.DeQue(F), DataCopyExtParams(2, 12, 0, 8))
+        assert memory.tolist() == [7, 7, 7, 0, 0, 7, 7, 7, 0, 0]
+
+    def test_what_it_refuses(self, pipe):
+        local = queue(pipe).AllocTensor(F)
+        with pytest.raises(AlignmentFault, match="whole elements of 4 bytes"):
+            DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 10))
+        with pytest.raises(AlignmentFault, match="gap in global memory"):
+            DataCopyPad(local, global_tensor(), DataCopyExtParams(2, 12, 2))
+        with pytest.raises(DtypeError, match="one type"):
+            DataCopyPad(local, global_tensor(dtype=np.float16), DataCopyExtParams(1, 12))
+        with pytest.raises(PositionFault, match="one of dst and src must be global"):
+            DataCopyPad(global_tensor(), global_tensor(), DataCopyExtParams(1, 12))
+        with soc.use("Ascend310P"):
+            old = queue(TPipe()).AllocTensor(F)
+        with pytest.raises(DeviceFault, match="Ascend310P does not have it"):
+            DataCopyPad(old, global_tensor(), DataCopyExtParams(1, 12))
+
+
+def test_reinterpret_and_scalar_access(pipe):
+    local = buffer(pipe)
+    local.SetValue(3, 1.5)
+    assert local.GetValue(3) == 1.5
+    assert local.ReinterpretCast(np.float16).GetSize() == 128
+    assert local[8:].GetPhyAddr() == 32
+    assert local.GetPosition() is TPosition.VECCALC
+    assert "buf at byte 0, 64 x float32" in repr(local)

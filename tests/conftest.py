@@ -1,0 +1,33 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import lngrad
+
+settings.register_profile(
+    "lngrad",
+    deadline=None,  # the first example of a dtype compiles a kernel
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("lngrad")
+
+
+@pytest.fixture(params=["numba_cpu", "numpy_cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every CPU backend in turn."""
+    return request.param
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Gives the number of threads back as it was."""
+    before = lngrad.get_num_threads()
+    yield
+    lngrad.set_num_threads(before)

@@ -17,7 +17,7 @@ from numpy import ndarray
 from lngrad.arrays import Facts, Output, as_array, facts_of, key_of
 from lngrad.errors import DtypeError, ShapeError
 
-__all__ = ["Forward", "Grads", "Output", "Problem"]
+__all__ = ["Forward", "Grads", "Problem"]
 
 
 class Forward(NamedTuple):

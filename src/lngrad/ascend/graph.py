@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.api import layer_norm_backward
-from lngrad.arrays import as_array, as_numpy, empty, facts_of, numpy_dtype
+from lngrad.arrays import Output, as_array, as_numpy, empty, facts_of, numpy_dtype
 from lngrad.ascend import soc
 from lngrad.ascend.graph_rules import check_mask, infer_dtype, infer_shape
 from lngrad.ascend.graph_strategy import Strategy, strategy
 from lngrad.ascend.rounding import round_half_away, rounds_half_away
-from lngrad.problem import Grads, Output, Problem
+from lngrad.problem import Grads, Problem
 
 __all__ = ["LayerNormGrad", "LayerNormGradV3", "PdOutputs", "Strategy", "strategy"]
 
@@ -93,7 +93,7 @@ class _GraphOp:
         statistics = _float32(mean)
         problem, _ = Problem.backward(dy, x, statistics, statistics, gamma, tuple(gamma.shape), mask)
         pd_x, *pd_parameters = problem.outputs()
-        return PdOutputs(pd_x, *(one and Output(one.shape, parameter) for one in pd_parameters))
+        return PdOutputs(pd_x, *(one and Output.of(one.shape, parameter) for one in pd_parameters))
 
     def _run(
         self, arrays: tuple[Any, ...], rstd: Any, output_mask: tuple[bool, bool, bool], parameter: str
@@ -104,7 +104,8 @@ class _GraphOp:
         if rounds_half_away(soc.current()) and "bfloat16" in (facts.dtype, parameter):
             return _run_half_away(dy, x, mean, rstd, gamma, output_mask, facts.kind, (facts.dtype, parameter))
         parameters = [
-            empty(facts.kind, tuple(gamma.shape), parameter) if wanted else None for wanted in output_mask[1:]
+            empty(facts.kind, Output.of(tuple(gamma.shape), parameter)) if wanted else None
+            for wanted in output_mask[1:]
         ]
         return PdOutputs(
             *layer_norm_backward(
@@ -242,7 +243,7 @@ def _run_half_away(
             continue
         if dtype == "bfloat16":
             round_half_away(result)
-        output = empty(kind, result.shape, dtype)
+        output = empty(kind, Output.of(result.shape, dtype))
         as_numpy(output)[...] = result.astype(numpy_dtype(dtype))
         results.append(output)
     return PdOutputs(*results)

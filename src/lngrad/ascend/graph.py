@@ -103,15 +103,11 @@ class _GraphOp:
         facts = facts_of("x", x)
         if rounds_half_away(soc.current()) and "bfloat16" in (facts.dtype, parameter):
             return _run_half_away(dy, x, mean, rstd, gamma, output_mask, facts.kind, (facts.dtype, parameter))
-        parameters = [
-            empty(facts.kind, Output.of(tuple(gamma.shape), parameter)) if wanted else None
-            for wanted in output_mask[1:]
-        ]
-        return PdOutputs(
-            *layer_norm_backward(
-                dy, x, _float32(mean), rstd, gamma, output_mask=output_mask, out=Grads(None, *parameters)
-            )
-        )
+        out = None
+        if parameter != facts_of("gamma", gamma).dtype:
+            output = Output.of(tuple(gamma.shape), parameter)
+            out = Grads(None, *(empty(facts.kind, output) if wanted else None for wanted in output_mask[1:]))
+        return PdOutputs(*layer_norm_backward(dy, x, _float32(mean), rstd, gamma, output_mask=output_mask, out=out))
 
     def _arrays(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         self._check_number(arrays)

@@ -205,6 +205,13 @@ def test_rule(rule, mode):
         refused(make(), INVALID, text)
 
 
+def test_rstd_of_another_number_of_elements():
+    text = "rstd: expected 12 elements, the product of input's first 2 dimensions (3, 4), got 15: (3, 5)"
+    refused(changed(rstd=empty_tensor((3, 5))), INVALID, text)
+    with soc.use(soc.DEFAULT, mode="compat"):  # whose shape comes first
+        refused(changed(rstd=empty_tensor((3, 5))), INVALID, "rstd: expected the shape of mean, (3, 4, 1), got (3, 5)")
+
+
 def test_a_weight_that_only_the_tiling_stops():
     call = Call(Case((2, 6), (5, 6)))
     call.arguments |= {
@@ -276,6 +283,16 @@ def test_bfloat16_by_product(product, name):
             refused(call, INVALID, f"expected one of ACL_FLOAT, ACL_FLOAT16 on {product}, got ACL_BF16")
         else:
             assert call.phase1()[2] == 0, acl.aclGetRecentErrMsg()
+
+
+@pytest.mark.parametrize("product", soc.names())
+def test_a_bfloat16_bias_by_product(product):
+    with soc.use(product):
+        if product in ("Ascend310P", "Ascend910A"):
+            call = changed(dtype="float16", biasOptional=empty_tensor((5,), BF16))
+            refused(call, INVALID, f"biasOptional: expected one of ACL_FLOAT, ACL_FLOAT16 on {product}, got ACL_BF16")
+        else:
+            changed(dtype="bfloat16", biasOptional=empty_tensor((5,), BF16)).check()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lngrad.ascend import acl, soc
+from lngrad.ascend import acl, aclnn, soc
 from lngrad.ascend.acl_stream import submit
 from lngrad.testing import check_same_bits
 
@@ -256,6 +259,9 @@ def test_a_tensor_over_device_memory(device):
         ({"dims": (2, -3)}, "not negative"),
         ({"dims": "ab"}, "viewDims: expected integers"),
         ({"dims": (2, 4)}, "reaches to 8"),
+        ({"dims": (1,) * 33}, "at most 32 dimensions"),
+        ({"dims": (1 << 30, 1 << 29), "strides": (0, 0)}, "at most 32 dimensions and 2^59 elements"),
+        ({"dims": (1 << 62, 0)}, "at most 32 dimensions and 2^59 elements"),
         ({"offset": 1}, "reaches to 7"),
         ({"offset": -1}, "offset"),
         ({"offset": None}, "offset"),
@@ -271,6 +277,7 @@ def test_a_tensor_over_device_memory(device):
         ({"data": np.arange(12, dtype=np.float32)[::2]}, "contiguous"),
         ({"data": np.arange(32, dtype=np.uint8)[1:31]}, "multiple of 4"),
         ({"data": 4096}, "inside device memory"),
+        ({"data": np.array([None] * 6)}, "numbers, got one of Python objects"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_a_null_pointer(arguments, text):
@@ -437,3 +444,36 @@ def test_the_recent_error_is_cleared_by_reading_and_each_threads_own():
     assert other == [None]
     assert "viewDims" in acl.aclGetRecentErrMsg()
     assert acl.aclGetRecentErrMsg() is None
+
+
+# --- Never a crash --------------------------------------------------------------------------------------------------
+
+STRANGE = (
+    None, 0, -1, 7, 2.5, 1 << 70, "x", b"", b"x" * 64, [], (1, 2), (-1,), {}, object(), True, Exception, float("nan"),
+    np.zeros(3), np.zeros((4, 4))[::2, ::2], np.array([object()]), np.zeros(0), np.float32(1), np.int64(2), make(),
+    acl.aclCreateIntArray([1]), acl.aclCreateBoolArray([1]), soc,
+)  # fmt: skip
+FUNCTIONS = [name for name in acl.__all__ if inspect.isfunction(getattr(acl, name)) and name != "aclrtGetSocName"]
+
+
+@pytest.mark.property
+@settings(max_examples=500)
+@given(st.data())
+def test_any_function_takes_anything(data):
+    function = getattr(acl, data.draw(st.sampled_from(FUNCTIONS)))
+    wanted = len(inspect.signature(function).parameters)
+    try:
+        function(*data.draw(st.lists(st.sampled_from(STRANGE), min_size=wanted, max_size=wanted)))
+    finally:
+        acl.aclFinalize()
+
+
+@pytest.mark.property
+@given(st.lists(st.sampled_from(STRANGE), min_size=7, max_size=7))
+def test_any_executor_function_takes_anything(values):
+    aclnn.aclnnLayerNormBackward(*values[:4])
+    aclnn.aclSetAclOpExecutorRepeatable(values[0])
+    aclnn.aclDestroyAclOpExecutor(values[1])
+    aclnn.aclSetInputTensorAddr(*values[:4])
+    aclnn.aclSetOutputTensorAddr(*values[3:])
+    aclnn.aclnnLayerNormBackwardGetWorkspaceSize(*values, *values[:4])

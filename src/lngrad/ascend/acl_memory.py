@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +107,8 @@ def region_of(name: str, data: Any) -> Region:
         return Region(block.memory[data - block.address :], block)
     if type(data) is not np.ndarray:
         data = _host_array(name, data)
+    if data.dtype.hasobject:
+        raise _invalid(f"{name}: expected a buffer of numbers, got one of Python objects")
     if not data.flags.c_contiguous:
         raise _invalid(f"{name}: expected a contiguous buffer, got strides {data.strides} for shape {data.shape}")
     return Region(data.reshape(-1).view(np.uint8), None)
@@ -117,7 +120,7 @@ def _host_array(name: str, data: Any) -> np.ndarray[Any, Any]:
         if hasattr(data, "data_ptr"):
             return as_numpy(data)
         return np.frombuffer(data, np.uint8)
-    except (AttributeError, BufferError, DtypeError, RuntimeError, TypeError, ValueError) as reason:
+    except (AttributeError, BufferError, DtypeError, LookupError, RuntimeError, TypeError, ValueError) as reason:
         kind = type(data).__name__
         raise _invalid(f"{name}: expected a device address or a contiguous host buffer, got {kind}: {reason}") from None
 
@@ -131,7 +134,7 @@ def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUG
         require_device("aclrtMalloc")
         if not _is_size(size) or size == 0:
             raise _invalid(f"size: expected at least 1 byte, got {size!r}")
-        if policy not in list(aclrtMemMallocPolicy):
+        if not _is_member(policy, aclrtMemMallocPolicy):
             raise _invalid(f"policy: expected 0 to 2, got {policy!r}")
         return _heap.allocate(size), aclError.ACL_SUCCESS
     except Refused as refusal:
@@ -176,7 +179,7 @@ def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: int) -> aclE
 
 def _sides(dst: Any, destMax: int, src: Any, count: int, kind: int) -> tuple[Bytes, Bytes]:
     """The checked memory of both sides of a copy."""
-    if kind not in list(aclrtMemcpyKind):
+    if not _is_member(kind, aclrtMemcpyKind):
         raise _invalid(f"kind: expected 0 to 3, got {kind!r}")
     if not _is_size(count) or not _is_size(destMax):
         raise _invalid(f"count, destMax: expected numbers of bytes, got {count!r} and {destMax!r}")
@@ -196,6 +199,10 @@ def _sides(dst: Any, destMax: int, src: Any, count: int, kind: int) -> tuple[Byt
     if not regions[0].flags.writeable:
         raise _invalid("dst: expected writable memory, got a read-only buffer")
     return regions[0], regions[1]
+
+
+def _is_member(number: object, kind: type[IntEnum]) -> bool:
+    return isinstance(number, int) and number in list(kind)
 
 
 def _is_size(number: object) -> bool:

@@ -52,6 +52,8 @@ DTYPES: dict[aclDataType, np.dtype[Any]] = {
     aclDataType.ACL_BF16: np.dtype(ml_dtypes.bfloat16),
 }
 
+# What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions count as 1.
+MOST_DIMS, MOST_ELEMENTS = 32, 1 << 59
 DATA_ALIGNMENT = 32  # of device addresses, as documented; host buffers need their element's alignment only
 
 
@@ -96,6 +98,8 @@ class aclTensor:
                 f"viewDims: expected a view inside the storage {storage_dims} of {math.prod(storage_dims)} elements, "
                 f"got {facts.shape} with strides {facts.strides} and offset {offset}, which reaches to {extent}"
             )
+        if len(facts.shape) > MOST_DIMS or math.prod(size or 1 for size in facts.shape) >= MOST_ELEMENTS:
+            raise _invalid(f"viewDims: expected at most {MOST_DIMS} dimensions and 2^59 elements, got {facts.shape}")
         self.facts, self.offset, self.format, self.storage_dims = facts, offset, layout, storage_dims
         self.data, self.array, self._region = None, _without_data(facts), None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from lngrad.arrays import numpy_dtype
@@ -139,8 +137,3 @@ class Call:
         """The outputs hold what they held at first."""
         for name in names:
             check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))
-
-
-def rows(case):
-    """How many rows a case has."""
-    return math.prod(case.lead)

@@ -139,6 +139,14 @@ def test_empty_input_zeroes_the_sums_and_needs_no_workspace(lead, normalized):
     check_same_bits(results[2], np.zeros(normalized, np.float32))
 
 
+def test_the_strides_of_an_empty_output_do_not_matter():
+    call = Call(Case((2,), (3,)))
+    x, statistics = np.zeros((0, 3), np.float32), np.zeros((0, 1), np.float32)
+    call.arguments |= {"gradOut": tensor(x), "input": tensor(x), "mean": tensor(statistics), "rstd": tensor(statistics)}
+    call.arguments["gradInputOut"] = acl.aclCreateTensor((0, 3), acl.ACL_FLOAT, (0, 0), 0, 2, (0,), None)
+    assert call.run().dbeta.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_views_of_eight_dimensions_in_any_order(dtype):
     call = Call(Case((1, 2, 1, 3, 2), (2, 1, 5)), dtype)

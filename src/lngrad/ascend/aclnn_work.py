@@ -70,7 +70,7 @@ class Work:
 
     @property
     def direct(self) -> bool:
-        """Whether the core does with the tensors themselves."""
+        """Whether the core works on the tensors themselves."""
         return not any((*self.inputs, *self.outputs))
 
 
@@ -105,7 +105,7 @@ def decide(arguments: Arguments, target: Target, threads: int) -> Work | Refused
         checked = check(arguments, target)
         return _plan_work(checked, rounds_half_away(target))
     except Refused as refusal:
-        return refusal
+        return refusal.with_traceback(None)  # it is kept, its frames are not
     except BackendUnavailable as reason:
         return Refused(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason))
 

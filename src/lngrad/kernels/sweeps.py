@@ -28,8 +28,9 @@ SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of 
 
 LINE_BYTES = 64  # of a cache line, at most
 
-inlined = njit(forceinline=True, error_model="numpy")
-plain = njit(error_model="numpy")
+_INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+inlined = njit(forceinline=True, **_INNER)
+plain = njit(**_INNER)
 
 
 # --- Row sums -------------------------------------------------------------------------------------------------------

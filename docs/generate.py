@@ -23,13 +23,19 @@ def main() -> int:
     first = next(iter(newest(lines, "kernel", "torch").values()))
     machine, versions = first["machine"], first["versions"]
     about = (
-        f"Backward (dx, dgamma, dbeta) on {machine['cpu']}, {machine['cores']} threads, {machine['cache']} cache: our median "
+        f"Backward (dx, dgamma, dbeta) on {machine['cpu']}, {machine['cores']} threads, {machine['cache']}: our median "
         f"time and how many times faster than torch {versions['torch']}, outputs given, rounds interleaved."
     )
-    readme = "\n\n".join([about, table(lines, "kernel"), "![Ratios to torch and shares of the roofline](docs/bench.svg)"])
+    readme = "\n\n".join(
+        [about, table(lines, "kernel"), "![Ratios to torch and shares of the roofline](docs/bench.svg)"]
+    )
     _replace(ROOT / "README.md", f"{readme}\n\n{summary(lines)}")
     details = [summary(lines)]
-    for scope, title in (("call", "As called, outputs of 64 MB and more"), ("forward", "Forward"), ("kernel", "Backward")):
+    for scope, title in (
+        ("call", "As called, outputs of 64 MB and more"),
+        ("forward", "Forward"),
+        ("kernel", "Backward"),
+    ):
         details.append(f"### {title}\n\n{table(lines, scope)}")
     _replace(ROOT / "docs" / "performance.md", "\n\n".join(details))
     plot(lines, PICTURE)

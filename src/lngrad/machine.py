@@ -27,14 +27,15 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's model and its number of logical cores."""
-    model = platform.processor() or platform.machine()
+    """The processor's model, with family and model numbers where Linux tells them, and its number of logical cores."""
+    facts: dict[str, str] = {}
     for line in _lines(Path("/proc/cpuinfo")):
         key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model"):
-            model = value.strip()
-            break
-    return f"{model}, {platform.machine()}, {os.cpu_count()} logical cores"
+        facts.setdefault(key.strip(), value.strip())
+    name = facts.get("model name") or facts.get("Model") or platform.processor() or platform.machine()
+    if "cpu family" in facts and "model" in facts:
+        name += f" (family {facts['cpu family']}, model {facts['model']})"
+    return f"{name}, {os.cpu_count()} logical cores"
 
 
 def caches() -> list[str]:

@@ -41,7 +41,7 @@ def _names(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 def bench(settings: Settings, json: Path | None, plot: Path | None, console: Console) -> None:
     """Time everything in the settings; print a table a scope, append records to `json`, draw `plot`."""
     about = machine()
-    console.print(f"{about['cpu']}, {about['cores']} threads, {about['cache']} cache")
+    console.print(f"{about['cpu']}, {about['cores']} threads, {about['cache']}")
     lines: list[dict[str, Any]] = []
     total = sum(len(jobs(settings, scope)) for scope in settings.scopes)
     with console.status("") as status:

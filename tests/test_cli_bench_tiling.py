@@ -42,7 +42,7 @@ def test_bench_writes_records_and_a_picture(tmp_path):
     [
         (("--cases", "3y4"), "cases: expected ROWSxCOLUMNS, for example 4096x768, got '3y4'"),
         (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
-        (("--scopes", "all"), "scopes: expected some of call, kernel, forward, overhead, got 'all'"),
+        (("--scopes", "all"), "scopes: expected some of call, kernel, forward, overhead, first_call, got 'all'"),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
     ],
 )

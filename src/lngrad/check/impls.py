@@ -225,7 +225,7 @@ def _torch(case: CheckCase, given: Given) -> Grads:
         if weight.dtype not in (torch.float32, torch.float64):
             raise NotApplicable(f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}")
         mean, rstd = mean.to(weight.dtype), rstd.to(weight.dtype)
-    results = torch.native_layer_norm_backward(
+    results = torch.ops.aten.native_layer_norm_backward(
         dy, x, list(case.normalized), mean, rstd, weight, torch.zeros_like(weight), list(case.output_mask)
     )
     return Grads(*results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DTYPES", "QUICK", "SHAPES", "Job", "parse_shape"]
+__all__ = ["CALL_SHAPES", "DTYPES", "QUICK", "SHAPES", "Job", "parse_shape"]
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -23,6 +23,8 @@ SHAPES = (
     (200000, 13),
     (300000, 7),
 )
+# With dx of 64 MB and more in at least one dtype.
+CALL_SHAPES = ((16384, 1024), (32768, 1024), (8192, 4096))
 QUICK = ((512, 384), (4096, 768), (50000, 37))
 
 

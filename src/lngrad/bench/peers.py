@@ -1,0 +1,132 @@
+"""Whom we are compared with. Each peer gets the same memory, and returns a call that does the same work.
+
+A peer computes what its own users get: torch keeps mean and rstd in bfloat16 for bfloat16 inputs, so that is what it is
+given. Results of a peer are never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from lngrad.arrays import as_numpy
+from lngrad.bench.cases import Job
+from lngrad.threads import get_num_threads
+
+__all__ = ["PEERS", "Arrays", "PeerMissing", "peer_call", "peer_versions", "why_not"]
+
+
+class PeerMissing(RuntimeError):
+    """A peer can't do a job; the text says which it can."""
+
+
+class Arrays:
+    """The inputs of a job: dy, x, gamma, beta (in x's dtype) and our forward's mean and rstd."""
+
+    def __init__(self, dy: Any, x: Any, gamma: Any, beta: Any, mean: Any, rstd: Any):
+        self.dy, self.x, self.gamma, self.beta, self.mean, self.rstd = dy, x, gamma, beta, mean, rstd
+
+
+Call = Callable[[], object]
+
+
+def _tensors(arrays: Arrays) -> Any:
+    import torch
+
+    torch.set_num_threads(get_num_threads())
+
+    def tensor(array: Any) -> Any:
+        array = as_numpy(array)
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    x = tensor(arrays.x)
+    mean, rstd = tensor(arrays.mean).to(x.dtype), tensor(arrays.rstd).to(x.dtype)
+    return torch, tensor(arrays.dy), x, mean, rstd, tensor(arrays.gamma), tensor(arrays.beta)
+
+
+def _torch(job: Job, arrays: Arrays) -> Call:
+    torch, dy, x, mean, rstd, gamma, beta = _tensors(arrays)
+    if job.op == "forward":
+        forward = torch.ops.aten.native_layer_norm
+        return lambda: forward(x, [job.N], gamma, beta, 1e-5)
+    backward = torch.ops.aten.native_layer_norm_backward
+    return lambda: backward(dy, x, [job.N], mean, rstd, gamma, beta, [True, True, True])
+
+
+def _compile(job: Job, arrays: Arrays) -> Call:
+    torch, dy, x, mean, rstd, gamma, beta = _tensors(arrays)
+    if job.op == "forward":
+        compiled = torch.compile(lambda x, gamma, beta: torch.nn.functional.layer_norm(x, [job.N], gamma, beta))
+        return lambda: compiled(x, gamma, beta)
+    backward = torch.ops.aten.native_layer_norm_backward
+    compiled = torch.compile(lambda *t: backward(t[0], t[1], [job.N], t[2], t[3], t[4], t[5], [True, True, True]))
+    return lambda: compiled(dy, x, mean, rstd, gamma, beta)
+
+
+def _jax(job: Job, arrays: Arrays) -> Call:
+    import jax
+    import jax.numpy as jnp
+
+    dy, x, gamma, beta = (jnp.asarray(as_numpy(a)) for a in (arrays.dy, arrays.x, arrays.gamma, arrays.beta))
+
+    def layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(-1, keepdims=True)
+        y = centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
+        return (y * gamma + beta).astype(x.dtype)
+
+    if job.op == "forward":
+        forward = jax.jit(layer_norm)
+        return lambda: forward(x, gamma, beta).block_until_ready()
+    _, pullback = jax.vjp(layer_norm, x, gamma, beta)
+    backward = jax.jit(pullback)
+    return lambda: jax.block_until_ready(backward(dy))
+
+
+def _mindspore(job: Job, arrays: Arrays) -> Call:
+    import mindspore
+    from mindspore.ops.operations._grad_ops import LayerNormGrad
+
+    if job.op != "backward" or job.dtype == "bfloat16":
+        raise PeerMissing("mindspore: its CPU LayerNormGrad is compared for the backward in float32 and float16")
+    variance = (1 / np.square(as_numpy(arrays.rstd).astype(np.float64)) - 1e-5).astype(np.float32)
+    tensors = [as_numpy(a) for a in (arrays.x, arrays.dy, variance, arrays.mean, arrays.gamma)]
+    x, dy, variance, mean, gamma = (mindspore.Tensor(array) for array in tensors)
+    operation = LayerNormGrad(1, 1)
+    return lambda: [result.asnumpy() for result in operation(x, dy, variance, mean, gamma)]
+
+
+PEERS: dict[str, tuple[str, Callable[[Job, Arrays], Call]]] = {
+    "torch": ("torch", _torch),
+    "compile": ("torch", _compile),
+    "jax": ("jax", _jax),
+    "mindspore": ("mindspore", _mindspore),
+}
+
+
+def why_not(name: str) -> str | None:
+    """Why a peer can't be compared with here, or None."""
+    if name not in PEERS:
+        return f"peers: expected some of {', '.join(PEERS)}, got {name!r}"
+    package = PEERS[name][0]
+    return None if find_spec(package) else f"peers: {name} needs {package}, which is not installed"
+
+
+def peer_call(name: str, job: Job, arrays: Arrays) -> Call:
+    """A call by which an installed peer does a job.
+
+    Raises:
+        PeerMissing: It can't do this job.
+    """
+    return PEERS[name][1](job, arrays)
+
+
+def peer_versions(names: tuple[str, ...]) -> dict[str, str]:
+    """Versions of the packages behind some peers."""
+    return {package: version(package) for package in dict.fromkeys(PEERS[name][0] for name in names)}

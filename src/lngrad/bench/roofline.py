@@ -1,0 +1,42 @@
+"""The roofline of this machine at this moment, measured in the same rounds as what is held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lngrad.arrays import Output, address_of, empty
+from lngrad.backends.workers import new_job, run_job
+from lngrad.kernels.pool import TICKET
+from lngrad.kernels.roofline import BLOCK, triad_function
+from lngrad.threads import get_num_threads
+
+__all__ = ["Roofline"]
+
+FLOATS = 1 << 24  # of each of three arrays: 64 MiB, twice a large last-level cache
+
+
+class Roofline:
+    """Reads two arrays of 64 MiB and streams out a third, with all threads."""
+
+    nbytes = 3 * 4 * FLOATS
+
+    def __init__(self) -> None:
+        shape = (FLOATS,)
+        self._arrays = [empty("numpy", Output.of(shape, "float32")) for _ in range(3)]
+        for number, array in enumerate(self._arrays):
+            array[...] = np.float32(number)
+        tasks = FLOATS // BLOCK
+        arguments = (*map(address_of, self._arrays), FLOATS)
+        self._job, self._tasks = new_job(triad_function(True), tasks, arguments), tasks
+
+    def call(self) -> Callable[[], None]:
+        """One pass over the three arrays."""
+        job, address, threads = self._job, address_of(self._job), get_num_threads()
+
+        def once() -> None:
+            job[TICKET] = 0
+            run_job(address, self._tasks, FLOATS, threads)
+
+        return once

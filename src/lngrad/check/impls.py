@@ -111,6 +111,12 @@ def _tile(case: CheckCase, given: Given) -> None:
         raise NotApplicable("a mean that is not the row's: the tile formula keeps a term that the other formulas drop")
     if not np.all(np.asarray(given.inputs.rstd, np.float64) > 0):
         raise NotApplicable("rstd is not positive: the tile API takes a variance")
+    one = given.inputs
+    arrays = [array for array in (one.dy, one.x, one.mean, one.rstd, one.gamma) if array is not None]
+    if all(array.dtype == np.float16 for array in arrays):
+        raise NotApplicable("everything in half: the tile APIs keep their sums in half")
+    if not all(np.isfinite(array.astype(np.float32)).all() for array in arrays):
+        raise NotApplicable("infinity or NaN: the tile formula gives NaN where the others give infinity")
 
 
 def _graph_rules(case: CheckCase, given: Given) -> None:
@@ -231,7 +237,7 @@ def _torch(case: CheckCase, given: Given) -> Grads:
     return Grads(*results)
 
 
-_SPOKEN = ("dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask")
+_SPOKEN = ("dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask", "output_dtypes")
 
 
 def _users(module: str, function: str) -> Impl:
@@ -261,10 +267,20 @@ def _users(module: str, function: str) -> Impl:
         spoken = {
             "dy": one.dy, "x": one.x, "mean": one.mean, "rstd": one.rstd, "variance": given.variance,
             "gamma": one.gamma, "eps": given.eps, "normalized_shape": case.normalized, "output_mask": case.output_mask,
+            "output_dtypes": case.output_dtypes,
         }  # fmt: skip
-        return three(target(**{name: spoken[name] for name in wanted}), f"{module}:{function}")
+        results = three(target(**{name: spoken[name] for name in wanted}), f"{module}:{function}")
+        return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, case.output_dtypes, strict=True)))
 
     return call
+
+
+def _narrowed(result: Any, dtype: str) -> Any:
+    """A result that is wider than the case declares, rounded; a narrower one stays, and fails."""
+    if result is None or result.dtype.itemsize <= numpy_dtype(dtype).itemsize:
+        return result
+    with np.errstate(over="ignore", invalid="ignore"):
+        return result.astype(numpy_dtype(dtype))
 
 
 def three(results: Any, name: str) -> Grads:

@@ -109,6 +109,8 @@ def command_of(case: CheckCase, options: Options) -> str:
 
 def _reason(output: OutputResult) -> str:
     broken = next(rule for rule in output.rules if not rule.holds)
+    if not output.histogram:
+        return f"{output.name}: {broken.name}"
     text = f"{output.name}: {broken.name} is {broken.measured:.3g}, allowed {broken.limit:.3g}"
     if not output.worst:
         return text
@@ -153,7 +155,7 @@ def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[Outpu
         other = _total([getattr(one.other, name) for one in partials]) if third else None
         judges.add(name, total, true, scale, other, 0)
     outputs = judges.outputs()
-    if all(output.passed for output in outputs) or kept is None:
+    if all(output.passed for output in outputs) or kept is None or judges.broken:
         return outputs, None
     return outputs, diagnose(case, *kept, judges.shares)
 

@@ -30,14 +30,14 @@ def describe(name: str, got: Any, golden: Any, share: Any) -> str:
 
 
 def _not_finite(got: Any, golden: Any, off: Any) -> str | None:
-    wild = ~np.isfinite(got) & np.isfinite(golden)
+    wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
     if not wild.any():
         return None
     row, column = (int(axis[0]) for axis in np.nonzero(wild))
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
     where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
-    return f"{kind} {where} at row {row}, column {column}, where a finite number belongs: an overflow, or memory never written"
+    return f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: an overflow, or memory never written"
 
 
 def _never_written(got: Any, golden: Any, off: Any) -> str | None:
@@ -79,7 +79,7 @@ def _columns(got: Any, golden: Any, off: Any) -> str | None:
 def _lines(off: Any, what: str, several: bool) -> str | None:
     """Which rows or columns: a range, all from one on, every k-th."""
     places = np.flatnonzero(off)
-    if not several or not len(places) or len(places) == len(off):
+    if not several or not len(places) or len(places) >= MOST * len(off):
         return None
     first, last = int(places[0]), int(places[-1])
     if len(places) == 1:

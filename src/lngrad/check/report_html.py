@@ -40,7 +40,7 @@ def write_report(path: Path, results: Sequence[CaseResult], options: Options, se
     failed = [result for result in results if result.status == "failed"]
     mistakes = Counter(result.mistake or ("no known mistake" if result.outputs else "did not finish") for result in failed)
     text = environment.get_template("report.html.j2").render(
-        results=results,
+        results=sorted(results, key=lambda result: ("failed", "passed", "skipped").index(result.status)),
         failed=failed[:MOST_DETAILED],
         left_out=len(failed) - min(len(failed), MOST_DETAILED),
         counts={status: counts.get(status, 0) for status in ("passed", "failed", "skipped")},

@@ -48,7 +48,7 @@ def _never_written(got: Any, golden: Any, off: Any) -> str | None:
 
 def _factor(got: Any, golden: Any, off: Any) -> str | None:
     usable = off & np.isfinite(got) & np.isfinite(golden) & (golden != 0)
-    if usable.sum() < 4 or usable.sum() < 0.5 * off.sum() or usable.mean() < 0.5:
+    if usable.sum() < 4 or usable.sum() < 0.5 * off.sum() or usable.mean() < 0.9:
         return None
     ratio = got[usable] / golden[usable]
     middle = float(np.median(ratio))

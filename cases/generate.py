@@ -63,10 +63,23 @@ def table() -> list[dict]:
 
 def kernel_csv() -> str:
     """TTK's kernel mode: LayerNormGrad from the variance and LayerNormGradV3 from rstd in turn."""
-    columns = (
-        "testcase_name network_name op_name input_shapes input_dtypes input_formats output_shapes output_dtypes "
-        "output_formats attributes input_data_ranges precision_tolerances absolute_precision is_enabled remark"
-    ).split()
+    columns = [
+        "testcase_name",
+        "network_name",
+        "op_name",
+        "input_shapes",
+        "input_dtypes",
+        "input_formats",
+        "output_shapes",
+        "output_dtypes",
+        "output_formats",
+        "attributes",
+        "input_data_ranges",
+        "precision_tolerances",
+        "absolute_precision",
+        "is_enabled",
+        "remark",
+    ]
     lines = []
     for number, case in enumerate(table()):
         shape, rows = (*case["lead"], *case["normalized"]), (*case["lead"], *(1,) * len(case["normalized"]))
@@ -98,9 +111,16 @@ def kernel_csv() -> str:
 
 def aclnn_csv() -> str:
     """TTK's aclnn mode."""
-    columns = (
-        "testcase_name api_name tensor_view_shapes tensor_dtypes tensor_formats attributes tensor_data_ranges is_enabled"
-    ).split()
+    columns = [
+        "testcase_name",
+        "api_name",
+        "tensor_view_shapes",
+        "tensor_dtypes",
+        "tensor_formats",
+        "attributes",
+        "tensor_data_ranges",
+        "is_enabled",
+    ]
     lines = []
     for case in table():
         shape, rows = (*case["lead"], *case["normalized"]), (*case["lead"], *(1,) * len(case["normalized"]))
@@ -196,9 +216,13 @@ SPECIAL = """\
 
 
 def own_yaml() -> str:
-    lines = ["# Written by cases/generate.py. mean and rstd are those of x unless a range says otherwise.", "lngrad: 1", "cases:"]
+    lines = [
+        "# Written by cases/generate.py. mean and rstd are those of x unless a range says otherwise.",
+        "lngrad: 1",
+        "cases:",
+    ]
     for case in table():
-        shape = list((*case["lead"], *case["normalized"]))
+        shape = [*case["lead"], *case["normalized"]]
         line = f"name: {case['name']}, shape: {shape}, normalized: {len(case['normalized'])}, dtype: {case['dtype']}"
         line += f", gamma: {case['gamma']}, outputs: {{dgamma: {case['parameter']}, dbeta: {case['parameter']}}}"
         if case["mask"] != MASKS[0]:

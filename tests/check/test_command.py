@@ -29,7 +29,7 @@ cases:
   - {name: raise, shape: [9, 8]}
   - {name: <b>&"wrong", shape: [40, 8]}
 """
-KERNEL = '''
+KERNEL = """
 import os, time
 import lngrad
 
@@ -43,7 +43,7 @@ def kernel(dy, x, mean, rstd, gamma):
         raise ValueError("not today")
     grads = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, backend="numpy_cpu")
     return (2 * grads.dx if len(x) == 40 else grads.dx), grads.dgamma, grads.dbeta
-'''
+"""
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_crash_and_a_hang_are_failed_cases_and_every_report_tells_them(bench, 
     suite = ElementTree.parse(bench / "r.xml").getroot()[0]  # our own file
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "4", "0")
     html = (bench / "r.html").read_text("utf-8")
-    assert "<b>&\"wrong" not in html
+    assert '<b>&"wrong' not in html
     assert "&lt;b&gt;&amp;" in html
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", html)
 
@@ -138,7 +138,10 @@ def test_goldens_are_cases_again_and_judge_dumps(tmp_path, run, form):
 
 
 def test_a_wrong_dump_is_found_and_diagnosed(tmp_path, run):
-    assert run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "g", "--filter", "=7_by_8_fp32_fp32_4").exit_code in (0, 2)
+    assert run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "g", "--filter", "=7_by_8_fp32_fp32_4").exit_code in (
+        0,
+        2,
+    )
     assert run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "h", "--filter", "=no gamma").exit_code == 0
     (dump,) = (tmp_path / "h").glob("*/golden_1_*.bin")
     np.fromfile(dump, np.float32).__imul__(2).tofile(dump)
@@ -174,9 +177,13 @@ def test_our_own_cases_pass_the_exact_standard(impl, run):
     assert " 0 failed, 0 skipped" in result.output
 
 
-@pytest.mark.parametrize(("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")])
+@pytest.mark.parametrize(
+    ("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")]
+)
 def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, run):
-    module = {"ascend_sim": "lngrad.backends.ascend_sim", "aclnn": "lngrad.ascend.aclnn"}.get(impl, "lngrad.ascend.graph")
+    module = {"ascend_sim": "lngrad.backends.ascend_sim", "aclnn": "lngrad.ascend.aclnn"}.get(
+        impl, "lngrad.ascend.graph"
+    )
     pytest.importorskip(module)
     result = run("check", CASES, "--impl", impl, "--standard", standard)
     assert result.exit_code == 0, result.output
@@ -194,14 +201,26 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)")
 def test_the_report_works_in_a_browser(bench, run):
-    run("check", "cases.yaml", "--impl", "somebody:kernel", "--filter", "*[!h]*", "--time-limit", 2, "--report", "r.html")
+    run(
+        "check",
+        "cases.yaml",
+        "--impl",
+        "somebody:kernel",
+        "--filter",
+        "*[!h]*",
+        "--time-limit",
+        2,
+        "--report",
+        "r.html",
+    )
     page = (bench / "r.html").read_text("utf-8")
     probe = """<script>
       search.value = "wrong"; filter();
       const left = rows.filter(r => !r.hidden).length;
       search.value = ""; filter(); document.querySelectorAll("#cases th button")[1].click();
       const first = document.querySelector("#cases tbody tr").cells[1].textContent.split("\\n")[0].trim();
-      document.title = `left ${left}, sorted by name from ${first.slice(0, 9)}, wide ${document.documentElement.scrollWidth <= innerWidth}`;
+      const fits = document.documentElement.scrollWidth <= innerWidth;
+      document.title = `left ${left}, sorted by name from ${first.slice(0, 9)}, wide ${fits}`;
     </script></body>"""
     (bench / "probe.html").write_text(page.replace("</body>", probe), "utf-8")
     for size in ("1280,900", "500,900"):
@@ -210,4 +229,4 @@ def test_the_report_works_in_a_browser(bench, run):
         dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
         title = re.search("<title>(.*?)</title>", dom)
         assert title is not None
-        assert title[1] == "left 1, sorted by name from &lt;b&gt;&amp;\"wron, wide true"
+        assert title[1] == 'left 1, sorted by name from &lt;b&gt;&amp;"wron, wide true'

@@ -76,7 +76,9 @@ def _case(cell: Cell, file: str, number: int) -> CheckCase:
         tolerances=None,
         atol=None,
         enabled=True,
-        others={key: str(part.value)[:200] for key, part in keys.items() if key not in ("name", "inputs", "aclnn_name")},
+        others={
+            key: str(part.value)[:200] for key, part in keys.items() if key not in ("name", "inputs", "aclnn_name")
+        },
     )
 
 
@@ -109,7 +111,9 @@ def _range(tensor: dict[str, Cell], where: str) -> Cell:
     special = tensor.get("outlier_values", Cell(None, where)).value
     if not special:
         return cell
-    base = cell.value if isinstance(cell.value, list) else [cell.value, cell.value] if cell.value is not None else [-2, 2]
+    base = (
+        cell.value if isinstance(cell.value, list) else [cell.value, cell.value] if cell.value is not None else [-2, 2]
+    )
     extra = [part.value for part in Cell(special, cell.where).sequence()]
     return Cell(tuple(base) + tuple(_NUMBERS.get(str(value).lower(), value) for value in extra), cell.where)
 

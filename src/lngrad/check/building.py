@@ -103,7 +103,7 @@ def build(
     eps: float,
     ranges: Mapping[str, Cell],
     files: dict[str, str],
-    surface: str,
+    surface: str | None,
     tolerances: tuple[float, float] | None,
     atol: float | None,
     enabled: bool,
@@ -136,7 +136,8 @@ def build(
     parameter = gamma[1] if gamma else dtype
     defaults = (dtype, parameter, parameter)
     dtypes = [
-        default if cell.value is None else dtype_name(cell) for cell, default in zip(output_dtypes, defaults, strict=True)
+        default if cell.value is None else dtype_name(cell)
+        for cell, default in zip(output_dtypes, defaults, strict=True)
     ]
     return CheckCase(
         name=name[:200],

@@ -23,7 +23,9 @@ FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 Cases = Annotated[
     list[Path],
     typer.Argument(
-        metavar="CASES…", show_default=False, help="TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
+        metavar="CASES…",
+        show_default=False,
+        help="TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps.",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
@@ -75,14 +77,20 @@ def check(
     third: Annotated[str, typer.Option(help="Implementation that the standard dual compares with.")] = "torch",
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Judge dumps of a device in place of an implementation.", show_default="none"),
+        typer.Option(
+            metavar="FOLDER", help="Judge dumps of a device in place of an implementation.", show_default="none"
+        ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="HTML", help="A report for people.", show_default="none")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="HTML", help="A report for people.", show_default="none")
+    ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="XML", help="A report for CI.", show_default="none")] = None,
     json: Annotated[
         Path | None, typer.Option(metavar="JSONL", help="Every result as it comes.", show_default="none")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the results that the --json file has already.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the results that the --json file has already.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for a case; then it has failed.")] = 300.0,
     seed: Seed = 0,
@@ -131,7 +139,9 @@ def check(
 
 def golden(
     cases: Cases,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")
+    ],
     format: Annotated[str, typer.Option(help="bin, npy, npz or safetensors.")] = "bin",
     seed: Seed = 0,
     filter: Filter = None,

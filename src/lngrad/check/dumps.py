@@ -31,7 +31,9 @@ def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
         if ("input", 0) in dumps:
             cases.append(_by_names(folder, place, dumps))
     if not cases:
-        raise FileFormatError(f"{folder}: expected {MANIFEST}, or dumps named input_0_<dtype>__shape_<sizes>.bin or .npy")
+        raise FileFormatError(
+            f"{folder}: expected {MANIFEST}, or dumps named input_0_<dtype>__shape_<sizes>.bin or .npy"
+        )
     return names_unique(cases)
 
 
@@ -96,7 +98,9 @@ def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> 
             continue
         shape, dtype = dump.shape, dump.dtype
         if shape is None or dtype is None:
-            raise FileFormatError(f"{dump.path}: expected dtype and shape in the name (…_float32__shape_2x8.bin), or {MANIFEST}")
+            raise FileFormatError(
+                f"{dump.path}: expected dtype and shape in the name (…_float32__shape_2x8.bin), or {MANIFEST}"
+            )
         inputs[name] = (shape, dtype)
         files[name] = str(dump.path.relative_to(folder))
     golden = [dumps.get((kind, index)) for kind in ("golden",) for index in range(3)]
@@ -104,5 +108,12 @@ def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> 
     mask = [one is None or one.path is not None for one in golden]
     name = place.name if place != folder else folder.resolve().name
     keys = {"name": Cell(name, str(place)), "output_mask": Cell(mask, str(place))}
-    case = _build(keys | {"output_dtypes": Cell([cell.value for cell in outputs], str(place))}, str(place), Source(str(folder)), inputs, files, 0)
+    case = _build(
+        keys | {"output_dtypes": Cell([cell.value for cell in outputs], str(place))},
+        str(place),
+        Source(str(folder)),
+        inputs,
+        files,
+        0,
+    )
     return case

@@ -170,7 +170,8 @@ def _graph_v3(case: CheckCase, given: Given) -> Grads:
 
 
 def _aclnn(case: CheckCase, given: Given) -> Grads:
-    from lngrad.ascend import acl, aclnn
+    acl: Any = import_module("lngrad.ascend.acl")  # its names are CANN's, made from tables
+    aclnn: Any = import_module("lngrad.ascend.aclnn")
 
     if "float64" in (case.dtype, case.gamma_dtype, *case.output_dtypes):
         raise NotApplicable("aclnnLayerNormBackward takes FLOAT, FLOAT16 and BF16")
@@ -181,9 +182,7 @@ def _aclnn(case: CheckCase, given: Given) -> Grads:
     def tensor(array: Any) -> Any:
         if array is None:
             return None
-        made = acl.aclCreateTensor(
-            array.shape, codes[array.dtype.name], None, 0, acl.ACL_FORMAT_ND, array.shape, array
-        )
+        made = acl.aclCreateTensor(array.shape, codes[array.dtype.name], None, 0, acl.ACL_FORMAT_ND, array.shape, array)
         if made is None:
             raise RuntimeError(f"aclCreateTensor: {acl.aclGetRecentErrMsg()}")
         return made
@@ -229,7 +228,9 @@ def _torch(case: CheckCase, given: Given) -> Grads:
     # torch's kernel reads the statistics in the weight's dtype.
     if mean.dtype != weight.dtype:
         if weight.dtype not in (torch.float32, torch.float64):
-            raise NotApplicable(f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}")
+            raise NotApplicable(
+                f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}"
+            )
         mean, rstd = mean.to(weight.dtype), rstd.to(weight.dtype)
     results = torch.ops.aten.native_layer_norm_backward(
         dy, x, list(case.normalized), mean, rstd, weight, torch.zeros_like(weight), list(case.output_mask)
@@ -260,7 +261,9 @@ def _users(module: str, function: str) -> Impl:
         if name not in _SPOKEN and one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
     if needed:
-        raise BackendUnavailable(f"--impl: {module}:{function}: parameters: expected some of {', '.join(_SPOKEN)}, got {needed[0]}")
+        raise BackendUnavailable(
+            f"--impl: {module}:{function}: parameters: expected some of {', '.join(_SPOKEN)}, got {needed[0]}"
+        )
 
     def call(case: CheckCase, given: Given) -> Grads:
         one = given.inputs

@@ -38,7 +38,9 @@ def file_name(kind: str, index: int, dtype: str | None, shape: tuple[int, ...], 
 def dumps_in(folder: Path) -> dict[tuple[str, int], Dump]:
     """All dumps of a folder by kind ("input", "output", "golden") and number; .bin before .npy, as TTK prefers."""
     found: dict[tuple[str, int], Dump] = {}
-    paths = [path for path in folder.iterdir() if not path.is_symlink() or path.resolve().is_relative_to(folder.resolve())]
+    paths = [
+        path for path in folder.iterdir() if not path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
+    ]
     for path in sorted(paths, key=lambda path: (_PREFERENCE.get(path.suffix[1:], 2), path.name)):
         match = _NAME.fullmatch(path.name)
         if match is None or not path.is_file():

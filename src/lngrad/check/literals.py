@@ -44,7 +44,7 @@ def parse_literal(text: str) -> Any:
     reader = _Reader(text)
     value = reader.value(0)
     if text[reader.at :].strip():
-        raise LiteralError(f"expected nothing more, got {text[reader.at:].strip()[:20]!r}", reader.at + 1)
+        raise LiteralError(f"expected nothing more, got {text[reader.at :].strip()[:20]!r}", reader.at + 1)
     return value
 
 
@@ -85,7 +85,8 @@ class _Reader:
         sign, name = (token[0], token[1:]) if token[0] in "+-" else ("", token)
         if name not in _NAMES or (sign and not isinstance(_NAMES[name], float)):
             raise LiteralError(f"expected a literal, got the name {token!r}", before + 1)
-        return -_NAMES[name] if sign == "-" else _NAMES[name]
+        value = _NAMES[name]
+        return -value if sign == "-" and isinstance(value, float) else value
 
     def _bracket(self, opening: str, depth: int) -> Any:
         items: list[Any] = []

@@ -97,7 +97,9 @@ def _changed(make: Callable[..., dict[str, Any] | None]) -> Wrong:
             results = make(case, inputs, *_flat(inputs), true)
         if results is None:
             return None
-        return Grads(*(results.get(name, old).reshape(old.shape) for name, old in zip(Grads._fields, true, strict=True)))
+        return Grads(
+            *(results.get(name, old).reshape(old.shape) for name, old in zip(Grads._fields, true, strict=True))
+        )
 
     return grads
 
@@ -282,47 +284,125 @@ def _half_away(case: CheckCase, given: Given) -> Grads | None:
 
 # In order: where two explain a result alike, the first is named.
 MISTAKES: dict[str, Mistake] = {
-    "gamma forgotten": Mistake("dx is computed without gamma: multiply dy by gamma before the two row means.", _known("gamma forgotten")),
+    "gamma forgotten": Mistake(
+        "dx is computed without gamma: multiply dy by gamma before the two row means.", _known("gamma forgotten")
+    ),
     "dy ignored": Mistake("the result does not depend on dy: it is what dy = 1 gives.", _known("dy ignored")),
-    "dy of the next row": Mistake("each row uses the dy of the row before it: an index that is off by one row.", _known("dy of the next row")),
-    "dy of another row": Mistake("each row uses the dy of the row after it: an index that is off by one row.", _with(_previous_row)),
-    "mean of dxhat missing": Mistake("dx lacks the row mean of dy·gamma: subtract it.", _known("mean of dxhat missing")),
-    "mean of dxhat·xhat missing": Mistake("dx lacks xhat times the row mean of dy·gamma·xhat: subtract it.", _known("mean of dxhat·xhat missing")),
-    "variance in rstd's place": Mistake("the variance was given where rstd is expected, or read as if it were: check which of the two the third output of the forward is.", _known("variance in rstd's place")),
-    "mean and rstd swapped": Mistake("mean and rstd stand in each other's place: the tile APIs have the variance before the mean, aclnn the mean first.", _with(_swapped)),
-    "eps added twice": Mistake("eps is added twice: the variance, or rstd, already contains it.", _eps(lambda eps: 2 * eps)),
+    "dy of the next row": Mistake(
+        "each row uses the dy of the row before it: an index that is off by one row.", _known("dy of the next row")
+    ),
+    "dy of another row": Mistake(
+        "each row uses the dy of the row after it: an index that is off by one row.", _with(_previous_row)
+    ),
+    "mean of dxhat missing": Mistake(
+        "dx lacks the row mean of dy·gamma: subtract it.", _known("mean of dxhat missing")
+    ),
+    "mean of dxhat·xhat missing": Mistake(
+        "dx lacks xhat times the row mean of dy·gamma·xhat: subtract it.", _known("mean of dxhat·xhat missing")
+    ),
+    "variance in rstd's place": Mistake(
+        "the variance was given where rstd is expected, or read as if it were: check which of the two the "
+        "third output of the forward is.",
+        _known("variance in rstd's place"),
+    ),
+    "mean and rstd swapped": Mistake(
+        "mean and rstd stand in each other's place: the tile APIs have the variance before the mean, aclnn "
+        "the mean first.",
+        _with(_swapped),
+    ),
+    "eps added twice": Mistake(
+        "eps is added twice: the variance, or rstd, already contains it.", _eps(lambda eps: 2 * eps)
+    ),
     "eps missing": Mistake("eps is not added to the variance.", _eps(lambda eps: 0.0)),
-    "eps 1e-5 for 1e-12": Mistake("eps is 1e-5, the graph op's value for 16-bit x; this case has another.", _eps(lambda eps: 1e-5)),
-    "eps 1e-12 for 1e-5": Mistake("eps is 1e-12, the graph op's value for float32 x; this case has another.", _eps(lambda eps: 1e-12)),
-    "eps too large": Mistake("rstd is too small by 0.5 %: the variance is 1 % too large, as by another eps or by dividing by N - 1.", _known("eps too large")),
-    "statistics in wrong order": Mistake("mean belongs to the row before: an index that is off by one row.", _known("statistics in wrong order")),
-    "statistics transposed": Mistake("mean and rstd are read in the order of the transposed leading dimensions.", _with(_transposed)),
-    "statistics recomputed": Mistake("mean and rstd are recomputed from x; the interface takes those that are given.", _with(_both_recomputed)),
-    "mean recomputed": Mistake("mean is recomputed from x; the interface takes the one that is given.", _with(_recomputed)),
-    "uncentred variance": Mistake("the variance is taken about zero: mean(x²) without subtracting mean².", _with(_uncentred)),
-    "variance by cancellation": Mistake("the variance is E[x²] - E[x]² in float32, which cancels where the mean is large: centre x first.", _with(_cancelled), by_size=True),
-    "means over the last axis only": Mistake("the row means go over the last axis only: normalized_shape has more, flatten it.", _means_over("last")),
-    "means over rows": Mistake("the two means go over axis 0, the rows, instead of the normalized axes.", _means_over("rows")),
-    "means over the whole tensor": Mistake("the two means go over the whole tensor: normalized_shape was flattened into the rows.", _means_over("all")),
-    "sums for means": Mistake("the two row sums are not divided by the number of normalized elements.", _changed(_sums_for_means)),
+    "eps 1e-5 for 1e-12": Mistake(
+        "eps is 1e-5, the graph op's value for 16-bit x; this case has another.", _eps(lambda eps: 1e-5)
+    ),
+    "eps 1e-12 for 1e-5": Mistake(
+        "eps is 1e-12, the graph op's value for float32 x; this case has another.", _eps(lambda eps: 1e-12)
+    ),
+    "eps too large": Mistake(
+        "rstd is too small by 0.5 %: the variance is 1 % too large, as by another eps or by dividing by N - 1.",
+        _known("eps too large"),
+    ),
+    "statistics in wrong order": Mistake(
+        "mean belongs to the row before: an index that is off by one row.", _known("statistics in wrong order")
+    ),
+    "statistics transposed": Mistake(
+        "mean and rstd are read in the order of the transposed leading dimensions.", _with(_transposed)
+    ),
+    "statistics recomputed": Mistake(
+        "mean and rstd are recomputed from x; the interface takes those that are given.", _with(_both_recomputed)
+    ),
+    "mean recomputed": Mistake(
+        "mean is recomputed from x; the interface takes the one that is given.", _with(_recomputed)
+    ),
+    "uncentred variance": Mistake(
+        "the variance is taken about zero: mean(x²) without subtracting mean².", _with(_uncentred)
+    ),
+    "variance by cancellation": Mistake(
+        "the variance is E[x²] - E[x]² in float32, which cancels where the mean is large: centre x first.",
+        _with(_cancelled),
+        by_size=True,
+    ),
+    "means over the last axis only": Mistake(
+        "the row means go over the last axis only: normalized_shape has more, flatten it.", _means_over("last")
+    ),
+    "means over rows": Mistake(
+        "the two means go over axis 0, the rows, instead of the normalized axes.", _means_over("rows")
+    ),
+    "means over the whole tensor": Mistake(
+        "the two means go over the whole tensor: normalized_shape was flattened into the rows.", _means_over("all")
+    ),
+    "sums for means": Mistake(
+        "the two row sums are not divided by the number of normalized elements.", _changed(_sums_for_means)
+    ),
     "rstd missing in dx": Mistake("dx is not multiplied by rstd at the end.", _changed(_rstd_missing)),
-    "extra term of the tile formula": Mistake("dx has the tile APIs' extra term pd_var·(1/H)·Σ(-2(x - mean)): right for LayerNormGrad on tiles, not for the graph ops and aclnn; it shows since mean is not the row's mean.", _changed(_extra_term)),
+    "extra term of the tile formula": Mistake(
+        "dx has the tile APIs' extra term pd_var·(1/H)·Σ(-2(x - mean)): right for LayerNormGrad on tiles, "
+        "not for the graph ops and aclnn; it shows since mean is not the row's mean.",
+        _changed(_extra_term),
+    ),
     "last row lost": Mistake("dgamma and dbeta lack the last row.", _known("last row lost")),
     **{
-        f"last part of {rows} rows {word}": Mistake(f"dgamma and dbeta {verb} the last rows behind whole parts of {rows}: a partial sum is {word}.", _last_rows(rows, factor))
+        f"last part of {rows} rows {word}": Mistake(
+            f"dgamma and dbeta {verb} the last rows behind whole parts of {rows}: a partial sum is {word}.",
+            _last_rows(rows, factor),
+        )
         for rows in (8, 16, 32, 64, 128)
         for word, verb, factor in (("lost", "lack", 0.0), ("counted twice", "have twice", 2.0))
     },
-    "sums added twice": Mistake("dgamma and dbeta are twice what they should be: partial sums are added into a buffer that has them already.", _known("sums added twice")),
+    "sums added twice": Mistake(
+        "dgamma and dbeta are twice what they should be: partial sums are added into a buffer that has them already.",
+        _known("sums added twice"),
+    ),
     "dgamma and dbeta swapped": Mistake("dgamma and dbeta stand in each other's place.", _changed(_sums_swapped)),
-    "gamma in the column sums": Mistake("dgamma and dbeta are sums of dy·gamma: they take dy alone.", _changed(_gamma_in_sums)),
+    "gamma in the column sums": Mistake(
+        "dgamma and dbeta are sums of dy·gamma: they take dy alone.", _changed(_gamma_in_sums)
+    ),
     "dgamma without the mean": Mistake("dgamma uses x·rstd: subtract the mean before.", _changed(_without_mean)),
-    "last column lost": Mistake("the last column of dx is zero: a loop ends one column early.", _known("last column lost")),
+    "last column lost": Mistake(
+        "the last column of dx is zero: a loop ends one column early.", _known("last column lost")
+    ),
     **{
-        f"last tile of {width} columns skipped": Mistake(f"the columns behind the last whole tile of {width} are zero: the tail is not computed.", _last_columns(width))
+        f"last tile of {width} columns skipped": Mistake(
+            f"the columns behind the last whole tile of {width} are zero: the tail is not computed.",
+            _last_columns(width),
+        )
         for width in (512, 256, 128, 64, 32, 16, 8)
     },
-    "16-bit sums": Mistake("dgamma and dbeta are accumulated in bfloat16: keep them in float32 and round once.", _narrow_sums("bfloat16"), by_size=True),
-    "float16 sums": Mistake("dgamma and dbeta are accumulated in float16: keep them in float32 and round once.", _narrow_sums("float16"), by_size=True),
-    "half-away rounding": Mistake("ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds them to even.", _half_away, rounding=True),
-}  # fmt: skip
+    "16-bit sums": Mistake(
+        "dgamma and dbeta are accumulated in bfloat16: keep them in float32 and round once.",
+        _narrow_sums("bfloat16"),
+        by_size=True,
+    ),
+    "float16 sums": Mistake(
+        "dgamma and dbeta are accumulated in float16: keep them in float32 and round once.",
+        _narrow_sums("float16"),
+        by_size=True,
+    ),
+    "half-away rounding": Mistake(
+        "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds them to even.",
+        _half_away,
+        rounding=True,
+    ),
+}

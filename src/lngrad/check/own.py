@@ -10,9 +10,22 @@ from lngrad.errors import FileFormatError
 
 __all__ = ["read_own"]
 
-KEYS = (
-    "name shape normalized dtype gamma statistics outputs output_mask given eps ranges surface standard enabled".split()
-)
+KEYS = [
+    "name",
+    "shape",
+    "normalized",
+    "dtype",
+    "gamma",
+    "statistics",
+    "outputs",
+    "output_mask",
+    "given",
+    "eps",
+    "ranges",
+    "surface",
+    "standard",
+    "enabled",
+]
 MOST_DEPTH = 8
 SURFACES = ("graph", "graph_v3", "aclnn")
 
@@ -27,7 +40,9 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     top.pop("")
     version = top.pop("lngrad", None)
     if version is None or version.value != 1:
-        raise FileFormatError(f"{file}:1: expected 'lngrad: 1', the version of this format, got {version and version.value}")
+        raise FileFormatError(
+            f"{file}:1: expected 'lngrad: 1', the version of this format, got {version and version.value}"
+        )
     defaults = _mapping(top.pop("defaults").value, file) if "defaults" in top else {}
     if "cases" not in top:
         raise FileFormatError(f"{file}:1: expected the key 'cases'")
@@ -97,12 +112,16 @@ class _Node:
             except (ValueError, OverflowError):
                 raise FileFormatError(f"{self.where}: {self.node.value[:40]!r} can't be read") from None
             if value is not None and not isinstance(value, bool | int | float | str):
-                raise FileFormatError(f"{self.where}: expected a number, a word or a list, got {self.node.value[:40]!r}")
+                raise FileFormatError(
+                    f"{self.where}: expected a number, a word or a list, got {self.node.value[:40]!r}"
+                )
             return value
         if kind == "SequenceNode":
             return [_Node(item, self.loader, self.file).plain(depth + 1) for item in self.node.value]
         return {
-            str(_Node(key, self.loader, self.file).plain(depth + 1)): _Node(item, self.loader, self.file).plain(depth + 1)
+            str(_Node(key, self.loader, self.file).plain(depth + 1)): _Node(item, self.loader, self.file).plain(
+                depth + 1
+            )
             for key, item in self.node.value
         }
 
@@ -110,7 +129,9 @@ class _Node:
 def _mapping(node: Any, file: str) -> dict[str, Cell]:
     """Keys with their places. The values of `defaults` and `cases` stay nodes, for places further in."""
     if not isinstance(node, _Node) or type(node.node).__name__ != "MappingNode":
-        raise FileFormatError(f"{node.where if isinstance(node, _Node) else file}: expected a mapping of keys to values")
+        raise FileFormatError(
+            f"{node.where if isinstance(node, _Node) else file}: expected a mapping of keys to values"
+        )
     cells: dict[str, Cell] = {}
     for key, item in node.node.value:
         name, inner = str(_Node(key, node.loader, file).plain()), _Node(item, node.loader, file)

@@ -37,7 +37,10 @@ def _not_finite(got: Any, golden: Any, off: Any) -> str | None:
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
     where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
-    return f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: an overflow, or memory never written"
+    return (
+        f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: "
+        "an overflow, or memory never written"
+    )
 
 
 def _never_written(got: Any, golden: Any, off: Any) -> str | None:
@@ -105,5 +108,7 @@ def _near_zero(got: Any, golden: Any, off: Any) -> str | None:
     if np.median(size[off]) < 0.1 * np.median(size[~off]):
         return f"wrong where the result is near zero ({off.mean():.1%} of the elements): terms cancel; look at absolute errors"
     if np.median(size[off]) > 4 * np.median(size[~off]):
-        return f"wrong where the result is large ({off.mean():.1%} of the elements): overflow, saturation or a lost digit"
+        return (
+            f"wrong where the result is large ({off.mean():.1%} of the elements): overflow, saturation or a lost digit"
+        )
     return None

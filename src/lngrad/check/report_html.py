@@ -33,12 +33,18 @@ def write_report(path: Path, results: Sequence[CaseResult], options: Options, se
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("lngrad.check"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("lngrad.check"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"figure": figure, "percent": _percent}
     counts = Counter(result.status for result in results)
     failed = [result for result in results if result.status == "failed"]
-    mistakes = Counter(result.mistake or ("no known mistake" if result.outputs else "did not finish") for result in failed)
+    mistakes = Counter(
+        result.mistake or ("no known mistake" if result.outputs else "did not finish") for result in failed
+    )
     text = environment.get_template("report.html.j2").render(
         results=sorted(results, key=lambda result: ("failed", "passed", "skipped").index(result.status)),
         failed=failed[:MOST_DETAILED],

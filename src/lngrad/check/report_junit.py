@@ -30,7 +30,9 @@ def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
         if result.status == "skipped":
             ElementTree.SubElement(case, "skipped", message=_clean(result.reason))
         elif result.status == "failed":
-            failure = ElementTree.SubElement(case, "failure", message=_clean(result.reason), type=_clean(result.mistake or "unexplained"))
+            failure = ElementTree.SubElement(
+                case, "failure", message=_clean(result.reason), type=_clean(result.mistake or "unexplained")
+            )
             failure.text = _clean(f"{result.facts}\n{result.sentence}\n{result.command}")
     whole = ElementTree.Element("testsuites")
     whole.append(suite)
@@ -39,4 +41,7 @@ def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
 
 def _clean(text: str) -> str:
     """Without the characters that XML can't hold, even escaped."""
-    return "".join(letter if letter in "\t\n\r" or " " <= letter < "\ufffe" and not "\ud800" <= letter <= "\udfff" else "�" for letter in text)
+    return "".join(
+        letter if letter in "\t\n\r" or (" " <= letter < "\ufffe" and not "\ud800" <= letter <= "\udfff") else "�"
+        for letter in text
+    )

@@ -27,12 +27,15 @@ def print_result(console: Console, result: CaseResult) -> None:
 
 def print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
     counts = Counter(result.status for result in results)
-    for reason, number in Counter(result.reason for result in results if result.status == "skipped").most_common(MOST_PRINTED):
+    for reason, number in Counter(result.reason for result in results if result.status == "skipped").most_common(
+        MOST_PRINTED
+    ):
         console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
     mistakes = Counter(result.mistake for result in results if result.mistake)
     for mistake, number in mistakes.most_common(MOST_PRINTED):
         console.print(f"{number} × {escape(mistake)}")
     colour = "red" if counts["failed"] else "green"
     console.print(
-        f"[bold {colour}]{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] in {seconds:.1f} s"
+        f"[bold {colour}]{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] "
+        f"in {seconds:.1f} s"
     )

@@ -14,6 +14,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from lngrad.check.case import CheckCase
 from lngrad.check.judge import Options, case_facts, command_of
@@ -68,7 +69,9 @@ class _Worker:
 def _main_not_run_again() -> Iterator[None]:
     """Spawned processes import the parent's main script; workers need nothing of it, and it may have no guard."""
     main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    hidden: dict[str, Any] = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
+    }
     main.__spec__ = None
     try:
         yield

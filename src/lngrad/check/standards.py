@@ -139,7 +139,9 @@ def _cosine(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) 
 
 def _binary_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
     # Through float64 all NaNs are equal; the sign of zero is not.
-    unlike = (got != golden) & ~(np.isnan(got) & np.isnan(golden)) | (np.signbit(got) != np.signbit(golden)) & (got == 0)
+    unlike = (got != golden) & ~(np.isnan(got) & np.isnan(golden)) | (np.signbit(got) != np.signbit(golden)) & (
+        got == 0
+    )
     return np.where(unlike, 2.0, 0.0)
 
 

@@ -15,12 +15,6 @@ __all__ = ["read_ttk"]
 
 KERNEL_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
 ACLNN_TENSORS = ("dy", "x", "mean", "statistic", "gamma", "beta", "dx", "dgamma", "dbeta")
-# Columns that say nothing about LayerNormGrad's numbers, or only where files lie: kept in the case, as text.
-KEPT = (
-    "network_name input_formats output_formats input_ori_shapes input_ori_formats output_ori_shapes output_ori_formats "
-    "output_inplace_indexes output_shape_unknown_indexes remark soc_series priority dump_file_prefix tensor_formats "
-    "tensor_storage_shapes tensor_view_offsets tensor_view_strides scalar_dtypes manual_xpu_binaries"
-).split()
 
 
 def read_ttk(text: str, file: str) -> list[CheckCase]:
@@ -63,7 +57,9 @@ class _Row:
         return self.cells.get(name, "").strip()
 
     def cell(self, name: str, default: Any = None) -> Cell:
-        where = f"{self.source}: column {self.header.index(name) + 1} ({name})" if name in self.header else str(self.source)
+        where = (
+            f"{self.source}: column {self.header.index(name) + 1} ({name})" if name in self.header else str(self.source)
+        )
         text = self.text(name)
         if not text:
             return Cell(default, where)
@@ -77,17 +73,35 @@ class _Row:
         return {name: text for name, text in self.cells.items() if name not in known and text.strip()}
 
 
-_USED = set(
-    "testcase_name op_name api_name input_shapes input_dtypes output_shapes output_dtypes attributes input_data_ranges "
-    "precision_tolerances absolute_precision is_enabled manual_input_binaries manual_golden_binaries "
-    "tensor_view_shapes tensor_dtypes output_tensor_indexes tensor_data_ranges manual_tensor_binaries".split()
-)
+_USED = {
+    "testcase_name",
+    "op_name",
+    "api_name",
+    "input_shapes",
+    "input_dtypes",
+    "output_shapes",
+    "output_dtypes",
+    "attributes",
+    "input_data_ranges",
+    "precision_tolerances",
+    "absolute_precision",
+    "is_enabled",
+    "manual_input_binaries",
+    "manual_golden_binaries",
+    "tensor_view_shapes",
+    "tensor_dtypes",
+    "output_tensor_indexes",
+    "tensor_data_ranges",
+    "manual_tensor_binaries",
+}
 
 
 def _kernel(row: _Row) -> CheckCase:
     op = row.text("op_name").replace("_", "").lower()
     if op not in ("", "layernormgrad", "layernormgradv3"):
-        raise FileFormatError(f"{row.source}: op_name: expected LayerNormGrad or LayerNormGradV3, got {row.text('op_name')!r}")
+        raise FileFormatError(
+            f"{row.source}: op_name: expected LayerNormGrad or LayerNormGradV3, got {row.text('op_name')!r}"
+        )
     v3 = op == "layernormgradv3"
     shapes = row.cell("input_shapes").sequence(len(KERNEL_INPUTS))
     dtypes = row.cell("input_dtypes").sequence(len(KERNEL_INPUTS))
@@ -115,7 +129,9 @@ def _aclnn(row: _Row) -> CheckCase:
     shapes = row.cell("tensor_view_shapes").sequence()
     dtypes = row.cell("tensor_dtypes").sequence(len(shapes))
     if not 4 <= len(shapes) <= len(ACLNN_TENSORS):
-        raise FileFormatError(f"{shapes[0].where if shapes else row.source}: expected 4 to 9 tensors, got {len(shapes)}")
+        raise FileFormatError(
+            f"{shapes[0].where if shapes else row.source}: expected 4 to 9 tensors, got {len(shapes)}"
+        )
     inputs = {
         name: (shape_of(shape), dtype_name(dtype))
         for name, shape, dtype in zip(ACLNN_TENSORS, shapes, dtypes, strict=False)

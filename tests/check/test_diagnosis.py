@@ -10,7 +10,7 @@ import pytest
 from lngrad.check.diagnosis import diagnose
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
-from lngrad.check.mutants import MISTAKES
+from lngrad.check.mistakes import MISTAKES
 from lngrad.check.patterns import describe
 from lngrad.problem import Grads
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
-from lngrad.check.mutants import MISTAKES, true_grads
+from lngrad.check.mistakes import MISTAKES
+from lngrad.check.mutants import true_grads
 from lngrad.check.patterns import describe
 from lngrad.problem import Grads
 from lngrad.testing import TOLERANCES, error_ratio, gradient_scales

@@ -299,7 +299,7 @@ def three(results: Any, name: str) -> Grads:
 
 
 def _mutant(name: str) -> Impl:
-    from lngrad.check.mutants import MISTAKES
+    from lngrad.check.mistakes import MISTAKES
 
     if name not in MISTAKES:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")

@@ -11,6 +11,7 @@ from lngrad.arrays import numpy_dtype
 __all__ = ["describe"]
 
 MOST = 0.95  # of the elements concerned must agree for a pattern to be named
+_NARROW = (("bfloat16", 8), ("float16", 11), ("float32", 24))
 PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 
 
@@ -62,7 +63,11 @@ def _factor(got: Any, golden: Any, off: Any) -> str | None:
 
 def _coarser(got: Any, golden: Any, off: Any) -> str | None:
     usable = np.isfinite(got) & np.isfinite(golden)
-    for dtype, digits in (("bfloat16", 8), ("float16", 11)):
+    finite = golden[usable]
+    with np.errstate(over="ignore"):
+        in_float32 = bool((finite.astype(np.float32) == finite).all())
+    kinds = _NARROW[:2] if in_float32 else _NARROW  # of a float32 output, to be in float32 says nothing
+    for dtype, digits in kinds:
         with np.errstate(over="ignore", invalid="ignore"):
             same = got == got.astype(numpy_dtype(dtype)).astype(np.float64)
             close = np.abs(got - golden) <= 2.0**-digits * 1.01 * np.abs(golden) + 1e-7

@@ -6,13 +6,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import lngrad
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
 from lngrad.testing import check_same_bits
@@ -52,7 +56,8 @@ def bench(tmp_path, monkeypatch) -> Path:
     (tmp_path / "cases.yaml").write_text(YAML)
     (tmp_path / "somebody.py").write_text(KERNEL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ.get('PYTHONPATH', '')}{os.pathsep}{tmp_path}")
+    source = Path(lngrad.__file__).parents[1]  # processes of the test find this lngrad, wherever it is
+    monkeypatch.setenv("PYTHONPATH", f"{source}{os.pathsep}{tmp_path}")
     return tmp_path
 
 
@@ -230,3 +235,18 @@ def test_the_report_works_in_a_browser(bench, run):
         title = re.search("<title>(.*?)</title>", dom)
         assert title is not None
         assert title[1] == 'left 1, sorted by name from &lt;b&gt;&amp;"wron, wide true'
+
+
+def test_ctrl_c_keeps_what_is_done(bench):
+    program = "import typer; from lngrad.check.command import register; app = typer.Typer(); register(app); app()"
+    command = [sys.executable, "-c", program, "check", "cases.yaml", "--impl", "somebody:kernel", "--jobs", "1",
+               "--filter", "*[gn]*", "--json", "r.jsonl"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        journal = bench / "r.jsonl"
+        while process.poll() is None and not (journal.exists() and journal.read_text("utf-8").count("\n") == 1):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted after 1 of 3 cases; --resume --json r.jsonl goes on" in errors
+    assert statuses(journal) == {"good": "passed"}

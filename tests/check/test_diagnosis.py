@@ -139,3 +139,10 @@ def test_a_result_stored_in_16_bits_on_the_way_is_described():
     got = golden.astype(ml_dtypes.bfloat16).astype(np.float64)
     text = describe("dx", got, golden, np.full(golden.shape, 2.0))
     assert text == "dx: right to 8 bits: stored or rounded in bfloat16 on the way"
+
+
+@pytest.mark.parametrize(("impl", "status"), [("numba_cpu", "passed"), ("mutant:16-bit sums", "failed")])
+def test_a_result_much_worse_than_a_third_party_s_fails_the_dual_standard(make_case, impl, status):
+    case = make_case(lead=(200,), normalized=(40,), standard="dual")
+    result = check_case(case, Options(impl=impl, third="numpy_cpu", level="L0"))
+    assert result.status == status, result

@@ -261,3 +261,6 @@ def demo(
 
 # Their commands follow in the help.
 from lngrad import cli_bench, cli_tiling  # noqa: E402, F401
+from lngrad.check.command import register  # noqa: E402
+
+register(app)

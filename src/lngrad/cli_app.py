@@ -12,7 +12,7 @@ import typer
 from lngrad import __version__
 from lngrad.errors import LngradError
 
-__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "command", "fail", "need"]
+__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "command", "fail", "in_one_line", "need"]
 
 INTERRUPTED, FAILED, REFUSED = 130, 1, 2  # exit codes: Ctrl-C; a check did not pass; bad input, or something is missing
 
@@ -27,7 +27,14 @@ app = typer.Typer(
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a function a command, whose errors are one line and an exit code."""
+    """Make a function a command of the app."""
+    told = in_one_line(function)
+    app.command()(told)
+    return told
+
+
+def in_one_line(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function's errors one line and an exit code."""
 
     @wraps(function)
     def told(*arguments: Any, **options: Any) -> None:
@@ -44,7 +51,6 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             fail(f"{error.filename or 'a file'}: {error.strerror or error}", REFUSED)
 
-    app.command()(told)
     return told
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "check_same_bits",
     "error_ratio",
     "error_shares",
+    "gradient_scales",
     "make_inputs",
     "round_to",
 ]
@@ -142,7 +143,7 @@ _UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16
 _LEAST = {"float64": 2.0**-1074, "float32": 2.0**-149, "bfloat16": 2.0**-133, "float16": 2.0**-24}
 
 
-def _scales(inputs: Inputs) -> Grads:
+def gradient_scales(inputs: Inputs) -> Grads:
     """The sums of the absolute values of the terms of dx, dgamma and dbeta."""
     absolute = _absolute_terms(inputs)
     split = inputs.x.ndim - inputs.normalized
@@ -194,7 +195,7 @@ def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bo
     expected = reference.layer_norm_backward(
         inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
     )
-    return _check(Grads._fields, got, expected, _scales(inputs), output_mask, _accumulator(inputs))
+    return _check(Grads._fields, got, expected, gradient_scales(inputs), output_mask, _accumulator(inputs))
 
 
 def error_shares(got: Grads, inputs: Inputs) -> Grads:
@@ -204,7 +205,7 @@ def error_shares(got: Grads, inputs: Inputs) -> Grads:
         got: NumPy arrays or CPU tensors, all three.
         inputs: What they were computed from.
     """
-    compared = zip(got, _true(inputs), _scales(inputs), strict=True)
+    compared = zip(got, _true(inputs), gradient_scales(inputs), strict=True)
     return Grads(*(_share(as_numpy(result), truth, scale, _accumulator(inputs)) for result, truth, scale in compared))
 
 

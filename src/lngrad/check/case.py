@@ -1,0 +1,128 @@
+"""A case: what one call is made of, whichever file format it was written in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from lngrad.arrays import DTYPES
+from lngrad.errors import FileFormatError
+
+__all__ = ["INPUTS", "OUTPUTS", "CheckCase", "Range", "Source"]
+
+INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
+OUTPUTS = ("dx", "dgamma", "dbeta")
+
+# The lowest and highest value, equal for a constant; further ones are forced on elements spread over the array.
+# None: computed from x, for mean and statistic.
+Range = tuple[float, ...] | None
+DEFAULT_RANGE: Range = (-2.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a case was written: for messages and for the command that reproduces it."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class CheckCase:
+    """One backward to be checked.
+
+    Attributes:
+        name: Unique within a run.
+        source: Where it was read.
+        lead, normalized: x has the shape (*lead, *normalized).
+        dtype, gamma_dtype, statistics_dtype: Of dy and x; of gamma, None without one; of mean and the statistic.
+        output_dtypes: Of dx, dgamma, dbeta, as the case declares them.
+        output_mask: Which of the three are wanted.
+        third: What the statistic is: rstd, or the variance that eps is added to.
+        eps: Used with a variance, and where statistics are computed from x.
+        ranges: Of each input, by its name.
+        files: Paths of inputs that are read instead of drawn, and of goldens ("golden_0", …), by name.
+        surface: The implementation that the case is written for, or None for any.
+        standard: The name of the rule to judge by, None for the command's.
+        tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
+        enabled: False for a case that its file has switched off.
+        others: Columns and keys that were read and not used.
+    """
+
+    name: str
+    source: Source
+    lead: tuple[int, ...]
+    normalized: tuple[int, ...]
+    dtype: str
+    gamma_dtype: str | None
+    statistics_dtype: str
+    output_dtypes: tuple[str, str, str]
+    output_mask: tuple[bool, bool, bool] = (True, True, True)
+    third: Literal["rstd", "variance"] = "rstd"
+    eps: float = 1e-5
+    ranges: dict[str, Range] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    surface: str | None = None
+    standard: str | None = None
+    tolerances: tuple[float, float] | None = None
+    atol: float | None = None
+    enabled: bool = True
+    others: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.lead, *self.normalized)
+
+    @property
+    def M(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def N(self) -> int:
+        return math.prod(self.normalized)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all inputs and outputs."""
+        full = 3 * self.M * self.N * DTYPES[self.dtype].itemsize
+        parameters = 0 if self.gamma_dtype is None else self.N * DTYPES[self.gamma_dtype].itemsize
+        parameters += self.N * sum(DTYPES[dtype].itemsize for dtype in self.output_dtypes[1:])
+        return full + parameters + 2 * self.M * DTYPES[self.statistics_dtype].itemsize
+
+    def range_of(self, name: str) -> Range:
+        return self.ranges.get(name, DEFAULT_RANGE)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _check(self) -> None:
+        """The rules that hold in every format. Sizes are arithmetic here: nothing has been allocated."""
+        where = f"{self.source}: case {self.name!r}"
+        if not 1 <= len(self.shape) <= 8:
+            raise FileFormatError(f"{where}: x: expected 1 to 8 dimensions, got {len(self.shape)}")
+        if not self.normalized:
+            raise FileFormatError(f"{where}: normalized shape: expected at least 1 dimension, got ()")
+        for size in self.shape:
+            if not 0 <= size < 2**48:
+                raise FileFormatError(f"{where}: x: expected sizes from 0 to 2^48, got {size}")
+        for name, dtype in zip(
+            ("dtype", "gamma", "statistics", *OUTPUTS),
+            (self.dtype, self.gamma_dtype or self.dtype, self.statistics_dtype, *self.output_dtypes),
+            strict=True,
+        ):
+            if dtype not in DTYPES:
+                raise FileFormatError(f"{where}: {name}: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+        for name, values in self.ranges.items():
+            if values is not None and (len(values) < 2 or any(math.isnan(value) for value in values[:2])):
+                raise FileFormatError(f"{where}: range of {name}: expected (low, high, special…), got {values}")
+            if values is not None and values[0] > values[1]:
+                raise FileFormatError(f"{where}: range of {name}: expected low <= high, got {values[:2]}")
+        if not (math.isfinite(self.eps) and self.eps >= 0):
+            raise FileFormatError(f"{where}: eps: expected a number from 0, got {self.eps}")

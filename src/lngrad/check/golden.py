@@ -1,0 +1,112 @@
+"""Golden data: inputs and float64-true results of cases in files, in the layouts that device tests replay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lngrad.arrays import numpy_dtype
+from lngrad.check.against import case_folder
+from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.dumps import MANIFEST
+from lngrad.check.inputs import draw
+from lngrad.check.layout import DUMP_INPUTS, file_name
+from lngrad.check.mutants import true_grads
+from lngrad.check.tensors import write_tensor, write_together
+from lngrad.errors import FileFormatError
+
+__all__ = ["Format", "write_goldens"]
+
+Format = Literal["bin", "npy", "npz", "safetensors"]
+
+
+def write_goldens(
+    cases: Sequence[CheckCase], folder: Path, form: Format, seed: int, max_bytes: int, done: Callable[[], None]
+) -> int:
+    """Write a folder for each case and a manifest for all; appears whole or not at all. Returns the number of bytes.
+
+    Raises:
+        FileFormatError: The folder exists and is not empty, or a case is larger than max_bytes.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileFormatError(f"{folder}: exists and is not empty")
+    for case in cases:
+        if case.nbytes > max_bytes:
+            text = f"needs {case.nbytes} bytes, --max-bytes allows {max_bytes}"
+            raise FileFormatError(f"{case.source}: case {case.name!r}: too large: {text}")
+    partial = folder.with_name(folder.name + ".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        entries = []
+        used: set[str] = set()
+        for case in cases:
+            place = case_folder(case.name)
+            while place in used:
+                place += "_"
+            used.add(place)
+            entries.append(_write_case(case, partial, place, form, seed, max_bytes))
+            done()
+        (partial / MANIFEST).write_text(json.dumps({"lngrad": 1, "seed": seed, "cases": entries}, indent=1), "utf-8")
+        size = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return size
+
+
+def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int, max_bytes: int) -> dict[str, Any]:
+    given = draw(case, seed, 0, case.M, max_bytes)
+    one = given.inputs
+    statistic = one.rstd if case.third == "rstd" else given.variance
+    inputs = dict(zip(DUMP_INPUTS, (one.dy, one.x, statistic, one.mean, one.gamma), strict=True))
+    goldens = {}
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, golden, dtype, wanted in zip(
+            OUTPUTS, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True
+        ):
+            goldens[name] = golden.astype(numpy_dtype(dtype)) if wanted else None
+    (root / place).mkdir()
+    files = {
+        **_write(root, place, "input", inputs, form),
+        **{f"golden {name}": entry for name, entry in _write(root, place, "golden", goldens, form).items()},
+    }
+    return {
+        "name": case.name,
+        "given": case.third,
+        "eps": case.eps,
+        "normalized_shape": list(case.normalized),
+        "output_mask": list(case.output_mask),
+        "output_dtypes": list(case.output_dtypes),
+        "inputs": {name: entry for name, entry in files.items() if name in DUMP_INPUTS},
+        "goldens": {name[7:]: entry for name, entry in files.items() if name.startswith("golden ")},
+    }
+
+
+def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Format) -> dict[str, Any]:
+    """Write tensors of one kind; entries for the manifest, by name."""
+    entries = {}
+    present = {name: array for name, array in arrays.items() if array is not None}
+    if form in ("npz", "safetensors"):
+        path = f"{place}/{kind}s.{form}"
+        write_together(root / path, present)
+        paths = {name: f"{path}::{name}" for name in present}
+    else:
+        paths = {}
+        for index, (name, array) in enumerate(arrays.items()):
+            if array is None:
+                (root / place / file_name(kind, index, None, (), form)).touch()
+            else:
+                paths[name] = f"{place}/{file_name(kind, index, array.dtype.name, array.shape, form)}"
+                write_tensor(root / paths[name], array)
+    for name, array in present.items():
+        entries[name] = {"file": paths[name], "dtype": array.dtype.name, "shape": list(array.shape)}
+    return entries

@@ -1,0 +1,170 @@
+"""Inputs of a case by its ranges, from a seed or from files, some rows at a time.
+
+Values are uniform and come from PCG64's integers by one multiplication and one addition in float64: the same bits on every
+machine (NumPy's normal distribution calls the machine's logarithm). Rows are drawn in chunks, each with a generator of its
+own, so that a block of rows in the middle of a large case has the values that it has in the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lngrad import reference
+from lngrad.arrays import numpy_dtype
+from lngrad.check.case import INPUTS, CheckCase
+from lngrad.check.tensors import inside, read_tensor
+from lngrad.errors import FileFormatError
+from lngrad.testing import Inputs
+
+__all__ = ["Given", "block_rows", "draw"]
+
+CHUNK_ELEMENTS = 1 << 16
+FLOAT64_COPIES = 24  # that the reference, the scales and the comparison of a block hold at once, at most
+
+
+@dataclass(frozen=True)
+class Given:
+    """Arguments of a block of rows.
+
+    Attributes:
+        inputs: What an implementation that takes rstd is given.
+        exact: The same with rstd in float64 where the case gives a variance: what the truth is computed from.
+        variance: As given; from rstd where the case gives that; without the eps that `eps` says.
+        eps: What is added to the variance: 0 if it came from rstd.
+        start, stop: Which rows of the case these are.
+    """
+
+    inputs: Inputs
+    exact: Inputs
+    variance: Any
+    eps: float
+    start: int
+    stop: int
+
+
+def chunk_rows(N: int) -> int:
+    return max(1, CHUNK_ELEMENTS // max(N, 1))
+
+
+def block_rows(case: CheckCase, block_bytes: int) -> int:
+    """How many rows are computed at a time: whole chunks, at least one, or all of them where they fit."""
+    most = block_bytes // (8 * FLOAT64_COPIES * max(case.N, 1))
+    if most >= case.M:
+        return case.M
+    chunk = chunk_rows(case.N)
+    return max(chunk, most // chunk * chunk)
+
+
+def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> Given:
+    """The inputs of rows [start, stop); x has the shape (*lead, *normalized) if these are all, else (rows, *normalized).
+
+    Raises:
+        FileFormatError: A file that the case names is missing or does not fit.
+    """
+    whole = (start, stop) == (0, case.M)
+    lead = case.lead if whole else (stop - start,)
+    wide = "float64" if case.dtype == "float64" else "float32"
+    arrays: dict[str, Any] = {}
+    for name in INPUTS:
+        dtype = _dtype(case, name)
+        if dtype is None:
+            arrays[name] = None
+        elif name in case.files:
+            arrays[name] = _from_file(case, name, dtype, start, stop, max_bytes)
+        elif case.range_of(name) is None:
+            arrays[name] = None  # from x, below
+        else:
+            arrays[name] = _uniform(case, name, seed, start, stop).astype(numpy_dtype(dtype))
+    normalized = len(case.normalized)
+    x = arrays["x"].reshape(*lead, *case.normalized)
+    dy = arrays["dy"].reshape(x.shape)
+    gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.normalized)
+    rows = (*lead, *(1,) * normalized)
+    if arrays["mean"] is None or arrays["statistic"] is None:
+        _statistics_of(x, case, arrays)
+    mean, statistic = arrays["mean"].reshape(rows), arrays["statistic"].reshape(rows)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if case.third == "variance":
+            variance, eps = statistic, case.eps
+            exact = 1 / np.sqrt(variance.astype(np.float64) + eps)
+            rstd = exact.astype(numpy_dtype(wide))
+        else:
+            rstd = exact = statistic
+            variance, eps = (1 / statistic.astype(np.float64) ** 2).astype(numpy_dtype(wide)), 0.0
+    inputs = Inputs(dy, x, mean, rstd, gamma, None, normalized)
+    return Given(inputs, Inputs(dy, x, mean, exact, gamma, None, normalized), variance, eps, start, stop)
+
+
+def _dtype(case: CheckCase, name: str) -> str | None:
+    if name == "gamma":
+        return case.gamma_dtype
+    return case.statistics_dtype if name in ("mean", "statistic") else case.dtype
+
+
+def _statistics_of(x: Any, case: CheckCase, arrays: dict[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        forward = reference.layer_norm(x, normalized=len(case.normalized), eps=case.eps) if x.size else None
+        dtype = numpy_dtype(case.statistics_dtype)
+        rows = math.prod(x.shape[: x.ndim - len(case.normalized)])
+        mean = forward.mean if forward else np.zeros(rows)
+        rstd = forward.rstd if forward else np.ones(rows)
+        if arrays["mean"] is None:
+            arrays["mean"] = mean.astype(dtype)
+        if arrays["statistic"] is None:
+            wanted = rstd if case.third == "rstd" else np.maximum(1 / rstd**2 - case.eps, 0)
+            arrays["statistic"] = wanted.astype(dtype)
+
+
+def _uniform(case: CheckCase, name: str, seed: int, start: int, stop: int) -> Any:
+    """Rows [start, stop) of an input, or gamma, in float64 (rows, elements per row)."""
+    given = case.range_of(name)
+    assert given is not None  # the caller has asked
+    low, high, *special = given
+    per_row = case.N if name in ("dy", "x") else 1
+    total = case.M
+    if name == "gamma":
+        start, stop, per_row, total = 0, 1, case.N, 1
+    values = np.empty((stop - start, per_row))
+    if low == high:
+        values[...] = low
+    else:
+        chunk = chunk_rows(case.N) if name != "gamma" else 1
+        key = [seed, zlib.crc32(case.name.encode()), INPUTS.index(name)]
+        for first in range(start // chunk * chunk, stop, chunk):
+            rng = np.random.default_rng([*key, first // chunk])
+            drawn = rng.random((min(chunk, total - first), per_row)) * (high - low) + low
+            begin, end = max(first, start), min(first + chunk, stop)
+            values[begin - start : end - start] = drawn[begin - first : end - first]
+    size = total * per_row
+    for place, value in enumerate(special):
+        at = (place + 1) * size // (len(special) + 1) if size else 0
+        if start * per_row <= at < stop * per_row:
+            values.reshape(-1)[at - start * per_row] = value
+    return values
+
+
+def _from_file(case: CheckCase, name: str, dtype: str, start: int, stop: int, max_bytes: int) -> Any:
+    path, _, member = case.files[name].partition("::")
+    folder = Path(case.source.file)
+    full = inside(folder if folder.is_dir() else folder.parent, path)
+    per_row = case.N if name in ("dy", "x") else 1
+    shape = (1, case.N) if name == "gamma" else (case.M, per_row)
+    if member:
+        from lngrad.check.tensors import read_together
+
+        arrays = read_together(full, max_bytes)
+        if member not in arrays:
+            raise FileFormatError(f"{full}: expected an array {member!r}, got {', '.join(arrays)[:200]}")
+        array = arrays[member]
+        if array.dtype != numpy_dtype(dtype) or array.size != math.prod(shape):
+            raise FileFormatError(f"{full}: {member}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
+        array = array.reshape(shape)
+    else:
+        array = read_tensor(full, dtype, shape, max_bytes)
+    return np.asarray(array if name == "gamma" else array[start:stop])

@@ -1,0 +1,112 @@
+"""What is known of a case after it ran: plain values, so that they can be kept in a file and sent between processes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = ["CaseResult", "OutputResult", "RuleResult", "WorstElement"]
+
+Status = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """One rule of the standard: what was measured, and the most that is allowed."""
+
+    name: str
+    measured: float
+    limit: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class WorstElement:
+    """One of the worst elements: its index, row and column, and both values."""
+
+    index: tuple[int, ...]
+    row: int
+    column: int
+    golden: float
+    got: float
+    share: float
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output of a case.
+
+    Attributes:
+        name, dtype, shape: Of the output.
+        passed: Whether every rule holds.
+        rules: All rules of the standard.
+        off: Share of elements that use more than their tolerance.
+        worst_error, worst_ulp, worst_share: Largest error, as it is, in ULP, and in tolerances.
+        histogram: Number of elements by ULP; the edges are in sums.HISTOGRAM.
+        worst, map: Of failed outputs: the worst elements; the largest share in each cell over (row, column).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    passed: bool
+    rules: tuple[RuleResult, ...]
+    off: float
+    worst_error: float
+    worst_ulp: float
+    worst_share: float
+    histogram: tuple[int, ...]
+    worst: tuple[WorstElement, ...] = ()
+    map: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case.
+
+    Attributes:
+        name, source: Of the case.
+        status: skipped where the implementation does not do what the case asks, or the case is switched off.
+        reason: One line: the rule that failed, where and by how much; or why it was skipped or did not finish.
+        facts: Shape, dtypes and mask, for people.
+        standard: By which it was judged.
+        outputs: Empty unless it ran to the end.
+        mistake, sentence: The diagnosis of a failed case.
+        command: Reproduces it.
+        seconds: Of computing and judging.
+        key: Of everything that the result depends on: a resumed run takes a result only if its key is the same.
+    """
+
+    name: str
+    source: str
+    status: Status
+    reason: str
+    facts: str
+    standard: str
+    outputs: tuple[OutputResult, ...] = ()
+    mistake: str | None = None
+    sentence: str = ""
+    command: str = ""
+    seconds: float = 0.0
+    key: str = ""
+    others: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> CaseResult:
+        outputs = tuple(
+            OutputResult(
+                **{
+                    **one,
+                    "shape": tuple(one["shape"]),
+                    "rules": tuple(RuleResult(**rule) for rule in one["rules"]),
+                    "histogram": tuple(one["histogram"]),
+                    "worst": tuple(WorstElement(**{**worst, "index": tuple(worst["index"])}) for worst in one["worst"]),
+                    "map": tuple(tuple(row) for row in one["map"]),
+                }
+            )
+            for one in entry["outputs"]
+        )
+        return CaseResult(**{**entry, "outputs": outputs})

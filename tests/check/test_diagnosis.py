@@ -1,0 +1,148 @@
+"""Every known mistake, made on random cases, is named; a right result never is."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from lngrad.check.diagnosis import diagnose
+from lngrad.check.inputs import draw
+from lngrad.check.judge import Options, check_case
+from lngrad.check.mistakes import MISTAKES
+from lngrad.check.patterns import describe
+from lngrad.problem import Grads
+
+FROM_X = {"mean": None, "statistic": None}
+GIVEN = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)}
+# Where a mistake shows: eps beside a small variance, recomputing where the given statistics are others.
+WHERE = {
+    "eps added twice": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
+    "eps missing": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
+    "eps 1e-12 for 1e-5": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
+    "eps 1e-5 for 1e-12": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance", "eps": 1e-12},
+    "statistics recomputed": {"ranges": GIVEN},
+    "mean recomputed": {"ranges": GIVEN},
+    "extra term of the tile formula": {"ranges": GIVEN},
+    "uncentred variance": {"ranges": {**FROM_X, "x": (0.5, 2.5)}},
+    "variance by cancellation": {"ranges": {**FROM_X, "x": (1000.0, 1001.0)}},
+    "half-away rounding": {
+        "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,
+        "normalized": (400,), "standard": "binary",
+    },
+}  # fmt: skip
+# One result, two names: a variance of 1e-5 does not show whether 1e-12 is added to it.
+ALIKE = {"eps 1e-12 for 1e-5": "eps missing"}
+
+
+def family(name: str | None) -> str:
+    """Parts of 16 rows and of 32 leave the same rest of most numbers of rows."""
+    return re.sub(r" of \d+ ", " of K ", ALIKE.get(name or "", name or "none"))
+
+
+def shape(name: str, seed: int) -> dict[str, object]:
+    """A random shape that the mistake makes a difference to."""
+    rng = np.random.default_rng(seed)
+    lead = (int(rng.integers(3, 8)), int(rng.integers(9, 13)))
+    normalized = (int(rng.integers(2, 5)), int(rng.integers(5, 8)))
+    found = re.search(r"last (?:part|tile) of (\d+)", name)
+    if found and "rows" in name:
+        lead = (int(found[1]) + int(rng.integers(2, 7)),)
+    elif found:
+        lead, normalized = (int(rng.integers(3, 9)),), (int(found[1]) + int(rng.integers(2, 7)),)
+    return {"lead": lead, "normalized": normalized}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_named_on_nine_of_ten_random_cases(make_case, name):
+    named = []
+    for seed in range(10):
+        case = make_case(**({"name": f"{name} {seed}", "standard": "exact"} | shape(name, seed) | WHERE.get(name, {})))
+        result = check_case(case, Options(impl=f"mutant:{name}", seed=seed))
+        assert result.status == "failed", result
+        named.append(family(result.mistake))
+    assert named.count(family(name)) >= 9, named
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("standard", ["exact", "mixed", "stat", "close", "cosine", "binary"])
+def test_a_right_result_is_never_given_a_mistake(make_case, dtype, standard):
+    for seed in range(4):
+        case = make_case(dtype=dtype, gamma_dtype=dtype, output_dtypes=(dtype,) * 3,
+                         statistics_dtype="float64" if dtype == "float64" else "float32", standard=standard)  # fmt: skip
+        result = check_case(case, Options(seed=seed))
+        assert result.mistake is None
+        assert result.status == "passed" or result.sentence.startswith("no mistake: every element is right")
+
+
+def test_an_unknown_mistake_is_described(make_case):
+    case = make_case(lead=(40,), normalized=(96,))
+    given = draw(case, 0, 0, 40, 1 << 30)
+    from lngrad.check.mutants import true_grads
+
+    truth = true_grads(given.exact)
+    dx = truth.dx.copy()
+    dx[:, 64:] *= 1.3
+    got = Grads(*(one.astype(np.float32) for one in truth._replace(dx=dx)))
+    share = np.where(dx != truth.dx, 2.0, 0.0)
+    found = diagnose(case, given, got, {"dx": share})
+    assert found.mistake is None
+    assert "dx: wrong from column 64 to the end, the edge of a tile of 64: the last tile" in found.sentence
+
+
+def changed(change):
+    golden = np.random.default_rng(0).standard_normal((32, 48))
+    got = golden.copy()
+    change(got, golden)
+    off = ~(np.abs(got - golden) <= 1e-6)
+    return describe("dx", got, golden, np.where(off, 2.0, 0.0))
+
+
+def assign(where, value):
+    def change(got, golden):
+        got[where] = value
+
+    return change
+
+
+def scale(where, factor):
+    def change(got, golden):
+        got[where] *= factor
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (assign(np.s_[3, 5], np.nan), "dx: NaN in 1 of 32 rows, first at row 3, column 5"),
+        (assign(np.s_[3, 5], np.inf), "dx: infinity in 1 of 32 rows"),
+        (assign(np.s_[:], 0.0), "dx: all zeros: never written"),
+        (scale(np.s_[:], 2.0), "dx: 2 times what it should be, everywhere"),
+        (scale(np.s_[:], -1.0), "dx: the sign is turned"),
+        (scale(np.s_[5], 1.3), "dx: wrong in row 5 only"),
+        (scale(np.s_[16:], 1.3), "dx: wrong from row 16 to the end, the edge of a tile of 16: the last tile"),
+        (scale(np.s_[4:9], 1.3), "dx: wrong in rows 4 to 8 only"),
+        (scale(np.s_[1::4], 1.3), "dx: wrong in every 4th row, from 1 on"),
+        (scale(np.s_[:, 2::8], 1.3), "dx: wrong in every 8th column, from 2 on"),
+    ],
+)
+def test_patterns(change, text):
+    assert changed(change).startswith(text)
+
+
+def test_a_result_stored_in_16_bits_on_the_way_is_described():
+    import ml_dtypes
+
+    golden = np.random.default_rng(0).standard_normal((32, 48))
+    got = golden.astype(ml_dtypes.bfloat16).astype(np.float64)
+    text = describe("dx", got, golden, np.full(golden.shape, 2.0))
+    assert text == "dx: right to 8 bits: stored or rounded in bfloat16 on the way"
+
+
+@pytest.mark.parametrize(("impl", "status"), [("numba_cpu", "passed"), ("mutant:16-bit sums", "failed")])
+def test_a_result_much_worse_than_a_third_party_s_fails_the_dual_standard(make_case, impl, status):
+    case = make_case(lead=(200,), normalized=(40,), standard="dual")
+    result = check_case(case, Options(impl=impl, third="numpy_cpu", level="L0"))
+    assert result.status == status, result

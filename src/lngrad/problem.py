@@ -170,7 +170,10 @@ _MOST_PROBLEMS = 4096
 
 def _known(check: Any, key: Any, arrays: tuple[Any, ...], given: tuple[Any, ...]) -> Problem:
     """The problem of these facts; checked on first sight only, as all rules are about facts."""
-    problem = _problems.get((check, key))
+    try:
+        problem = _problems.get((check, key))
+    except TypeError:  # symbolic sizes of a call that is being traced have no hash
+        return check(arrays, key[1], given, *key[3:])  # type: ignore[no-any-return]
     if problem is None:
         problem = check(arrays, key[1], given, *key[3:])
         if len(_problems) >= _MOST_PROBLEMS:

@@ -79,7 +79,7 @@ def layer_norm_backward(
     return Grads(*(grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)))
 
 
-class LayerNorm(torch.nn.LayerNorm):
+class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # torch is Any to mypy here
     """torch.nn.LayerNorm whose forward and backward are lngrad's: the same constructor, state_dict and repr."""
 
     def forward(self, input: Any) -> Any:

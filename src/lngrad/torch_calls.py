@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from lngrad.backends.prepared import prepare
-from lngrad.errors import ShapeError
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Grads, Problem
 from lngrad.threads import get_num_threads
@@ -103,7 +102,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
         if converts or not (gamma is None or gamma.is_contiguous()) or not (beta is None or beta.is_contiguous()):
             gamma, beta = _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x))
         if run is None:
-            y, *outputs = (empty(output.shape, _DTYPES[output.dtype]) for output in problem.outputs())
+            y, *outputs = (empty(output.shape, _DTYPES[output.dtype]) for output in problem.outputs() if output)
             _run(problem, (x, gamma, beta, eps), (y, *outputs))
             mean, rstd = outputs
         else:
@@ -119,7 +118,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
         Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
         problem, _ = Problem.forward(x, _ready(gamma, accumulator), _ready(beta, accumulator), tuple(shape))
         run = prepare(_plan(problem)) if x.is_contiguous() else None
-        statistics = torch.empty(problem.outputs()[1].shape, dtype=accumulator) if run else None
+        statistics = torch.empty((*problem.lead, *(1,) * len(shape)), dtype=accumulator) if run else None
         converts = any(parameter is not None and parameter.dtype is not accumulator for parameter in (gamma, beta))
         call = problem, run, converts, None if dtype is accumulator else dtype, statistics
         return _remember(calls, key, call)
@@ -151,9 +150,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
         )  # fmt: skip
         call = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
         problem, run, converts, parameter, (wants_dx, wants_dgamma, wants_dbeta) = call
-        if converts or not (
-            mean.is_contiguous() and rstd.is_contiguous() and (gamma is None or gamma.is_contiguous())
-        ):
+        if converts or not (mean.is_contiguous() and rstd.is_contiguous() and (gamma is None or gamma.is_contiguous())):
             mean, rstd, gamma = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
         dgamma = _like(parameter) if wants_dgamma else None
         dbeta = _like(parameter) if wants_dbeta else None
@@ -163,24 +160,20 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
         else:
             dx = _like(x) if wants_dx else None
             run(
-                dy.data_ptr(), x.data_ptr(), dx.data_ptr() if wants_dx else 0, mean.data_ptr(), rstd.data_ptr(),
+                dy.data_ptr(), x.data_ptr(), 0 if dx is None else dx.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
                 0 if gamma is None else gamma.data_ptr(),
-                dgamma.data_ptr() if wants_dgamma else 0, dbeta.data_ptr() if wants_dbeta else 0,
+                0 if dgamma is None else dgamma.data_ptr(), 0 if dbeta is None else dbeta.data_ptr(),
             )  # fmt: skip
         return dx, dgamma, dbeta
 
-    def new(
-        key: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any
-    ) -> Any:
+    def new(key: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
         parameter = torch.empty(tuple(shape), dtype=check(x, mean, rstd, gamma, beta, mask))
         Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
-        ready = [_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma)]
-        out = Grads(None, parameter, parameter)
-        problem, _ = Problem.backward(dy, x, *ready, tuple(shape), mask, out)
+        mean_ready, rstd_ready, gamma_ready = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+        out = Grads(None, parameter, torch.empty_like(parameter))
+        problem, _ = Problem.backward(dy, x, mean_ready, rstd_ready, gamma_ready, tuple(shape), mask, out)
         run = prepare(_plan(problem)) if x.is_contiguous() else None
-        converts = any(
-            tensor is not None and tensor.dtype is not _accumulator(x) for tensor in (mean, rstd, gamma)
-        )
+        converts = any(tensor is not None and tensor.dtype is not _accumulator(x) for tensor in (mean, rstd, gamma))
         return _remember(calls, key, (problem, run, converts, parameter, tuple(mask)))
 
     return backward

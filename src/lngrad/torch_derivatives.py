@@ -149,7 +149,7 @@ def _forward_tangents(ctx: Any, of_x: Any, _: Any, of_gamma: Any, of_beta: Any, 
     return of_y.to(x.dtype), of_mean, -at.rstd * at.rstd * mean_xhat
 
 
-class _Forward(torch.autograd.Function):
+class _Forward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
     generate_vmap_rule = True
 
     @staticmethod
@@ -166,7 +166,7 @@ class _Forward(torch.autograd.Function):
     jvp = staticmethod(_forward_tangents)
 
 
-class _Backward(torch.autograd.Function):
+class _Backward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
     generate_vmap_rule = True
 
     @staticmethod

@@ -50,9 +50,7 @@ def _forward_elsewhere(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) ->
 
 
 def _backward_elsewhere(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
-    grads = lngrad.layer_norm_backward(
-        dy, x, mean, rstd, gamma, normalized_shape=tuple(shape), output_mask=tuple(mask)
-    )
+    grads = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=tuple(shape), output_mask=tuple(mask))
     return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
 
 
@@ -110,9 +108,7 @@ def _batch_backward(
     in_dims = (*in_dims[:2], None, *in_dims[3:6], None)
     rows = (in_dims[0], in_dims[1], in_dims[3], in_dims[4])
     if mask[1] or mask[2] or in_dims[5] is not None or any(dim is None for dim in rows):
-        return _one_by_one(
-            torch.ops.lngrad.layer_norm_backward, info, in_dims, (dy, x, shape, mean, rstd, gamma, mask)
-        )
+        return _one_by_one(torch.ops.lngrad.layer_norm_backward, info, in_dims, (dy, x, shape, mean, rstd, gamma, mask))
     dy, x, mean, rstd = (t.movedim(dim, 0) for t, dim in zip((dy, x, mean, rstd), rows, strict=True))
     dx, _, _ = torch.ops.lngrad.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
     return (dx, x.new_empty(0), x.new_empty(0)), (0, None, None)

@@ -124,6 +124,10 @@ CALLS = {
     "channels last": lambda: forward(last, [5], None, None, 1e-5),
     "channels last, three dimensions": lambda: forward(last, [3, 4, 5], None, None, 1e-5),
     "transposed": lambda: forward(x.t(), [4], None, None, 1e-5),
+    "odd stride of a single element": lambda: forward(x.as_strided((4, 1, 8), (8, 3, 1)), [8], w, w, 1e-5),
+    "backward, odd stride of a single element": lambda: backward(
+        x.as_strided((4, 1, 8), (8, 3, 1)), x.as_strided((4, 1, 8), (8, 3, 1)), [8], some(4), some(4), w, w, ALL
+    ),
     "expanded": lambda: forward(x[:1].expand(6, 8), [8], w, w, 1e-5),
     "strided weight": lambda: forward(x, [8], some(16)[::2], w, 1e-5),
     "all normalized": lambda: forward(x, [4, 8], None, None, 1e-5),

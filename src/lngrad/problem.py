@@ -172,7 +172,7 @@ def _known(check: Any, key: Any, arrays: tuple[Any, ...], given: tuple[Any, ...]
     """The problem of these facts; checked on first sight only, as all rules are about facts."""
     try:
         problem = _problems.get((check, key))
-    except TypeError:  # symbolic sizes of a call that is being traced have no hash
+    except TypeError:  # sizes of a traced tensor are symbols, which can't be hashed and hold for one trace only
         return check(arrays, key[1], given, *key[3:])  # type: ignore[no-any-return]
     if problem is None:
         problem = check(arrays, key[1], given, *key[3:])
@@ -312,5 +312,5 @@ def _check_out(name: str, facts: Facts, output: Output, x: Facts, *, full: bool,
     if not full and not free:
         _check_dtype(name, facts.dtype, x)
     for size, stride in zip(facts.shape, facts.strides, strict=True):
-        if stride == 0 and size > 1:
+        if stride == 0 and size > 1 and 0 not in facts.shape:  # NumPy may give an empty array any strides
             raise ShapeError(f"{name}: expected a place of its own for every element, got strides {facts.strides}")

@@ -23,6 +23,7 @@ __all__ = [
     "check_grads",
     "check_same_bits",
     "error_ratio",
+    "error_shares",
     "make_inputs",
     "round_to",
 ]
@@ -196,6 +197,17 @@ def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bo
     return _check(Grads._fields, got, expected, _scales(inputs), output_mask, _accumulator(inputs))
 
 
+def error_shares(got: Grads, inputs: Inputs) -> Grads:
+    """Element by element, which share of its tolerance the error of a gradient uses up. check_grads bounds them by 1.
+
+    Args:
+        got: NumPy arrays or CPU tensors, all three.
+        inputs: What they were computed from.
+    """
+    compared = zip(got, _true(inputs), _scales(inputs), strict=True)
+    return Grads(*(_share(as_numpy(result), truth, scale, _accumulator(inputs)) for result, truth, scale in compared))
+
+
 def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
     """Compare a forward with the float64 reference of the same x, gamma and beta; see check_grads."""
     expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized, eps=eps)
@@ -233,8 +245,7 @@ def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, b
             raise GradientError(f"{name}: expected one of {', '.join(TOLERANCES)}, got {result.dtype}")
         if result.size == 0:
             continue
-        dtype = max(result.dtype.name, accumulator, key=_UNIT.__getitem__)
-        share = error_ratio(result, truth, scale, dtype) / TOLERANCES[dtype]
+        share = _share(result, truth, scale, accumulator)
         at = np.unravel_index(int(np.argmax(share)), share.shape)
         worst = max(worst, float(share[at]))
         if share[at] > 1:
@@ -244,6 +255,11 @@ def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, b
                 f"{share[at]:.3g} tolerances: expected {truth[at]:.9g}, got {float(result[at]):.9g} in {result.dtype}"
             )
     return worst
+
+
+def _share(result: Any, truth: Any, scale: Any, accumulator: str) -> Any:
+    dtype = max(result.dtype.name, accumulator, key=_UNIT.__getitem__)
+    return error_ratio(result, truth, scale, dtype) / TOLERANCES[dtype]
 
 
 def check_same_bits(got: Any, expected: Any) -> None:

@@ -7,6 +7,7 @@ import lngrad
 from lngrad import reference
 from lngrad.api import execute
 from lngrad.ascend import soc
+from lngrad.ascend.graph import LayerNormGrad
 from lngrad.backends import ascend_sim
 from lngrad.errors import BackendUnavailable
 from lngrad.plan import backends, make_plan
@@ -145,3 +146,39 @@ def test_it_is_never_chosen_by_default():
     problem, _ = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, inputs.normalized_shape)
     assert make_plan(problem).backend != "ascend_sim"
     assert backends()["ascend_sim"] == "available"
+
+
+@pytest.mark.parametrize("name", SOCS)
+@pytest.mark.parametrize("case", [Case((9,), (16,)), Case((70,), (48,)), Case((33,), (200,))], ids=str)
+def test_the_tile_level_equals_the_graph_op_where_the_mean_is_the_rows_own(case, name):
+    """Two surfaces, one truth: both within the tolerance table of the same inputs."""
+    inputs = make_inputs(case, "float32")
+    variance = (1 / inputs.rstd.astype(np.float64) ** 2).astype(np.float32)
+    pd_x, pd_gamma, pd_beta = LayerNormGrad(inputs.dy, inputs.x, variance, inputs.mean, inputs.gamma, epsilon=0.0)
+    check_grads(lngrad.Grads(pd_x, pd_gamma, pd_beta), inputs)
+    with soc.use(name):
+        check_grads(backward(inputs), inputs)
+
+
+def test_with_another_mean_the_two_surfaces_differ_by_the_extra_term():
+    inputs = make_inputs(Case((6,), (48,)), "float32")
+    mean = (inputs.mean + np.float32(0.25)).astype(np.float32)
+    variance = (1 / inputs.rstd.astype(np.float64) ** 2).astype(np.float32)
+    graph = LayerNormGrad(inputs.dy, inputs.x, variance, mean, inputs.gamma, epsilon=0.0)[0]
+    tile = lngrad.layer_norm_backward(inputs.dy, inputs.x, mean, inputs.rstd, inputs.gamma, backend="ascend_sim").dx
+    rstd, centred = inputs.rstd.astype(float), inputs.x.astype(float) - mean
+    x1 = inputs.dy.astype(float) * inputs.gamma
+    term = np.sum(-0.5 * x1 * centred * rstd**3, -1, keepdims=True) / 48 * np.sum(-2 * centred, -1, keepdims=True) / 48
+    assert np.max(np.abs(term)) > 1e-3
+    assert np.max(np.abs((tile.astype(float) - graph) - term)) < 1e-5
+
+
+def test_reports_attribute_instructions_to_the_tile_apis():
+    inputs = make_inputs(Case((70,), (48,)), "float32")
+    plan, arrays = plan_of(inputs)
+    outputs = tuple(np.empty(spec.shape, np.float32) for spec in plan.problem.outputs())
+    report = ascend_sim.simulate(plan, arrays, outputs)[0]
+    for block in report.blocks:
+        assert set(block.api_instructions) == set(block.tile_apis) == {"LayerNormGrad", "LayerNormGradBeta"}
+        assert 0 < sum(block.api_instructions.values()) <= sum(block.instructions.values())
+    assert "LayerNormGrad: 1, " in report.table()

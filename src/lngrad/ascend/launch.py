@@ -47,6 +47,7 @@ class BlockReport:
         bytes_out: to global memory.
         tile_apis: calls by name.
         instructions: vector and copy instructions by name, those inside the tile APIs included.
+        api_instructions: how many of these each tile API issued.
     """
 
     block: int
@@ -55,6 +56,7 @@ class BlockReport:
     bytes_out: int
     tile_apis: dict[str, int]
     instructions: dict[str, int]
+    api_instructions: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,19 @@ class LaunchReport:
 
     def table(self) -> str:
         """Return the report as a table of text, one line a block."""
-        head = ("block", "peak UB bytes", "of UB", "bytes in", "bytes out", "instructions", "tile APIs")
+        head = (
+            "block",
+            "peak UB bytes",
+            "of UB",
+            "bytes in",
+            "bytes out",
+            "instructions",
+            "tile APIs: calls, instructions",
+        )
         lines = [head]
         for block in self.blocks:
-            apis = ", ".join(f"{name} {count}" for name, count in sorted(block.tile_apis.items())) or "-"
+            calls = sorted(block.tile_apis.items())
+            apis = "; ".join(f"{name}: {count}, {block.api_instructions[name]:,}" for name, count in calls) or "-"
             lines.append(
                 (
                     str(block.block),
@@ -152,6 +163,7 @@ def launch(
                 tally.bytes_out,
                 dict(tally.tile_apis),
                 dict(tally.instructions.most_common()),
+                dict(tally.api_instructions),
             )
         )
     _check_global_writes(writes)

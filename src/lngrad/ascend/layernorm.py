@@ -108,11 +108,11 @@ def LayerNorm(
     )
     checks.tile_api("LayerNorm", output.ub.soc)
     checks.element_type("LayerNorm", output, isReuseSource)
-    if isinstance(tiling, LayerNormTiling):
-        _variance_form(t, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
-    else:
-        _rstd_form(t, epsilon, tiling, para, sharedTmpBuffer, config or LayerNormConfig())
-    output.ub.tally.tile_apis["LayerNorm"] += 1
+    with output.ub.tally.within("LayerNorm"):
+        if isinstance(tiling, LayerNormTiling):
+            _variance_form(t, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
+        else:
+            _rstd_form(t, epsilon, tiling, para, sharedTmpBuffer, config or LayerNormConfig())
 
 
 def _variance_form(

@@ -138,8 +138,8 @@ def LayerNormGrad(
     run = grad_3510 if outputPdX.ub.soc.regbase else grad_common
     if separate is not None:
         run(separate, eps, tiling, isReuseSource, exact_padding)
-    outputPdX.ub.tally.tile_apis[api] += 1
-    run(t, eps, tiling, isReuseSource, exact_padding)
+    with outputPdX.ub.tally.within(api):
+        run(t, eps, tiling, isReuseSource, exact_padding)
     checks.warn_where_different(api, t, separate, outputs)
     if isReuseSource:
         count = H if outputPdX.ub.soc.regbase else matrix
@@ -224,8 +224,8 @@ def LayerNormGradBeta(
     separate = checks.apart(t, {field: count for field, (_, count) in outputs.items()})
     if separate is not None:
         _beta(separate, tiling, isReuseSource, exact_padding)
-    outputPdGamma.ub.tally.tile_apis[api] += 1
-    _beta(t, tiling, isReuseSource, exact_padding)
+    with outputPdGamma.ub.tally.within(api):
+        _beta(t, tiling, isReuseSource, exact_padding)
     checks.warn_where_different(api, t, separate, outputs)
     if isReuseSource and not soc.regbase:
         for name, tensor, why in (

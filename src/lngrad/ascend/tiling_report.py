@@ -13,7 +13,7 @@ from lngrad.ascend.tiling_sweep import SweepRow
 
 __all__ = ["render", "render_sweep"]
 
-BAR_CELLS = 48
+BAR_CELLS = 32
 COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}
 
 

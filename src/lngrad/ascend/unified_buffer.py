@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,12 +73,21 @@ class Allocation:
 
 @dataclass
 class Tally:
-    """What one block did: bytes moved, instructions and tile APIs called, by name."""
+    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
 
     bytes_in: int = 0
     bytes_out: int = 0
     instructions: Counter[str] = field(default_factory=Counter)
     tile_apis: Counter[str] = field(default_factory=Counter)
+    api_instructions: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def within(self, api: str) -> Iterator[None]:
+        """Count one call of a tile API, and what is issued meanwhile as its instructions."""
+        before = self.instructions.total()
+        yield
+        self.tile_apis[api] += 1
+        self.api_instructions[api] += self.instructions.total() - before
 
 
 class UnifiedBuffer:

@@ -25,6 +25,12 @@ class Timing:
     median: float
     p90: float
 
+    @staticmethod
+    def of(times: list[float]) -> Timing:
+        times = sorted(times)
+        late = times[min(len(times) - 1, int(0.9 * len(times)))]
+        return Timing(len(times), times[0], statistics.median(times), late)
+
 
 def interleave(calls: dict[str, Callable[[], object]], rounds: int, turn: float = TURN) -> dict[str, Timing]:
     """Time several calls in turns, round after round.
@@ -42,7 +48,7 @@ def interleave(calls: dict[str, Callable[[], object]], rounds: int, turn: float 
             for _ in range(count):
                 call()
             samples[name].append((time.perf_counter() - start) / count)
-    return {name: _timing(sorted(times)) for name, times in samples.items()}
+    return {name: Timing.of(times) for name, times in samples.items()}
 
 
 def _repeats(call: Callable[[], object], turn: float) -> int:
@@ -50,10 +56,6 @@ def _repeats(call: Callable[[], object], turn: float) -> int:
     start = time.perf_counter()
     call()
     return max(1, int(turn / (time.perf_counter() - start + 1e-7)))
-
-
-def _timing(times: list[float]) -> Timing:
-    return Timing(len(times), times[0], statistics.median(times), times[min(len(times) - 1, int(0.9 * len(times)))])
 
 
 def keep_memory() -> None:

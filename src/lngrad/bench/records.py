@@ -15,34 +15,20 @@ import numpy as np
 import lngrad
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Timing
+from lngrad.machine import caches, processor
 
 __all__ = ["append", "machine", "read", "record"]
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, last-level cache and system: what a timing can be compared within."""
+    """Processor, threads, last-level cache and system: what a timing can be compared within."""
+    found = caches()
     return {
-        "cpu": _cpu_name(),
+        "cpu": processor(),
         "cores": lngrad.get_num_threads(),
-        "cache": _last_level_cache(),
+        "cache": found[-1] if found else "unknown",
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    facts = dict(line.split(":", 1) for line in lines if ":" in line)
-    stripped = {key.strip(): value.strip() for key, value in facts.items()}
-    name = stripped.get("model name", "unknown")
-    return f"{name} (family {stripped.get('cpu family', '?')}, model {stripped.get('model', '?')})"
-
-
-def _last_level_cache() -> str:
-    sizes = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
-    return sizes[-1].read_text().strip() if sizes else "unknown"
 
 
 def _commit() -> str:

@@ -12,6 +12,7 @@ import lngrad
 from lngrad.api import execute
 from lngrad.arrays import Output, empty
 from lngrad.bench.cases import CALL_SHAPES, DTYPES, QUICK, SHAPES, Job
+from lngrad.bench.first_call import first_calls
 from lngrad.bench.measure import Timing, interleave, keep_memory
 from lngrad.bench.peers import Arrays, PeerMissing, peer_call, peer_versions, why_not
 from lngrad.bench.records import record
@@ -24,8 +25,8 @@ __all__ = ["SCOPES", "Settings", "jobs", "run"]
 
 # call: the public function in the default environment, as a user meets it, outputs of 64 MB and more.
 # kernel: plan ready, outputs and workspace given; freed memory is kept, for every peer alike. forward: likewise.
-# overhead: the public function on 64×64, where arithmetic is nothing.
-SCOPES = ("call", "kernel", "forward", "overhead")
+# overhead: the public function on 64×64, where arithmetic is nothing. first_call: a fresh process, cold and warm cache.
+SCOPES = ("call", "kernel", "forward", "overhead", "first_call")
 CHECKED_ROWS = 256  # of a job's rows the first are compared with the reference; all of its column sums cost too much
 
 
@@ -46,6 +47,8 @@ def jobs(settings: Settings, scope: str) -> list[Job]:
     op = "forward" if scope == "forward" else "backward"
     if scope == "overhead":
         return [Job(64, 64, "float32")]
+    if scope == "first_call":
+        return [Job(70, 300, dtype) for dtype in settings.dtypes]
     if scope == "call":
         shapes = settings.shapes or (CALL_SHAPES[:1] if settings.quick else CALL_SHAPES)
         chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
@@ -66,6 +69,10 @@ def run(settings: Settings, said: Callable[[str], None]) -> Iterator[dict[str, A
         if scope != "call":
             keep_memory()
         for job in jobs(settings, scope):
+            if scope == "first_call":
+                timings = first_calls(job.dtype, 1 if settings.quick else 3)
+                yield record(scope, job, timings, None, 0, versions)
+                continue
             arrays = make_arrays(job)
             calls: dict[str, Callable[[], object]] = {"lngrad": ours(scope, job, arrays)}
             for name in peers:

@@ -77,7 +77,8 @@ def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, 
     """
     for i in range(rows):
         row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row, None, None, None, gamma, sums, N, N, streaming)
+        dy_next, x_next = dy + (i + 1) * dy_stride, x + (i + 1) * x_stride
+        sweep(tag, acc, row, None, None, None, dy_next, x_next, gamma, sums, N, N, streaming)
 
 
 @plain
@@ -89,10 +90,10 @@ def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride,
         row1 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i + 1, dy_stride, x_stride, dx_stride)
         row2 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i + 2, dy_stride, x_stride, dx_stride)
         row3 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i + 3, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row0, row1, row2, row3, gamma, sums, N, N, streaming)
+        sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, N, N, streaming)
     for i in range(whole, rows):
         row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row, None, None, None, gamma, sums, N, N, streaming)
+        sweep(tag, acc, row, None, None, None, None, None, gamma, sums, N, N, streaming)
 
 
 @plain
@@ -301,7 +302,21 @@ def backward_columns(tag, acc, with_sums, arguments, task, thread):
         m, r = splat(load_scalar(acc, b.mean, i)), splat(load_scalar(acc, b.rstd, i))
         mean_dxhat, mean_dxhat_xhat = splat(sum_dxhat / scalar(acc, b.N)), splat(sum_dxhat_xhat / scalar(acc, b.N))
         row = dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
-        sweep(tag, acc, row, None, None, None, b.gamma + at_acc, given(with_sums, slot + at_acc), b.N, n, b.how)
+        sweep(
+            tag,
+            acc,
+            row,
+            None,
+            None,
+            None,
+            None,
+            None,
+            b.gamma + at_acc,
+            given(with_sums, slot + at_acc),
+            b.N,
+            n,
+            b.how,
+        )
     if with_sums is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
         merge_after(acc, b.slots, slot_bytes, at_dbeta, k, b.stop_row == b.M, n)

@@ -115,7 +115,7 @@ def _forward_rows(tag, acc):
     return forward_rows_task
 
 
-_FACTORIES = {
+TASK_FUNCTIONS = {
     "rows": _rows,
     "rows_dx": _rows_dx,
     "rows_sums": _rows_sums,
@@ -133,7 +133,7 @@ _FACTORIES = {
 @cache
 def _compiled(name, dtype, accumulator):
     with _compiling:
-        return _FACTORIES[name](TAGS[dtype], TAGS[accumulator])
+        return TASK_FUNCTIONS[name](TAGS[dtype], TAGS[accumulator])
 
 
 def task_function(name: str, dtype: str, accumulator: str) -> int:

@@ -17,6 +17,7 @@ from lngrad.kernels.simd import (
     load,
     load_scalar,
     only,
+    prefetch,
     scalar,
     scatter_rows,
     size_of,
@@ -28,7 +29,7 @@ from lngrad.kernels.simd import (
     zeros,
 )
 from lngrad.kernels.strided import pack, unpack
-from lngrad.kernels.sweeps import SEGMENT, inlined, plain, segment_columns, segment_count
+from lngrad.kernels.sweeps import LINE_BYTES, SEGMENT, inlined, plain, segment_columns, segment_count
 
 EPS = 16  # place of eps among the arguments, a float64 behind the integers
 EPS_TAG = TAGS["float64"]
@@ -98,8 +99,8 @@ def statistics(acc, N, centre, deviations, squares, eps):
 
 
 @plain
-def forward_row(tag, acc, x, y, mean, rstd, gamma, beta, N, eps, streaming):
-    """One row of N >= 8 columns; mean and rstd are addresses."""
+def forward_row(tag, acc, x, x_next, y, mean, rstd, gamma, beta, N, eps, streaming):
+    """One row of N >= 8 columns; mean and rstd are addresses, x_next is where the next row lies: see sweeps.sweep."""
     centre = row_sum(tag, acc, x, N) / scalar(acc, N)
     deviations, squares = centred_sums(tag, acc, x, N, splat(centre))
     row_mean, row_rstd = statistics(acc, N, centre, deviations, squares, eps)
@@ -110,6 +111,8 @@ def forward_row(tag, acc, x, y, mean, rstd, gamma, beta, N, eps, streaming):
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
     for j in range(0, N - tail, LANES):
+        if j % (LINE_BYTES // size_of(tag)) == 0:
+            prefetch(tag, x_next, j)
         result = fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j))
         if streaming:
             stream(tag, y, j, result)
@@ -170,7 +173,7 @@ def forward_rows(tag, acc, arguments, task, thread):
             for i in range(rows):
                 at = i * size_of(acc)
                 forward_row(
-                    tag, acc, x + i * x_stride, y + i * y_stride, mean + at, rstd + at,
+                    tag, acc, x + i * x_stride, x + (i + 1) * x_stride, y + i * y_stride, mean + at, rstd + at,
                     f.gamma, f.beta, f.N, eps, f.streaming,
                 )  # fmt: skip
         if f.y_table != 0:

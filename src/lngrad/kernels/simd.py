@@ -70,12 +70,12 @@ def _narrow(builder, value, kind):
         return builder.fptrunc(value, _like(value.type, _HALF))
     if kind == types.uint16:
         bits = builder.bitcast(value, _like(value.type, _I32))
-        upper = builder.lshr(bits, _constant_like(bits.type, 16))
-        half_up = builder.add(builder.and_(upper, _constant_like(bits.type, 1)), _constant_like(bits.type, 0x7FFF))
-        rounded = builder.lshr(builder.add(bits, half_up), _constant_like(bits.type, 16))
-        quiet = builder.or_(upper, _constant_like(bits.type, 0x40))  # rounding could turn a NaN into infinity
-        is_nan = builder.fcmp_unordered("uno", value, value)
-        return builder.trunc(builder.select(is_nan, quiet, rounded), _like(value.type, _I16))
+        odd = builder.and_(builder.lshr(bits, _constant_like(bits.type, 16)), _constant_like(bits.type, 1))
+        rounded = builder.add(bits, builder.add(odd, _constant_like(bits.type, 0x7FFF)))
+        # The carry could turn a NaN into a zero; all ones is a NaN whatever it was.
+        is_nan = builder.sext(builder.fcmp_unordered("uno", value, value), bits.type)
+        upper = builder.lshr(builder.or_(rounded, is_nan), _constant_like(bits.type, 16))
+        return builder.trunc(upper, _like(value.type, _I16))
     return value
 
 
@@ -137,6 +137,23 @@ def store(typingctx, tag, address, index, lanes):
 def stream(typingctx, tag, address, index, lanes):
     """Like store, past the caches. The caller has aligned the element at index to 8 elements (at most 32 bytes)."""
     return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: min(kind.bitwidth, 32), True)
+
+
+@intrinsic
+def prefetch(typingctx, tag, address, index):
+    """Ask for the cache line of an element into the second-level cache; an address that is no memory is no fault."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.bitcast(
+            _pointer(builder, args[1], args[2], _STORED[signature.args[0]]), ir.IntType(8).as_pointer()
+        )
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, second_level, data = (ir.Constant(_I32, value) for value in (0, 2, 1))
+        builder.call(function, [pointer, read, second_level, data])
+        return context.get_dummy_value()
+
+    return types.void(tag, types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -10,7 +10,7 @@ from lngrad.kernels.pool import word
 from lngrad.kernels.simd import load_raw, store_raw
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def pack(tag, base, table, M, first, rows, N, packed):
     """Copy rows first … first+rows-1 of N columns to packed, row-major."""
     if rows_are_closer(table, M, first, rows, N):
@@ -25,7 +25,7 @@ def pack(tag, base, table, M, first, rows, N, packed):
                 store_raw(tag, packed, i * N + j, load_raw(tag, row + word(table, M + j), 0))
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def unpack(tag, packed, base, table, M, first, rows, N):
     """The reverse of pack."""
     if rows_are_closer(table, M, first, rows, N):
@@ -40,7 +40,7 @@ def unpack(tag, packed, base, table, M, first, rows, N):
                 store_raw(tag, row + word(table, M + j), 0, load_raw(tag, packed, i * N + j))
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def rows_are_closer(table, M, first, rows, N):
     if rows < 2 or N < 2:
         return False

@@ -1,0 +1,124 @@
+"""The gradients of a trained network's own activations, against float64, and against torch where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+import lngrad
+from lngrad.arrays import as_numpy, numpy_dtype
+from lngrad.demo.digits import LayerNorm, Training, loss_and_gradient
+from lngrad.problem import Grads
+from lngrad.testing import Inputs, error_shares
+
+__all__ = ["DTYPES", "Check", "Side", "check_dtype", "layer_inputs"]
+
+DTYPES = ("float32", "bfloat16", "float16")
+ROUNDS, CALLS = 5, 20  # of timing: the libraries take turns, some calls at a time
+PAUSE_S = 0.005  # between turns: both keep their threads waiting for a while, at the other's cost
+
+
+@dataclass
+class Side:
+    """One library's gradients: the error of every element in units of the tolerance, and a call's best time."""
+
+    errors: np.ndarray[Any, np.dtype[np.float64]]
+    time_us: float
+
+    @property
+    def worst(self) -> float:
+        """The largest error; above 1 it is out of tolerance."""
+        return float(self.errors.max())
+
+
+@dataclass
+class Check:
+    """What was found for one dtype, over all LayerNorm layers. torch is None where it is not installed."""
+
+    dtype: str
+    lngrad: Side
+    torch: Side | None
+
+    @property
+    def passed(self) -> bool:
+        return self.lngrad.worst <= 1
+
+
+def layer_inputs(training: Training) -> list[tuple[Any, Any, Any, Any]]:
+    """(dy, x, gamma, beta) of every LayerNorm layer, over all training images at once.
+
+    dy is scaled by a power of two so that its largest element lies between 0.5 and 1, which is the usual care that
+    float16 takes: the loss of a trained network hardly has a gradient left.
+    """
+    network, data = training.network, training.data
+    _, gradient = loss_and_gradient(network.forward(data.train_images), data.train_labels)
+    network.backward(gradient)
+    inputs = []
+    for layer in network.layers:
+        if isinstance(layer, LayerNorm):
+            scale = 2.0 ** -np.frexp(np.abs(layer.dy).max())[1]
+            gamma, beta = layer.parameters
+            inputs.append((layer.dy * np.float32(scale), layer.x, gamma, beta))
+    return inputs
+
+
+def check_dtype(dtype: str, layers: list[tuple[Any, Any, Any, Any]]) -> Check:
+    """Round every layer's inputs to a dtype, compute, compare and time."""
+    rounded = [tuple(array.astype(numpy_dtype(dtype)) for array in layer) for layer in layers]
+    sides = {"lngrad": [_lngrad_call(*layer) for layer in rounded]}
+    if find_spec("torch") is not None:
+        sides["torch"] = [_torch_call(*layer) for layer in rounded]
+    errors = {name: np.concatenate([_errors(*call) for call in calls]) for name, calls in sides.items()}
+    times = _times({name: [call for call, _ in calls] for name, calls in sides.items()})
+    found = {name: Side(errors[name], times[name]) for name in sides}
+    return Check(dtype, found["lngrad"], found.get("torch"))
+
+
+Call = tuple[Callable[[], Grads], Inputs]  # a backward, and what its result is judged by
+
+
+def _lngrad_call(dy: Any, x: Any, gamma: Any, beta: Any) -> Call:
+    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    return lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma), Inputs(dy, x, mean, rstd, gamma, beta, 1)
+
+
+def _torch_call(dy: Any, x: Any, gamma: Any, beta: Any) -> Call:
+    """torch's backward after torch's forward. It is judged by the mean and rstd that its forward gave it."""
+    import torch
+
+    def tensor(array: Any) -> Any:
+        if array.dtype == numpy_dtype("bfloat16"):
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    tensors, shape = [tensor(array) for array in (dy, x, gamma, beta)], list(gamma.shape)
+    _, mean, rstd = torch.native_layer_norm(tensors[1], shape, tensors[2], tensors[3], 1e-5)
+    inputs = Inputs(dy, x, as_numpy(mean), as_numpy(rstd), gamma, beta, 1)
+
+    def call() -> Grads:
+        arguments = (tensors[0], tensors[1], shape, mean, rstd, tensors[2], tensors[3], [True, True, True])
+        return Grads(*torch.ops.aten.native_layer_norm_backward(*arguments))
+
+    return call, inputs
+
+
+def _errors(call: Callable[[], Grads], inputs: Inputs) -> Any:
+    return np.concatenate([share.ravel() for share in error_shares(call(), inputs)])
+
+
+def _times(sides: dict[str, list[Callable[[], Grads]]]) -> dict[str, float]:
+    """The best time of a call in µs, by side: on a busy machine the best is less of an accident than the median."""
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(ROUNDS):
+        for name, calls in sides.items():
+            sleep(PAUSE_S)
+            for call in calls * CALLS:
+                start = perf_counter()
+                call()
+                best[name] = min(best[name], 1e6 * (perf_counter() - start))
+    return best

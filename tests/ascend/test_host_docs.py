@@ -1,0 +1,37 @@
+"""docs/ascend.md names the test that holds each row; here the names are held to be true, and complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import test_aclnn_rules
+import test_graph
+
+FOLDER = Path(__file__).parent
+TEXT = (FOLDER.parents[1] / "docs" / "ascend.md").read_text()
+NAMED = re.compile(r"`(?:(test_\w+)\.py::)?(test_\w+)(?:\[([^\]<]+)\])?`")
+HOST = ("test_acl", "test_aclnn", "test_aclnn_rules", "test_aclnn_property", "test_graph", "test_graph_torch")
+
+
+def test_every_test_that_the_page_names_exists():
+    source = "\n".join((FOLDER / f"{name}.py").read_text() for name in HOST)
+    functions = set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
+    ids = {
+        "test_rule": set(test_aclnn_rules.RULES),
+        "test_difference": set(test_aclnn_rules.DIFFERENCES),
+        "test_graph": set(test_graph.RULES),
+    }
+    named = NAMED.findall(TEXT)
+    assert len(named) > 100
+    for module, function, case in named:
+        assert function in functions, function
+        assert not case or case in ids[module or function], case
+
+
+def test_every_rule_and_difference_is_on_the_page():
+    named = {(function, case) for module, function, case in NAMED.findall(TEXT) if not module}
+    for rule in test_aclnn_rules.RULES:
+        assert ("test_rule", rule) in named, rule
+    for difference in test_aclnn_rules.DIFFERENCES:
+        assert ("test_difference", difference) in named, difference

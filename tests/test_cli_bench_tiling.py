@@ -1,0 +1,117 @@
+"""The commands bench and tiling, by subprocess."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def lngrad(*arguments, timeout=240):
+    command = [sys.executable, "-m", "lngrad", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_bench_writes_records_and_a_picture(tmp_path):
+    records, picture = tmp_path / "records.jsonl", tmp_path / "picture.svg"
+    result = lngrad(
+        "bench", "--quick", "--rounds", 2, "--cases", "70x300,64x40", "--scopes", "kernel,forward,overhead",
+        "--dtypes", "float32", "--json", records, "--plot", picture,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(line["scope"], line["M"], line["N"]) for line in lines] == [
+        ("kernel", 70, 300),
+        ("kernel", 64, 40),
+        ("forward", 70, 300),
+        ("forward", 64, 40),
+        ("overhead", 64, 64),
+    ]
+    for line in lines:
+        assert line["time_us"]["lngrad"]["minimum"] > 0
+        assert line["ratio"]["torch"] > 0
+        assert line["versions"]["torch"].startswith("2.13")
+    assert picture.read_text().startswith("<?xml")
+    assert "70 × 300" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--cases", "3y4"), "cases: expected ROWSxCOLUMNS, for example 4096x768, got '3y4'"),
+        (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
+        (("--scopes", "all"), "scopes: expected some of call, kernel, forward, overhead, first_call, got 'all'"),
+        (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
+    ],
+)
+def test_bench_refuses_in_one_line(arguments, text):
+    result = lngrad("bench", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"lngrad: {text}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_unknown_peer_is_said_and_passed_over():
+    result = lngrad(
+        "bench", "--quick", "--cases", "64x40", "--dtypes", "float32", "--scopes", "kernel", "--peers", "nobody"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "expected some of torch, compile, jax, mindspore, got 'nobody'" in " ".join(result.stdout.split())
+
+
+def test_tiling_prints_the_struct_and_the_verdict():
+    result = lngrad("tiling", "--shape", "2,32,16", "--soc", "Ascend910B1")
+    assert result.returncode == 0, result.stderr
+    for expected in ("oneCalSize", "nohCalSize", "pdVarTensorPos", "ok: the kernel touches 6,144 of 6,144 bytes"):
+        assert expected in result.stdout
+
+
+def test_tiling_ends_with_1_where_the_published_minimum_is_too_small():
+    result = lngrad("tiling", "--shape", "1,2,16", "--dtype", "half", "--json")
+    assert result.returncode == 1
+    report = json.loads(result.stdout)
+    assert (report["stack_bytes"], report["touched_bytes"], report["verdict"]) == (576, 8320, "overrun")
+
+
+def test_tiling_sweep_reproduces_the_counts():
+    result = lngrad("tiling", "--sweep")
+    assert result.returncode == 0
+    assert "244                 0                396       64" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "--shape: expected B,S,H, for example 2,32,16, got None"),
+        (("--shape", "2,2"), "shape: expected [B, S, H]"),
+        (("--shape", "2,32,16", "--soc", "Ascend1"), "soc: expected one of Ascend310P"),
+        (("--shape", "2,32,16", "--stack", "much"), "stack: expected 'min', 'max' or a number of bytes, got 'much'"),
+        (("--shape", "2,32,16", "--dtype", "bf16"), "dtype: expected one of"),
+    ],
+)
+def test_tiling_refuses_in_one_line(arguments, text):
+    result = lngrad("tiling", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"lngrad: {text}")
+
+
+def test_run_on_the_simulated_npu(tmp_path):
+    import numpy as np
+
+    from lngrad.problem import Grads
+    from lngrad.testing import Case, check_grads, make_inputs
+
+    inputs = make_inputs(Case((20,), (64,)), "float32")
+    names = ("dy", "x", "mean", "rstd", "gamma")
+    np.savez(tmp_path / "in.npz", **{name: getattr(inputs, name) for name in names})
+    result = lngrad(
+        "run", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--backend", "ascend_sim", "--soc", "Ascend950"
+    )
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / "out.npz") as file:
+        check_grads(Grads(file["dx"], file["dgamma"], file["dbeta"]), inputs)
+    result = lngrad("run", tmp_path / "in.npz", "-o", tmp_path / "other.npz", "--soc", "Ascend950")
+    assert result.returncode == 2
+    assert "--soc: expected --backend ascend_sim beside it" in result.stderr

@@ -75,19 +75,22 @@ def backends() -> dict[str, str]:
     return {name: _missing(name) or "available" for name in BACKENDS}
 
 
-def make_plan(problem: Problem, backend: str | None = None) -> Plan:
+def make_plan(problem: Problem, backend: str | None = None, threads: int | None = None) -> Plan:
     """Decide how a problem is computed.
 
     Args:
         problem: The facts.
         backend: A name from `backends()`, or None for the first that is available and serves x's device.
+        threads: At most this many; None: get_num_threads().
 
     Raises:
         BackendUnavailable: The backend is unknown, not installed, or does not serve this device or problem.
     """
+    if threads is None:
+        threads = get_num_threads()
     if backend in BACKENDS and not BACKENDS[backend].cached:
-        return _plan.__wrapped__(problem, backend, get_num_threads())
-    return _plan(problem, backend, get_num_threads())
+        return _plan.__wrapped__(problem, backend, threads)
+    return _plan(problem, backend, threads)
 
 
 @lru_cache(maxsize=4096)

@@ -31,6 +31,8 @@ COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 # Where the fields of kernels.numba_backward.Backward begin in a job: addresses, then sizes.
 _FIRST, _ADDRESSES, _SIZES = ARGUMENTS, 9, 15
 _COMBINE = 7  # fields of kernels.numba_backward.Combine
+COMBINE_AT = _FIRST + _ADDRESSES + _SIZES  # where the first combining job begins, behind the main one
+SLOTS_AT, EPS_AT = _FIRST + 6, _FIRST + 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +298,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
         job[_FIRST + 11 : _FIRST + 13] = place.table("x", x, problem), place.table("y", y, problem)
     if steps.stream:
         job[_FIRST + 13] = address_of(y) % stream_alignment(problem) == 0
-    job[_FIRST + 16] = np.float64(eps).view(np.int64)
+    job[EPS_AT] = np.float64(eps).view(np.int64)
     run_job(address_of(job), steps.tasks, problem.M * problem.N, steps.threads)
     for copy in steps.copies:
         if copy.name not in sources:
@@ -338,7 +340,7 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
         _run_groups(problem, steps, job, address)
     else:
         run_job(address, steps.tasks, steps.elements, steps.threads)
-    at = _FIRST + _ADDRESSES + _SIZES
+    at = COMBINE_AT
     for takes_dgamma, takes_dbeta in steps.combine:
         job[at + _FIRST : at + _FIRST + 3] = slots_at, dgamma_at if takes_dgamma else 0, dbeta_at if takes_dbeta else 0
         run_job(address + 8 * at, steps.combine_tasks, steps.combine_elements, steps.threads)

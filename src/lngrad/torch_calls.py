@@ -1,0 +1,180 @@
+"""Calls of the core with dense CPU tensors, in as few steps as Python allows: what a call needs is looked up by its facts.
+
+Below the dispatcher's autograd keys. Statistics and parameters reach the core in the accumulator's dtype and contiguous
+(torch converts faster than the core would), and results are torch's own memory, on huge pages where they are large.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from lngrad.backends.prepared import prepare
+from lngrad.plan import Plan, make_plan
+from lngrad.problem import Grads, Problem
+from lngrad.threads import get_num_threads
+
+__all__ = ["backward_calls", "forward_calls"]
+
+HUGE_BYTES = 1 << 22  # from here on a fresh result is asked to lie on huge pages, as NumPy asks for its arrays
+_MOST = 4096  # calls that are remembered
+
+_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+_contiguous = torch.contiguous_format  # else the stride of a dimension of one element would be x's
+_like = torch.empty_like  # 0.7 µs less than torch.empty with a shape
+
+
+# --- Memory ---------------------------------------------------------------------------------------------------------
+
+
+def _advise() -> Callable[[int, int], object] | None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return lambda start, nbytes: madvise(start, nbytes, mmap.MADV_HUGEPAGE)
+
+
+_huge = _advise()
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised contiguous tensor. A large one's fresh pages are huge: 4 KB pages cost more than the arithmetic."""
+    tensor = torch.empty(shape, dtype=dtype)
+    if _huge is not None and tensor.nbytes >= HUGE_BYTES:
+        start = tensor.data_ptr()
+        first = start + -start % mmap.PAGESIZE
+        _huge(first, (start + tensor.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)  # a refusal costs speed alone
+    return tensor
+
+
+def _ready(tensor: Any, accumulator: Any) -> Any:
+    return None if tensor is None else tensor.to(accumulator).contiguous()
+
+
+def _remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
+    if len(calls) >= _MOST:
+        calls.clear()
+    calls[key] = call
+    return call
+
+
+def _accumulator(x: Any) -> Any:
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+def _plan(problem: Problem) -> Plan:
+    """With as many threads as both lngrad and torch allow."""
+    return make_plan(problem, None, min(get_num_threads(), torch.get_num_threads()))
+
+
+def _run(problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+    plan = _plan(problem)
+    plan.run(plan, inputs, outputs, np.empty(plan.workspace_bytes, np.uint8))
+
+
+# --- The calls ------------------------------------------------------------------------------------------------------
+
+
+def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, Any]]:
+    """A function (x, shape, gamma, beta, eps) -> (y, mean, rstd) for CPU tensors.
+
+    Args:
+        check: (x, gamma, beta) -> the dtype in which mean and rstd are wanted. Asked once for calls with equal facts; it
+            may raise to refuse them.
+
+    Returns:
+        The function. x: (*A, *R), any strides; shape: R; gamma, beta: (*R) or None. y: in x's dtype; mean, rstd
+        (*A, 1, …, 1). All contiguous. It raises what check raises, and ShapeError and DtypeError of the core.
+    """
+    calls: dict[Any, Any] = {}
+
+    def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
+        key = (
+            x.shape, x.dtype, x.is_contiguous() or x.stride(), tuple(shape),
+            gamma is None or (gamma.shape, gamma.dtype), beta is None or (beta.shape, beta.dtype),
+        )  # fmt: skip
+        problem, run, converts, dtype, statistics = calls.get(key) or new(key, x, shape, gamma, beta)
+        if converts or not (gamma is None or gamma.is_contiguous()) or not (beta is None or beta.is_contiguous()):
+            gamma, beta = _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x))
+        if run is None:
+            y, *outputs = (empty(output.shape, _DTYPES[output.dtype]) for output in problem.outputs() if output)
+            _run(problem, (x, gamma, beta, eps), (y, *outputs))
+            mean, rstd = outputs
+        else:
+            y, mean, rstd = _like(x, memory_format=_contiguous), _like(statistics), _like(statistics)
+            run(
+                x.data_ptr(), y.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
+                0 if gamma is None else gamma.data_ptr(), 0 if beta is None else beta.data_ptr(), eps,
+            )  # fmt: skip
+        return (y, mean, rstd) if dtype is None else (y, mean.to(dtype), rstd.to(dtype))
+
+    def new(key: Any, x: Any, shape: Any, gamma: Any, beta: Any) -> Any:
+        dtype, accumulator = check(x, gamma, beta), _accumulator(x)
+        Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
+        problem, _ = Problem.forward(x, _ready(gamma, accumulator), _ready(beta, accumulator), tuple(shape))
+        run = prepare(_plan(problem)) if x.is_contiguous() else None
+        statistics = torch.empty((*problem.lead, *(1,) * len(shape)), dtype=accumulator) if run else None
+        converts = any(parameter is not None and parameter.dtype is not accumulator for parameter in (gamma, beta))
+        call = problem, run, converts, None if dtype is accumulator else dtype, statistics
+        return _remember(calls, key, call)
+
+    return forward
+
+
+def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, Any]]:
+    """A function (dy, x, shape, mean, rstd, gamma, beta, mask) -> (dx, dgamma, dbeta) for CPU tensors.
+
+    Args:
+        check: (x, mean, rstd, gamma, beta, mask) -> the dtype in which dgamma and dbeta are wanted. Asked once for calls
+            with equal facts; it may raise to refuse them.
+
+    Returns:
+        The function. dy, x: (*A, *R), any strides; shape: R; mean, rstd: one element per row; gamma, beta: (*R) or None, and
+        of beta the dtype alone is looked at; mask: which results are wanted, the others are None. All contiguous. It raises
+        what check raises, and ShapeError and DtypeError of the core.
+    """
+    calls: dict[Any, Any] = {}
+
+    def backward(
+        dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any
+    ) -> tuple[Any, Any, Any]:
+        key = (
+            x.shape, x.dtype, x.is_contiguous() or x.stride(), dy.shape, dy.dtype, dy.is_contiguous() or dy.stride(),
+            mean.shape, mean.dtype, rstd.shape, rstd.dtype, gamma is None or (gamma.shape, gamma.dtype),
+            beta is None or beta.dtype, tuple(shape), tuple(mask),
+        )  # fmt: skip
+        call = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
+        problem, run, converts, parameter, (wants_dx, wants_dgamma, wants_dbeta) = call
+        if converts or not (mean.is_contiguous() and rstd.is_contiguous() and (gamma is None or gamma.is_contiguous())):
+            mean, rstd, gamma = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+        dgamma = _like(parameter) if wants_dgamma else None
+        dbeta = _like(parameter) if wants_dbeta else None
+        if run is None:
+            dx = empty(x.shape, x.dtype) if wants_dx else None
+            _run(problem, (dy, x, mean, rstd, gamma), (dx, dgamma, dbeta))
+        else:
+            dx = _like(x, memory_format=_contiguous) if wants_dx else None
+            run(
+                dy.data_ptr(), x.data_ptr(), 0 if dx is None else dx.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
+                0 if gamma is None else gamma.data_ptr(),
+                0 if dgamma is None else dgamma.data_ptr(), 0 if dbeta is None else dbeta.data_ptr(),
+            )  # fmt: skip
+        return dx, dgamma, dbeta
+
+    def new(key: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
+        parameter = torch.empty(tuple(shape), dtype=check(x, mean, rstd, gamma, beta, mask))
+        Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
+        mean_ready, rstd_ready, gamma_ready = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+        out = Grads(None, parameter, torch.empty_like(parameter))
+        problem, _ = Problem.backward(dy, x, mean_ready, rstd_ready, gamma_ready, tuple(shape), mask, out)
+        run = prepare(_plan(problem)) if x.is_contiguous() else None
+        converts = any(tensor is not None and tensor.dtype is not _accumulator(x) for tensor in (mean, rstd, gamma))
+        return _remember(calls, key, (problem, run, converts, parameter, tuple(mask)))
+
+    return backward

@@ -1,0 +1,184 @@
+"""Derivatives of the two operators, to any order: operators again, or formulas of torch operators.
+
+The same formulas serve twice. Registered with the operators they are what torch.compile and torch.export trace. In eager
+code two autograd.Functions carry them, because torch.func's transforms and forward mode need more than an operator has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lngrad import torch_ops
+
+__all__ = ["layer_norm", "layer_norm_backward"]
+
+
+def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
+    """y, mean and rstd; see the operator."""
+    call = torch_ops.layer_norm if torch.compiler.is_compiling() else _Forward.apply
+    return call(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+
+
+def layer_norm_backward(
+    dy: Any, x: Any, shape: list[int], mean: Any, rstd: Any, gamma: Any, mask: list[bool]
+) -> tuple[Any, Any, Any]:
+    """dx, dgamma and dbeta, without elements where masked off; see the operator."""
+    call = torch_ops.layer_norm_backward if torch.compiler.is_compiling() else _Backward.apply
+    return call(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+
+
+def _accumulator(x: Any) -> Any:
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+class _Rows:
+    """What the derivatives' formulas share, in the accumulator's dtype: axes, statistics as columns, xhat, row means."""
+
+    def __init__(self, x: Any, shape: Any, mean: Any, rstd: Any):
+        split = x.dim() - len(shape)
+        self.rows, self.axes = tuple(range(split)), tuple(range(split, x.dim()))
+        self.dtype = _accumulator(x)
+        columns = (*x.shape[:split], *(1,) * len(shape))
+        self.mean, self.rstd = (tensor.to(self.dtype).reshape(columns) for tensor in (mean, rstd))
+        self.centred = x.to(self.dtype) - self.mean
+        self.xhat = self.centred * self.rstd
+        self.N = 1
+        for size in shape:
+            self.N = self.N * size
+
+    def mean_of(self, tensor: Any) -> Any:
+        return tensor.sum(self.axes, keepdim=True) / self.N
+
+    def over_rows(self, tensor: Any) -> Any:
+        return tensor.sum(self.rows) if self.rows else tensor
+
+
+def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    x, shape, gamma, beta, _ = inputs
+    _, mean, rstd = output
+    ctx.save_for_backward(x, mean, rstd, gamma)
+    ctx.shape = shape
+    ctx.beta_dtype = None if beta is None else beta.dtype
+    ctx.set_materialize_grads(False)
+
+
+def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any, ...]:
+    x, mean, rstd, gamma = ctx.saved_tensors
+    mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2], ctx.needs_input_grad[3]]
+    dx = dgamma = dbeta = None
+    if dy is not None:
+        grads = layer_norm_backward(dy, x, ctx.shape, mean, rstd, gamma, mask)
+        dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
+        if dbeta is not None:
+            dbeta = dbeta.to(ctx.beta_dtype)
+    if mask[0] and (dmean is not None or drstd is not None):
+        at = _Rows(x, ctx.shape, mean, rstd)
+        more = torch.zeros_like(at.xhat)
+        if dmean is not None:
+            more = more + dmean / at.N
+        if drstd is not None:
+            more = more - drstd * at.rstd * at.rstd * at.xhat / at.N
+        dx = more.to(x.dtype) if dx is None else dx + more.to(x.dtype)
+    return dx, None, dgamma, dbeta, None
+
+
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    dy, x, shape, mean, rstd, gamma, mask = inputs
+    ctx.save_for_backward(dy, x, mean, rstd, gamma)
+    ctx.shape, ctx.mask = shape, mask
+    ctx.set_materialize_grads(False)
+
+
+def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+    """Derivatives of S = Σ u·dx + Σ p·dgamma + Σ q·dbeta by dy, x, mean, rstd and gamma.
+
+    With g = dy·gamma: Σ u·dx = Σ rstd·(u·g - N·mean(u)·mean(g) - N·mean(u·xhat)·mean(g·xhat)), row by row.
+    """
+    dy, x, mean, rstd, gamma = ctx.saved_tensors
+    at = _Rows(x, ctx.shape, mean, rstd)
+    u, p, q = (
+        None if tensor is None or not wanted else tensor.to(at.dtype)
+        for tensor, wanted in zip(cotangents, ctx.mask, strict=True)
+    )
+    dy_wide = dy.to(at.dtype)
+    zeros = torch.zeros_like(at.xhat)
+    of_dy, of_xhat, of_rstd, of_gamma = zeros, zeros, zeros, None
+    if u is not None:
+        weight = 1.0 if gamma is None else gamma.to(at.dtype)
+        g = dy_wide * weight
+        mean_u_xhat, mean_g_xhat = at.mean_of(u * at.xhat), at.mean_of(g * at.xhat)
+        of_g = at.rstd * (u - at.mean_of(u) - at.xhat * mean_u_xhat)
+        of_dy = of_g * weight
+        of_gamma = at.over_rows(of_g * dy_wide)
+        of_xhat = -at.rstd * (g * mean_u_xhat + u * mean_g_xhat)
+        of_rstd = u * (g - at.mean_of(g) - at.xhat * mean_g_xhat)
+    if p is not None:
+        of_dy = of_dy + p * at.xhat
+        of_xhat = of_xhat + p * dy_wide
+    if q is not None:
+        of_dy = of_dy + q
+    of_x = of_xhat * at.rstd
+    of_mean = -of_x.sum(at.axes, keepdim=True)
+    of_rstd = (of_rstd + of_xhat * at.centred).sum(at.axes, keepdim=True)
+    return (
+        of_dy.to(dy.dtype),
+        of_x.to(x.dtype),
+        None,
+        of_mean.reshape(mean.shape).to(mean.dtype),
+        of_rstd.reshape(rstd.shape).to(rstd.dtype),
+        None if gamma is None or of_gamma is None else of_gamma.to(gamma.dtype),
+        None,
+    )
+
+
+def _forward_tangents(ctx: Any, of_x: Any, _: Any, of_gamma: Any, of_beta: Any, __: Any) -> tuple[Any, Any, Any]:
+    """Tangents of y, mean and rstd."""
+    x, mean, rstd, gamma = ctx.saved_tensors
+    at = _Rows(x, ctx.shape, mean, rstd)
+    of_x = torch.zeros_like(at.xhat) if of_x is None else of_x.to(at.dtype)
+    of_mean, mean_xhat = at.mean_of(of_x), at.mean_of(of_x * at.xhat)
+    of_y = at.rstd * (of_x - of_mean - at.xhat * mean_xhat)
+    if gamma is not None:
+        of_y = of_y * gamma.to(at.dtype)
+    if of_gamma is not None:
+        of_y = of_y + at.xhat * of_gamma.to(at.dtype)
+    if of_beta is not None:
+        of_y = of_y + of_beta.to(at.dtype)
+    return of_y.to(x.dtype), of_mean, -at.rstd * at.rstd * mean_xhat
+
+
+class _Forward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
+        return torch_ops.layer_norm(x, shape, gamma, beta, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _save_forward(ctx, inputs, output)
+        x, _, gamma, _, _ = inputs
+        ctx.save_for_forward(x, *output[1:], gamma)
+
+    backward = staticmethod(_forward_derivative)
+    jvp = staticmethod(_forward_tangents)
+
+
+class _Backward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> Any:
+        return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+
+    setup_context = staticmethod(_save_backward)
+    backward = staticmethod(_backward_derivative)
+
+
+for operator, derivative, save in (
+    (torch_ops.layer_norm, _forward_derivative, _save_forward),
+    (torch_ops.layer_norm_backward, _backward_derivative, _save_backward),
+):
+    torch.library.register_autograd(operator, derivative, setup_context=save, lib=torch_ops.library)

@@ -1,0 +1,139 @@
+"""The CPU kernels of aten::native_layer_norm and aten::native_layer_norm_backward, replaced and given back.
+
+Ours keep aten's conduct to the letter: which dtypes go together, the dtype of mean and rstd, None for what is masked off.
+What they do not take (an error, an empty tensor) goes to the kernel that was there before, and is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from lngrad import torch_calls
+from lngrad.errors import LngradError
+
+__all__ = ["disable", "enable", "fallbacks", "override"]
+
+FORWARD, BACKWARD = "native_layer_norm", "native_layer_norm_backward"
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+
+_lock = threading.Lock()
+_users = 0
+_library: Any = None
+_atens: dict[str, Any] = {}
+_fallbacks: Counter[str] = Counter()
+
+
+class _NotOurs(Exception):
+    """aten's own kernel shall do this call; the text says why."""
+
+
+def enable() -> None:
+    """From now on, in all threads, aten's layer normalization of CPU tensors is lngrad's.
+
+    Calls are counted: it ends with as many calls of disable.
+    """
+    global _users, _library
+    with _lock:
+        if _users == 0:
+            _library = _install()
+        _users += 1
+
+
+def disable() -> None:
+    """Take one enable back; with the last one, aten's own kernels return.
+
+    Raises:
+        RuntimeError: Nothing is enabled.
+    """
+    global _users, _library
+    with _lock:
+        if _users == 0:
+            raise RuntimeError("disable: expected an enable() before it, got none")
+        _users -= 1
+        if _users == 0:
+            _library._destroy()
+            _library = None
+
+
+@contextmanager
+def override() -> Iterator[None]:
+    """enable() for a while: `with override():`, or `@override()` on a function."""
+    enable()
+    try:
+        yield
+    finally:
+        disable()
+
+
+def fallbacks() -> dict[str, int]:
+    """How many calls went to aten's own kernels while ours were in place, by "operator: reason"."""
+    return dict(_fallbacks)
+
+
+def _install() -> Any:
+    for name in (FORWARD, BACKWARD):
+        _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # That a kernel is replaced is the very purpose; torch says so once per process.
+        warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        library.impl(FORWARD, _native_layer_norm, "CPU")
+        library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
+    return library
+
+
+def _aten(name: str, reason: Exception, *arguments: Any) -> Any:
+    _fallbacks[f"{name}: {reason}"] += 1
+    return _atens[name].call_boxed(_CPU, *arguments)
+
+
+def _parameter_dtype(x: Any, weight: Any, bias: Any) -> Any:
+    """The dtype of weight and bias, which is also that of mean and rstd; x's where there are none."""
+    dtype = x.dtype if weight is None and bias is None else (bias if weight is None else weight).dtype
+    if bias is not None and bias.dtype is not dtype:
+        raise _NotOurs("weight and bias have two dtypes")
+    if bias is not None and weight is not None and bias.shape != weight.shape:
+        raise _NotOurs("weight and bias have two shapes")
+    if dtype is not x.dtype and not (dtype is torch.float32 and x.dtype in _SIXTEEN_BITS):
+        raise _NotOurs("the dtypes of x and weight do not go together")
+    if not x.numel():
+        raise _NotOurs("x is empty")
+    return dtype
+
+
+def _gradient_dtype(x: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]) -> Any:
+    """The dtype of the parameters' gradients."""
+    dtype = _parameter_dtype(x, weight, bias)
+    if mean.dtype is not dtype or rstd.dtype is not dtype:
+        raise _NotOurs("mean and rstd do not have weight's dtype")
+    if (mask[1] and weight is None) or (mask[2] and bias is None):
+        raise _NotOurs("the gradient of an absent parameter is wanted")
+    return dtype
+
+
+_forward = torch_calls.forward_calls(_parameter_dtype)
+_backward = torch_calls.backward_calls(_gradient_dtype)
+
+
+def _native_layer_norm(x: Any, normalized_shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+    try:
+        return _forward(x, normalized_shape, weight, bias, eps)
+    except (LngradError, _NotOurs) as reason:
+        return _aten(FORWARD, reason, x, normalized_shape, weight, bias, eps)
+
+
+def _native_layer_norm_backward(
+    dy: Any, x: Any, normalized_shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]
+) -> Any:
+    try:
+        return _backward(dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+    except (LngradError, _NotOurs) as reason:
+        return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)

@@ -1,0 +1,177 @@
+"""lngrad's own operators and module: gradients to any order, transforms, compile, export, patch."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lngrad  # noqa: E402  # torch may be missing
+import lngrad.torch as door  # noqa: E402
+from lngrad.errors import DtypeError, ShapeError  # noqa: E402
+from lngrad.problem import Grads  # noqa: E402
+from lngrad.testing import CASES, check_grads, check_same_bits, make_inputs  # noqa: E402
+
+# torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+plain = torch.nn.functional.layer_norm
+f = torch.func
+
+
+def leaves(*shapes):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in shapes]
+
+
+def tensor(array):
+    if array is not None and array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16)
+    return None if array is None else torch.from_numpy(array.copy())
+
+
+def close(got, expected):
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_through_autograd(case, dtype):
+    inputs = make_inputs(case, dtype)
+    x, gamma, beta = (tensor(array) for array in (inputs.x, inputs.gamma, inputs.beta))
+    wanted = [t.requires_grad_() for t in (x, gamma, beta) if t is not None]
+    y = door.layer_norm(x, case.normalized, gamma, beta)
+    grads = torch.autograd.grad(y, wanted, tensor(inputs.dy))
+    check_same_bits(y.detach(), lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta).y)
+    mean, rstd = lngrad.layer_norm(inputs.x, case.normalized)[1:]
+    expected = lngrad.layer_norm_backward(
+        inputs.dy, inputs.x, mean, rstd, inputs.gamma, normalized_shape=case.normalized
+    )
+    check_same_bits(tuple(grads), tuple(expected[: len(grads)]))
+
+
+@pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)])
+def test_only_what_is_wanted(mask):
+    inputs = make_inputs(CASES[5], "float32")
+    grads = door.layer_norm_backward(
+        *(tensor(a) for a in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)), output_mask=mask
+    )
+    assert isinstance(grads, Grads)
+    check_grads(grads, inputs, output_mask=mask)
+
+
+@pytest.mark.parametrize("shapes", [((3, 5),), ((2, 3, 4), (3, 4)), ((3, 5), (5,), (5,))], ids=str)
+def test_gradcheck_and_gradgradcheck(shapes):
+    given = leaves(*shapes)
+    shape = shapes[1] if len(shapes) > 1 else shapes[0][-1:]
+    assert torch.autograd.gradcheck(lambda *a: door.layer_norm(a[0], shape, *a[1:]), given, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda *a: door.layer_norm(a[0], shape, *a[1:]), given)
+
+
+def test_statistics_are_differentiable():
+    given = leaves((3, 5), (5,), (5,))
+    assert torch.autograd.gradcheck(lambda x, w, b: torch.ops.lngrad.layer_norm(x, [5], w, b, 1e-5), given)
+    assert torch.autograd.gradgradcheck(lambda x, w, b: torch.ops.lngrad.layer_norm(x, [5], w, b, 1e-5), given)
+
+
+def test_backward_is_differentiable_by_each_argument():
+    given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
+    assert torch.autograd.gradcheck(lambda *a: tuple(door.layer_norm_backward(*a)), given)
+    assert torch.autograd.gradgradcheck(lambda *a: tuple(door.layer_norm_backward(*a)), given)
+
+
+def cubed(layer_norm):
+    return lambda x, w, b: (layer_norm(x, (8,), w, b) ** 3).sum()
+
+
+TRANSFORMS = {
+    "grad": lambda ln: lambda x, w, b: f.grad(cubed(ln), (0, 1, 2))(x, w, b),
+    "vjp": lambda ln: lambda x, w, b: f.vjp(lambda x: ln(x, (8,), w, b), x)[1](x * x),
+    "vmap": lambda ln: lambda x, w, b: f.vmap(lambda x: ln(x, (8,), w, b), 1)(x),
+    "vmap over the weight": lambda ln: lambda x, w, b: f.vmap(lambda w: ln(x, (8,), w, b))(torch.stack([w, 2 * w])),
+    "gradients by example": lambda ln: lambda x, w, b: f.vmap(f.grad(cubed(ln), (0, 1, 2)), (0, None, None))(x, w, b),
+    "dx by example": lambda ln: lambda x, w, b: f.vmap(f.grad(cubed(ln)), (0, None, None))(x, w, b),
+    "jvp": lambda ln: lambda x, w, b: f.jvp(lambda *a: ln(a[0], (8,), *a[1:]), (x, w, b), (x * x, w * w, b * b)),
+    "jvp by x": lambda ln: lambda x, w, b: f.jvp(lambda x: ln(x, (8,), w, b), (x,), (x * x,)),
+    "hessian": lambda ln: lambda x, w, b: f.jacrev(f.grad(lambda w: cubed(ln)(x, w, b)))(w),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms(name):
+    given = [leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,))]
+    close(TRANSFORMS[name](door.layer_norm)(*given), TRANSFORMS[name](plain)(*given))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_whole_and_keeps_the_bits(dynamic):
+    def loss(x, w, b):
+        return (door.layer_norm(x, (8,), w, b) * x).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for rows in (5, 7, 9):
+        given = [leaf.detach().float().requires_grad_() for leaf in leaves((rows, 3, 8), (8,), (8,))]
+        got, expected = (torch.autograd.grad(one(*given), given) for one in (compiled, loss))
+        check_same_bits(tuple(got), tuple(expected))
+
+
+def test_exports():
+    exported = torch.export.export(
+        door.LayerNorm(8), (torch.randn(4, 8),), dynamic_shapes=({0: torch.export.Dim("rows")},)
+    )
+    assert "lngrad.layer_norm.default" in [str(node.target) for node in exported.graph.nodes]
+    x = torch.randn(9, 8)
+    close(exported.module()(x), plain(x, (8,), torch.ones(8), torch.zeros(8)))
+
+
+def test_operators_keep_torchs_contract():
+    x = torch.randn(4, 8, requires_grad=True)
+    torch.library.opcheck(torch.ops.lngrad.layer_norm.default, (x, [8], None, None, 1e-5))
+    given = (x, torch.randn(4, 8), [8], torch.randn(4, 1), torch.rand(4, 1), None, [True, False, True])
+    torch.library.opcheck(torch.ops.lngrad.layer_norm_backward.default, given)
+
+
+def test_autocast_on_the_cpu_leaves_dtypes_alone():
+    x, w = torch.randn(4, 8), torch.ones(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        for given in (x, x.bfloat16()):
+            assert door.layer_norm(given, 8, w).dtype == plain(given, (8,), w).dtype == given.dtype
+
+
+def test_errors_name_the_argument():
+    with pytest.raises(ShapeError, match="normalized_shape: expected the last dimensions of x"):
+        door.layer_norm(torch.ones(2, 3), 4)
+    with pytest.raises(DtypeError, match="x: expected float16, bfloat16, float32 or float64, got int64"):
+        door.layer_norm(torch.ones(2, 3, dtype=torch.int64), 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"elementwise_affine": False}, {"dtype": torch.bfloat16}], ids=str
+)
+def test_module_is_torchs_but_for_the_arithmetic(options):
+    mine, theirs = door.LayerNorm((2, 4), **options), torch.nn.LayerNorm((2, 4), **options)
+    assert repr(mine) == repr(theirs)
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    mine.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 2, 4, dtype=options.get("dtype"))
+    close(mine(x), theirs(x))
+    assert isinstance(mine, torch.nn.LayerNorm)
+    assert mine.to(torch.float64)(x.double()).dtype == torch.float64
+
+
+def test_patch_and_unpatch():
+    class Special(torch.nn.LayerNorm):
+        """Somebody's own."""
+
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Sequential(torch.nn.LayerNorm(8)), Special(8))
+    x = torch.randn(3, 8)
+    before, parameters = model(x), list(model.parameters())
+    assert door.patch(model) == 2
+    assert [type(m) for m in (model[0], model[1][0], model[2])] == [door.LayerNorm, door.LayerNorm, Special]
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    close(copy.deepcopy(model)(x), before)
+    assert door.patch(model) == 0
+    assert door.unpatch(model) == 2
+    check_same_bits(model(x).detach(), before.detach())
+    assert door.patch(torch.nn.LayerNorm(8)) == 1

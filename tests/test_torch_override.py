@@ -1,0 +1,346 @@
+"""aten's own kernels replaced: torch's samples and errors, dtypes and layouts to the letter, and a clean way back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import types
+import unittest
+import warnings
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lngrad.torch as door  # noqa: E402  # torch may be missing
+from lngrad import reference  # noqa: E402
+from lngrad.arrays import as_numpy  # noqa: E402
+from lngrad.problem import Grads  # noqa: E402
+from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
+
+forward = torch.ops.aten.native_layer_norm.default
+backward = torch.ops.aten.native_layer_norm_backward.default
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+ALL = [True, True, True]
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    """Every test finds and leaves aten's own kernels."""
+    assert not ours()
+    yield
+    assert not ours()
+
+
+def ours():
+    """Whether ours are in place: a refused call is counted only then."""
+    before = sum(door.fallbacks().values())
+    forward(torch.empty(0, 3), [3], None, None, 1e-5)
+    return sum(door.fallbacks().values()) > before
+
+
+def tensor(array):
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def grads_of(inputs, mask=ALL):
+    gamma = None if inputs.gamma is None else tensor(inputs.gamma)
+    dy, x, mean, rstd = (tensor(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd))
+    return Grads(*backward(dy, x, list(inputs.normalized_shape), mean, rstd, gamma, gamma, mask))
+
+
+# --- Values ---------------------------------------------------------------------------------------------------------
+
+
+def statistics_like_aten(inputs):
+    """mean and rstd in gamma's dtype, as aten's forward would have left them."""
+    dtype = (inputs.x if inputs.gamma is None else inputs.gamma).dtype
+    return replace(inputs, mean=inputs.mean.astype(dtype), rstd=inputs.rstd.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", [case for case in CASES if case.gamma], ids=str)
+def test_gradients_are_right(case, dtype):
+    inputs = statistics_like_aten(make_inputs(case, dtype))
+    before = door.fallbacks()
+    with door.override():
+        check_grads(grads_of(inputs), inputs)
+    assert door.fallbacks() == before
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_mixed_gradients_are_right(dtype):
+    inputs = make_inputs(Case((130,), (37,), gamma_dtype="float32"), dtype)
+    with door.override():
+        grads = grads_of(inputs)
+    assert [grad.dtype for grad in grads] == [DTYPES[dtype], torch.float32, torch.float32]
+    check_grads(grads, inputs)
+
+
+def test_bfloat16_sums_do_not_saturate():
+    """aten adds a column of ones up to 256 and no further."""
+    x, dy, w = torch.randn(1024, 8).bfloat16(), torch.ones(1024, 8).bfloat16(), torch.ones(8).bfloat16()
+    _, mean, rstd = forward(x, [8], w, w, 1e-5)
+    assert backward(dy, x, [8], mean, rstd, w, w, ALL)[2].float().max() < 1024
+    with door.override():
+        assert (backward(dy, x, [8], mean, rstd, w, w, ALL)[2] == 1024).all()
+
+
+# --- aten's conduct -------------------------------------------------------------------------------------------------
+
+
+def conduct(call):
+    """What a call shows besides its values: layouts and dtypes, or the type and text of its error."""
+    try:
+        results = call()
+    except Exception as error:
+        return type(error), str(error)
+    return [None if r is None else (r.shape, r.stride(), r.dtype, r.requires_grad) for r in results]
+
+
+def some(*shape, dtype=torch.float32):
+    return torch.randn(*shape).to(dtype)
+
+
+half, wide = torch.bfloat16, torch.float64
+x, w = some(4, 8), some(8)
+last = some(2, 3, 4, 5).to(memory_format=torch.channels_last)
+CALLS = {
+    "plain": lambda: forward(x, [8], w, w, 1e-5),
+    "no weight": lambda: forward(x, [8], None, None, 1e-5),
+    "bias alone": lambda: forward(x, [8], None, w, 1e-5),
+    "16 bits": lambda: forward(x.to(half), [8], w.to(half), w.to(half), 1e-5),
+    "16 bits, no weight": lambda: forward(x.to(half), [8], None, None, 1e-5),
+    "mixed": lambda: forward(x.to(half), [8], w, w, 1e-5),
+    "mixed, bias alone": lambda: forward(x.to(half), [8], None, w, 1e-5),
+    "weight and bias differ": lambda: forward(x.to(half), [8], w.to(half), w, 1e-5),
+    "wide weight": lambda: forward(x, [8], w.to(wide), w.to(wide), 1e-5),
+    "narrow weight": lambda: forward(x, [8], w.to(half), w.to(half), 1e-5),
+    "float64": lambda: forward(x.to(wide), [8], w.to(wide), None, 1e-5),
+    "channels last": lambda: forward(last, [5], None, None, 1e-5),
+    "channels last, three dimensions": lambda: forward(last, [3, 4, 5], None, None, 1e-5),
+    "transposed": lambda: forward(x.t(), [4], None, None, 1e-5),
+    "odd stride of a single element": lambda: forward(x.as_strided((4, 1, 8), (8, 3, 1)), [8], w, w, 1e-5),
+    "backward, odd stride of a single element": lambda: backward(
+        x.as_strided((4, 1, 8), (8, 3, 1)), x.as_strided((4, 1, 8), (8, 3, 1)), [8], some(4), some(4), w, w, ALL
+    ),
+    "expanded": lambda: forward(x[:1].expand(6, 8), [8], w, w, 1e-5),
+    "strided weight": lambda: forward(x, [8], some(16)[::2], w, 1e-5),
+    "all normalized": lambda: forward(x, [4, 8], None, None, 1e-5),
+    "no rows": lambda: forward(some(0, 8), [8], w, w, 1e-5),
+    "no columns": lambda: forward(some(4, 0), [0], None, None, 1e-5),
+    "integers": lambda: forward(torch.ones(4, 8, dtype=torch.int64), [8], None, None, 1e-5),
+    "complex": lambda: forward(x.to(torch.complex64), [8], None, None, 1e-5),
+    "wrong shape": lambda: forward(x, [7], None, None, 1e-5),
+    "wrong middle": lambda: forward(some(2, 3, 8), [4, 8], None, None, 1e-5),
+    "wrong weight": lambda: forward(x, [8], some(7), None, 1e-5),
+    "wrong bias": lambda: forward(x, [8], w, some(7), 1e-5),
+    "nine dimensions": lambda: forward(some(*(1,) * 8, 4), [4], None, None, 1e-5),
+    "backward": lambda: backward(x, x, [8], some(4, 1), some(4, 1), w, w, ALL),
+    "backward, flat statistics": lambda: backward(x, x, [8], some(4), some(4), w, w, ALL),
+    "backward, dx alone": lambda: backward(x, x, [8], some(4, 1), some(4, 1), None, None, [True, False, False]),
+    "backward, dgamma alone": lambda: backward(x, x, [8], some(4, 1), some(4, 1), w, None, [False, True, False]),
+    "backward, nothing": lambda: backward(x, x, [8], some(4, 1), some(4, 1), w, w, [False] * 3),
+    "backward, absent weight": lambda: backward(x, x, [8], some(4, 1), some(4, 1), None, None, ALL),
+    "backward, bias alone": lambda: backward(x, x, [8], some(4, 1), some(4, 1), None, w, [True, False, True]),
+    "backward, mixed": lambda: backward(x.to(half), x.to(half), [8], some(4, 1), some(4, 1), w, w, ALL),
+    "backward, mixed statistics": lambda: backward(
+        x.to(half), x.to(half), [8], some(4, 1).to(half), some(4, 1).to(half), w, w, ALL
+    ),
+    "backward, wide statistics": lambda: backward(
+        x.to(half), x.to(half), [8], some(4, 1), some(4, 1), w.to(half), w.to(half), ALL
+    ),
+    "backward, dy of another dtype": lambda: backward(x, x.to(half), [8], some(4, 1), some(4, 1), w, w, ALL),
+    "backward, channels last": lambda: backward(
+        last, last, [5], some(2, 3, 4, 1), some(2, 3, 4, 1), None, None, [True, False, False]
+    ),
+    "backward, no rows": lambda: backward(some(0, 8), some(0, 8), [8], some(0, 1), some(0, 1), w, w, ALL),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_layouts_dtypes_and_errors_are_atens(name):
+    expected = conduct(CALLS[name])
+    with door.override():
+        assert conduct(CALLS[name]) == expected
+        assert conduct(CALLS[name]) == expected  # the second call finds what the first has remembered
+
+
+def test_what_is_not_taken_is_counted_with_its_reason():
+    before = door.fallbacks().get("native_layer_norm: x is empty", 0)
+    with door.override():
+        forward(some(0, 8), [8], None, None, 1e-5)
+    assert door.fallbacks()["native_layer_norm: x is empty"] == before + 1
+
+
+def test_large_results_can_be_resized_like_torchs_own():
+    with door.override():
+        y = forward(torch.randn(1025, 1024), [1024], None, None, 1e-5)[0]
+    assert y.untyped_storage().resizable()
+
+
+# --- torch's own samples --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """torch's OpInfo entries. Their module imports expecttest for a base class of torch's own tests, and for no sample."""
+    stand_in = types.ModuleType("expecttest")
+    stand_in.TestCase = unittest.TestCase
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        if "expecttest" not in sys.modules:
+            patch.setitem(sys.modules, "expecttest", stand_in)
+        from torch.testing._internal.common_methods_invocations import op_db
+    return {op.name: op for op in op_db if op.name in ("nn.functional.layer_norm", "native_layer_norm")}
+
+
+def outputs_and_gradients(op, sample, dtype):
+    def leaf(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().to(dtype).requires_grad_(value.requires_grad)
+
+    arguments = [leaf(value) for value in (sample.input, *sample.args)]
+    results = op(*arguments, **sample.kwargs)
+    results = results if isinstance(results, tuple) else (results,)
+    roots = [r for r in results if r.requires_grad]  # mean and rstd of aten's operator have no derivative
+    weights = [torch.linspace(0.5, 1.5, r.numel(), dtype=torch.float64).reshape(r.shape).to(r.dtype) for r in roots]
+    leaves = [value for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad]
+    return [*(r.detach() for r in results), *torch.autograd.grad(roots, leaves, weights)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("name", ["nn.functional.layer_norm", "native_layer_norm"])
+def test_samples_of_torch(samples, name, dtype):
+    """As torch has it to its own tolerance, or else no further from float64 than torch, or than one rounding of the largest."""
+    op, count = samples[name], 0
+    for sample in op.sample_inputs("cpu", dtype, requires_grad=True):
+        expected, exact = outputs_and_gradients(op, sample, dtype), outputs_and_gradients(op, sample, torch.float64)
+        with door.override():
+            got = outputs_and_gradients(op, sample, dtype)
+        for one, other, truth in zip(got, expected, exact, strict=True):
+            assert one.stride() == other.stride()
+            assert one.dtype == other.dtype
+            count += 1
+            error, theirs = ((t.double() - truth).abs() for t in (one, other))
+            assert (one.isnan() == other.isnan()).all()
+            least = torch.finfo(dtype).eps * truth.abs().max() if truth.numel() else 0
+            rtol, atol = torch.testing._comparison.default_tolerances(dtype)
+            alike = torch.isclose(one, other, rtol, atol, equal_nan=True)
+            assert (alike | (error <= theirs.clamp(min=least))).all()
+    assert count > 20
+
+
+@pytest.mark.parametrize("name", ["native_layer_norm"])
+def test_error_inputs_of_torch(samples, name):
+    inputs = list(samples[name].error_inputs("cpu"))
+    assert len(inputs) >= 4
+    with door.override():
+        for given in inputs:
+            with pytest.raises(given.error_type, match=given.error_regex):
+                samples[name](given.sample_input.input, *given.sample_input.args, **given.sample_input.kwargs)
+
+
+def test_gradients_of_gradients():
+    leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 5), (5,), (5,))]
+    with door.override():
+        assert torch.autograd.gradcheck(lambda x, w, b: torch.nn.functional.layer_norm(x, (5,), w, b), leaves)
+        assert torch.autograd.gradgradcheck(lambda x, w, b: torch.nn.functional.layer_norm(x, (5,), w, b), leaves)
+
+
+# --- On and off -----------------------------------------------------------------------------------------------------
+
+
+def test_nests_and_ends_with_the_last():
+    with door.override():
+        with door.override():
+            assert ours()
+        assert ours()
+    assert not ours()
+
+
+def test_enable_and_disable_are_counted():
+    door.enable()
+    door.enable()
+    door.disable()
+    assert ours()
+    door.disable()
+
+
+def test_disable_without_enable():
+    with pytest.raises(RuntimeError, match=r"disable: expected an enable\(\) before it, got none"):
+        door.disable()
+
+
+def test_an_exception_leaves_it_clean():
+    with pytest.raises(ZeroDivisionError), door.override():
+        raise ZeroDivisionError
+
+
+def test_threads_switch_and_compute_at_once():
+    """Bits do not depend on who computes, hence on which kernel: both are checked, each against its own."""
+    x, w = torch.randn(64, 64), torch.randn(64)
+    theirs = as_numpy(torch.nn.functional.layer_norm(x, (64,), w))
+    with door.override():
+        expected = as_numpy(torch.nn.functional.layer_norm(x, (64,), w))
+    wrong = []
+
+    def switch_and_compute():
+        for _ in range(100):
+            with door.override():
+                got = as_numpy(torch.nn.functional.layer_norm(x, (64,), w))
+            if (got != expected).any() and (got != theirs).any():
+                wrong.append(got)
+
+    threads = [threading.Thread(target=switch_and_compute) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_no_warning_of_torch_is_shown():
+    """In a process of its own, as torch says it once only."""
+    program = "import torch, lngrad.torch as t\nwith t.override(): print(torch.nn.LayerNorm(3)(torch.ones(2, 3)).sum().item())"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0.0\n", "")
+
+
+def test_same_bits_with_any_number_of_threads(threads):
+    import lngrad
+
+    inputs = make_inputs(Case((3000,), (129,)), "float32")
+    results = []
+    with door.override():
+        for count in (1, 3):
+            lngrad.set_num_threads(count)
+            results.append(tuple(grads_of(inputs)))
+    check_same_bits(*results)
+
+
+def test_bfloat16_module_against_float64():
+    """A whole step of a bfloat16 module: parameters' gradients as float64 would have them, up to what bfloat16 inputs cost."""
+    torch.manual_seed(0)
+    module, x, dy = (
+        torch.nn.LayerNorm(32).bfloat16(),
+        torch.randn(8192, 32).bfloat16(),
+        torch.randn(8192, 32).bfloat16(),
+    )
+    exact = reference.layer_norm(as_numpy(x).astype("float64"))
+    truth = reference.layer_norm_backward(as_numpy(dy), as_numpy(x), exact.mean, exact.rstd).dgamma
+
+    def error():
+        module.zero_grad()
+        module(x).backward(dy)
+        return abs(as_numpy(module.weight.grad).astype("float64") - truth).max() / abs(truth).max()
+
+    theirs = error()
+    with door.override():
+        mine = error()
+    assert mine < 0.01 < theirs

@@ -167,6 +167,16 @@ MISTAKES: dict[str, Mistake] = {
         narrow_sums("float16"),
         by_size=True,
     ),
+    **{
+        f"{name} sums in {parts} parts": Mistake(
+            f"dgamma and dbeta are accumulated in {dtype}, in {parts} parts of the rows (one a thread or core, say): "
+            "keep them in float32 and round once.",
+            narrow_sums(dtype, parts),
+            by_size=True,
+        )
+        for name, dtype in (("16-bit", "bfloat16"), ("float16", "float16"))
+        for parts in (2, 4, 8)
+    },
     "half-away rounding": Mistake(
         "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds them to even.",
         half_away,

@@ -231,13 +231,21 @@ def last_rows(part: int, factor: float) -> Wrong:
     return with_results(make)
 
 
-def narrow_sums(dtype: str) -> Wrong:
+def narrow_sums(dtype: str, parts: int = 1) -> Wrong:
+    """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as many threads keep them."""
+
     def make(case: Any, inputs: Any, dy: Any, xhat: Any, dxhat: Any, rstd: Any, true: Any) -> Any:
-        narrow = numpy_dtype(dtype)
-        totals = np.zeros((2, dy.shape[1]), narrow)
-        for row, product in zip(dy, dy * xhat, strict=True):
-            totals = (totals.astype(np.float64) + np.stack([product, row])).astype(narrow)
-        return {"dgamma": totals[0].astype(np.float64), "dbeta": totals[1].astype(np.float64)}
+        narrow, step = numpy_dtype(dtype), -(-len(dy) // parts)
+        if parts > len(dy):
+            return None
+        whole = np.zeros((2, dy.shape[1]))
+        for start in range(0, len(dy), step):
+            totals = np.zeros((2, dy.shape[1]), narrow)
+            block = slice(start, start + step)
+            for row, product in zip(dy[block], (dy * xhat)[block], strict=True):
+                totals = (totals.astype(np.float64) + np.stack([product, row])).astype(narrow)
+            whole += totals.astype(np.float64)
+        return {"dgamma": whole[0], "dbeta": whole[1]}
 
     return with_results(make)
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import lngrad
-from lngrad.arrays import numpy_dtype
+from lngrad.arrays import DTYPES, numpy_dtype
 from lngrad.testing import (
     CASES,
     MUTANTS,
-    TOLERANCES,
     Case,
     GradientError,
     check_forward,
@@ -22,7 +21,6 @@ from lngrad.testing import (
     round_to,
 )
 
-DTYPES = tuple(TOLERANCES)
 MASKS = tuple(itertools.product((True, False), repeat=3))
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import lngrad
 from lngrad import api
-from lngrad.arrays import numpy_dtype
+from lngrad.arrays import DTYPES, numpy_dtype
 from lngrad.errors import OverlapError
 from lngrad.plan import make_plan
 from lngrad.problem import Problem
-from lngrad.testing import CASES, TOLERANCES, Case, check_grads, check_same_bits, make_inputs
+from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
 
 GUARD = 4096
 
@@ -23,7 +23,7 @@ def guarded(nbytes):
     return buffer, buffer[GUARD : GUARD + nbytes]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nothing_is_written_outside_outputs_and_workspace(case, dtype):
     inputs = make_inputs(case, dtype)

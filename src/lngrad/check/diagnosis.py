@@ -12,7 +12,7 @@ from lngrad.check.mistakes import MISTAKES
 from lngrad.check.mutants import true_grads
 from lngrad.check.patterns import describe
 from lngrad.problem import Grads
-from lngrad.testing import TOLERANCES, error_ratio, gradient_scales
+from lngrad.testing import error_share, gradient_scales
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -60,9 +60,8 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Any]) 
 
 
 def _ratio(result: Any, expected: Any, scale: Any) -> Any:
-    dtype = result.dtype.name
-    unit = dtype if dtype in ("float16", "bfloat16", "float64") else "float32"
-    return error_ratio(result, expected, scale, unit) / TOLERANCES[unit]
+    accumulator = "float64" if result.dtype.name == "float64" else "float32"
+    return error_share(result, expected, scale, accumulator)
 
 
 def _explain(case: CheckCase, given: Given, wanted: Any, truth: Grads, scales: Grads) -> str | None:

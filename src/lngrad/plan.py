@@ -60,6 +60,7 @@ class Backend:
 BACKENDS = {
     "numba_cpu": Backend("lngrad.backends.numba_cpu", ("numba",), ("cpu",)),
     "numpy_cpu": Backend("lngrad.backends.numpy_cpu", (), ("cpu",)),
+    "triton_gpu": Backend("lngrad.backends.triton_gpu", ("triton", "torch"), ("cuda",)),
     "ascend_sim": Backend("lngrad.backends.ascend_sim", (), ("cpu",), cached=False),
 }
 
@@ -93,7 +94,7 @@ def make_plan(problem: Problem, backend: str | None = None) -> Plan:
 @lru_cache(maxsize=4096)
 def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
     if backend is None:
-        serving = [name for name, row in BACKENDS.items() if problem.device in row.devices]
+        serving = [name for name, row in BACKENDS.items() if _serves(row, problem)]
         available = [name for name in serving if _missing(name) is None]
         if not available:
             reasons = "; ".join(f"{name}: {_missing(name)}" for name in serving) or "none serves it"
@@ -104,11 +105,15 @@ def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
     reason = _missing(backend)
     if reason is not None:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
-    if problem.device not in BACKENDS[backend].devices:
+    if not _serves(BACKENDS[backend], problem):
         raise BackendUnavailable(
             f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}"
         )
     return _module(backend).plan(problem, threads)
+
+
+def _serves(row: Backend, problem: Problem) -> bool:
+    return problem.device.partition(":")[0] in row.devices  # "cuda:1" is a cuda device
 
 
 def _module(name: str) -> _Module:

@@ -42,7 +42,7 @@ LARGE_BYTES = 1 << 20  # from here on memory is aligned for streaming stores
 
 
 class Facts(NamedTuple):
-    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or torch's name, "cuda:0"."""
+    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0"."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -162,8 +162,9 @@ class Output(NamedTuple):
 def empty(kind: str, output: Output, device: str = "cpu") -> Any:
     """Uninitialised memory as a NumPy array or torch tensor.
 
-    On another device than the CPU torch allocates. On the CPU, large ones begin on a cache line, for streaming stores, and are allocated by NumPy for torch too, because NumPy asks
-    the kernel for huge pages: fresh 4 KB pages cost more than the arithmetic (16384×1024 float32: 40 ms against 11 ms).
+    On another device than the CPU torch allocates. On the CPU, large ones begin on a cache line, for streaming stores, and
+    are allocated by NumPy for torch too, because NumPy asks the kernel for huge pages: fresh 4 KB pages cost more than the
+    arithmetic (16384×1024 float32: 40 ms against 11 ms).
     """
     shape, name, nbytes = output
     dtype = DTYPES[name]

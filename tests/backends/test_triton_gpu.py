@@ -75,14 +75,14 @@ def test_the_interpreter_is_on() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", (*SMALL, *LONG), ids=str)
+@pytest.mark.parametrize("case", [*SMALL, *LONG], ids=str)
 def test_backward(case: Case, dtype: str) -> None:
     inputs = make_inputs(case, dtype)
     check_grads(backward(*tensors(inputs), normalized_shape=inputs.normalized_shape), inputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", (*SMALL, *LONG), ids=str)
+@pytest.mark.parametrize("case", [*SMALL, *LONG], ids=str)
 def test_forward(case: Case, dtype: str) -> None:
     inputs = make_inputs(case, dtype)
     got = forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta), inputs.normalized_shape)
@@ -275,7 +275,7 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", (*SMALL, *LONG, Case((4000,), (768,)), Case((3000,), (16384,))), ids=str)
+@pytest.mark.parametrize("case", [*SMALL, *LONG, Case((4000,), (768,)), Case((3000,), (16384,))], ids=str)
 def test_on_a_device(case: Case, dtype: str) -> None:
     assert not kernels.INTERPRETED
     inputs = make_inputs(case, dtype)

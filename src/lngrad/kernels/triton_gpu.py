@@ -47,7 +47,7 @@ def _row_start(rows, inner, outer_stride, inner_stride, SPLIT: tl.constexpr, ALI
 @triton.jit
 def _mean_of(total, N, ACC: tl.constexpr):
     """total / N, rounded correctly: N = 1 must give the total itself."""
-    if ACC == tl.float32:
+    if tl.float32 == ACC:
         mean = tl.div_rn(total, N.to(tl.float32))
     else:
         mean = total / N.to(ACC)
@@ -58,7 +58,7 @@ def _mean_of(total, N, ACC: tl.constexpr):
 def _rstd_of(variance, eps, ACC: tl.constexpr):
     """1/sqrt(variance + eps), correctly rounded in each step: the GPU's rsqrt is an approximation."""
     shifted = (variance + eps).to(ACC)
-    if ACC == tl.float32:
+    if tl.float32 == ACC:
         rstd = tl.div_rn(tl.full(shifted.shape, 1.0, tl.float32), tl.sqrt_rn(shifted))
     else:
         rstd = 1.0 / tl.sqrt(shifted)
@@ -262,7 +262,7 @@ def backward_columns(
     scale = _columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
     dgamma_sum = tl.zeros([ROWS, BLOCK], ACC)
     dbeta_sum = tl.zeros([ROWS, BLOCK], ACC)
-    for tile in range(0, tl.cdiv(M, ROWS)):
+    for tile in range(tl.cdiv(M, ROWS)):
         rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # (ROWS, 1)
         valid = (rows < M) & (cols < N)
         mean_row = tl.load(mean + rows, rows < M, other=0.0).to(ACC)
@@ -277,7 +277,7 @@ def backward_columns(
         if WANT_DX:
             mean_dxhat = tl.zeros([ROWS, 1], ACC)
             mean_dxhat_xhat = tl.zeros([ROWS, 1], ACC)
-            for chunk in range(0, chunks):
+            for chunk in range(chunks):
                 at = sums + tl.cast(chunk, tl.int64) * M + rows
                 mean_dxhat += tl.load(at, rows < M, other=0.0)
                 mean_dxhat_xhat += tl.load(at + tl.cast(chunks, tl.int64) * M, rows < M, other=0.0)

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Triton reads this as it is imported, which torch may do in any test. A run on a GPU sets it: TRITON_INTERPRET=0 pytest -m gpu
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import lngrad
 
 settings.register_profile(

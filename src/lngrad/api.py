@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import empty
+from lngrad.arrays import empty, scratch
 from lngrad.errors import WorkspaceError
 from lngrad.memory import check_memory
 from lngrad.plan import Plan, make_plan
@@ -110,15 +110,15 @@ def execute(
     problem = plan.problem
     outputs = problem.outputs()
     if out is None:
-        results = tuple([None if output is None else empty(problem.kind, output) for output in outputs])
+        results = tuple([None if output is None else empty(problem.kind, output, problem.device) for output in outputs])
     else:
         check_memory(problem, inputs, out)
         results = tuple(
-            None if output is None else given if given is not None else empty(problem.kind, output)
+            None if output is None else given if given is not None else empty(problem.kind, output, problem.device)
             for output, given in zip(outputs, out, strict=True)
         )
     if workspace is None:
-        workspace = np.empty(plan.workspace_bytes, np.uint8)
+        workspace = scratch(plan.workspace_bytes, problem.device)
     elif workspace.nbytes < plan.workspace_bytes:
         raise WorkspaceError(f"workspace: expected at least {plan.workspace_bytes} bytes, got {workspace.nbytes}")
     plan.run(plan, inputs, results, workspace)

@@ -60,6 +60,7 @@ class Backend:
 BACKENDS = {
     "numba_cpu": Backend("lngrad.backends.numba_cpu", ("numba",), ("cpu",)),
     "numpy_cpu": Backend("lngrad.backends.numpy_cpu", (), ("cpu",)),
+    "triton_gpu": Backend("lngrad.backends.triton_gpu", ("triton", "torch"), ("cuda",)),
     "ascend_sim": Backend("lngrad.backends.ascend_sim", (), ("cpu",), cached=False),
 }
 
@@ -72,7 +73,14 @@ def _missing(name: str) -> str | None:
 
 def backends() -> dict[str, str]:
     """Every backend's name, with "available" or the reason why it is not."""
-    return {name: _missing(name) or "available" for name in BACKENDS}
+    return {name: _missing(name) or _deviceless(row) or "available" for name, row in BACKENDS.items()}
+
+
+def _deviceless(row: Backend) -> str | None:
+    """That there is no device for a backend that does not serve the CPU, or None."""
+    if "cpu" in row.devices or import_module("torch").cuda.is_available():
+        return None
+    return "no CUDA device"
 
 
 def make_plan(problem: Problem, backend: str | None = None, threads: int | None = None) -> Plan:
@@ -96,7 +104,7 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
 @lru_cache(maxsize=4096)
 def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
     if backend is None:
-        serving = [name for name, row in BACKENDS.items() if problem.device in row.devices]
+        serving = [name for name, row in BACKENDS.items() if _serves(row, problem)]
         available = [name for name in serving if _missing(name) is None]
         if not available:
             reasons = "; ".join(f"{name}: {_missing(name)}" for name in serving) or "none serves it"
@@ -107,11 +115,15 @@ def _plan(problem: Problem, backend: str | None, threads: int) -> Plan:
     reason = _missing(backend)
     if reason is not None:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
-    if problem.device not in BACKENDS[backend].devices:
+    if not _serves(BACKENDS[backend], problem):
         raise BackendUnavailable(
             f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}"
         )
     return _module(backend).plan(problem, threads)
+
+
+def _serves(row: Backend, problem: Problem) -> bool:
+    return problem.device.partition(":")[0] in row.devices  # "cuda:1" is a cuda device
 
 
 def _module(name: str) -> _Module:

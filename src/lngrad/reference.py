@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,9 @@ def layer_norm_backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any = None
     rstd = np.asarray(rstd, np.float64).reshape(statistics)
     xhat = (x - mean) * rstd
     dxhat = dy * (1.0 if gamma is None else np.asarray(gamma, np.float64))
-    mean_dxhat = dxhat.mean(axes, keepdims=True)
-    mean_dxhat_xhat = (dxhat * xhat).mean(axes, keepdims=True)
+    N = max(1, math.prod(x.shape[x.ndim - normalized :]))  # a mean over nothing is 0, and no warning
+    mean_dxhat = dxhat.sum(axes, keepdims=True) / N
+    mean_dxhat_xhat = (dxhat * xhat).sum(axes, keepdims=True) / N
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
 

@@ -182,6 +182,13 @@ def test_our_own_cases_pass_the_exact_standard(impl, run):
     assert " 0 failed, 0 skipped" in result.output
 
 
+def test_committed_dumps_are_cases_and_results(run):
+    """64 cases with their inputs and goldens, as `lngrad golden` wrote them; the goldens pass as somebody's dumps."""
+    result = run("check", CASES / "dumps", "--standard", "exact")
+    assert result.exit_code == 0, result.output
+    assert "64 passed, 0 failed, 0 skipped" in result.output
+
+
 @pytest.mark.parametrize(
     ("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")]
 )

@@ -1,7 +1,8 @@
 """Where compiled kernels are kept between processes, and when they are stale.
 
-Numba's own stamp is one source file; ours is all of `kernels/`, since a kernel inlines functions of its neighbours. The
-folder is `$XDG_CACHE_HOME/lngrad` or `~/.cache/lngrad`; where it can't be written, kernels are compiled anew per process.
+Numba's own stamp is one source file; ours is all that Numba compiles in `kernels/`, since a kernel inlines functions of its
+neighbours. The folder is `$XDG_CACHE_HOME/lngrad` or `~/.cache/lngrad`; where it can't be written, kernels are compiled anew
+per process.
 """
 
 import hashlib
@@ -31,7 +32,8 @@ def _writable(folder: Path) -> bool:
 def _stamp() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(_SOURCES.glob("*.py")):
-        digest.update(source.read_bytes())
+        if not source.name.startswith("triton"):  # Triton keeps a cache of its own
+            digest.update(source.read_bytes())
     return digest.hexdigest()
 
 

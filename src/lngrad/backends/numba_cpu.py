@@ -113,10 +113,10 @@ def _wants(problem: Problem) -> int:
     return sum(bit for bit, wanted in zip((DX, DGAMMA, DBETA), problem.wanted, strict=True) if wanted)
 
 
-def _streams(problem: Problem, stride: int | None, stream_bytes: int = STREAM_BYTES) -> bool:
+def _streams(problem: Problem, stride: int | None) -> bool:
     """Whether a full output should go past the caches; every row must begin where a streaming store may."""
     itemsize = numpy_dtype(problem.dtype).itemsize
-    large = problem.M * problem.N * itemsize >= stream_bytes
+    large = problem.M * problem.N * itemsize >= STREAM_BYTES
     return large and problem.N >= LANES and stride is not None and stride % stream_alignment(problem) == 0
 
 

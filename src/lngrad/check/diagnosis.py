@@ -19,7 +19,6 @@ __all__ = ["Diagnosis", "diagnose"]
 SLACK = 4.0  # tolerances: a mistake made in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
-_UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 class Diagnosis(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from lngrad.arrays import numpy_dtype
 from lngrad.check.sums import Sums
-from lngrad.testing import error_share
+from lngrad.testing import UNIT_ROUNDOFF, error_share
 
 __all__ = ["LEVELS", "SMALL", "STANDARDS", "Rule", "Standard", "Tolerances", "error_of"]
 
@@ -72,7 +72,6 @@ SMALL = {
     "float64": (2.0**-40, 2.0**-60),
 }
 SMALL_RATIO = 2.0
-_UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 def error_of(got: Any, golden: Any) -> Any:
@@ -154,7 +153,7 @@ def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) ->
         return []
     mare, mere, rmse = LEVELS[tolerances.level]
     # A third party that is exact would fail all others: its figures count as one rounding at least.
-    unit = _UNIT[dtype]
+    unit = UNIT_ROUNDOFF[dtype]
     root = unit * max(sums.golden_rms, 2.0**-126)
     return [
         Rule(f"MARE over the third party's, {tolerances.level}", sums.mare / max(third.mare, unit), mare),

@@ -1,0 +1,106 @@
+"""LayerNorm for JAX: on the CPU lngrad's kernels, elsewhere a jax.numpy formula with the same numerics.
+
+>>> from lngrad.jax import layer_norm                                                   # doctest: +SKIP
+>>> loss = lambda x, gamma, beta: (layer_norm(x, gamma, beta) ** 2).sum()               # doctest: +SKIP
+>>> dx, dgamma, dbeta = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(x, gamma, beta)      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lngrad.arrays import Facts
+from lngrad.errors import BackendUnavailable
+from lngrad.problem import Grads, Problem
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ImportError as reason:
+    raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
+if not hasattr(jax.sharding, "ManualAxisType"):
+    raise BackendUnavailable(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}")
+
+from lngrad import jax_derivatives
+
+__all__ = ["layer_norm", "layer_norm_backward"]
+
+
+def layer_norm(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    eps: float = 1e-5,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> Any:
+    """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
+
+    It can be jitted, batched, rematerialized, scanned over, sharded with jax.shard_map, and differentiated in reverse mode
+    to any order. Forward mode (jax.jvp, jax.jacfwd, jax.linearize) is refused by jax, as for every jax.custom_vjp.
+
+    Args:
+        x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64.
+        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
+        eps: Added to the biased variance of a row; a number, not a traced value.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+
+    Returns:
+        (*A, *R) in x's dtype. On the CPU it and its gradients have the bits of lngrad.layer_norm and
+        lngrad.layer_norm_backward. Gradients come in the dtype of what they belong to.
+
+    Raises:
+        ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError. They
+            are raised when the call is traced.
+    """
+    x, gamma, beta = _arrays(x, gamma, beta)
+    problem, _ = Problem.forward(*map(_facts, (x, gamma, beta)), normalized_shape)
+    return jax_derivatives.forward(x, gamma, beta, len(problem.normalized_shape), float(eps))[0]
+
+
+def layer_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+) -> Grads:
+    """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too.
+
+    Args:
+        dy, x: (*A, *R), the same shape and dtype.
+        mean, rstd: One element per row.
+        gamma: (*R) or None.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
+    """
+    dy, x, mean, rstd, gamma = _arrays(dy, x, mean, rstd, gamma)
+    problem, _ = Problem.backward(*map(_facts, (dy, x, mean, rstd, gamma)), normalized_shape, output_mask)
+    dtype = (x if gamma is None else gamma).dtype
+    normalized = len(problem.normalized_shape)
+    return Grads(*jax_derivatives.backward(dy, x, mean, rstd, gamma, normalized, problem.wanted, (dtype, dtype)))
+
+
+def _arrays(*arrays: Any) -> tuple[Any, ...]:
+    """The arguments as jax arrays that vary over the same axes of a mesh.
+
+    In shard_map, what is the same for all shards is cast to vary here, outside of our derivatives: the gradient of that
+    cast is the sum over shards.
+    """
+    converted = [None if array is None else jnp.asarray(array) for array in arrays]
+    varying = [set() if array is None else jax.typeof(array).manual_axis_type.varying for array in converted]
+    axes = frozenset().union(*varying)
+    return tuple(
+        array if array is None or axes == own else jax.lax.pcast(array, tuple(sorted(axes - own)), to="varying")
+        for array, own in zip(converted, varying, strict=True)
+    )
+
+
+def _facts(array: Any) -> Facts | None:
+    if array is None:
+        return None
+    return Facts(array.shape, array.dtype.name, (0,) * array.ndim, "cpu", "numpy")

@@ -23,6 +23,7 @@ if not hasattr(jax.sharding, "ManualAxisType"):
     raise BackendUnavailable(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}")
 
 from lngrad import jax_derivatives
+from lngrad.jax_meshes import on_shards, vary_together
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
@@ -56,7 +57,8 @@ def layer_norm(
     """
     x, gamma, beta = _arrays(x, gamma, beta)
     problem, _ = Problem.forward(*map(_facts, (x, gamma, beta)), normalized_shape)
-    return jax_derivatives.forward(x, gamma, beta, len(problem.normalized_shape), float(eps))[0]
+    normalized, eps = len(problem.normalized_shape), float(eps)
+    return on_shards(lambda *shards: jax_derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
 
 
 def layer_norm_backward(
@@ -82,22 +84,12 @@ def layer_norm_backward(
     problem, _ = Problem.backward(*map(_facts, (dy, x, mean, rstd, gamma)), normalized_shape, output_mask)
     dtype = (x if gamma is None else gamma).dtype
     normalized = len(problem.normalized_shape)
-    return Grads(*jax_derivatives.backward(dy, x, mean, rstd, gamma, normalized, problem.wanted, (dtype, dtype)))
+    arrays = vary_together(dy, x, mean, rstd, gamma)
+    return Grads(*jax_derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
 
 
 def _arrays(*arrays: Any) -> tuple[Any, ...]:
-    """The arguments as jax arrays that vary over the same axes of a mesh.
-
-    In shard_map, what is the same for all shards is cast to vary here, outside of our derivatives: the gradient of that
-    cast is the sum over shards.
-    """
-    converted = [None if array is None else jnp.asarray(array) for array in arrays]
-    varying = [set() if array is None else jax.typeof(array).manual_axis_type.varying for array in converted]
-    axes = frozenset().union(*varying)
-    return tuple(
-        array if array is None or axes == own else jax.lax.pcast(array, tuple(sorted(axes - own)), to="varying")
-        for array, own in zip(converted, varying, strict=True)
-    )
+    return tuple(None if array is None else jnp.asarray(array) for array in arrays)
 
 
 def _facts(array: Any) -> Facts | None:

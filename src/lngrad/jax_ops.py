@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from lngrad import jax_calls, jax_formulas
+from lngrad.jax_meshes import result
 
 __all__ = ["backward", "forward"]
 
@@ -21,17 +22,11 @@ jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(jax_calls.handler), platfo
 
 
 def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute: Any, *arrays: Any) -> list[Any]:
-    """Our handler on some arrays; its results vary over the same axes of a mesh as `like`."""
-    manual = jax.typeof(like).manual_axis_type
-    results = [
-        jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=manual)
-        for shape, dtype in zip(shapes, dtypes, strict=True)
-    ]
-    call = jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")
-    return call(*arrays, call=attribute)  # type: ignore[no-any-return]
+    """Our handler on some arrays, all of which vary over the same axes of a mesh; `like` is one of them."""
+    results = [result(like, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]
 
 
-@partial(jax.jit, static_argnames=("normalized", "eps"), inline=True)
 def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
     """y, mean and rstd; see jax_formulas.forward."""
     formula = partial(jax_formulas.forward, normalized=normalized, eps=eps)
@@ -51,7 +46,6 @@ def _forward_cpu(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) 
     return y, mean, rstd
 
 
-@partial(jax.jit, static_argnames=("normalized", "wanted", "dtypes"), inline=True)
 def backward(
     dy: Any,
     x: Any,

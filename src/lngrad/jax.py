@@ -56,7 +56,7 @@ def layer_norm(
             are raised when the call is traced.
     """
     x, gamma, beta = _arrays(x, gamma, beta)
-    problem, _ = Problem.forward(*map(_facts, (x, gamma, beta)), normalized_shape)
+    problem, _ = Problem.forward(_facts(x), _facts(gamma), _facts(beta), normalized_shape)
     normalized, eps = len(problem.normalized_shape), float(eps)
     return on_shards(lambda *shards: jax_derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
 
@@ -81,7 +81,8 @@ def layer_norm_backward(
         output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
     """
     dy, x, mean, rstd, gamma = _arrays(dy, x, mean, rstd, gamma)
-    problem, _ = Problem.backward(*map(_facts, (dy, x, mean, rstd, gamma)), normalized_shape, output_mask)
+    facts = (_facts(dy), _facts(x), _facts(mean), _facts(rstd), _facts(gamma))
+    problem, _ = Problem.backward(*facts, normalized_shape, output_mask)
     dtype = (x if gamma is None else gamma).dtype
     normalized = len(problem.normalized_shape)
     arrays = vary_together(dy, x, mean, rstd, gamma)

@@ -98,8 +98,8 @@ class _Call:
         op, lead, normalized, *rest = attribute
         if op == FORWARD:
             self._last: tuple[float, ...] = _double.unpack(_integer.pack(rest[0]))
-            present = ("x", *_chosen(("gamma", "beta"), rest[1:]))
-            wanted = ("y", "mean", "rstd")
+            present: tuple[str, ...] = ("x", *_chosen(("gamma", "beta"), rest[1:]))
+            wanted: tuple[str, ...] = ("y", "mean", "rstd")
         else:
             self._last = ()
             present = ("dy", "x", "mean", "rstd", *_chosen(("gamma",), rest[:1]))

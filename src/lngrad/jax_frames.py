@@ -86,7 +86,8 @@ def _buffers(address: int, count: int) -> list[Buffer]:
     buffers = []
     for pointer in _words(address, count):
         _, _, dtype, data, rank, dims = _buffer(pointer)[:]
-        buffers.append((data, DTYPES[dtype & 0xFFFFFFFF], tuple(_words(dims, rank))))  # the enum's upper half is padding
+        name = DTYPES[dtype & 0xFFFFFFFF]  # an enum of 4 bytes, then padding
+        buffers.append((data, name, tuple(_words(dims, rank))))
     return buffers
 
 

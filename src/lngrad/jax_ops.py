@@ -90,8 +90,6 @@ def _backward_cpu(
     all_results = ((x.shape, x.dtype), (R, dtypes[0]), (R, dtypes[1]))
     chosen = [result for result, want in zip(all_results, wanted, strict=True) if want]
     attribute = jax_calls.backward_attribute(lead, normalized, gamma is not None, wanted)
-    results = iter(
-        _call(x, [s for s, _ in chosen], [d for _, d in chosen], attribute, dy, x, *statistics, *parameters)
-    )
+    results = iter(_call(x, [s for s, _ in chosen], [d for _, d in chosen], attribute, dy, x, *statistics, *parameters))
     dx, dgamma, dbeta = (next(results) if want else None for want in wanted)
     return dx, dgamma, dbeta

@@ -42,7 +42,7 @@ def test_bench_writes_records_and_a_picture(tmp_path):
     [
         (("--cases", "3y4"), "cases: expected ROWSxCOLUMNS, for example 4096x768, got '3y4'"),
         (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
-        (("--scopes", "all"), "scopes: expected some of call, kernel, forward, overhead, first_call, got 'all'"),
+        (("--scopes", "all"), "scopes: expected some of call, jax, kernel, forward, overhead, first_call, got 'all'"),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
     ],
 )
@@ -51,6 +51,21 @@ def test_bench_refuses_in_one_line(arguments, text):
     assert result.returncode == 2
     assert result.stderr.startswith(f"lngrad: {text}")
     assert result.stderr.count("\n") == 1
+
+
+def test_bench_of_a_jitted_program(tmp_path):
+    records = tmp_path / "records.jsonl"
+    arguments = "--quick", "--cases", "70x300", "--dtypes", "float32,bfloat16", "--scopes", "jax", "--json", records
+    result = lngrad("bench", *arguments)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(line["scope"], line["op"], line["dtype"], line["bytes"]) for line in lines] == [
+        ("jax", "both", "float32", 5 * 4 * 70 * 300),
+        ("jax", "both", "bfloat16", 5 * 2 * 70 * 300),
+    ]
+    for line in lines:
+        assert line["ratio"]["jax"] > 0
+        assert set(line["versions"]) >= {"jax", "jaxlib"}
 
 
 def test_an_unknown_peer_is_said_and_passed_over():

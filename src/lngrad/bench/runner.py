@@ -13,6 +13,7 @@ from lngrad.api import execute
 from lngrad.arrays import Output, empty
 from lngrad.bench.cases import CALL_SHAPES, DTYPES, QUICK, SHAPES, Job
 from lngrad.bench.first_call import first_calls
+from lngrad.bench.jax_scope import Both, jax_records
 from lngrad.bench.measure import Timing, interleave, keep_memory
 from lngrad.bench.peers import Arrays, PeerMissing, peer_call, peer_versions, why_not
 from lngrad.bench.records import record
@@ -25,8 +26,9 @@ __all__ = ["SCOPES", "Settings", "jobs", "run"]
 
 # call: the public function in the default environment, as a user meets it, outputs of 64 MB and more.
 # kernel: plan ready, outputs and workspace given; freed memory is kept, for every peer alike. forward: likewise.
+# jax: forward and backward in one XLA program, as a user meets them.
 # overhead: the public function on 64×64, where arithmetic is nothing. first_call: a fresh process, cold and warm cache.
-SCOPES = ("call", "kernel", "forward", "overhead", "first_call")
+SCOPES = ("call", "jax", "kernel", "forward", "overhead", "first_call")
 CHECKED_ROWS = 256  # of a job's rows the first are compared with the reference; all of its column sums cost too much
 
 
@@ -54,18 +56,23 @@ def jobs(settings: Settings, scope: str) -> list[Job]:
         chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
         return chosen if settings.shapes else [job for job in chosen if job.nbytes // 3 >= 64 * 10**6]
     shapes = settings.shapes or (QUICK if settings.quick else SHAPES)
+    if scope == "jax":
+        return [Both(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
     return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
 
 
 def run(settings: Settings, said: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Time every job of every scope; yields records. What can't be done is said and passed over.
 
-    The scope "call" comes first, since the others change how glibc keeps memory, for good.
+    The scopes "call" and "jax" come first, since the others change how glibc keeps memory, for good.
     """
     peers = tuple(name for name in settings.peers if _can_run(name, said))
     versions = peer_versions(peers)
     roofline = Roofline()
     for scope in (scope for scope in SCOPES if scope in settings.scopes):
+        if scope == "jax":
+            yield from jax_records(jobs(settings, scope), make_arrays, 3 if settings.quick else settings.rounds, said)
+            continue
         if scope != "call":
             keep_memory()
         for job in jobs(settings, scope):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jax.test_util import check_grads as check_by_differences
 
 import lngrad
 import lngrad.jax as door
-from lngrad import jax_calls, jax_formulas
+from lngrad import jax_calls, jax_formulas, jax_frames
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.problem import Forward, Grads
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs
@@ -311,6 +312,22 @@ def test_lowered_for_another_platform_there_is_no_call_of_ours(platform):
     assert ("stablehlo.custom_call" in program) == (platform == "cpu")
 
 
+def test_the_layout_of_call_frames_is_the_one_we_know():
+    """A new major version of XLA's interface may move fields; jaxlib ships the header."""
+    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    assert f"#define XLA_FFI_API_MAJOR {jax_frames.MAJOR}\n" in header
+
+
+def test_symbolic_sizes():
+    inputs = make_inputs(Case((6,), (5,)), "float32")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("lngrad_layer_norm")]
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("rows, 5"), jnp.float32)
+    row = jax.ShapeDtypeStruct((5,), jnp.float32)
+    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(door.layer_norm, x, gamma, beta)[1](dy))
+    exported = jax.export.export(grads, platforms=("cpu",), disabled_checks=allowed)(rows, row, row, rows)
+    check_same_bits(numpy(exported.call(inputs.x, inputs.gamma, inputs.beta, inputs.dy)), tuple(core(inputs)[1]))
+
+
 def test_exported_for_two_platforms():
     inputs = make_inputs(Case((6,), (5,)), "float32")
     allowed = [jax.export.DisabledSafetyCheck.custom_call("lngrad_layer_norm")]
@@ -348,10 +365,19 @@ def test_what_a_handler_raises_ends_the_program(reason, monkeypatch):
         jax.block_until_ready(jax.jit(door.layer_norm)(jnp.ones((3, 4))))
 
 
-def test_without_jax_the_error_names_the_extra():
-    program = "import sys; sys.modules['jax'] = None\nimport lngrad.jax"
+@pytest.mark.parametrize(
+    ("before", "got"),
+    [
+        ("import sys; sys.modules['jax'] = None", "none"),
+        ("import jax; del jax.sharding.ManualAxisType; jax.__version__ = '0.9'", "0.9"),
+    ],
+    ids=["none", "old"],
+)
+def test_without_the_right_jax_the_error_names_the_extra(before, got):
+    program = f"import lngrad\n{before}\nimport lngrad.jax"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "ImportError: lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'" in result.stderr
+    text = f"ImportError: lngrad.jax: expected jax 0.10 or later, got {got}: pip install 'lngrad[jax]'"
+    assert result.stderr.splitlines()[-1] == text
 
 
 # --- Several devices, and the end of a process ----------------------------------------------------------------------

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from lngrad.arrays import Facts
-from lngrad.errors import BackendUnavailable
 from lngrad.problem import Grads, Problem
 
 try:
@@ -20,7 +19,7 @@ try:
 except ImportError as reason:
     raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
 if not hasattr(jax.sharding, "ManualAxisType"):
-    raise BackendUnavailable(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}")
+    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
 
 from lngrad import jax_derivatives
 from lngrad.jax_meshes import on_shards, vary_together

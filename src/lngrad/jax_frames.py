@@ -23,6 +23,7 @@ FRAME_WORDS, BUFFER_WORDS, API_WORDS = 21, 6, 7
 EXTENSION, API = 1, 2  # in XLA_FFI_CallFrame
 ARGS_SIZE, ARGS, RETS_SIZE, RETS, ATTRS = 7, 9, 12, 14, 20  # in its args, rets and attrs
 VERSION, ERROR_CREATE = 4, 6  # in XLA_FFI_Api: major and minor version in one word; a function
+MAJOR = 0
 METADATA, METADATA_VERSION, METADATA_TRAITS = 3, 3, 4  # in XLA_FFI_Metadata_Extension and XLA_FFI_Metadata
 INTERNAL, CANCELLED = 13, 1  # XLA_FFI_Error_Code
 
@@ -92,9 +93,10 @@ def _buffers(address: int, count: int) -> list[Buffer]:
 
 
 def _introduce(extension: int, api: int) -> None:
-    """Answer XLA's question which version of the interface the handler was made for: the one at hand."""
+    """Answer XLA's question which version the handler knows: any minor one, which only adds fields, of major version 0."""
     metadata = _words(extension, METADATA + 1)[METADATA]
-    ctypes.c_int64.from_address(metadata + 8 * METADATA_VERSION).value = _words(api, API_WORDS)[VERSION]
+    minor = _words(api, API_WORDS)[VERSION] >> 32
+    ctypes.c_int64.from_address(metadata + 8 * METADATA_VERSION).value = minor << 32 | MAJOR
     ctypes.c_uint32.from_address(metadata + 8 * METADATA_TRAITS).value = 0
 
 

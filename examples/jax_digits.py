@@ -75,7 +75,9 @@ for name, norm in (("lngrad", layer_norm), ("plain", plain)):
     print(f"{name:8} loss {losses[name][0]:.3f} to {losses[name][-1]:.4f}, test accuracy {accuracy:.1%}")
     assert accuracy >= 0.95
 
-worst = max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(gradients["lngrad"], gradients["plain"], strict=True))
+worst = max(
+    float(abs(a - b).max() / abs(b).max()) for a, b in zip(gradients["lngrad"], gradients["plain"], strict=True)
+)
 apart = max(abs(a - b) for a, b in zip(losses["lngrad"][:21], losses["plain"][:21], strict=True))
 print(f"first gradients differ by {worst:.1e} of their largest element, losses of the first epoch by {apart:.1e}")
 assert worst < 1e-5

@@ -355,6 +355,11 @@ def test_errors_when_the_call_is_traced():
             wrap(door.layer_norm_backward)(x, x, x, x)
 
 
+def test_eps_is_no_traced_value():
+    with pytest.raises(DtypeError, match="eps: expected a number, got a traced value"):
+        jax.jit(lambda x, eps: door.layer_norm(x, eps=eps))(jnp.ones((3, 4)), 1e-5)
+
+
 @pytest.mark.parametrize("reason", [ValueError("no"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
 def test_what_a_handler_raises_ends_the_program(reason, monkeypatch):
     def broken(*_):

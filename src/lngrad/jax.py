@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lngrad.arrays import Facts
+from lngrad.errors import DtypeError
 from lngrad.problem import Grads, Problem
 
 try:
@@ -56,6 +57,8 @@ def layer_norm(
     """
     x, gamma, beta = _arrays(x, gamma, beta)
     problem, _ = Problem.forward(_facts(x), _facts(gamma), _facts(beta), normalized_shape)
+    if isinstance(eps, jax.core.Tracer):
+        raise DtypeError("eps: expected a number, got a traced value; jax.jit takes it as one of its static_argnames")
     normalized, eps = len(problem.normalized_shape), float(eps)
     return on_shards(lambda *shards: jax_derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
 

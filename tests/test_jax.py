@@ -463,6 +463,8 @@ x = jnp.ones((512, 512))
 x = step(x).block_until_ready()
 for _ in range(5):
     x = step(x)
+for _ in range(3):
+    step(x)  # results that nobody holds
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stderr) == (0, "")

@@ -7,10 +7,13 @@ array is copied. Under jax.vmap buffers have batch dimensions in front, of size 
 from __future__ import annotations
 
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from ctypes import memset
 from itertools import product
 from struct import Struct
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from lngrad.jax_frames import Buffer, make_handler
 from lngrad.plan import make_plan
 from lngrad.problem import Grads, Problem
 
-__all__ = ["backward_attribute", "forward_attribute", "handler"]
+__all__ = ["backward_attribute", "forward_attribute", "handler", "wait_until_idle"]
 
 FORWARD, BACKWARD = 0, 1
 _PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
@@ -179,6 +182,8 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
 
 
 _calls: dict[Any, _Call] = {}
+_running: set[int] = set()  # threads in a call
+_ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 
 
 def _serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> None:
@@ -189,7 +194,22 @@ def _serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffe
         if len(_calls) >= _MOST:
             _calls.clear()
         call = _calls[key] = _Call(attribute, inputs, results)
-    call.run([buffer[0] for buffer in buffers])
+    thread = get_ident()
+    _running.add(thread)
+    try:
+        call.run([buffer[0] for buffer in buffers])
+    finally:
+        _running.discard(thread)
+        _ended.append(thread)
+
+
+def wait_until_idle() -> None:
+    """Return when no call has run for 20 ms. A call that came to a finalizing interpreter would wait for the GIL for ever."""
+    quiet = False
+    while not quiet:
+        _ended.clear()
+        time.sleep(0.02)
+        quiet = not _running and not _ended
 
 
 handler = make_handler(_serve)

@@ -5,6 +5,8 @@ Which of the two is settled when a traced program is lowered, so one program ser
 
 from __future__ import annotations
 
+import atexit
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,15 @@ __all__ = ["backward", "forward"]
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
 
 jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(jax_calls.handler), platform="cpu")
+
+
+@atexit.register
+def _finish() -> None:
+    """Let programs that were dispatched and not awaited end, before the interpreter that their calls need does."""
+    for array in jax.live_arrays():
+        with suppress(Exception):  # deleted, or its program failed: nobody is left to care
+            array.block_until_ready()
+    jax_calls.wait_until_idle()
 
 
 def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute: Any, *arrays: Any) -> list[Any]:

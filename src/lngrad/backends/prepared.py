@@ -38,9 +38,9 @@ class _Conversion:
 
     def __init__(self, plan: Plan, function: str):
         address = task_function(function, plan.problem.dtype, plan.problem.accumulator)
-        self.job: Any = new_job(address, CONVERTED, (0,) * 3 * CONVERTED)
-        self.address = address_of(self.job)
-        self.bytes = memoryview(self.job).cast("B")
+        job: Any = new_job(address, CONVERTED, (0,) * 3 * CONVERTED)
+        self.address = address_of(job)
+        self.bytes = memoryview(job).cast("B")  # keeps the job
 
     def __call__(self, *arrays: int) -> None:
         """Sources, targets and numbers of elements, one array after the other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 
 import pytest
 
@@ -12,7 +13,7 @@ import lngrad  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.problem import Grads  # noqa: E402
-from lngrad.testing import CASES, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 # torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -104,6 +105,35 @@ def test_transforms(name):
     close(TRANSFORMS[name](door.layer_norm)(*given), TRANSFORMS[name](plain)(*given))
 
 
+@pytest.mark.parametrize("mode", ["forward over reverse", "a jvp of grad"])
+def test_forward_mode_over_the_backward(mode):
+    """Against the formula in torch's elementary operations: the second order of torch's own has d²/dw dx wrong (2.13)."""
+
+    def formula(x, shape, w, b):
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * w + b
+
+    given = tuple(leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,)))
+    every = (0, 1, 2)
+    expected = f.jacrev(f.jacrev(cubed(formula), every), every)(*given)
+    if mode == "forward over reverse":
+        close(f.hessian(cubed(door.layer_norm), every)(*given), expected)
+    else:
+        tangents = tuple(torch.cos(3 * tensor) for tensor in given)
+        got = f.jvp(f.grad(cubed(door.layer_norm), every), given, tangents)[1]
+        along = [
+            sum(torch.tensordot(block, t, t.dim()) for block, t in zip(row, tangents, strict=True)) for row in expected
+        ]
+        close(got, tuple(along))
+
+
+def test_forward_mode_over_the_backward_operator():
+    given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
+    assert torch.autograd.gradcheck(
+        lambda *a: tuple(door.layer_norm_backward(*a)), given, check_forward_ad=True, check_backward_ad=False
+    )
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_whole_and_keeps_the_bits(dynamic):
     def loss(x, w, b):
@@ -175,3 +205,38 @@ def test_patch_and_unpatch():
     assert door.unpatch(model) == 2
     check_same_bits(model(x).detach(), before.detach())
     assert door.patch(torch.nn.LayerNorm(8)) == 1
+
+
+def test_forward_mode_is_heard_without_gradients_too():
+    """A call nobody differentiates backwards takes a short cut; tangents must not be lost on it."""
+    inputs = make_inputs(Case((5,), (8,)), "float64")
+    x, gamma, beta = map(tensor, (inputs.x, inputs.gamma, inputs.beta))
+    tangent = tensor(inputs.dy)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        with torch.no_grad():
+            quiet = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
+        loud = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
+    assert quiet is not None
+    check_same_bits((quiet,), (loud,))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_inductor_gives_the_gradients_of_eager_code():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.LayerNorm(64)
+    )
+    assert door.patch(model.bfloat16()) == 2
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for rows in (33, 70, 512):
+        x, dy = torch.randn(2, rows, 64).bfloat16()
+        for module, call in ((model, compiled), (twin, twin)):
+            module.zero_grad()
+            call(x).backward(dy)
+        for module in (1, 3):  # the layer normalizations' own gradients
+            pairs = zip(model[module].parameters(), twin[module].parameters(), strict=True)
+            for compiled_parameter, parameter in pairs:
+                close(compiled_parameter.grad, parameter.grad)

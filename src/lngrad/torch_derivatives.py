@@ -14,19 +14,29 @@ from lngrad import torch_ops
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
+_below_autograd = (
+    torch._C._AutoDispatchBelowAutograd
+)  # the Function has recorded the call; the operator need not ask again
+
 
 def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
     """y, mean and rstd; see the operator."""
-    call = torch_ops.layer_norm if torch.compiler.is_compiling() else _Forward.apply
-    return call(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():
+        return torch_ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
 
 
 def layer_norm_backward(
     dy: Any, x: Any, shape: list[int], mean: Any, rstd: Any, gamma: Any, mask: list[bool]
 ) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
-    call = torch_ops.layer_norm_backward if torch.compiler.is_compiling() else _Backward.apply
-    return call(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():
+        return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
+
+
+class _Whole(tuple):  # type: ignore[type-arg]
+    """A tuple that torch.func takes as one thing: it counts a plain one's numbers among the tangents, and finds too few."""
 
 
 def _accumulator(x: Any) -> Any:
@@ -149,12 +159,56 @@ def _forward_tangents(ctx: Any, of_x: Any, _: Any, of_gamma: Any, of_beta: Any, 
     return of_y.to(x.dtype), of_mean, -at.rstd * at.rstd * mean_xhat
 
 
-class _Forward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
+def _backward_tangents(
+    ctx: Any, of_dy: Any, of_x: Any, _: Any, of_mean: Any, of_rstd: Any, of_gamma: Any, __: Any
+) -> tuple[Any, Any, Any]:
+    """Tangents of dx, dgamma and dbeta, without elements where masked off."""
+    dy, x, mean, rstd, gamma = ctx.saved_tensors
+    at = _Rows(x, ctx.shape, mean, rstd)
+    zeros = torch.zeros_like(at.xhat)
+    dy_wide = dy.to(at.dtype)
+    of_dy, of_x = (zeros if tangent is None else tangent.to(at.dtype) for tangent in (of_dy, of_x))
+    of_mean, of_rstd = (
+        zeros if tangent is None else tangent.to(at.dtype).reshape(at.mean.shape) for tangent in (of_mean, of_rstd)
+    )
+    of_xhat = (of_x - of_mean) * at.rstd + at.centred * of_rstd
+    of_dx = of_dgamma = of_dbeta = x.new_zeros(0)
+    if ctx.mask[0]:
+        weight = 1.0 if gamma is None else gamma.to(at.dtype)
+        g, of_g = dy_wide * weight, of_dy * weight
+        if of_gamma is not None:
+            of_g = of_g + dy_wide * of_gamma.to(at.dtype)
+        mean_g_xhat = at.mean_of(g * at.xhat)
+        inner = g - at.mean_of(g) - at.xhat * mean_g_xhat
+        of_mean_g_xhat = at.mean_of(of_g * at.xhat + g * of_xhat)
+        of_inner = of_g - at.mean_of(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
+        of_dx = (of_rstd * inner + at.rstd * of_inner).to(x.dtype)
+    dtype = x.dtype if gamma is None else gamma.dtype
+    if ctx.mask[1]:
+        of_dgamma = at.over_rows(of_dy * at.xhat + dy_wide * of_xhat).to(dtype)
+    if ctx.mask[2]:
+        of_dbeta = at.over_rows(of_dy).to(dtype)
+    return of_dx, of_dgamma, of_dbeta
+
+
+class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
     generate_vmap_rule = True
 
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*arguments)
+        if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
+            return cls.forward(*arguments)  # nobody will ask for a derivative of this call
+        return super(torch.autograd.Function, cls).apply(*arguments)
+
+
+class _Forward(_Function):
     @staticmethod
     def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
-        return torch_ops.layer_norm(x, shape, gamma, beta, eps)
+        with _below_autograd():
+            return torch_ops.layer_norm(x, shape, gamma, beta, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -166,15 +220,20 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any t
     jvp = staticmethod(_forward_tangents)
 
 
-class _Backward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
-    generate_vmap_rule = True
-
+class _Backward(_Function):
     @staticmethod
     def forward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> Any:
-        return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+        with _below_autograd():
+            return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
 
-    setup_context = staticmethod(_save_backward)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _save_backward(ctx, inputs, output)
+        dy, x, _, mean, rstd, gamma, _ = inputs
+        ctx.save_for_forward(dy, x, mean, rstd, gamma)
+
     backward = staticmethod(_backward_derivative)
+    jvp = staticmethod(_backward_tangents)
 
 
 for operator, derivative, save in (

@@ -6,7 +6,6 @@ Both are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -20,21 +19,9 @@ from lngrad.bench.peers import Arrays
 from lngrad.bench.records import record
 from lngrad.testing import Inputs, check_forward, check_grads, check_same_bits
 
-__all__ = ["Both", "jax_records"]
+__all__ = ["jax_records"]
 
 CHECKED_ROWS = 256  # are compared with the reference; all rows with the core, bit by bit
-
-
-@dataclass(frozen=True)
-class Both(Job):
-    """Forward and backward in one program."""
-
-    op: str = "both"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that must move at the least: the forward reads x and writes y, the backward reads dy and x and writes dx."""
-        return 5 * self.M * self.N * (4 if self.dtype == "float32" else 2)
 
 
 def jax_records(

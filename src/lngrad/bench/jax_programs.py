@@ -5,39 +5,22 @@ Both are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from importlib.metadata import version
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import lngrad
 from lngrad.bench.cases import Job
-from lngrad.bench.measure import interleave
+from lngrad.bench.measure import Contestants
 from lngrad.bench.peers import Arrays
-from lngrad.bench.records import record
 from lngrad.testing import Inputs, check_forward, check_grads, check_same_bits
 
-__all__ = ["jax_records"]
-
-CHECKED_ROWS = 256  # are compared with the reference; all rows with the core, bit by bit
+__all__ = ["jitted"]
 
 
-def jax_records(
-    jobs: list[Job], make_arrays: Callable[[Job], Arrays], rounds: int, said: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
-    """Time jobs; yields records with the peer "jax", or says why there are none."""
-    if not find_spec("jax"):
-        said("jax: needs jax, which is not installed")
-        return
-    versions = {package: version(package) for package in ("jax", "jaxlib")}
-    for job in jobs:
-        timings = interleave(_calls(make_arrays(job)), rounds)
-        yield record("jax", job, timings, None, 0, versions)
-
-
-def _calls(arrays: Arrays) -> dict[str, Callable[[], object]]:
+def jitted(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
+    """lngrad.jax.layer_norm against the formula that people write."""
     import jax
 
     from lngrad.jax import layer_norm
@@ -53,8 +36,8 @@ def _calls(arrays: Arrays) -> dict[str, Callable[[], object]]:
         return lambda: jax.block_until_ready(program(*given))
 
     ours = call(layer_norm)
-    _check(arrays, tuple(np.asarray(result) for result in ours()))
-    return {"lngrad": ours, "jax": call(_formula)}
+    _check(arrays, checked, tuple(np.asarray(result) for result in ours()))
+    return {"lngrad": ours, "jax": call(_formula)}, {}
 
 
 def _formula(x: Any, gamma: Any, beta: Any) -> Any:
@@ -68,11 +51,9 @@ def _formula(x: Any, gamma: Any, beta: Any) -> Any:
     return (y * gamma + beta).astype(x.dtype)
 
 
-def _check(a: Arrays, results: tuple[Any, ...]) -> None:
-    """Refuse to time a wrong program."""
-    rows = slice(0, min(len(a.x), CHECKED_ROWS))
-    inputs = Inputs(a.dy[rows], a.x[rows], a.mean[rows], a.rstd[rows], a.gamma, a.beta, 1)
-    check_forward(lngrad.layer_norm(inputs.x, gamma=a.gamma, beta=a.beta), inputs)
-    check_grads(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, a.gamma), inputs)
+def _check(a: Arrays, checked: Inputs, results: tuple[Any, ...]) -> None:
+    """Refuse to time a wrong program: some rows of the core against the reference, all of the program against the core."""
+    check_forward(lngrad.layer_norm(checked.x, gamma=a.gamma, beta=a.beta), checked)
+    check_grads(lngrad.layer_norm_backward(checked.dy, checked.x, checked.mean, checked.rstd, a.gamma), checked)
     y = lngrad.layer_norm(a.x, gamma=a.gamma, beta=a.beta).y
     check_same_bits(results, (y, *lngrad.layer_norm_backward(a.dy, a.x, a.mean, a.rstd, a.gamma)))

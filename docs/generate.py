@@ -32,6 +32,9 @@ def main() -> int:
     _replace(ROOT / "README.md", f"{readme}\n\n{summary(lines)}")
     details = [summary(lines)]
     for scope, title in (
+        ("override", "A torch.nn.LayerNorm forward and backward, under override() against aten's own kernels"),
+        ("autograd", "lngrad.torch.LayerNorm forward and backward, against torch.nn.LayerNorm"),
+        ("jax", "lngrad.jax.layer_norm forward and backward in one jitted program, against the jitted formula"),
         ("call", "As called, outputs of 64 MB and more"),
         ("forward", "Forward"),
         ("kernel", "Backward"),

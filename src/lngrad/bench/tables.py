@@ -7,7 +7,17 @@ from typing import Any
 
 from lngrad.bench.plots import newest
 
-__all__ = ["geometric_mean", "summary", "table"]
+__all__ = ["SHOWN", "geometric_mean", "summary", "table"]
+
+# Scopes in the order of the documents, and the peer of each.
+SHOWN = {
+    "kernel": "torch",
+    "call": "torch",
+    "forward": "torch",
+    "override": "torch",
+    "autograd": "torch",
+    "jax": "jax",
+}
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -15,8 +25,9 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def table(lines: list[dict[str, Any]], scope: str, peer: str = "torch") -> str:
-    """Rows are shapes, columns dtypes: our median time and the ratio to the peer."""
+def table(lines: list[dict[str, Any]], scope: str) -> str:
+    """Rows are shapes, columns dtypes: our median time and the ratio to the scope's peer."""
+    peer = SHOWN[scope]
     chosen = newest(lines, scope, peer)
     dtypes = list(dict.fromkeys(dtype for _, dtype in chosen))
     rows = [f"| rows × columns | {' | '.join(dtypes)} |", f"|---|{'---|' * len(dtypes)}"]
@@ -34,15 +45,15 @@ def _cell(record: dict[str, Any] | None, peer: str) -> str:
     return f"{text}, **{record['ratio'][peer]:.1f}×**"
 
 
-def summary(lines: list[dict[str, Any]], peer: str = "torch") -> str:
-    """One line a scope: cases, geometric mean and least ratio."""
-    rows = ["| scope | cases | geometric mean | least |", "|---|---|---|---|"]
-    for scope in ("kernel", "call", "forward"):
+def summary(lines: list[dict[str, Any]]) -> str:
+    """One line a scope: whom it is compared with, cases, geometric mean and least ratio."""
+    rows = ["| scope | against | cases | geometric mean | least |", "|---|---|---|---|---|"]
+    for scope, peer in SHOWN.items():
         chosen = newest(lines, scope, peer)
         if chosen:
             ratios = {key: record["ratio"][peer] for key, record in chosen.items()}
             least = min(ratios, key=ratios.__getitem__)
             name = f"{least[0].replace('x', ' × ')} {least[1]}"
             mean = geometric_mean(list(ratios.values()))
-            rows.append(f"| {scope} | {len(ratios)} | {mean:.2f}× | {ratios[least]:.2f}× ({name}) |")
+            rows.append(f"| {scope} | {peer} | {len(ratios)} | {mean:.2f}× | {ratios[least]:.2f}× ({name}) |")
     return "\n".join(rows)

@@ -6,6 +6,8 @@ code two autograd.Functions carry them, because torch.func's transforms and forw
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ __all__ = ["layer_norm", "layer_norm_backward"]
 
 def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
     """y, mean and rstd; see the operator."""
+    if not (type(x) in _PLAIN and type(gamma) in _PLAIN and type(beta) in _PLAIN):
+        _load_rules(x, gamma, beta)
     call = torch_ops.layer_norm if torch.compiler.is_compiling() else _Forward.apply
     return call(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
 
@@ -25,8 +29,20 @@ def layer_norm_backward(
     dy: Any, x: Any, shape: list[int], mean: Any, rstd: Any, gamma: Any, mask: list[bool]
 ) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
+    if not (type(dy) in _PLAIN and type(x) in _PLAIN and type(gamma) in _PLAIN):
+        _load_rules(dy, x, mean, rstd, gamma)
     call = torch_ops.layer_norm_backward if torch.compiler.is_compiling() else _Backward.apply
     return call(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
+
+
+def _load_rules(*tensors: Any) -> None:
+    """Have the rules for DTensors registered when the first one comes: they are a second of imports that others don't need."""
+    dtensor = sys.modules.get("torch.distributed.tensor")
+    if dtensor is not None and any(isinstance(tensor, dtensor.DTensor) for tensor in tensors):
+        import_module("lngrad.distributed")
 
 
 def _accumulator(x: Any) -> Any:

@@ -255,6 +255,23 @@ def test_info():
         assert re.search(rf"(?m)^{line}", text), text
 
 
+def test_info_tells_what_the_last_run_left_to_aten(tmp_path):
+    pytest.importorskip("torch")
+    program = (
+        "import torch, lngrad.torch\n"
+        "with lngrad.torch.override():\n"
+        "    for _ in range(3): torch.nn.functional.layer_norm(torch.empty(0, 4), [4])\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+        text = cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+        assert re.search(r"(?m)^left to aten +3 × native_layer_norm: x is empty \(-c, 20..-..-.. ..:.. UTC\)$", text)
+    (tmp_path / "lngrad" / "fallbacks.json").write_text("[1]")
+    assert "left to aten" in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert [path.name for path in (tmp_path / "lngrad").glob("fallbacks*")] == ["fallbacks.json"]
+
+
 def test_info_says_why_there_is_no_kernel_cache(tmp_path):
     (tmp_path / "file").write_text("")
     text = cli("info", XDG_CACHE_HOME=str(tmp_path / "file")).stdout

@@ -37,12 +37,34 @@ def test_bench_writes_records_and_a_picture(tmp_path):
     assert "70 × 300" in result.stdout
 
 
+def test_bench_times_modules_forward_and_backward(tmp_path):
+    records = tmp_path / "records.jsonl"
+    result = lngrad(
+        "bench", "--quick", "--cases", "70x300", "--scopes", "override,autograd", "--dtypes", "float32,bfloat16",
+        "--json", records,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(line["scope"], line["dtype"], line["op"]) for line in lines] == [
+        ("override", "float32", "both"),
+        ("override", "bfloat16", "both"),
+        ("autograd", "float32", "both"),
+        ("autograd", "bfloat16", "both"),
+    ]
+    for line in lines:
+        assert line["bytes"] == 5 * 70 * 300 * (4 if line["dtype"] == "float32" else 2)
+        assert set(line["time_us"]) == {"lngrad", "torch"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("--cases", "3y4"), "cases: expected ROWSxCOLUMNS, for example 4096x768, got '3y4'"),
         (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
-        (("--scopes", "all"), "scopes: expected some of call, kernel, forward, overhead, first_call, got 'all'"),
+        (
+            ("--scopes", "all"),
+            "scopes: expected some of call, override, autograd, kernel, forward, overhead, first_call,",
+        ),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
     ],
 )

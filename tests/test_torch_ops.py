@@ -12,7 +12,7 @@ import lngrad  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.problem import Grads  # noqa: E402
-from lngrad.testing import CASES, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 # torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -175,3 +175,17 @@ def test_patch_and_unpatch():
     assert door.unpatch(model) == 2
     check_same_bits(model(x).detach(), before.detach())
     assert door.patch(torch.nn.LayerNorm(8)) == 1
+
+
+def test_forward_mode_is_heard_without_gradients_too():
+    """A call nobody differentiates backwards takes a short cut; tangents must not be lost on it."""
+    inputs = make_inputs(Case((5,), (8,)), "float64")
+    x, gamma, beta = map(tensor, (inputs.x, inputs.gamma, inputs.beta))
+    tangent = tensor(inputs.dy)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        with torch.no_grad():
+            quiet = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
+        loud = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
+    assert quiet is not None
+    check_same_bits((quiet,), (loud,))

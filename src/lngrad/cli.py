@@ -171,6 +171,7 @@ def info(
 ) -> None:
     """Show versions, backends, threads, caches; or compile the kernels ahead of their first use."""
     from lngrad.machine import caches, huge_pages, processor, versions
+    from lngrad.torch_fallbacks import last_run
 
     if warm:
         _warm()
@@ -182,6 +183,7 @@ def info(
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
         "kernel cache": _kernel_cache(),
+        "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     width = max(map(len, facts))
     for name, fact in facts.items():

@@ -15,7 +15,8 @@ import torch
 
 from lngrad import torch_derivatives
 from lngrad.problem import Grads
-from lngrad.torch_override import disable, enable, fallbacks, override
+from lngrad.torch_fallbacks import counts as fallbacks
+from lngrad.torch_override import disable, enable, override
 
 __all__ = [
     "LayerNorm",

@@ -1,7 +1,8 @@
 """Calls of the core with dense CPU tensors, in as few steps as Python allows: what a call needs is looked up by its facts.
 
-Below the dispatcher's autograd keys. Statistics and parameters reach the core in the accumulator's dtype and contiguous
-(torch converts faster than the core would), and results are torch's own memory, on huge pages where they are large.
+Below the dispatcher's autograd keys. A small call is prepared, and runs on addresses. For any other, statistics and
+parameters reach the core contiguous and in the accumulator's dtype (torch converts faster than the core would). Results
+are torch's own memory, on huge pages where they are large.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from lngrad.backends.prepared import prepare
 from lngrad.plan import Plan, make_plan
-from lngrad.problem import Grads, Problem
+from lngrad.problem import Forward, Grads, Problem
 from lngrad.threads import get_num_threads
 
 __all__ = ["backward_calls", "forward_calls"]
@@ -25,7 +26,7 @@ HUGE_BYTES = 1 << 22  # from here on a fresh result is asked to lie on huge page
 _MOST = 4096  # calls that are remembered
 
 _DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
-_contiguous = torch.contiguous_format  # else the stride of a dimension of one element would be x's
+_PLAIN = torch.contiguous_format  # else the stride of a dimension of one element would be x's
 _like = torch.empty_like  # 0.7 µs less than torch.empty with a shape
 
 
@@ -51,6 +52,10 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
         first = start + -start % mmap.PAGESIZE
         _huge(first, (start + tensor.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)  # a refusal costs speed alone
     return tensor
+
+
+def _contiguous(tensor: Any) -> Any:
+    return None if tensor is None else tensor.contiguous()
 
 
 def _ready(tensor: Any, accumulator: Any) -> Any:
@@ -99,32 +104,36 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
             x.shape, x.dtype, x.is_contiguous() or x.stride(), tuple(shape),
             gamma is None or (gamma.shape, gamma.dtype), beta is None or (beta.shape, beta.dtype),
         )  # fmt: skip
-        problem, run, converts, dtype, statistics = calls.get(key) or new(key, x, shape, gamma, beta)
-        if converts or not (gamma is None or gamma.is_contiguous()) or not (beta is None or beta.is_contiguous()):
-            gamma, beta = _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x))
+        run, statistics = calls.get(key) or new(key, x, shape, gamma, beta)
         if run is None:
-            y, *outputs = (empty(output.shape, _DTYPES[output.dtype]) for output in problem.outputs() if output)
-            _run(problem, (x, gamma, beta, eps), (y, *outputs))
-            mean, rstd = outputs
-        else:
-            y, mean, rstd = _like(x, memory_format=_contiguous), _like(statistics), _like(statistics)
-            run(
-                x.data_ptr(), y.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
-                0 if gamma is None else gamma.data_ptr(), 0 if beta is None else beta.data_ptr(), eps,
-            )  # fmt: skip
-        return (y, mean, rstd) if dtype is None else (y, mean.to(dtype), rstd.to(dtype))
+            return _forward_once(x, shape, gamma, beta, eps, statistics.dtype)
+        if not ((gamma is None or gamma.is_contiguous()) and (beta is None or beta.is_contiguous())):
+            gamma, beta = _contiguous(gamma), _contiguous(beta)
+        y, mean, rstd = _like(x, memory_format=_PLAIN), _like(statistics), _like(statistics)
+        run(
+            x.data_ptr(), y.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
+            0 if gamma is None else gamma.data_ptr(), 0 if beta is None else beta.data_ptr(), eps,
+        )  # fmt: skip
+        return y, mean, rstd
 
     def new(key: Any, x: Any, shape: Any, gamma: Any, beta: Any) -> Any:
-        dtype, accumulator = check(x, gamma, beta), _accumulator(x)
-        Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
-        problem, _ = Problem.forward(x, _ready(gamma, accumulator), _ready(beta, accumulator), tuple(shape))
-        run = prepare(_plan(problem)) if x.is_contiguous() else None
-        statistics = torch.empty((*problem.lead, *(1,) * len(shape)), dtype=accumulator) if run else None
-        converts = any(parameter is not None and parameter.dtype is not accumulator for parameter in (gamma, beta))
-        call = problem, run, converts, None if dtype is accumulator else dtype, statistics
-        return _remember(calls, key, call)
+        dtype = check(x, gamma, beta)
+        problem, _ = Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
+        statistics = torch.empty((*problem.lead, *(1,) * len(shape)), dtype=dtype)
+        out = Forward(None, statistics, torch.empty_like(statistics))
+        problem, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
+        return _remember(calls, key, (prepare(_plan(problem)) if x.is_contiguous() else None, statistics))
 
     return forward
+
+
+def _forward_once(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, dtype: Any) -> tuple[Any, Any, Any]:
+    """A forward that is not prepared; dtype is that of mean and rstd."""
+    gamma, beta = _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x))
+    problem, _ = Problem.forward(x, gamma, beta, tuple(shape))
+    y, mean, rstd = (empty(output.shape, _DTYPES[output.dtype]) for output in problem.outputs() if output)
+    _run(problem, (x, gamma, beta, eps), (y, mean, rstd))
+    return y, mean.to(dtype), rstd.to(dtype)
 
 
 def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, Any]]:
@@ -149,32 +158,32 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
             mean.shape, mean.dtype, rstd.shape, rstd.dtype, gamma is None or (gamma.shape, gamma.dtype),
             beta is None or beta.dtype, tuple(shape), tuple(mask),
         )  # fmt: skip
-        call = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
-        problem, run, converts, parameter, (wants_dx, wants_dgamma, wants_dbeta) = call
-        if converts or not (mean.is_contiguous() and rstd.is_contiguous() and (gamma is None or gamma.is_contiguous())):
-            mean, rstd, gamma = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+        run, parameter = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
+        wants_dx, wants_dgamma, wants_dbeta = mask
         dgamma = _like(parameter) if wants_dgamma else None
         dbeta = _like(parameter) if wants_dbeta else None
         if run is None:
-            dx = empty(x.shape, x.dtype) if wants_dx else None
-            _run(problem, (dy, x, mean, rstd, gamma), (dx, dgamma, dbeta))
-        else:
-            dx = _like(x, memory_format=_contiguous) if wants_dx else None
-            run(
-                dy.data_ptr(), x.data_ptr(), 0 if dx is None else dx.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
-                0 if gamma is None else gamma.data_ptr(),
-                0 if dgamma is None else dgamma.data_ptr(), 0 if dbeta is None else dbeta.data_ptr(),
-            )  # fmt: skip
+            mean, rstd, gamma = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+            grads = Grads(empty(x.shape, x.dtype) if wants_dx else None, dgamma, dbeta)
+            problem, _ = Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask, grads)
+            _run(problem, (dy, x, mean, rstd, gamma), grads)
+            return tuple(grads)
+        if not (mean.is_contiguous() and rstd.is_contiguous() and (gamma is None or gamma.is_contiguous())):
+            mean, rstd, gamma = _contiguous(mean), _contiguous(rstd), _contiguous(gamma)
+        dx = _like(x, memory_format=_PLAIN) if wants_dx else None
+        run(
+            dy.data_ptr(), x.data_ptr(), 0 if dx is None else dx.data_ptr(), mean.data_ptr(), rstd.data_ptr(),
+            0 if gamma is None else gamma.data_ptr(),
+            0 if dgamma is None else dgamma.data_ptr(), 0 if dbeta is None else dbeta.data_ptr(),
+        )  # fmt: skip
         return dx, dgamma, dbeta
 
     def new(key: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
         parameter = torch.empty(tuple(shape), dtype=check(x, mean, rstd, gamma, beta, mask))
         Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
-        mean_ready, rstd_ready, gamma_ready = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+        mean, rstd, gamma = _contiguous(mean), _contiguous(rstd), _contiguous(gamma)
         out = Grads(None, parameter, torch.empty_like(parameter))
-        problem, _ = Problem.backward(dy, x, mean_ready, rstd_ready, gamma_ready, tuple(shape), mask, out)
-        run = prepare(_plan(problem)) if x.is_contiguous() else None
-        converts = any(tensor is not None and tensor.dtype is not _accumulator(x) for tensor in (mean, rstd, gamma))
-        return _remember(calls, key, (problem, run, converts, parameter, tuple(mask)))
+        problem, _ = Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask, out)
+        return _remember(calls, key, (prepare(_plan(problem)) if x.is_contiguous() else None, parameter))
 
     return backward

@@ -16,6 +16,10 @@ from lngrad import torch_ops
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
+_below_autograd = (
+    torch._C._AutoDispatchBelowAutograd
+)  # the Function has recorded the call; the operator need not ask again
+
 
 def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
     """y, mean and rstd; see the operator."""
@@ -165,12 +169,24 @@ def _forward_tangents(ctx: Any, of_x: Any, _: Any, of_gamma: Any, of_beta: Any, 
     return of_y.to(x.dtype), of_mean, -at.rstd * at.rstd * mean_xhat
 
 
-class _Forward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
+class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
     generate_vmap_rule = True
 
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*arguments)
+        if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
+            return cls.forward(*arguments)  # nobody will ask for a derivative of this call
+        return super(torch.autograd.Function, cls).apply(*arguments)
+
+
+class _Forward(_Function):
     @staticmethod
     def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
-        return torch_ops.layer_norm(x, shape, gamma, beta, eps)
+        with _below_autograd():
+            return torch_ops.layer_norm(x, shape, gamma, beta, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -182,12 +198,11 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any t
     jvp = staticmethod(_forward_tangents)
 
 
-class _Backward(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
-    generate_vmap_rule = True
-
+class _Backward(_Function):
     @staticmethod
     def forward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> Any:
-        return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+        with _below_autograd():
+            return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
 
     setup_context = staticmethod(_save_backward)
     backward = staticmethod(_backward_derivative)

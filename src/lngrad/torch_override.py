@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from lngrad import torch_calls
+from lngrad import torch_calls, torch_fallbacks
 from lngrad.errors import LngradError
 
-__all__ = ["disable", "enable", "fallbacks", "override"]
+__all__ = ["disable", "enable", "override"]
 
 FORWARD, BACKWARD = "native_layer_norm", "native_layer_norm_backward"
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -28,7 +27,6 @@ _lock = threading.Lock()
 _users = 0
 _library: Any = None
 _atens: dict[str, Any] = {}
-_fallbacks: Counter[str] = Counter()
 
 
 class _NotOurs(Exception):
@@ -73,11 +71,6 @@ def override() -> Iterator[None]:
         disable()
 
 
-def fallbacks() -> dict[str, int]:
-    """How many calls went to aten's own kernels while ours were in place, by "operator: reason"."""
-    return dict(_fallbacks)
-
-
 def _install() -> Any:
     for name in (FORWARD, BACKWARD):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
@@ -91,7 +84,7 @@ def _install() -> Any:
 
 
 def _aten(name: str, reason: Exception, *arguments: Any) -> Any:
-    _fallbacks[f"{name}: {reason}"] += 1
+    torch_fallbacks.count(name, reason)
     return _atens[name].call_boxed(_CPU, *arguments)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import lngrad
 from lngrad.arrays import address_of
 from lngrad.backends.prepared import prepare
 from lngrad.plan import make_plan
-from lngrad.problem import Grads, Problem
+from lngrad.problem import Forward, Grads, Problem
 from lngrad.testing import Case, check_same_bits, make_inputs
 
 
@@ -55,6 +56,35 @@ def test_forward_has_the_bits_of_a_call(gamma):
     check_same_bits((y, mean, rstd), tuple(lngrad.layer_norm(*arrays[:1], None, *arrays[1:], eps=1e-3)))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("gamma", ["float32", "same", None])
+def test_16_bit_statistics_and_parameters_are_converted_as_a_call_converts_them(dtype, gamma):
+    gamma_dtype = dtype if gamma == "same" else gamma
+    case = Case((61,), (43,), gamma=gamma is not None, gamma_dtype=gamma_dtype, statistics_dtype=dtype)
+    inputs = make_inputs(case, dtype)
+    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    problem, _ = Problem.backward(
+        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, inputs.normalized_shape, (True,) * 3, expected
+    )
+    run = prepare(make_plan(problem, "numba_cpu"))
+    for _ in range(2):
+        grads = Grads(*map(np.empty_like, expected))
+        run_backward(run, inputs, grads)
+        check_same_bits(tuple(grads), tuple(expected))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_statistics_are_written_as_a_call_writes_them(dtype):
+    inputs = make_inputs(Case((61,), (43,)), dtype)
+    empty = np.empty_like(inputs.x), *np.empty((2, 61, 1), inputs.x.dtype)
+    expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, out=Forward(*map(np.empty_like, empty)))
+    problem, arrays = Problem.forward(inputs.x, inputs.gamma, inputs.beta, out=Forward(*empty))
+    run = prepare(make_plan(problem, "numba_cpu"))
+    x, gamma, beta = map(address_of, arrays)
+    run(x, *map(address_of, empty), gamma, beta, 1e-5)
+    check_same_bits(empty, tuple(expected))
+
+
 def test_threads_at_once_do_not_share_memory():
     given = [make_inputs(Case((100,), (50,)), "float32", seed) for seed in range(4)]
     run, wrong = prepare(plan_of(given[0])), []
@@ -79,10 +109,11 @@ def test_threads_at_once_do_not_share_memory():
 
 def test_what_cannot_be_prepared():
     large = make_inputs(Case((1024,), (64,)), "float32")
-    converted = make_inputs(Case((64,), (64,), statistics_dtype="bfloat16"), "bfloat16")
+    apart = make_inputs(Case((64,), (64,)), "bfloat16")
+    apart = replace(apart, gamma=np.repeat(apart.gamma, 2)[::2])
     empty = make_inputs(Case((0,), (4,)), "float32")
     assert prepare(plan_of(large)) is None
-    assert prepare(plan_of(converted)) is None
+    assert prepare(plan_of(apart)) is None
     assert prepare(plan_of(empty)) is None
     strided = make_inputs(Case((64,), (64,)), "float32")
     problem, _ = Problem.backward(strided.dy.T, strided.x, strided.mean, strided.rstd, strided.gamma)

@@ -145,19 +145,20 @@ def _copies(problem: Problem, layout: Layout) -> tuple[Copy, ...]:
     wanted = [
         Copy(name, elements.get(name, problem.N), problem.accumulator, 0.0 if name == "beta" else 1.0)
         for name in ("mean", "rstd", "gamma", "beta")
-        if name in problem.inputs and not _is_ready(problem.inputs[name], problem.accumulator)
+        if name in problem.inputs and not is_ready(problem.inputs[name], problem.accumulator)
     ]
     for name, facts in problem.out.items():
         if facts is not None and name not in ("dx", "y"):
             dtype = facts.dtype if problem.op == "backward" else problem.accumulator
-            if not _is_ready(facts, dtype):
+            if not is_ready(facts, dtype):
                 wanted.append(Copy(name, elements.get(name, problem.N), dtype))
     for copy in wanted:
         layout.add(copy.name, copy.elements * numpy_dtype(copy.dtype).itemsize)
     return tuple(wanted)
 
 
-def _is_ready(facts: Facts | None, dtype: str) -> bool:
+def is_ready(facts: Facts | None, dtype: str) -> bool:
+    """Whether an array is there, contiguous and of this dtype."""
     if facts is None or facts.dtype != dtype:
         return False
     itemsize = numpy_dtype(dtype).itemsize

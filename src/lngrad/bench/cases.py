@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CALL_SHAPES", "DTYPES", "QUICK", "SHAPES", "Job", "parse_shape"]
+__all__ = ["CALL_SHAPES", "DTYPES", "MODULE_SHAPES", "QUICK", "SHAPES", "Job", "parse_shape"]
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -25,12 +25,14 @@ SHAPES = (
 )
 # With dx of 64 MB and more in at least one dtype.
 CALL_SHAPES = ((16384, 1024), (32768, 1024), (8192, 4096))
+# Of a module's forward and backward, a small one among them.
+MODULE_SHAPES = ((64, 64), (1024, 256), (4096, 768), (16384, 1024), (4096, 4096), (8192, 4096))
 QUICK = ((512, 384), (4096, 768), (50000, 37))
 
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to time: M rows of N columns in a dtype, backward or forward."""
+    """One thing to time: M rows of N columns in a dtype, backward or forward or both, the one after the other."""
 
     M: int
     N: int
@@ -40,8 +42,9 @@ class Job:
     @property
     def nbytes(self) -> int:
         """Bytes that must move at the least: backward reads dy and x and writes dx, forward reads x and writes y."""
+        passes = {"backward": 3, "forward": 2, "both": 5}[self.op]
         itemsize = 4 if self.dtype == "float32" else 8 if self.dtype == "float64" else 2
-        return (3 if self.op == "backward" else 2) * self.M * self.N * itemsize
+        return passes * self.M * self.N * itemsize
 
 
 def parse_shape(text: str) -> tuple[int, int]:

@@ -6,8 +6,10 @@ import ctypes
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Timing", "interleave", "keep_memory"]
 
@@ -32,22 +34,29 @@ class Timing:
         return Timing(len(times), times[0], statistics.median(times), late)
 
 
-def interleave(calls: dict[str, Callable[[], object]], rounds: int, turn: float = TURN) -> dict[str, Timing]:
+def interleave(
+    calls: dict[str, Callable[[], object]],
+    rounds: int,
+    turn: float = TURN,
+    during: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {},  # read only
+) -> dict[str, Timing]:
     """Time several calls in turns, round after round.
 
-    A turn rests, runs once untimed, then as often as it takes to fill `turn` seconds, and counts the mean.
+    A turn rests, enters what `during` has under the call's name, runs once untimed, then as often as it takes to fill
+    `turn` seconds, and counts the mean.
     """
-    repeats = {name: _repeats(call, turn) for name, call in calls.items()}
+    repeats: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(REST)
-            call()
-            count = repeats[name]
-            start = time.perf_counter()
-            for _ in range(count):
+            with during.get(name, nullcontext)():
                 call()
-            samples[name].append((time.perf_counter() - start) / count)
+                count = repeats.get(name) or repeats.setdefault(name, _repeats(call, turn))
+                start = time.perf_counter()
+                for _ in range(count):
+                    call()
+                samples[name].append((time.perf_counter() - start) / count)
     return {name: Timing.of(times) for name, times in samples.items()}
 
 

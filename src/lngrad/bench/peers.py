@@ -15,9 +15,10 @@ import numpy as np
 
 from lngrad.arrays import as_numpy
 from lngrad.bench.cases import Job
+from lngrad.testing import Inputs
 from lngrad.threads import get_num_threads
 
-__all__ = ["PEERS", "Arrays", "PeerMissing", "peer_call", "peer_versions", "why_not"]
+__all__ = ["PEERS", "Arrays", "PeerMissing", "peer_call", "peer_versions", "tensors", "why_not"]
 
 
 class PeerMissing(RuntimeError):
@@ -34,7 +35,8 @@ class Arrays:
 Call = Callable[[], object]
 
 
-def _tensors(arrays: Arrays) -> Any:
+def tensors(arrays: Arrays | Inputs) -> Any:
+    """torch, dy, x, mean, rstd (in x's dtype, as torch keeps them), gamma and beta, in the same memory as arrays."""
     import torch
 
     torch.set_num_threads(get_num_threads())
@@ -51,7 +53,7 @@ def _tensors(arrays: Arrays) -> Any:
 
 
 def _torch(job: Job, arrays: Arrays) -> Call:
-    torch, dy, x, mean, rstd, gamma, beta = _tensors(arrays)
+    torch, dy, x, mean, rstd, gamma, beta = tensors(arrays)
     if job.op == "forward":
         forward = torch.ops.aten.native_layer_norm
         return lambda: forward(x, [job.N], gamma, beta, 1e-5)
@@ -60,7 +62,7 @@ def _torch(job: Job, arrays: Arrays) -> Call:
 
 
 def _compile(job: Job, arrays: Arrays) -> Call:
-    torch, dy, x, mean, rstd, gamma, beta = _tensors(arrays)
+    torch, dy, x, mean, rstd, gamma, beta = tensors(arrays)
     if job.op == "forward":
         compiled = torch.compile(lambda x, gamma, beta: torch.nn.functional.layer_norm(x, [job.N], gamma, beta))
         return lambda: compiled(x, gamma, beta)

@@ -11,7 +11,8 @@ import numpy as np
 import lngrad
 from lngrad.api import execute
 from lngrad.arrays import Output, empty
-from lngrad.bench.cases import CALL_SHAPES, DTYPES, QUICK, SHAPES, Job
+from lngrad.bench import torch_modules
+from lngrad.bench.cases import CALL_SHAPES, DTYPES, MODULE_SHAPES, QUICK, SHAPES, Job
 from lngrad.bench.first_call import first_calls
 from lngrad.bench.measure import Timing, interleave, keep_memory
 from lngrad.bench.peers import Arrays, PeerMissing, peer_call, peer_versions, why_not
@@ -25,8 +26,11 @@ __all__ = ["SCOPES", "Settings", "jobs", "run"]
 
 # call: the public function in the default environment, as a user meets it, outputs of 64 MB and more.
 # kernel: plan ready, outputs and workspace given; freed memory is kept, for every peer alike. forward: likewise.
+# override, autograd: forward and backward of a module, in the default environment too; see the modules in MODULES.
 # overhead: the public function on 64×64, where arithmetic is nothing. first_call: a fresh process, cold and warm cache.
-SCOPES = ("call", "kernel", "forward", "overhead", "first_call")
+MODULES = {"override": torch_modules.override, "autograd": torch_modules.autograd}
+SCOPES = ("call", *MODULES, "kernel", "forward", "overhead", "first_call")
+AS_CALLED = ("call", *MODULES)
 CHECKED_ROWS = 256  # of a job's rows the first are compared with the reference; all of its column sums cost too much
 
 
@@ -44,7 +48,7 @@ class Settings:
 
 def jobs(settings: Settings, scope: str) -> list[Job]:
     """The jobs of a scope."""
-    op = "forward" if scope == "forward" else "backward"
+    op = "both" if scope in MODULES else "forward" if scope == "forward" else "backward"
     if scope == "overhead":
         return [Job(64, 64, "float32")]
     if scope == "first_call":
@@ -53,27 +57,32 @@ def jobs(settings: Settings, scope: str) -> list[Job]:
         shapes = settings.shapes or (CALL_SHAPES[:1] if settings.quick else CALL_SHAPES)
         chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
         return chosen if settings.shapes else [job for job in chosen if job.nbytes // 3 >= 64 * 10**6]
-    shapes = settings.shapes or (QUICK if settings.quick else SHAPES)
+    shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in MODULES else SHAPES)
     return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
 
 
 def run(settings: Settings, said: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Time every job of every scope; yields records. What can't be done is said and passed over.
 
-    The scope "call" comes first, since the others change how glibc keeps memory, for good.
+    What is timed as called comes first, since the others change how glibc keeps memory, for good.
     """
     peers = tuple(name for name in settings.peers if _can_run(name, said))
     versions = peer_versions(peers)
     roofline = Roofline()
     for scope in (scope for scope in SCOPES if scope in settings.scopes):
-        if scope != "call":
+        if scope not in AS_CALLED:
             keep_memory()
         for job in jobs(settings, scope):
             if scope == "first_call":
                 timings = first_calls(job.dtype, 1 if settings.quick else 3)
                 yield record(scope, job, timings, None, 0, versions)
                 continue
-            arrays = make_arrays(job)
+            arrays, rounds = make_arrays(job), 3 if settings.quick else settings.rounds
+            if scope in MODULES:
+                if "torch" in peers:
+                    contestants, during = MODULES[scope](job, arrays, first_rows(job, arrays))
+                    yield record(scope, job, interleave(contestants, rounds, during=during), None, 0, versions)
+                continue
             calls: dict[str, Callable[[], object]] = {"lngrad": ours(scope, job, arrays)}
             for name in peers:
                 try:
@@ -82,7 +91,7 @@ def run(settings: Settings, said: Callable[[str], None]) -> Iterator[dict[str, A
                     said(str(reason))
             if scope in ("kernel", "forward"):
                 calls["roofline"] = roofline.call()
-            timings = interleave(calls, 3 if settings.quick else settings.rounds)
+            timings = interleave(calls, rounds)
             measured: Timing | None = timings.pop("roofline", None)
             yield record(scope, job, timings, measured, Roofline.nbytes, versions)
 
@@ -129,10 +138,15 @@ def ours(scope: str, job: Job, arrays: Arrays) -> Callable[[], object]:
     return lambda: plan.run(plan, inputs, results, workspace)
 
 
+def first_rows(job: Job, a: Arrays) -> Inputs:
+    """As many rows of a job as are compared with the reference."""
+    rows = slice(0, min(job.M, CHECKED_ROWS))
+    return Inputs(a.dy[rows], a.x[rows], a.mean[rows], a.rstd[rows], a.gamma, a.beta, 1)
+
+
 def _check(job: Job, a: Arrays) -> None:
     """Refuse to time a wrong kernel: the first rows against the reference."""
-    rows = slice(0, min(job.M, CHECKED_ROWS))
-    inputs = Inputs(a.dy[rows], a.x[rows], a.mean[rows], a.rstd[rows], a.gamma, a.beta, 1)
+    inputs = first_rows(job, a)
     if job.op == "forward":
         check_forward(lngrad.layer_norm(inputs.x, gamma=a.gamma, beta=a.beta), inputs)
     else:

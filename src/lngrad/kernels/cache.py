@@ -6,18 +6,15 @@ per process.
 """
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 
 import numba
 from numba.core import caching
 
+from lngrad.user_files import cache_folder
+
 _SOURCES = Path(__file__).parent
-
-
-def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lngrad"
 
 
 def _writable(folder: Path) -> bool:
@@ -57,7 +54,7 @@ class _KernelLocator(caching._CacheLocator):
         return cls(py_func.__code__.co_firstlineno) if Path(py_file).parent == _SOURCES else None
 
 
-FOLDER = _folder()
+FOLDER = cache_folder()
 STAMP = _stamp()
 ENABLED = _writable(FOLDER)
 _implementation = getattr(caching, "CacheImpl", None) or caching._CacheImpl

@@ -9,6 +9,7 @@ from threading import Lock
 from numba import cfunc
 
 from lngrad.kernels.cache import OPTIONS
+from lngrad.kernels.convert import convert
 from lngrad.kernels.numba_backward import (
     ACROSS,
     DBETA_ONLY,
@@ -115,6 +116,22 @@ def _forward_rows(tag, acc):
     return forward_rows_task
 
 
+def _widen(tag, acc):
+    @cfunc(TASK, **OPTIONS)
+    def widen_task(arguments, task, thread):
+        convert(tag, acc, arguments, task, thread)
+
+    return widen_task
+
+
+def _narrow(tag, acc):
+    @cfunc(TASK, **OPTIONS)
+    def narrow_task(arguments, task, thread):
+        convert(acc, tag, arguments, task, thread)
+
+    return narrow_task
+
+
 TASK_FUNCTIONS = {
     "rows": _rows,
     "rows_dx": _rows_dx,
@@ -127,6 +144,8 @@ TASK_FUNCTIONS = {
     "columns_dx": _columns_dx,
     "combine": _combine,
     "forward_rows": _forward_rows,
+    "widen": _widen,
+    "narrow": _narrow,
 }
 
 

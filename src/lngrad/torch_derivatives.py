@@ -23,20 +23,22 @@ _below_autograd = (
 
 def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
     """y, mean and rstd; see the operator."""
-    if not (type(x) in _PLAIN and type(gamma) in _PLAIN and type(beta) in _PLAIN):
-        _load_rules(x, gamma, beta)
-    call = torch_ops.layer_norm if torch.compiler.is_compiling() else _Forward.apply
-    return call(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():
+        return torch_ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+    if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
+        _load_rules(x, gamma)
+    return _Forward.apply(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
 
 
 def layer_norm_backward(
     dy: Any, x: Any, shape: list[int], mean: Any, rstd: Any, gamma: Any, mask: list[bool]
 ) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
-    if not (type(dy) in _PLAIN and type(x) in _PLAIN and type(gamma) in _PLAIN):
-        _load_rules(dy, x, mean, rstd, gamma)
-    call = torch_ops.layer_norm_backward if torch.compiler.is_compiling() else _Backward.apply
-    return call(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():
+        return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+    if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
+        _load_rules(x, gamma)
+    return _Backward.apply(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))

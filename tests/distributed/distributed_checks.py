@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,13 +12,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import lngrad
+import lngrad.distributed
 import lngrad.torch as door
 from lngrad.arrays import as_numpy
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.problem import Forward, Grads
-from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
+from lngrad.testing import Case, check_forward, check_grads, check_same_bits, error_share, make_inputs
 
 CHECKS: dict[int, dict[str, Callable[[], None]]] = {2: {}, 4: {}}
 torch.set_num_threads(1)
@@ -56,7 +59,7 @@ def same_everywhere(tensor: Any) -> None:
     """That all ranks hold the same bits."""
     mine = torch.from_numpy(np.ascontiguousarray(as_numpy(tensor)).view(np.uint8).copy())
     all_of_them = mine.new_empty((dist.get_world_size() * mine.numel(),))
-    dist.all_gather_into_tensor(all_of_them, mine.reshape(-1))
+    dist.all_gather_single(all_of_them, mine.reshape(-1))
     for other in all_of_them.reshape(dist.get_world_size(), -1):
         check_same_bits(other, mine.reshape(-1))
 
@@ -155,3 +158,292 @@ def hidden_where_squares_would_cancel() -> None:
     expected = lngrad.layer_norm(x[None].double(), eps=0.0)
     assert abs(float(rstd.full_tensor()) - float(expected.rstd)) < 1e-6
     assert float(mean.full_tensor()) == float(expected.mean)
+
+
+# --- Meshes of two axes ---------------------------------------------------------------------------------------------
+
+
+@check(4)
+def two_axes() -> None:
+    on = mesh(2, 2)
+    for case, x_at, gamma_at in (
+        (Case((6,), (40,)), [Shard(0), Shard(1)], [R, Shard(0)]),
+        (Case((7,), (41,)), [Shard(1), Shard(0)], None),
+        (Case((3, 5), (13,)), [Shard(0), Shard(1)], None),
+        (Case((6,), (40,)), [R, Shard(1)], None),
+        (Case((6,), (40,)), [Shard(0), R], [Shard(0), R]),
+        (Case((5,), (13,)), [Shard(1), Shard(1)], None),  # both axes cut the same dimension
+        (Case((5,), (7, 9)), [Shard(1), Shard(2)], None),  # each cuts one of two normalized dimensions
+        (Case((5,), (2, 3)), [Shard(2), Shard(1)], [Shard(1), Shard(0)]),
+        (Case((1,), (1,)), [Shard(0), Shard(1)], None),
+    ):
+        compare(on, case, "float32", x_at, gamma_at)
+    compare(on, Case((6,), (40,), gamma_dtype="float32"), "bfloat16", [Shard(0), Shard(1)])
+
+
+# --- Arguments that lie otherwise -----------------------------------------------------------------------------------
+
+
+@check(2)
+def dy_is_brought_to_where_x_lies() -> None:
+    for x_at, dy_at in (([Shard(0)], [R]), ([Shard(1)], [Shard(0)]), ([R], [Shard(1)])):
+        compare(mesh(), Case((6,), (40,)), "float32", x_at, None, dy_at)
+
+
+@check(2)
+def partial_inputs_are_summed_first() -> None:
+    inputs = make_inputs(Case((6,), (40,)), "float64")
+    half = DTensor.from_local(tensor(inputs.x) / 2, mesh(), [Partial()]).requires_grad_()
+    y = door.layer_norm(half, 40)
+    (dx,) = torch.autograd.grad(y, half, placed(inputs.dy, mesh(), [R]))
+    expected = lngrad.layer_norm(inputs.x)
+    check_same_bits(whole(y), expected.y)
+    grads = lngrad.layer_norm_backward(inputs.dy, inputs.x, expected.mean, expected.rstd)
+    check_same_bits(whole(dx), grads.dx)
+
+
+@check(2)
+def interleaved_shards_are_replicated_first() -> None:
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    local = torch.randn(6, 4, generator=torch.Generator().manual_seed(dist.get_rank()))
+    for dim, shape in ((1, (6, 8)), (0, (12, 4))):
+        x = DTensor.from_local(local, mesh(), [_StridedShard(dim, split_factor=2)], shape=shape, stride=(shape[1], 1))
+        y = door.layer_norm(x, shape[1])
+        assert y.placements == (R,)
+        check_same_bits(whole(y), lngrad.layer_norm(x.full_tensor().numpy()).y)
+
+
+@check(2)
+def local_shards_of_any_strides() -> None:
+    inputs = make_inputs(Case((6,), (40,)), "float32")
+    x, dy = (DTensor.from_local(tensor(a).t().contiguous().t(), mesh(), [R]).redistribute(placements=[Shard(1)])
+             for a in (inputs.x, inputs.dy))  # fmt: skip
+    local = x.to_local().t().contiguous().t()
+    assert not local.is_contiguous()
+    x = DTensor.from_local(local, mesh(), [Shard(1)]).requires_grad_()
+    y, mean, rstd = torch.ops.lngrad.layer_norm(x, [40], None, None, 1e-5)
+    (dx,) = torch.autograd.grad(y, x, dy)
+    seen = replace(inputs, gamma=None, mean=as_numpy(whole(mean)), rstd=as_numpy(whole(rstd)))
+    check_grads(Grads(whole(dx), None, None), seen, output_mask=(True, False, False))
+
+
+@check(2)
+def only_what_is_wanted() -> None:
+    inputs = make_inputs(Case((6,), (40,)), "float32")
+    for x_at in ([Shard(0)], [Shard(1)]):
+        full = door.layer_norm_backward(*backward_arguments(inputs, x_at))
+        for mask in ((True, False, False), (False, True, False), (False, False, True), (False, False, False)):
+            part = door.layer_norm_backward(*backward_arguments(inputs, x_at), output_mask=mask)
+            check_same_bits(
+                tuple(whole(grad) for grad in part),
+                tuple(whole(grad) if wanted else None for grad, wanted in zip(full, mask, strict=True)),
+            )
+        check_grads(Grads(*map(whole, full)), inputs)
+
+
+def backward_arguments(inputs: Any, x_at: Any, on: Any = None) -> tuple[Any, ...]:
+    on = on or mesh()
+    rows = [Shard(0)] if x_at == [Shard(0)] else [R]
+    at = (x_at, x_at, rows, rows, [R])
+    arrays = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    return tuple(placed(array, on, one) for array, one in zip(arrays, at, strict=True))
+
+
+@check(2)
+def one_gradient_only() -> None:
+    inputs = make_inputs(Case((6,), (40,)), "float32")
+    for x_at in ([Shard(0)], [Shard(1)]):
+        x, gamma = placed(inputs.x, mesh(), x_at), placed(inputs.gamma, mesh(), [R])
+        dy = placed(inputs.dy, mesh(), x_at)
+        both = torch.autograd.grad(
+            door.layer_norm(x.detach().requires_grad_(), 40, wanted := gamma.detach().requires_grad_()), wanted, dy
+        )
+        alone = torch.autograd.grad(door.layer_norm(x, 40, gamma.requires_grad_()), gamma, dy)
+        check_same_bits(whole(alone[0]), whole(both[0]))
+        x.requires_grad_()
+        (dx,) = torch.autograd.grad(door.layer_norm(x, 40, gamma.detach()), x, dy)
+        assert dx.placements == x.placements
+
+
+@check(2)
+def statistics_of_any_shape() -> None:
+    inputs = make_inputs(Case((3, 4), (40,)), "float32")
+    for x_at in ([Shard(0)], [Shard(2)]):
+        dy, x = placed(inputs.dy, mesh(), x_at), placed(inputs.x, mesh(), x_at)
+        mean, rstd = (placed(array.reshape(12), mesh(), [R]) for array in (inputs.mean, inputs.rstd))
+        grads = door.layer_norm_backward(dy, x, mean, rstd, placed(inputs.gamma, mesh(), [R]))
+        check_grads(Grads(*map(whole, grads)), inputs)
+
+
+@check(2)
+def nothing_to_normalize() -> None:
+    for shape in ((0, 8), (4, 0)):
+        for dim in (0, 1):
+            x = distribute_tensor(torch.zeros(shape), mesh(), [Shard(dim)]).requires_grad_()
+            y = door.layer_norm(x, shape[1])
+            y.sum().backward()
+            assert whole(y).shape == shape
+            assert whole(x.grad).shape == shape
+
+
+@check(2)
+def second_derivatives() -> None:
+    inputs = make_inputs(Case((6,), (8,)), "float64")
+
+    def second(layer_norm: Any, x: Any, w: Any, b: Any) -> Any:
+        dx, dw = torch.autograd.grad((layer_norm(x, (8,), w, b) ** 3).sum(), (x, w), create_graph=True)
+        return torch.autograd.grad((dx**2).sum() + (dw**2).sum(), (x, w, b))
+
+    arrays = inputs.x, inputs.gamma, inputs.beta
+    expected = second(torch.nn.functional.layer_norm, *(tensor(array).requires_grad_() for array in arrays))
+    for x_at, w_at in (([Shard(0)], [R]), ([Shard(1)], [Shard(0)]), ([Shard(1)], [R])):
+        given = (placed(array, mesh(), at).requires_grad_() for array, at in zip(arrays, (x_at, w_at, w_at), strict=True))
+        for got, one in zip(second(door.layer_norm, *given), expected, strict=True):
+            near(whole(got), one)
+
+
+def near(got: Any, expected: Any) -> None:
+    """That a float64 result, seen in float32, is another one up to float32's tolerance."""
+    expected = expected.detach().numpy()
+    share = error_share(got.detach().float().numpy(), expected, np.abs(expected), "float32")
+    assert share.max() <= 1, share.max()
+
+
+@check(2)
+def compiled_rows() -> None:
+    inputs = make_inputs(Case((6,), (8,)), "float32")
+    x, w = placed(inputs.x, mesh(), [Shard(0)]).requires_grad_(), placed(inputs.gamma, mesh(), [R]).requires_grad_()
+    results = []
+    for one in (door.layer_norm, torch.compile(door.layer_norm, backend="aot_eager", fullgraph=True)):
+        results.append(tuple(map(whole, torch.autograd.grad(one(x, 8, w), (x, w), placed(inputs.dy, mesh(), [Shard(0)])))))
+    check_same_bits(results[1], results[0])
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------------
+
+
+def refuses(error: type, text: str, call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except error as reason:
+        assert re.search(text, str(reason)), reason
+    else:
+        raise AssertionError(f"expected {error.__name__} {text!r}")
+
+
+@check(2)
+def errors() -> None:
+    on, x = mesh(), distribute_tensor(torch.randn(6, 8), mesh(), [Shard(1)])
+    plain, weight = torch.ones(8), distribute_tensor(torch.ones(8), mesh(), [R])
+    refuses(DtypeError, "^gamma: expected a DTensor beside others on .*, got a Tensor", lambda: door.layer_norm(x, 8, plain))
+    refuses(DtypeError, "^beta: expected a DTensor", lambda: door.layer_norm(x, 8, weight, plain))
+    refuses(DtypeError, "^x: expected a DTensor", lambda: door.layer_norm(torch.ones(2, 8), 8, weight))
+    other = init_device_mesh("cpu", (1, 2))
+    elsewhere = distribute_tensor(torch.ones(8), other, [R, R])
+    refuses(DtypeError, "^gamma: expected a DTensor on .*, got one on", lambda: door.layer_norm(x, 8, elsewhere))
+    refuses(ShapeError, r"^normalized_shape: expected the last dimensions of x", lambda: door.layer_norm(x, 4))
+    refuses(ShapeError, r"^gamma: expected the normalized shape \(8,\)", lambda: torch.ops.lngrad.layer_norm(
+        x, [8], distribute_tensor(torch.ones(4), on, [R]), None, 1e-5))  # fmt: skip
+    uneven = DTensor.from_local(torch.randn(6, 5 - 2 * dist.get_rank()), on, [Shard(1)])  # says 10 here and 6 there
+    refuses(ShapeError, r"^x: expected local shards with \d+ normalized elements together, got \[5, 3\]",
+            lambda: door.layer_norm(uneven, uneven.shape[1]))  # fmt: skip
+    refuses(Exception, "rows cut among processes are computed in eager code only",
+            lambda: torch.compile(door.layer_norm, backend="aot_eager", fullgraph=True)(x, 8))  # fmt: skip
+
+
+# --- Column sums with the bits of one process -----------------------------------------------------------------------
+
+
+def whole_and_shards(case: Case, dtype: str, rows: list[int]) -> None:
+    inputs = make_inputs(case, dtype)
+    R_ = case.normalized
+    flat = inputs.dy.reshape(-1, *R_), inputs.x.reshape(-1, *R_), inputs.mean.reshape(-1), inputs.rstd.reshape(-1)
+    expected = lngrad.layer_norm_backward(*flat, inputs.gamma, normalized_shape=R_)
+    start = sum(rows[: dist.get_rank()])
+    span = slice(start, start + rows[dist.get_rank()])
+    mine = [tensor(array[span]) for array in flat]
+    gamma = tensor(inputs.gamma)
+    for mask in ((True, True, True), (False, False, True)):
+        got = lngrad.distributed.all_reduce_columns(*mine, gamma, normalized_shape=R_, output_mask=mask)
+        assert got.dx is None or mask[0]
+        check_same_bits(got.dx, expected.dx[span] if mask[0] else None)
+        check_same_bits(tuple(got[1:]), tuple(e if m else None for e, m in zip(expected[1:], mask[1:], strict=True)))
+
+
+@check(2, 4)
+def columns_have_the_bits_of_one_process() -> None:
+    divisions = {
+        2: ([64, 64], [192, 448], [640, 37], [64, 701], [0, 130], [130, 0], [0, 0], [320, 257]),
+        4: ([64] * 4, [128, 0, 192, 5], [64, 448, 320, 64], [192, 64, 64, 13], [0, 100, 0, 0], [64, 64, 0, 0]),
+    }[dist.get_world_size()]
+    for at, rows in enumerate(divisions):
+        M = sum(rows)
+        whole_and_shards(Case((M,), (40,)), ("float32", "bfloat16", "float64")[at % 3], rows)
+    whole_and_shards(Case((sum(divisions[1]),), (5,)), "float32", divisions[1])
+    whole_and_shards(Case((sum(divisions[1]),), (3, 7), gamma_dtype="float32"), "bfloat16", divisions[1])
+    whole_and_shards(Case((sum(divisions[2]),), (300,), gamma=False), "float16", divisions[2])
+    whole_and_shards(Case((sum(divisions[0]),), (8200,)), "float32", divisions[0])
+
+
+@check(2)
+def columns_refuse_rows_that_do_not_end_with_a_chunk() -> None:
+    rows = (100, 64)[dist.get_rank()]
+    x, statistics = torch.randn(rows, 8), torch.ones(rows)
+    refuses(ShapeError, r"^x: expected a multiple of 64 rows on every process but the last that has any, got \[100, 64\]",
+            lambda: lngrad.distributed.all_reduce_columns(x, x, statistics, statistics))  # fmt: skip
+    shard = distribute_tensor(x, mesh(), [R])
+    refuses(DtypeError, r"^dy: expected this process's rows as a torch.Tensor, got a DTensor",
+            lambda: lngrad.distributed.all_reduce_columns(shard, x, statistics, statistics))  # fmt: skip
+
+
+# --- A model --------------------------------------------------------------------------------------------------------
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(24)
+        self.up, self.down = torch.nn.Linear(24, 48), torch.nn.Linear(48, 24)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(self.up(self.norm(x)).relu())
+
+
+def model() -> Any:
+    torch.manual_seed(1)
+    built = torch.nn.Sequential(Block(), Block()).double()
+    for name, parameter in built.named_parameters():
+        if "norm" in name:
+            torch.nn.init.normal_(parameter, 1.0, 0.5)
+    return built
+
+
+def train(built: Any, x: Any, target: Any) -> None:
+    optimizer = torch.optim.SGD(built.parameters(), 0.05, foreach=False)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((built(x) - target) ** 2).mean().backward()
+        optimizer.step()
+
+
+@check(2, 4)
+def sequence_parallel() -> None:
+    on = mesh()
+    x, target = (torch.randn(2, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (2, 3))
+    expected, parallel = model(), model()
+    train(expected, x, target)
+    assert door.patch(parallel) == 2
+    sequence = Shard(1)
+    for block in parallel:
+        parallelize_module(block, on, {
+            "norm": SequenceParallel(),
+            "up": ColwiseParallel(input_layouts=sequence),
+            "down": RowwiseParallel(output_layouts=sequence, use_local_output=False),
+        })  # fmt: skip
+    train(parallel, *(distribute_tensor(t, on, [sequence]) for t in (x, target)))
+    assert type(parallel[0].norm) is door.LayerNorm
+    for (name, got), one in zip(parallel.named_parameters(), expected.parameters(), strict=True):
+        near(whole(got), one)
+        near(whole(got.grad), one.grad)
+        assert "norm" not in name or got.placements == (R,)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,7 @@ def _rank(module: str, rank: int, size: int, folder: Path) -> None:
         world_size=size,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
+    warnings.simplefilter("error")
     said = {}
     for name, check in importlib.import_module(module).CHECKS[size].items():
         try:

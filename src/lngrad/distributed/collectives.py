@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from lngrad.errors import PeerError
+from lngrad.errors import BackendUnavailable, PeerError
 
 __all__ = ["all_gather", "peers"]
 
@@ -32,13 +32,19 @@ def all_gather(block: Any, group: Any, what: str) -> Any:
 
     Raises:
         PeerError: A peer failed, or did not come before the group's timeout.
+        BackendUnavailable: It is being traced by torch.compile.
     """
     size = torch.distributed.get_world_size(group)
     if size == 1:
         return block.unsqueeze(0)
+    if torch.compiler.is_compiling():
+        raise BackendUnavailable(
+            "torch.compile: rows cut among processes are computed in eager code only; put torch.compiler.disable on the "
+            "layer normalization, or cut its input by rows"
+        )
     blocks = block.new_empty((size * block.numel(),))
     with peers(f"all_gather of {what}", size):
-        torch.distributed.all_gather_into_tensor(blocks, block.reshape(-1), group=group)
+        torch.distributed.all_gather_single(blocks, block.reshape(-1), group=group)
     return blocks.reshape(size, *block.shape)
 
 

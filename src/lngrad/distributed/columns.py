@@ -56,39 +56,51 @@ def all_reduce_columns(
         ShapeError, DtypeError: An argument breaks a rule.
         PeerError: A peer failed, or did not come before the group's timeout.
     """
-    for name, tensor in {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}.items():
-        if isinstance(tensor, DTensor) or not (isinstance(tensor, torch.Tensor) or (tensor is None and name == "gamma")):
-            kind = type(tensor).__name__
-            raise DtypeError(f"{name}: expected this process's rows as a torch.Tensor, got a {kind} (see to_local())")
+    _check_plain({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
     problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
-    outputs, M, R = problem.outputs(), problem.M, problem.normalized_shape
-    wants_dx, *wanted = (output is not None for output in outputs)
-    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), mean.detach().reshape(M), rstd.detach().reshape(M)
-    gamma = None if gamma is None else gamma.detach()
-    dx = torch.empty(flat[1].shape, dtype=x.dtype, device=x.device) if wants_dx else None
-
+    M, R = problem.M, problem.normalized_shape
     rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
     trees = [list(_subtrees(*chunks)) for chunks in _chunks(rows)]
-    accumulator = torch.float64 if problem.accumulator == "float64" else torch.float32
-    most = max(map(len, trees))
-    parts = torch.zeros((most, 2, *R), dtype=accumulator, device=x.device)
-    mine = trees[torch.distributed.get_rank(group)]
-    for part, (level, index) in zip(parts, mine, strict=False):
-        first = index * (CHUNK << level) - mine[0][1] * (CHUNK << mine[0][0])
-        span = slice(first, first + (CHUNK << level))
-        out = Grads(None if dx is None else dx[span], *(one if want else None for one, want in zip(part, wanted, strict=True)))
-        arguments = (tensor[span] for tensor in flat)
-        layer_norm_backward(*arguments, gamma, normalized_shape=R, output_mask=(wants_dx, *wanted), out=out)
-
-    sums: tuple[Any, ...] = (None, None)
-    if any(wanted):
-        chosen = parts[:, [half for half in range(2) if wanted[half]]]
-        gathered = all_gather(chosen, group, "subtrees of dgamma and dbeta")
-        nodes = [(*node, part) for tree, part_of in zip(trees, gathered, strict=True) for node, part in zip(tree, part_of)]
-        dtype = x.dtype if gamma is None else gamma.dtype
-        total = iter(_total(nodes, chosen.new_zeros(chosen.shape[1:])).to(dtype))
-        sums = tuple(next(total) if want else None for want in wanted)
+    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), mean.detach().reshape(M), rstd.detach().reshape(M)
+    gamma = None if gamma is None else gamma.detach()
+    dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
+    halves = [half for half in range(2) if problem.wanted[1 + half]]
+    sums: list[Any] = [None, None]
+    if halves:
+        gathered = all_gather(parts[:, halves], group, "subtrees of dgamma and dbeta")
+        nodes = [(*node, gathered[rank, at]) for rank, tree in enumerate(trees) for at, node in enumerate(tree)]
+        totals = _total(nodes, parts.new_zeros((len(halves), *R))).to(x.dtype if gamma is None else gamma.dtype)
+        for half, total in zip(halves, totals, strict=True):
+            sums[half] = total
     return Grads(None if dx is None else dx.reshape(x.shape), *sums)
+
+
+def _check_plain(tensors: dict[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        if tensor is None and name == "gamma":
+            continue
+        if isinstance(tensor, DTensor) or not isinstance(tensor, torch.Tensor):
+            kind = type(tensor).__name__
+            raise DtypeError(f"{name}: expected this process's rows as a torch.Tensor, got a {kind} (see to_local())")
+
+
+def _parts(
+    problem: Problem, flat: tuple[Any, ...], gamma: Any, tree: list[tuple[int, int]], most: int
+) -> tuple[Any, Any]:
+    """dx of this process's rows, and dgamma and dbeta of each of its subtrees, (most, 2, *R) in the accumulator's dtype."""
+    x, R = flat[1], problem.normalized_shape
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if problem.wanted[0] else None
+    accumulator = torch.float64 if problem.accumulator == "float64" else torch.float32
+    parts = torch.zeros((most, 2, *R), dtype=accumulator, device=x.device)
+    start = 0
+    for (level, _), part in zip(tree, parts, strict=False):
+        span = slice(start, start + (CHUNK << level))
+        dy_rows, x_rows, mean, rstd = (tensor[span] for tensor in flat)
+        dgamma, dbeta = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=True))
+        out = Grads(None if dx is None else dx[span], dgamma, dbeta)
+        layer_norm_backward(dy_rows, x_rows, mean, rstd, gamma, normalized_shape=R, output_mask=problem.wanted, out=out)
+        start = span.stop
+    return dx, parts
 
 
 def _chunks(rows: list[int]) -> list[tuple[int, int]]:

@@ -30,20 +30,22 @@ class Layout:
 
     @staticmethod
     def of(placements: tuple[Any, ...], dims: int, split: int) -> Layout:
-        """Args:
-        placements: Of x. One that is neither Replicate nor Shard (Partial, or torch's interleaved shards) becomes Replicate.
-        dims, split: How many dimensions x has, and how many of them are rows.
+        """The layout that x's placements ask for.
+
+        Args:
+            placements: Of x. What is neither Replicate nor Shard (Partial, torch's interleaved shards) becomes Replicate.
+            dims, split: How many dimensions x has, and how many of them are rows.
         """
-        full, statistics, parameters, sums, hidden = [], [], [], [], []
+        rows, hidden = [], []
         for axis, placement in enumerate(placements):
             if type(placement) is not Shard:
-                row = (Replicate(), Replicate(), Replicate(), Replicate())
+                rows.append((Replicate(), Replicate(), Replicate(), Replicate()))
             elif placement.dim % dims < split:
-                row = (Shard(placement.dim % dims), Shard(placement.dim % dims), Replicate(), Partial("sum"))
+                row = Shard(placement.dim % dims)
+                rows.append((row, row, Replicate(), Partial("sum")))
             else:
-                cut = Shard(placement.dim % dims - split)
-                row = (Shard(placement.dim % dims), Replicate(), cut, cut)
+                column = Shard(placement.dim % dims - split)
+                rows.append((Shard(placement.dim % dims), Replicate(), column, column))
                 hidden.append(axis)
-            for into, one in zip((full, statistics, parameters, sums), row, strict=True):
-                into.append(one)
-        return Layout(tuple(full), tuple(statistics), tuple(parameters), tuple(sums), tuple(hidden))
+        full, statistics, parameters, sums = zip(*rows, strict=True)
+        return Layout(full, statistics, parameters, sums, tuple(hidden))

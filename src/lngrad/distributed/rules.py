@@ -40,7 +40,7 @@ def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -
         ones = (1,) * len(normalized_shape)
         results = y.reshape(local_x.shape), mean.reshape(*rows, *ones), rstd.reshape(*rows, *ones)
     placements = layout.full, layout.statistics, layout.statistics
-    return tuple(  # type: ignore[return-value]  # three
+    return tuple(
         _placed(result, mesh, placement, output)
         for result, placement, output in zip(results, placements, outputs, strict=True)
     )
@@ -76,7 +76,7 @@ def _backward(
         means = combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
         results[0] = slices.input_gradient(*flat, *means).reshape(local_x.shape)
     placements = layout.full, layout.sums, layout.sums
-    return tuple(  # type: ignore[return-value]  # three
+    return tuple(
         result if output is None else _placed(result, mesh, placement, output)
         for result, placement, output in zip(results, placements, outputs, strict=True)
     )
@@ -117,9 +117,7 @@ def _groups(mesh: Any, layout: Layout) -> list[Any]:
 def _placed(local: Any, mesh: Any, placements: tuple[Any, ...], output: Any) -> Any:
     """A DTensor of a local result; its shape is given, since uneven shards do not tell it."""
     strides = torch.empty(output.shape, device="meta").stride()
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=torch.Size(output.shape), stride=strides
-    )
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(output.shape), stride=strides)
 
 
 def _register(name: str, rule: Any) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import re
+import runpy
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import lngrad
@@ -141,7 +147,7 @@ def replicated() -> None:
 @check(2, 4)
 def hidden() -> None:
     for case in LINES:
-        for dtype in ("float32", "float64", "bfloat16", "float16"):
+        for dtype in ("float32", "float64", "bfloat16", "float16")[: 4 if dist.get_world_size() == 2 else 1]:
             compare(mesh(), case, dtype, [Shard(-1)])
             compare(mesh(), case, dtype, [Shard(len(case.lead) + len(case.normalized) - 1)], [Shard(-1)])
 
@@ -338,6 +344,59 @@ def compiled_rows() -> None:
             tuple(map(whole, torch.autograd.grad(one(x, 8, w), (x, w), placed(inputs.dy, mesh(), [Shard(0)]))))
         )
     check_same_bits(results[1], results[0])
+
+
+# --- What it costs --------------------------------------------------------------------------------------------------
+
+
+def received(call: Callable[[], Any]) -> list[int]:
+    """Bytes that each gather of a call brings from the other ranks."""
+    gathers = []
+
+    def gather(out: Any, block: Any, group: Any = None) -> None:
+        gathers.append(out.nbytes - block.nbytes)
+        original(out, block, group=group)
+
+    original = dist.all_gather_single
+    with pytest.MonkeyPatch.context() as patch, CommDebugMode() as seen:
+        patch.setattr(dist, "all_gather_single", gather)
+        call()
+    assert seen.get_total_counts() == len(gathers), seen.get_comm_counts()  # nothing else is sent
+    return gathers
+
+
+def collectives_of(dtype: Any, dim: int, with_x: bool) -> tuple[list[int], list[int]]:
+    """The gathers of a forward and of its backward, for x of 6 rows."""
+    x = distribute_tensor(torch.randn(6, 40).to(dtype), mesh(), [Shard(dim)]).requires_grad_(with_x)
+    gamma = distribute_tensor(torch.randn(40).to(dtype), mesh(), [R]).requires_grad_()
+    y: list[Any] = []
+    forward = received(lambda: y.append(door.layer_norm(x, 40, gamma)))
+    dy = y[0].detach()
+    return forward, received(lambda: torch.autograd.grad(y[0], (x, gamma) if with_x else gamma, dy))
+
+
+@check(2, 4)
+def collectives_are_as_documented() -> None:
+    others, M = dist.get_world_size() - 1, 6
+    for dtype, a in ((torch.float32, 4), (torch.bfloat16, 4), (torch.float64, 8)):
+        forward, backward = [others * 3 * a * (M + 1)], [others * 2 * a * M]
+        assert collectives_of(dtype, 1, True) == (forward, backward)
+        assert collectives_of(dtype, 1, False) == (forward, [])
+        assert collectives_of(dtype, 0, True) == ([], [])
+    x, statistics = torch.randn(128, 40), torch.ones(128)
+    call = functools.partial(all_reduce_columns(), x, x, statistics, statistics)
+    assert received(call) == [others * 8, others * 2 * 4 * 40]
+
+
+@check(2)
+def the_documented_example() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    torch.manual_seed(0)
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(program)
+        file.flush()
+        runpy.run_path(file.name)
 
 
 # --- Errors ---------------------------------------------------------------------------------------------------------

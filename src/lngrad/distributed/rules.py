@@ -74,7 +74,7 @@ def _backward(
             local_mean.to(accumulator).reshape(M), local_rstd.to(accumulator).reshape(M), *_flat(accumulator, local_gamma),
         )  # fmt: skip
         means = combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
-        results[0] = slices.input_gradient(*flat, *means).reshape(local_x.shape)
+        results[0] = slices.input_gradient(*flat, means).reshape(local_x.shape)
     placements = layout.full, layout.sums, layout.sums
     return tuple(
         result if output is None else _placed(result, mesh, placement, output)

@@ -98,15 +98,9 @@ def statistics(acc, N, centre, deviations, squares, eps):
     return centre + shift, scalar(acc, 1.0 / math.sqrt(variance + eps))
 
 
-@plain
-def forward_row(tag, acc, x, x_next, y, mean, rstd, gamma, beta, N, eps, streaming):
-    """One row of N >= 8 columns; mean and rstd are addresses, x_next is where the next row lies: see sweeps.sweep."""
-    centre = row_sum(tag, acc, x, N) / scalar(acc, N)
-    deviations, squares = centred_sums(tag, acc, x, N, splat(centre))
-    row_mean, row_rstd = statistics(acc, N, centre, deviations, squares, eps)
-    store_scalar(acc, mean, 0, row_mean)
-    store_scalar(acc, rstd, 0, row_rstd)
-    m, r = splat(row_mean), splat(row_rstd)
+@inlined
+def write_row(tag, acc, x, x_next, y, m, r, gamma, beta, N, streaming):
+    """y of one row of N >= 8 columns; m and r are lanes, x_next is where the next row lies: see sweeps.sweep."""
     tail = N % LANES
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
@@ -120,6 +114,17 @@ def forward_row(tag, acc, x, x_next, y, mean, rstd, gamma, beta, N, eps, streami
             store(tag, y, j, result)
     if tail > 0:
         store(tag, y, N - LANES, peeked)
+
+
+@plain
+def forward_row(tag, acc, x, x_next, y, mean, rstd, gamma, beta, N, eps, streaming):
+    """One row of N >= 8 columns; mean and rstd are addresses, x_next is where the next row lies: see sweeps.sweep."""
+    centre = row_sum(tag, acc, x, N) / scalar(acc, N)
+    deviations, squares = centred_sums(tag, acc, x, N, splat(centre))
+    row_mean, row_rstd = statistics(acc, N, centre, deviations, squares, eps)
+    store_scalar(acc, mean, 0, row_mean)
+    store_scalar(acc, rstd, 0, row_rstd)
+    write_row(tag, acc, x, x_next, y, splat(row_mean), splat(row_rstd), gamma, beta, N, streaming)
 
 
 @plain

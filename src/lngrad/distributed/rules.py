@@ -69,10 +69,9 @@ def _backward(
     if split_dx:
         accumulator = slices.accumulator(local_x)
         M, n = math.prod(local_x.shape[:split]), math.prod(local_x.shape[split:])
-        flat = (
-            local_dy.reshape(M, n), local_x.reshape(M, n),
-            local_mean.to(accumulator).reshape(M), local_rstd.to(accumulator).reshape(M), *_flat(accumulator, local_gamma),
-        )  # fmt: skip
+        (wide_gamma,) = _flat(accumulator, local_gamma)
+        wide_mean, wide_rstd = (tensor.to(accumulator).reshape(M) for tensor in (local_mean, local_rstd))
+        flat = local_dy.reshape(M, n), local_x.reshape(M, n), wide_mean, wide_rstd, wide_gamma
         means = combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
         results[0] = slices.input_gradient(*flat, means).reshape(local_x.shape)
     placements = layout.full, layout.sums, layout.sums

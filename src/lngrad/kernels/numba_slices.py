@@ -7,7 +7,7 @@ from collections import namedtuple
 
 from lngrad.kernels.numba_forward import centred_sums, row_sum, write_row
 from lngrad.kernels.pool import words
-from lngrad.kernels.simd import load_scalar, scalar, size_of, splat, store_scalar
+from lngrad.kernels.simd import load_scalar, scalar, splat, store_scalar
 from lngrad.kernels.sweeps import plain, row_sums, sweep
 
 Slice = namedtuple(

@@ -310,6 +310,24 @@ def nothing_to_normalize() -> None:
 
 
 @check(2)
+def a_mesh_without_this_rank() -> None:
+    inputs = make_inputs(Case((6,), (40,)), "float32")
+    for dim in (0, 1):
+        on = DeviceMesh("cpu", [0])
+        x = placed(inputs.x, on, [Shard(dim)]).requires_grad_()
+        y = door.layer_norm(x, 40)
+        (dx,) = torch.autograd.grad(y, x, placed(inputs.dy, on, [Shard(dim)]))
+        assert (y.placements, dx.placements) == (x.placements, x.placements)
+        assert (y.shape, dx.shape) == (x.shape, x.shape)
+        if dist.get_rank() == 0:
+            check_forward(
+                Forward(y.to_local().detach(), inputs.mean, inputs.rstd), replace(inputs, gamma=None, beta=None)
+            )
+        else:
+            assert y.to_local().numel() == dx.to_local().numel() == 0
+
+
+@check(2)
 def second_derivatives() -> None:
     inputs = make_inputs(Case((6,), (8,)), "float64")
 
@@ -472,6 +490,18 @@ def columns_refuse_rows_that_do_not_end_with_a_chunk() -> None:
     shard = DTensor.from_local(x, mesh(), [Shard(0)], shape=(164, 8), stride=(8, 1))
     refuses(DtypeError, r"^dy: expected this process's rows as a torch.Tensor, got a DTensor",
             lambda: all_reduce_columns()(shard, x, statistics, statistics))  # fmt: skip
+
+
+@check(4)
+def columns_of_a_smaller_group() -> None:
+    on, rows = mesh(2, 2), [64, 70]
+    inputs = make_inputs(Case((134,), (40,)), "float32", seed=on.get_local_rank("a"))
+    span = slice(0, 64) if on.get_local_rank("b") == 0 else slice(64, 134)
+    assert span.stop - span.start == rows[on.get_local_rank("b")]
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd
+    got = all_reduce_columns()(*(tensor(a[span]) for a in arrays), tensor(inputs.gamma), group=on.get_group("b"))
+    dx, *sums = lngrad.layer_norm_backward(*arrays, inputs.gamma)
+    check_same_bits(tuple(got), (dx[span], *sums))
 
 
 # --- A model --------------------------------------------------------------------------------------------------------

@@ -563,13 +563,14 @@ SILENT = {"a_dead_peer": 1}  # the rank that says nothing any more
 
 @check(2)
 def a_missing_peer() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=2))
+    dist.barrier()  # a new group waits for its members no longer than its own timeout
+    group = dist.new_group(timeout=timedelta(seconds=3))
     on = DeviceMesh.from_group(group, "cpu")
     x = DTensor.from_local(torch.randn(6, 4), on, [Shard(1)])
     if dist.get_rank() == 0:
         start = time.monotonic()
         refuses(PeerError, r"^all_gather of mean and centred squares: expected all 2 processes of the group, got no answer "
-                r"from one of them within 2\.\d s \(the group's timeout", lambda: door.layer_norm(x, 8))  # fmt: skip
+                r"from one of them within \d+\.\d s \(the group's timeout", lambda: door.layer_norm(x, 8))  # fmt: skip
         assert time.monotonic() - start < 20  # it ends; no statement about speed
     dist.barrier()
 

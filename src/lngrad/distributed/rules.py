@@ -27,9 +27,11 @@ def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -
     outputs = Problem.forward(x, gamma, beta, tuple(normalized_shape))[0].outputs()
     split = x.dim() - len(normalized_shape)
     layout = Layout.of(x.placements, x.dim(), split)
+    if mesh.get_coordinate() is None:
+        return _nothing(x, mesh, (layout.full, layout.statistics, layout.statistics), outputs)
     local_x = _local(x, layout.full)
     local_gamma, local_beta = _local(gamma, layout.parameters), _local(beta, layout.parameters)
-    if not layout.hidden or x.numel() == 0 or mesh.get_coordinate() is None:
+    if not layout.hidden or x.numel() == 0:
         results = torch_ops.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
     else:
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
@@ -54,11 +56,13 @@ def _backward(
     split = x.dim() - len(normalized_shape)
     columns = (*x.shape[:split], *(1,) * len(normalized_shape))  # mean and rstd may come in any shape
     layout = Layout.of(x.placements, x.dim(), split)
+    if mesh.get_coordinate() is None:
+        return _nothing(x, mesh, (layout.full, layout.sums, layout.sums), outputs)
     local_dy, local_x = _local(dy, layout.full), _local(x, layout.full)
     local_mean, local_rstd = (_local(tensor.reshape(columns), layout.statistics) for tensor in (mean, rstd))
     local_gamma = _local(gamma, layout.parameters)
     mask = list(output_mask)
-    split_dx = mask[0] and layout.hidden and x.numel() > 0 and mesh.get_coordinate() is not None
+    split_dx = mask[0] and layout.hidden and x.numel() > 0
     if split_dx:
         mask[0] = False
     results = list(
@@ -111,6 +115,16 @@ def _flat(dtype: Any, *parameters: Any) -> tuple[Any, ...]:
 
 def _groups(mesh: Any, layout: Layout) -> list[Any]:
     return [mesh.get_group(axis) for axis in layout.hidden]
+
+
+def _nothing(x: Any, mesh: Any, placements: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """The results on a process that is not on the mesh: DTensors without elements here."""
+    results = []
+    for placement, output in zip(placements, outputs, strict=True):
+        dtype = x.dtype if output is None else getattr(torch, output.dtype)
+        empty = torch.empty(0, dtype=dtype, device=x.device)
+        results.append(empty if output is None else _placed(empty, mesh, placement, output))
+    return tuple(results)
 
 
 def _placed(local: Any, mesh: Any, placements: tuple[Any, ...], output: Any) -> Any:

@@ -63,7 +63,7 @@ def test_bench_times_modules_forward_and_backward(tmp_path):
         (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
         (
             ("--scopes", "all"),
-            "scopes: expected some of call, override, autograd, kernel, forward, overhead, first_call,",
+            "scopes: expected some of call, override, autograd, jax, kernel, forward, overhead, first_call,",
         ),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
     ],
@@ -73,6 +73,21 @@ def test_bench_refuses_in_one_line(arguments, text):
     assert result.returncode == 2
     assert result.stderr.startswith(f"lngrad: {text}")
     assert result.stderr.count("\n") == 1
+
+
+def test_bench_of_a_jitted_program(tmp_path):
+    records = tmp_path / "records.jsonl"
+    arguments = "--quick", "--cases", "70x300", "--dtypes", "float32,bfloat16", "--scopes", "jax", "--json", records
+    result = lngrad("bench", *arguments)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(line["scope"], line["op"], line["dtype"], line["bytes"]) for line in lines] == [
+        ("jax", "both", "float32", 5 * 4 * 70 * 300),
+        ("jax", "both", "bfloat16", 5 * 2 * 70 * 300),
+    ]
+    for line in lines:
+        assert line["ratio"]["jax"] > 0
+        assert set(line["versions"]) >= {"jax"}
 
 
 def test_an_unknown_peer_is_said_and_passed_over():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lngrad
+from lngrad.arrays import Facts, facts_of
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError, WorkspaceError
 from lngrad.plan import make_plan
 from lngrad.problem import Problem
@@ -165,6 +166,15 @@ def test_outputs_are_known_before_they_exist():
     assert (dx.shape, dx.dtype, dx.nbytes) == ((2, 3, 4), "float16", 48)
     assert dgamma is None
     assert (dbeta.shape, dbeta.dtype) == ((4,), "float32")
+
+
+def test_facts_stand_for_arrays_that_do_not_exist_yet():
+    inputs = make_inputs(Case((6,), (5,), gamma_dtype="float32"), "bfloat16")
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    described = Problem.backward(*(facts_of("", array) for array in arrays))[0]
+    assert described.outputs() == Problem.backward(*arrays)[0].outputs()
+    with pytest.raises(DtypeError, match="x: expected float16, bfloat16, float32 or float64, got int32"):
+        Problem.forward(Facts((6, 5), "int32", (20, 4), "cpu", "numpy"), None, None)
 
 
 def test_a_short_workspace_is_refused(backend):

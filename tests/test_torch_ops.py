@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 
 import pytest
 
@@ -104,6 +105,35 @@ def test_transforms(name):
     close(TRANSFORMS[name](door.layer_norm)(*given), TRANSFORMS[name](plain)(*given))
 
 
+@pytest.mark.parametrize("mode", ["forward over reverse", "a jvp of grad"])
+def test_forward_mode_over_the_backward(mode):
+    """Against the formula in torch's elementary operations: the second order of torch's own has d²/dw dx wrong (2.13)."""
+
+    def formula(x, shape, w, b):
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * w + b
+
+    given = tuple(leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,)))
+    every = (0, 1, 2)
+    expected = f.jacrev(f.jacrev(cubed(formula), every), every)(*given)
+    if mode == "forward over reverse":
+        close(f.hessian(cubed(door.layer_norm), every)(*given), expected)
+    else:
+        tangents = tuple(torch.cos(3 * tensor) for tensor in given)
+        got = f.jvp(f.grad(cubed(door.layer_norm), every), given, tangents)[1]
+        along = [
+            sum(torch.tensordot(block, t, t.dim()) for block, t in zip(row, tangents, strict=True)) for row in expected
+        ]
+        close(got, tuple(along))
+
+
+def test_forward_mode_over_the_backward_operator():
+    given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
+    assert torch.autograd.gradcheck(
+        lambda *a: tuple(door.layer_norm_backward(*a)), given, check_forward_ad=True, check_backward_ad=False
+    )
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_whole_and_keeps_the_bits(dynamic):
     def loss(x, w, b):
@@ -189,3 +219,24 @@ def test_forward_mode_is_heard_without_gradients_too():
         loud = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
     assert quiet is not None
     check_same_bits((quiet,), (loud,))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_inductor_gives_the_gradients_of_eager_code():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.LayerNorm(64)
+    )
+    assert door.patch(model.bfloat16()) == 2
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for rows in (33, 70, 512):
+        x, dy = torch.randn(2, rows, 64).bfloat16()
+        for module, call in ((model, compiled), (twin, twin)):
+            module.zero_grad()
+            call(x).backward(dy)
+        for module in (1, 3):  # the layer normalizations' own gradients
+            pairs = zip(model[module].parameters(), twin[module].parameters(), strict=True)
+            for compiled_parameter, parameter in pairs:
+                close(compiled_parameter.grad, parameter.grad)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import types
-import unittest
 import warnings
 from dataclasses import replace
 
@@ -188,13 +186,9 @@ def test_large_results_can_be_resized_like_torchs_own():
 
 @pytest.fixture(scope="module")
 def samples():
-    """torch's OpInfo entries. Their module imports expecttest for a base class of torch's own tests, and for no sample."""
-    stand_in = types.ModuleType("expecttest")
-    stand_in.TestCase = unittest.TestCase
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+    """torch's OpInfo entries."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if "expecttest" not in sys.modules:
-            patch.setitem(sys.modules, "expecttest", stand_in)
         from torch.testing._internal.common_methods_invocations import op_db
     return {op.name: op for op in op_db if op.name in ("nn.functional.layer_norm", "native_layer_norm")}
 

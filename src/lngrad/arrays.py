@@ -42,7 +42,10 @@ LARGE_BYTES = 1 << 20  # from here on memory is aligned for streaming stores
 
 
 class Facts(NamedTuple):
-    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0"."""
+    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0".
+
+    It can stand for an array that does not exist yet, where a call is described and not run.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -62,7 +65,7 @@ def _is_torch(array: object) -> bool:
 
 
 def as_array(name: str, array: Any) -> Any:
-    """The array itself if it is NumPy's or torch's, else a NumPy view of its memory.
+    """The array itself if it is NumPy's or torch's, or Facts in its place; else a NumPy view of its memory.
 
     Args:
         name: The argument's name, for the error.
@@ -71,7 +74,7 @@ def as_array(name: str, array: Any) -> Any:
     Raises:
         DtypeError: It is no array, or not on the CPU.
     """
-    if type(array) is np.ndarray or _is_torch(array):
+    if type(array) is np.ndarray or type(array) is Facts or _is_torch(array):
         return array
     if hasattr(array, "__array_interface__"):
         return np.asarray(array)
@@ -96,7 +99,7 @@ def key_of(array: Any) -> Hashable:
 
 
 def facts_of(name: str, array: Any) -> Facts:
-    """The facts of a NumPy array or torch tensor.
+    """The facts of a NumPy array or torch tensor, or Facts that stand for one.
 
     Raises:
         DtypeError: The dtype is none of float16, bfloat16, float32, float64 in native byte order, or the tensor is sparse.
@@ -109,6 +112,10 @@ def facts_of(name: str, array: Any) -> Facts:
             raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64, got {dtype}")
         strides = tuple(step * array.element_size() for step in array.stride())
         return Facts(tuple(array.shape), dtype, strides, str(array.device), "torch")
+    if type(array) is Facts:
+        if array.dtype not in DTYPES:
+            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64, got {array.dtype}")
+        return array
     if array.dtype not in _NAMES:
         raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64, got {array.dtype}")
     return Facts(array.shape, _NAMES[array.dtype], array.strides, "cpu", "numpy")

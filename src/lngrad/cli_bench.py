@@ -16,7 +16,8 @@ __all__ = ["bench"]
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
     scopes: Annotated[
-        str, typer.Option(help="Some of call,override,autograd,kernel,forward,overhead,first_call.", show_default="all")
+        str,
+        typer.Option(help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call.", show_default="all"),
     ] = "",
     cases: Annotated[
         str, typer.Option(help="Shapes ROWSxCOLUMNS, separated by commas.", show_default="twelve of them")

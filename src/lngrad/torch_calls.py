@@ -7,8 +7,6 @@ are torch's own memory, on huge pages where they are large.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +14,13 @@ import numpy as np
 import torch
 
 from lngrad.backends.prepared import prepare
+from lngrad.huge_pages import advise_huge
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
 from lngrad.threads import get_num_threads
 
 __all__ = ["backward_calls", "forward_calls"]
 
-HUGE_BYTES = 1 << 22  # from here on a fresh result is asked to lie on huge pages, as NumPy asks for its arrays
 _MOST = 4096  # calls that are remembered
 
 _DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -33,24 +31,10 @@ _like = torch.empty_like  # 0.7 µs less than torch.empty with a shape
 # --- Memory ---------------------------------------------------------------------------------------------------------
 
 
-def _advise() -> Callable[[int, int], object] | None:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    return lambda start, nbytes: madvise(start, nbytes, mmap.MADV_HUGEPAGE)
-
-
-_huge = _advise()
-
-
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """An uninitialised contiguous tensor. A large one's fresh pages are huge: 4 KB pages cost more than the arithmetic."""
     tensor = torch.empty(shape, dtype=dtype)
-    if _huge is not None and tensor.nbytes >= HUGE_BYTES:
-        start = tensor.data_ptr()
-        first = start + -start % mmap.PAGESIZE
-        _huge(first, (start + tensor.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)  # a refusal costs speed alone
+    advise_huge(tensor.data_ptr(), tensor.nbytes)
     return tensor
 
 

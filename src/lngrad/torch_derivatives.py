@@ -27,7 +27,7 @@ def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> t
         return torch_ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
     if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
         _load_rules(x, gamma)
-    return _Forward.apply(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
 
 
 def layer_norm_backward(
@@ -38,7 +38,7 @@ def layer_norm_backward(
         return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
     if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
         _load_rules(x, gamma)
-    return _Backward.apply(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
@@ -49,6 +49,10 @@ def _load_rules(*tensors: Any) -> None:
     dtensor = sys.modules.get("torch.distributed.tensor")
     if dtensor is not None and any(isinstance(tensor, dtensor.DTensor) for tensor in tensors):
         import_module("lngrad.distributed")
+
+
+class _Whole(tuple):  # type: ignore[type-arg]
+    """A tuple that torch.func takes as one thing: it counts a plain one's numbers among the tangents, and finds too few."""
 
 
 def _accumulator(x: Any) -> Any:
@@ -171,6 +175,38 @@ def _forward_tangents(ctx: Any, of_x: Any, _: Any, of_gamma: Any, of_beta: Any, 
     return of_y.to(x.dtype), of_mean, -at.rstd * at.rstd * mean_xhat
 
 
+def _backward_tangents(
+    ctx: Any, of_dy: Any, of_x: Any, _: Any, of_mean: Any, of_rstd: Any, of_gamma: Any, __: Any
+) -> tuple[Any, Any, Any]:
+    """Tangents of dx, dgamma and dbeta, without elements where masked off."""
+    dy, x, mean, rstd, gamma = ctx.saved_tensors
+    at = _Rows(x, ctx.shape, mean, rstd)
+    zeros = torch.zeros_like(at.xhat)
+    dy_wide = dy.to(at.dtype)
+    of_dy, of_x = (zeros if tangent is None else tangent.to(at.dtype) for tangent in (of_dy, of_x))
+    of_mean, of_rstd = (
+        zeros if tangent is None else tangent.to(at.dtype).reshape(at.mean.shape) for tangent in (of_mean, of_rstd)
+    )
+    of_xhat = (of_x - of_mean) * at.rstd + at.centred * of_rstd
+    of_dx = of_dgamma = of_dbeta = x.new_zeros(0)
+    if ctx.mask[0]:
+        weight = 1.0 if gamma is None else gamma.to(at.dtype)
+        g, of_g = dy_wide * weight, of_dy * weight
+        if of_gamma is not None:
+            of_g = of_g + dy_wide * of_gamma.to(at.dtype)
+        mean_g_xhat = at.mean_of(g * at.xhat)
+        inner = g - at.mean_of(g) - at.xhat * mean_g_xhat
+        of_mean_g_xhat = at.mean_of(of_g * at.xhat + g * of_xhat)
+        of_inner = of_g - at.mean_of(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
+        of_dx = (of_rstd * inner + at.rstd * of_inner).to(x.dtype)
+    dtype = x.dtype if gamma is None else gamma.dtype
+    if ctx.mask[1]:
+        of_dgamma = at.over_rows(of_dy * at.xhat + dy_wide * of_xhat).to(dtype)
+    if ctx.mask[2]:
+        of_dbeta = at.over_rows(of_dy).to(dtype)
+    return of_dx, of_dgamma, of_dbeta
+
+
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
     generate_vmap_rule = True
 
@@ -206,8 +242,14 @@ class _Backward(_Function):
         with _below_autograd():
             return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
 
-    setup_context = staticmethod(_save_backward)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _save_backward(ctx, inputs, output)
+        dy, x, _, mean, rstd, gamma, _ = inputs
+        ctx.save_for_forward(dy, x, mean, rstd, gamma)
+
     backward = staticmethod(_backward_derivative)
+    jvp = staticmethod(_backward_tangents)
 
 
 for operator, derivative, save in (

@@ -30,6 +30,11 @@ def test_testing_and_reference_load_nothing_heavy():
     assert loaded_by("import lngrad.testing, lngrad.reference") == "[]"
 
 
+def test_jax_is_loaded_by_its_door_alone():
+    assert "jax" in loaded_by("import lngrad.jax")
+    assert loaded_by("import lngrad.huge_pages, lngrad.jax_frames") == "[]"
+
+
 @pytest.mark.parametrize("name", ["numba", "rich"])
 def test_the_check_can_fail(name):
     assert name in loaded_by(f"import lngrad, {name}")

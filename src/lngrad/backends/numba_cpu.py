@@ -11,11 +11,11 @@ import numpy as np
 from lngrad.arrays import Facts, address_of, numpy_dtype
 from lngrad.backends.places import Copy, Layout, Places
 from lngrad.backends.workers import new_job, run_job
-from lngrad.kernels.numba_backward import CHUNK, DBETA, DGAMMA, DX, SHORT
+from lngrad.kernels.numba_backward import CHUNK, DBETA, DGAMMA, DX
 from lngrad.kernels.numba_cpu import task_function
 from lngrad.kernels.pool import ARGUMENTS, TASKS, TICKET
 from lngrad.kernels.simd import LANES
-from lngrad.kernels.sweeps import SEGMENT
+from lngrad.kernels.sweeps import SEGMENT, SHORT
 from lngrad.plan import Plan
 from lngrad.problem import Problem
 

@@ -11,11 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Timing", "interleave", "keep_memory"]
+__all__ = ["Contestants", "Timing", "interleave", "keep_memory"]
 
 REST = 0.004  # seconds before a turn: OpenMP's and our own threads stop their active waiting and free the other cores
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+
+# name -> its call, and name -> what is in force during its turns (nothing, where a name is missing)
+Contestants = tuple[dict[str, Callable[[], object]], dict[str, Callable[[], AbstractContextManager[Any]]]]
 
 
 @dataclass(frozen=True)

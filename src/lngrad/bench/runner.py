@@ -11,7 +11,7 @@ import numpy as np
 import lngrad
 from lngrad.api import execute
 from lngrad.arrays import Output, empty
-from lngrad.bench import torch_modules
+from lngrad.bench import jax_programs, torch_modules
 from lngrad.bench.cases import CALL_SHAPES, DTYPES, MODULE_SHAPES, QUICK, SHAPES, Job
 from lngrad.bench.first_call import first_calls
 from lngrad.bench.measure import Timing, interleave, keep_memory
@@ -25,12 +25,16 @@ from lngrad.testing import Inputs, check_forward, check_grads
 __all__ = ["SCOPES", "Settings", "jobs", "run"]
 
 # call: the public function in the default environment, as a user meets it, outputs of 64 MB and more.
+# override, autograd, jax: forward and backward through a front door, in the default environment too.
 # kernel: plan ready, outputs and workspace given; freed memory is kept, for every peer alike. forward: likewise.
-# override, autograd: forward and backward of a module, in the default environment too; see the modules in MODULES.
 # overhead: the public function on 64×64, where arithmetic is nothing. first_call: a fresh process, cold and warm cache.
-MODULES = {"override": torch_modules.override, "autograd": torch_modules.autograd}
-SCOPES = ("call", *MODULES, "kernel", "forward", "overhead", "first_call")
-AS_CALLED = ("call", *MODULES)
+DOORS = {  # the peer, and what brings a job's contestants
+    "override": ("torch", torch_modules.override),
+    "autograd": ("torch", torch_modules.autograd),
+    "jax": ("jax", jax_programs.jitted),
+}
+SCOPES = ("call", *DOORS, "kernel", "forward", "overhead", "first_call")
+AS_CALLED = ("call", *DOORS)
 CHECKED_ROWS = 256  # of a job's rows the first are compared with the reference; all of its column sums cost too much
 
 
@@ -48,7 +52,7 @@ class Settings:
 
 def jobs(settings: Settings, scope: str) -> list[Job]:
     """The jobs of a scope."""
-    op = "both" if scope in MODULES else "forward" if scope == "forward" else "backward"
+    op = "both" if scope in DOORS else "forward" if scope == "forward" else "backward"
     if scope == "overhead":
         return [Job(64, 64, "float32")]
     if scope == "first_call":
@@ -57,7 +61,7 @@ def jobs(settings: Settings, scope: str) -> list[Job]:
         shapes = settings.shapes or (CALL_SHAPES[:1] if settings.quick else CALL_SHAPES)
         chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
         return chosen if settings.shapes else [job for job in chosen if job.nbytes // 3 >= 64 * 10**6]
-    shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in MODULES else SHAPES)
+    shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in DOORS else SHAPES)
     return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
 
 
@@ -67,33 +71,45 @@ def run(settings: Settings, said: Callable[[str], None]) -> Iterator[dict[str, A
     What is timed as called comes first, since the others change how glibc keeps memory, for good.
     """
     peers = tuple(name for name in settings.peers if _can_run(name, said))
-    versions = peer_versions(peers)
+    rounds = 3 if settings.quick else settings.rounds
     roofline = Roofline()
     for scope in (scope for scope in SCOPES if scope in settings.scopes):
         if scope not in AS_CALLED:
             keep_memory()
         for job in jobs(settings, scope):
+            measured: Timing | None = None
+            versions = peer_versions(peers)
             if scope == "first_call":
                 timings = first_calls(job.dtype, 1 if settings.quick else 3)
-                yield record(scope, job, timings, None, 0, versions)
-                continue
-            arrays, rounds = make_arrays(job), 3 if settings.quick else settings.rounds
-            if scope in MODULES:
-                if "torch" in peers:
-                    contestants, during = MODULES[scope](job, arrays, first_rows(job, arrays))
-                    yield record(scope, job, interleave(contestants, rounds, during=during), None, 0, versions)
-                continue
-            calls: dict[str, Callable[[], object]] = {"lngrad": ours(scope, job, arrays)}
-            for name in peers:
-                try:
-                    calls[name] = peer_call(name, job, arrays)
-                except PeerMissing as reason:
-                    said(str(reason))
-            if scope in ("kernel", "forward"):
-                calls["roofline"] = roofline.call()
-            timings = interleave(calls, rounds)
-            measured: Timing | None = timings.pop("roofline", None)
+            elif scope in DOORS:
+                peer, contestants = DOORS[scope]
+                if not _can_run(peer, said):
+                    break
+                versions = peer_versions((peer,))
+                arrays = make_arrays(job)
+                calls, during = contestants(job, arrays, first_rows(job, arrays))
+                timings = interleave(calls, rounds, during=during)
+            else:
+                calls = _calls(scope, job, peers, said)
+                if scope in ("kernel", "forward"):
+                    calls["roofline"] = roofline.call()
+                timings = interleave(calls, rounds)
+                measured = timings.pop("roofline", None)
             yield record(scope, job, timings, measured, Roofline.nbytes, versions)
+
+
+def _calls(
+    scope: str, job: Job, peers: tuple[str, ...], said: Callable[[str], None]
+) -> dict[str, Callable[[], object]]:
+    """Our call and those of the peers that can do the job."""
+    arrays = make_arrays(job)
+    calls: dict[str, Callable[[], object]] = {"lngrad": ours(scope, job, arrays)}
+    for name in peers:
+        try:
+            calls[name] = peer_call(name, job, arrays)
+        except PeerMissing as reason:
+            said(str(reason))
+    return calls
 
 
 def _can_run(name: str, said: Callable[[str], None]) -> bool:

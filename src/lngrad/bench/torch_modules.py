@@ -6,20 +6,17 @@ Two ways to bring lngrad in are timed against torch's own module: its kernels re
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from lngrad.arrays import as_numpy
 from lngrad.bench.cases import Job
+from lngrad.bench.measure import Contestants
 from lngrad.bench.peers import Arrays, tensors
 from lngrad.problem import Grads
 from lngrad.testing import Inputs, check_grads
 
-__all__ = ["Contestants", "autograd", "override"]
-
-# name -> its call, and name -> what is in force during its turns (nothing, where a name is missing)
-Contestants = tuple[dict[str, Callable[[], object]], dict[str, Callable[[], AbstractContextManager[Any]]]]
+__all__ = ["autograd", "override"]
 
 
 def override(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:

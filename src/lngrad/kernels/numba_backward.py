@@ -43,7 +43,6 @@ from lngrad.kernels.sweeps import (
 )
 
 CHUNK = 64  # rows whose share of dgamma and dbeta is added in sequence
-SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of `wants`
 
 Backward = namedtuple(

@@ -29,7 +29,7 @@ from lngrad.kernels.simd import (
     zeros,
 )
 from lngrad.kernels.strided import pack, unpack
-from lngrad.kernels.sweeps import LINE_BYTES, SEGMENT, inlined, plain, segment_columns, segment_count
+from lngrad.kernels.sweeps import LINE_BYTES, SEGMENT, SHORT, inlined, plain, segment_columns, segment_count
 
 EPS = 16  # place of eps among the arguments, a float64 behind the integers
 EPS_TAG = TAGS["float64"]
@@ -99,13 +99,14 @@ def statistics(acc, N, centre, deviations, squares, eps):
 
 
 @inlined
-def write_row(tag, acc, x, x_next, y, m, r, gamma, beta, N, streaming):
-    """y of one row of N >= 8 columns; m and r are lanes, x_next is where the next row lies: see sweeps.sweep."""
+def write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, streaming):
+    """y of one row of N >= 8 columns; x_next is where a row lies that is to be fetched meanwhile, or None."""
+    m, r = splat(row_mean), splat(row_rstd)
     tail = N % LANES
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
     for j in range(0, N - tail, LANES):
-        if j % (LINE_BYTES // size_of(tag)) == 0:
+        if x_next is not None and j % (LINE_BYTES // size_of(tag)) == 0:
             prefetch(tag, x_next, j)
         result = fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j))
         if streaming:
@@ -124,7 +125,35 @@ def forward_row(tag, acc, x, x_next, y, mean, rstd, gamma, beta, N, eps, streami
     row_mean, row_rstd = statistics(acc, N, centre, deviations, squares, eps)
     store_scalar(acc, mean, 0, row_mean)
     store_scalar(acc, rstd, 0, row_rstd)
-    write_row(tag, acc, x, x_next, y, splat(row_mean), splat(row_rstd), gamma, beta, N, streaming)
+    write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, streaming)
+
+
+@plain
+def four_short_rows(tag, acc, x, x_stride, y, y_stride, mean, rstd, gamma, beta, N, eps, streaming):
+    """Four rows of 8 <= N <= SHORT columns, step by step: each waits for its own sums, and the others fill the time."""
+    x1, x2, x3 = x + x_stride, x + 2 * x_stride, x + 3 * x_stride
+    c0, c1 = row_sum(tag, acc, x, N) / scalar(acc, N), row_sum(tag, acc, x1, N) / scalar(acc, N)
+    c2, c3 = row_sum(tag, acc, x2, N) / scalar(acc, N), row_sum(tag, acc, x3, N) / scalar(acc, N)
+    d0, s0 = centred_sums(tag, acc, x, N, splat(c0))
+    d1, s1 = centred_sums(tag, acc, x1, N, splat(c1))
+    d2, s2 = centred_sums(tag, acc, x2, N, splat(c2))
+    d3, s3 = centred_sums(tag, acc, x3, N, splat(c3))
+    m0, r0 = statistics(acc, N, c0, d0, s0, eps)
+    m1, r1 = statistics(acc, N, c1, d1, s1, eps)
+    m2, r2 = statistics(acc, N, c2, d2, s2, eps)
+    m3, r3 = statistics(acc, N, c3, d3, s3, eps)
+    write_row(tag, acc, x, None, y, m0, r0, gamma, beta, N, streaming)
+    write_row(tag, acc, x1, None, y + y_stride, m1, r1, gamma, beta, N, streaming)
+    write_row(tag, acc, x2, None, y + 2 * y_stride, m2, r2, gamma, beta, N, streaming)
+    write_row(tag, acc, x3, None, y + 3 * y_stride, m3, r3, gamma, beta, N, streaming)
+    store_scalar(acc, mean, 0, m0)
+    store_scalar(acc, mean, 1, m1)
+    store_scalar(acc, mean, 2, m2)
+    store_scalar(acc, mean, 3, m3)
+    store_scalar(acc, rstd, 0, r0)
+    store_scalar(acc, rstd, 1, r1)
+    store_scalar(acc, rstd, 2, r2)
+    store_scalar(acc, rstd, 3, r3)
 
 
 @plain
@@ -175,7 +204,14 @@ def forward_rows(tag, acc, arguments, task, thread):
         if f.N < LANES:
             tiny_forward(tag, acc, x, y, mean, rstd, f.gamma, f.beta, f.N, rows, x_stride, y_stride, eps)
         else:
-            for i in range(rows):
+            whole = rows - rows % 4 if f.N <= SHORT else 0
+            for i in range(0, whole, 4):
+                at = i * size_of(acc)
+                four_short_rows(
+                    tag, acc, x + i * x_stride, x_stride, y + i * y_stride, y_stride, mean + at, rstd + at,
+                    f.gamma, f.beta, f.N, eps, f.streaming,
+                )  # fmt: skip
+            for i in range(whole, rows):
                 at = i * size_of(acc)
                 forward_row(
                     tag, acc, x + i * x_stride, x + (i + 1) * x_stride, y + i * y_stride, mean + at, rstd + at,

@@ -40,8 +40,8 @@ def slice_forward(tag, acc, arguments, task, thread):
     s = Slice(*words(arguments, 15))
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x, y = s.x + i * s.x_stride, s.result + i * s.result_stride
-        m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
-        write_row(tag, acc, x, x + s.x_stride, y, m, r, s.gamma, s.beta, s.N, s.streaming)
+        row_mean, row_rstd = load_scalar(acc, s.mean, i), load_scalar(acc, s.rstd, i)
+        write_row(tag, acc, x, x + s.x_stride, y, row_mean, row_rstd, s.gamma, s.beta, s.N, s.streaming)
 
 
 @plain

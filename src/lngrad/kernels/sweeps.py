@@ -26,6 +26,8 @@ from lngrad.kernels.simd import (
 
 SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
 
+SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
+
 LINE_BYTES = 64  # of a cache line, at most
 
 _INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

@@ -1,0 +1,101 @@
+"""LayerNorm for JAX: on the CPU lngrad's kernels, elsewhere a jax.numpy formula with the same numerics.
+
+>>> from lngrad.jax import layer_norm                                                   # doctest: +SKIP
+>>> loss = lambda x, gamma, beta: (layer_norm(x, gamma, beta) ** 2).sum()               # doctest: +SKIP
+>>> dx, dgamma, dbeta = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(x, gamma, beta)      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lngrad.arrays import Facts
+from lngrad.errors import DtypeError
+from lngrad.problem import Grads, Problem
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ImportError as reason:
+    raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
+if not hasattr(jax.sharding, "ManualAxisType"):
+    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
+
+from lngrad import jax_derivatives
+from lngrad.jax_meshes import on_shards, vary_together
+
+__all__ = ["layer_norm", "layer_norm_backward"]
+
+
+def layer_norm(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    eps: float = 1e-5,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> Any:
+    """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
+
+    It can be jitted, batched, rematerialized, scanned over, sharded with jax.shard_map, and differentiated in reverse mode
+    to any order. Forward mode (jax.jvp, jax.jacfwd, jax.linearize) is refused by jax, as for every jax.custom_vjp.
+
+    Args:
+        x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64.
+        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
+        eps: Added to the biased variance of a row; a number, not a traced value.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+
+    Returns:
+        (*A, *R) in x's dtype. On the CPU it and its gradients have the bits of lngrad.layer_norm and
+        lngrad.layer_norm_backward. Gradients come in the dtype of what they belong to.
+
+    Raises:
+        ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError. They
+            are raised when the call is traced.
+    """
+    x, gamma, beta = _arrays(x, gamma, beta)
+    problem, _ = Problem.forward(_facts(x), _facts(gamma), _facts(beta), normalized_shape)
+    if isinstance(eps, jax.core.Tracer):
+        raise DtypeError("eps: expected a number, got a traced value; jax.jit takes it as one of its static_argnames")
+    normalized, eps = len(problem.normalized_shape), float(eps)
+    return on_shards(lambda *shards: jax_derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
+
+
+def layer_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+) -> Grads:
+    """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too.
+
+    Args:
+        dy, x: (*A, *R), the same shape and dtype.
+        mean, rstd: One element per row.
+        gamma: (*R) or None.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
+    """
+    dy, x, mean, rstd, gamma = _arrays(dy, x, mean, rstd, gamma)
+    facts = (_facts(dy), _facts(x), _facts(mean), _facts(rstd), _facts(gamma))
+    problem, _ = Problem.backward(*facts, normalized_shape, output_mask)
+    dtype = (x if gamma is None else gamma).dtype
+    normalized = len(problem.normalized_shape)
+    arrays = vary_together(dy, x, mean, rstd, gamma)
+    return Grads(*jax_derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
+
+
+def _arrays(*arrays: Any) -> tuple[Any, ...]:
+    return tuple(None if array is None else jnp.asarray(array) for array in arrays)
+
+
+def _facts(array: Any) -> Facts | None:
+    if array is None:
+        return None
+    return Facts(array.shape, array.dtype.name, (0,) * array.ndim, "cpu", "numpy")

@@ -1,0 +1,215 @@
+"""Calls of the core with XLA's buffers: from a call frame to a plan and back, looked up by its facts. No jax here.
+
+Every buffer is contiguous, statistics and parameters are in the accumulator's dtype, and results are XLA's own memory: no
+array is copied. Under jax.vmap buffers have batch dimensions in front, of size 1 where an argument is the same for all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from ctypes import memset
+from itertools import product
+from struct import Struct
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from lngrad.arrays import Facts, numpy_dtype
+from lngrad.backends.prepared import prepare
+from lngrad.huge_pages import HUGE_BYTES, advise_huge
+from lngrad.jax_frames import Buffer, make_handler
+from lngrad.plan import make_plan
+from lngrad.problem import Grads, Problem
+
+__all__ = ["backward_attribute", "forward_attribute", "handler", "wait_until_idle"]
+
+FORWARD, BACKWARD = 0, 1
+_PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
+# What a run takes, in the order of backends.prepared.
+_ORDERS = (
+    ("x", "y", "mean", "rstd", "gamma", "beta"),
+    ("dy", "x", "dx", "mean", "rstd", "gamma", "dgamma", "dbeta"),
+)
+_MOST = 4096  # calls that are remembered
+_double, _integer = Struct("d"), Struct("q")
+
+
+# --- The attribute: what buffers do not tell ------------------------------------------------------------------------
+
+
+def forward_attribute(lead: int, normalized: int, gamma: bool, beta: bool, eps: float) -> Any:
+    """int64 array for a forward with buffers (x, gamma?, beta?) -> (y, mean, rstd).
+
+    Args:
+        lead, normalized: Dimensions of the two parts of x's shape.
+        gamma, beta: Which are there.
+        eps: Added to the variance.
+    """
+    bits = _integer.unpack(_double.pack(eps))[0]
+    return np.array([FORWARD, lead, normalized, bits, gamma, beta, 0], np.int64)
+
+
+def backward_attribute(lead: int, normalized: int, gamma: bool, wanted: tuple[bool, bool, bool]) -> Any:
+    """int64 array for a backward with buffers (dy, x, mean, rstd, gamma?) -> those wanted of (dx, dgamma, dbeta)."""
+    return np.array([BACKWARD, lead, normalized, gamma, *wanted], np.int64)
+
+
+# --- One call -------------------------------------------------------------------------------------------------------
+
+
+class _At:
+    """An array of which the address alone is asked for: contiguous, and in the dtype that the kernels want."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: int):
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _at(*addresses: int) -> tuple[_At | None, ...]:
+    return tuple(_At(address) if address else None for address in addresses)
+
+
+def _run(problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+    plan = make_plan(problem, "numba_cpu")
+    plan.run(plan, inputs, outputs, np.empty(plan.workspace_bytes, np.uint8))
+
+
+def _runner(problem: Problem) -> Callable[..., None]:
+    """A function of addresses in the order of _ORDERS; for the forward, eps last."""
+    prepared = prepare(make_plan(problem, "numba_cpu"))
+    if prepared is not None:
+        return prepared
+    if problem.op == "forward":
+        return lambda x, y, mean, rstd, gamma, beta, eps: _run(problem, (*_at(x, gamma, beta), eps), _at(y, mean, rstd))
+    return lambda dy, x, dx, mean, rstd, gamma, dgamma, dbeta: _run(
+        problem, _at(dy, x, mean, rstd, gamma), _at(dx, dgamma, dbeta)
+    )
+
+
+class _Call:
+    """What is decided about calls with equal facts: bound at the first, run with addresses at each."""
+
+    def __init__(self, attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]):
+        op, lead, normalized, *rest = attribute
+        if op == FORWARD:
+            self._last: tuple[float, ...] = _double.unpack(_integer.pack(rest[0]))
+            present: tuple[str, ...] = ("x", *_chosen(("gamma", "beta"), rest[1:]))
+            wanted: tuple[str, ...] = ("y", "mean", "rstd")
+        else:
+            self._last = ()
+            present = ("dy", "x", "mean", "rstd", *_chosen(("gamma",), rest[:1]))
+            wanted = _chosen(Grads._fields, rest[1:])
+        names = (*present, *wanted)
+        buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
+        self._take = [names.index(name) if name in names else -1 for name in _ORDERS[op]]
+        self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]
+        self._large = [(at, nbytes) for at, nbytes in self._fresh if nbytes >= HUGE_BYTES]
+
+        dtype, shape = buffers["x"]
+        split = len(shape) - normalized
+        batch = buffers[wanted[0]][1][: split - lead]
+        M, N = math.prod(shape[split - lead : split]), math.prod(shape[split:])
+        self._steps = [_steps(buffers[name], len(batch)) for name in names]
+        if batch and all(
+            math.prod(one[: len(batch)]) == (1 if name in _PARAMETERS else math.prod(batch))
+            for name, (_, one) in buffers.items()
+        ):
+            M, batch = math.prod(batch) * M, ()  # more rows of one call
+        self._batch = batch
+        self._empty = M * N == 0
+        self._runs = None if self._empty else _runner(_problem(op, M, N, dtype, buffers))
+
+    def run(self, addresses: list[int]) -> None:
+        """Compute, given the addresses of the arguments and results."""
+        for at, nbytes in self._large:
+            advise_huge(addresses[at], nbytes)
+        if self._runs is None:
+            for at, nbytes in self._fresh:
+                memset(addresses[at], 0, nbytes)  # sums over no rows
+            return
+        for example in self._examples(addresses) if self._batch else (addresses,):
+            places = [*example, 0]
+            self._runs(*[places[index] for index in self._take], *self._last)
+
+    def _examples(self, addresses: list[int]) -> Iterator[list[int]]:
+        """The addresses of one example of a batch after the other: the bits of a call of its own."""
+        for index in product(*map(range, self._batch)):
+            yield [
+                address + sum(i * step for i, step in zip(index, steps, strict=True))
+                for address, steps in zip(addresses, self._steps, strict=True)
+            ]
+
+
+def _chosen(names: tuple[str, ...], flags: list[int]) -> tuple[str, ...]:
+    return tuple(name for name, flag in zip(names, flags, strict=False) if flag)
+
+
+def _nbytes(buffer: tuple[str, tuple[int, ...]]) -> int:
+    dtype, shape = buffer
+    return math.prod(shape) * numpy_dtype(dtype).itemsize
+
+
+def _steps(buffer: tuple[str, tuple[int, ...]], batch: int) -> list[int]:
+    """Bytes from example to example along each batch dimension; 0 where there is one for all."""
+    dtype, shape = buffer
+    inner = math.prod(shape[batch:]) * numpy_dtype(dtype).itemsize
+    return [0 if shape[k] == 1 else math.prod(shape[k + 1 : batch]) * inner for k in range(batch)]
+
+
+def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, tuple[int, ...]]]) -> Problem:
+    """The problem in two dimensions: equal for all ways to write M rows of N elements."""
+
+    def facts(name: str, *shape: int) -> Facts | None:
+        if name not in buffers:
+            return None
+        itemsize = numpy_dtype(buffers[name][0]).itemsize
+        strides = tuple(itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
+        return Facts(shape, buffers[name][0], strides, "cpu", "numpy")
+
+    if op == FORWARD:
+        return Problem.forward(facts("x", M, N), facts("gamma", N), facts("beta", N), (N,))[0]
+    inputs = facts("dy", M, N), facts("x", M, N), facts("mean", M, 1), facts("rstd", M, 1), facts("gamma", N)
+    mask = tuple(name in buffers for name in Grads._fields)
+    return Problem.backward(*inputs, (N,), mask, Grads(None, facts("dgamma", N), facts("dbeta", N)))[0]
+
+
+_calls: dict[Any, _Call] = {}
+_running: set[int] = set()  # threads in a call
+_ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
+
+
+def _serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> None:
+    buffers = inputs + results
+    key = attribute, *[buffer[1:] for buffer in buffers]
+    call = _calls.get(key)
+    if call is None:
+        if len(_calls) >= _MOST:
+            _calls.clear()
+        call = _calls[key] = _Call(attribute, inputs, results)
+    thread = get_ident()
+    _running.add(thread)
+    try:
+        call.run([buffer[0] for buffer in buffers])
+    finally:
+        _running.discard(thread)
+        _ended.append(thread)
+
+
+def wait_until_idle() -> None:
+    """Return when no call has run for 20 ms. A call that came to a finalizing interpreter would wait for the GIL for ever."""
+    quiet = False
+    while not quiet:
+        _ended.clear()
+        time.sleep(0.02)
+        quiet = not _running and not _ended
+
+
+handler = make_handler(_serve)

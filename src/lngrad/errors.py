@@ -8,6 +8,7 @@ __all__ = [
     "FileFormatError",
     "LngradError",
     "OverlapError",
+    "PeerError",
     "ShapeError",
     "WorkspaceError",
 ]
@@ -35,6 +36,10 @@ class WorkspaceError(LngradError, ValueError):
 
 class BackendUnavailable(LngradError, RuntimeError):
     """The backend that was asked for does not exist here, or does not take this problem."""
+
+
+class PeerError(LngradError, RuntimeError):
+    """Another process of a group failed, or did not come to a collective before the group's timeout."""
 
 
 class FileFormatError(LngradError, ValueError):

@@ -6,6 +6,8 @@ code two autograd.Functions carry them, because torch.func's transforms and forw
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> t
     """y, mean and rstd; see the operator."""
     if torch.compiler.is_compiling():
         return torch_ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+    if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
+        _load_rules(x, gamma)
     return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
 
 
@@ -32,7 +36,19 @@ def layer_norm_backward(
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
     if torch.compiler.is_compiling():
         return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+    if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
+        _load_rules(x, gamma)
     return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
+
+
+def _load_rules(*tensors: Any) -> None:
+    """Have the rules for DTensors registered when the first one comes: they are a second of imports that others don't need."""
+    dtensor = sys.modules.get("torch.distributed.tensor")
+    if dtensor is not None and any(isinstance(tensor, dtensor.DTensor) for tensor in tensors):
+        import_module("lngrad.distributed")
 
 
 class _Whole(tuple):  # type: ignore[type-arg]

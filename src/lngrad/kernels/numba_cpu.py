@@ -21,6 +21,7 @@ from lngrad.kernels.numba_backward import (
     combine,
 )
 from lngrad.kernels.numba_forward import forward_rows
+from lngrad.kernels.numba_slices import slice_dx, slice_forward, slice_moments, slice_row_sums
 from lngrad.kernels.simd import TAGS
 
 TASK = "void(int64, int64, int64)"  # arguments, task, thread
@@ -132,6 +133,38 @@ def _narrow(tag, acc):
     return narrow_task
 
 
+def _slice_moments(tag, acc):
+    @cfunc(TASK, **OPTIONS)
+    def slice_moments_task(arguments, task, thread):
+        slice_moments(tag, acc, arguments, task, thread)
+
+    return slice_moments_task
+
+
+def _slice_forward(tag, acc):
+    @cfunc(TASK, **OPTIONS)
+    def slice_forward_task(arguments, task, thread):
+        slice_forward(tag, acc, arguments, task, thread)
+
+    return slice_forward_task
+
+
+def _slice_row_sums(tag, acc):
+    @cfunc(TASK, **OPTIONS)
+    def slice_row_sums_task(arguments, task, thread):
+        slice_row_sums(tag, acc, arguments, task, thread)
+
+    return slice_row_sums_task
+
+
+def _slice_dx(tag, acc):
+    @cfunc(TASK, **OPTIONS)
+    def slice_dx_task(arguments, task, thread):
+        slice_dx(tag, acc, arguments, task, thread)
+
+    return slice_dx_task
+
+
 TASK_FUNCTIONS = {
     "rows": _rows,
     "rows_dx": _rows_dx,
@@ -144,6 +177,10 @@ TASK_FUNCTIONS = {
     "columns_dx": _columns_dx,
     "combine": _combine,
     "forward_rows": _forward_rows,
+    "slice_moments": _slice_moments,
+    "slice_forward": _slice_forward,
+    "slice_row_sums": _slice_row_sums,
+    "slice_dx": _slice_dx,
     "widen": _widen,
     "narrow": _narrow,
 }

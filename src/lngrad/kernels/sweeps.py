@@ -82,14 +82,21 @@ def segment_columns(N, segment):
 
 
 @inlined
-def row_means(tag, acc, dy, x, gamma, N, mean, rstd):
-    """mean_dxhat and mean_dxhat_xhat of one row of N >= 8 columns."""
+def row_sums(tag, acc, dy, x, gamma, N, mean, rstd):
+    """Sum of dxhat and of dxhat·xhat over one row of N >= 8 columns."""
     sum_dxhat, sum_dxhat_xhat = segment_sums(tag, acc, dy, x, gamma, segment_columns(N, 0), mean, rstd)
     for segment in range(1, segment_count(N)):
         at, at_gamma = segment * SEGMENT * size_of(tag), segment * SEGMENT * size_of(acc)
         a, b = segment_sums(tag, acc, dy + at, x + at, gamma + at_gamma, segment_columns(N, segment), mean, rstd)
         sum_dxhat += a
         sum_dxhat_xhat += b
+    return sum_dxhat, sum_dxhat_xhat
+
+
+@inlined
+def row_means(tag, acc, dy, x, gamma, N, mean, rstd):
+    """mean_dxhat and mean_dxhat_xhat of one row of N >= 8 columns."""
+    sum_dxhat, sum_dxhat_xhat = row_sums(tag, acc, dy, x, gamma, N, mean, rstd)
     return splat(sum_dxhat / scalar(acc, N)), splat(sum_dxhat_xhat / scalar(acc, N))
 
 

@@ -1,0 +1,140 @@
+"""dgamma and dbeta of rows that lie on several processes, with the bits of one process that has them all.
+
+A column is summed over chunks of 64 rows and the binary tree of their index (decision 3). A process whose rows begin at a
+chunk's border can add up whole subtrees alone; every process then has all subtrees and adds up the rest of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed.tensor import DTensor
+
+from lngrad.api import layer_norm_backward
+from lngrad.distributed.collectives import all_gather
+from lngrad.errors import DtypeError, ShapeError
+from lngrad.problem import Grads, Problem
+
+__all__ = ["all_reduce_columns"]
+
+CHUNK = 64  # rows; the backends' own
+
+
+def all_reduce_columns(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+    group: Any = None,
+) -> Grads:
+    """lngrad.layer_norm_backward of rows that are spread over a process group in rank order.
+
+    On CPUs dgamma and dbeta have the bits that one process with all rows would get, whatever the number of processes.
+    Every process of the group must call it.
+
+    Args:
+        dy, x: This process's rows, (*A, *R): torch tensors of the same shape and dtype, which may have no rows. On every
+            process but the last that has rows, their number is a multiple of 64.
+        mean, rstd: One element per row.
+        gamma: (*R), the same on every process, or None.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        output_mask: Which of dx, dgamma, dbeta are wanted, the same on every process; the others are None.
+        group: A process group; None is the default one.
+
+    Returns:
+        dx of this process's rows; dgamma and dbeta of all rows, the same bits on every process, in gamma's dtype, or in
+        x's without gamma.
+
+    Raises:
+        ShapeError, DtypeError: An argument breaks a rule.
+        PeerError: A peer failed, or did not come before the group's timeout.
+    """
+    _check_plain({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
+    problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
+    M, R = problem.M, problem.normalized_shape
+    rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
+    trees = [list(_subtrees(*chunks)) for chunks in _chunks(rows)]
+    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), mean.detach().reshape(M), rstd.detach().reshape(M)
+    gamma = None if gamma is None else gamma.detach()
+    dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
+    halves = [half for half in range(2) if problem.wanted[1 + half]]
+    sums: list[Any] = [None, None]
+    if halves:
+        gathered = all_gather(parts[:, halves], group, "subtrees of dgamma and dbeta")
+        nodes = [(*node, gathered[rank, at]) for rank, tree in enumerate(trees) for at, node in enumerate(tree)]
+        totals = _total(nodes, parts.new_zeros((len(halves), *R))).to(x.dtype if gamma is None else gamma.dtype)
+        for half, total in zip(halves, totals, strict=True):
+            sums[half] = total
+    return Grads(None if dx is None else dx.reshape(x.shape), *sums)
+
+
+def _check_plain(tensors: dict[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        if tensor is None and name == "gamma":
+            continue
+        if isinstance(tensor, DTensor) or not isinstance(tensor, torch.Tensor):
+            kind = type(tensor).__name__
+            raise DtypeError(f"{name}: expected this process's rows as a torch.Tensor, got a {kind} (see to_local())")
+
+
+def _parts(
+    problem: Problem, flat: tuple[Any, ...], gamma: Any, tree: list[tuple[int, int]], most: int
+) -> tuple[Any, Any]:
+    """dx of this process's rows, and dgamma and dbeta of each of its subtrees, (most, 2, *R) in the accumulator's dtype."""
+    x, R = flat[1], problem.normalized_shape
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if problem.wanted[0] else None
+    accumulator = torch.float64 if problem.accumulator == "float64" else torch.float32
+    parts = torch.zeros((most, 2, *R), dtype=accumulator, device=x.device)
+    start = 0
+    for (level, _), part in zip(tree, parts, strict=False):
+        span = slice(start, start + (CHUNK << level))
+        dy_rows, x_rows, mean, rstd = (tensor[span] for tensor in flat)
+        dgamma, dbeta = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=True))
+        out = Grads(None if dx is None else dx[span], dgamma, dbeta)
+        layer_norm_backward(dy_rows, x_rows, mean, rstd, gamma, normalized_shape=R, output_mask=problem.wanted, out=out)
+        start = span.stop
+    return dx, parts
+
+
+def _chunks(rows: list[int]) -> list[tuple[int, int]]:
+    """The chunks of each process, as (first, stop)."""
+    last = max((rank for rank, M in enumerate(rows) if M), default=0)
+    if any(M % CHUNK for M in rows[:last]):
+        raise ShapeError(
+            f"x: expected a multiple of {CHUNK} rows on every process but the last that has any, got {rows} rows"
+        )
+    starts = [sum(rows[:rank]) // CHUNK for rank in range(len(rows))]
+    return [(start, start - (-M // CHUNK)) for start, M in zip(starts, rows, strict=True)]
+
+
+def _subtrees(first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The fewest whole subtrees that make up chunks first … stop-1, as (level, index): 2^level chunks from index·2^level."""
+    while first < stop:
+        level = (stop - first).bit_length() - 1
+        if first:
+            level = min(level, (first & -first).bit_length() - 1)
+        yield level, first >> level
+        first += 1 << level
+
+
+def _total(nodes: list[tuple[int, int, Any]], nothing: Any) -> Any:
+    """The sum over all chunks by the tree of their index, from subtrees that follow each other."""
+    stack: list[tuple[int, int, Any]] = []
+    for level, index, part in nodes:
+        while stack and stack[-1][0] == level and index & 1:
+            part = stack.pop()[2] + part
+            level, index = level + 1, index >> 1
+        stack.append((level, index, part))
+    if not stack:
+        return nothing
+    total = stack[-1][2]
+    for _, _, part in reversed(stack[:-1]):
+        total = part + total
+    return total

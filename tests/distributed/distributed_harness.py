@@ -1,0 +1,93 @@
+"""Worlds of forked gloo processes that run named checks: one import of torch for all of them.
+
+`results(size)` starts a fresh interpreter (this file as a program). It imports what the checks need, forks `size` ranks,
+waits for them no longer than a deadline, and kills those that are left. Each rank writes what became of each check.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+
+from lngrad.kernels.warm import KERNELS, compile_kernel
+
+DEADLINE_S = 200  # of a world
+TIMEOUT_S = 30  # of a collective
+
+
+@cache
+def results(module: str, size: int) -> dict[str, list[str]]:
+    """For each check of a module that wants a world of this size: what the ranks said, "" for success."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, __file__, module, str(size), folder]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S + 300)
+        ranks = []
+        for rank in range(size):
+            path = Path(folder) / f"{rank}.json"
+            ranks.append(json.loads(path.read_text()) if path.exists() else {})
+    names = importlib.import_module(module).CHECKS[size]
+    lost = f"the rank ended before this check did\n{done.stdout}\n{done.stderr}"
+    return {name: [rank.get(name, lost) for rank in ranks] for name in names}
+
+
+def _rank(module: str, rank: int, size: int, folder: Path) -> None:
+    import torch.distributed
+
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    warnings.simplefilter("error")
+    said = {}
+    for name, check in importlib.import_module(module).CHECKS[size].items():
+        try:
+            check()
+            said[name] = ""
+        except BaseException:
+            said[name] = f"rank {rank}: {traceback.format_exc()}"
+        path = folder / f"{rank}.json"
+        path.with_suffix(".new").write_text(json.dumps(said))
+        path.with_suffix(".new").replace(path)
+
+
+def _main(module: str, size: int, folder: Path) -> None:
+    importlib.import_module(module)
+    for kernel in KERNELS:  # once for all ranks
+        compile_kernel(*kernel)
+    children = {}
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            try:
+                _rank(module, rank, size, folder)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)  # no teardown: a peer may be gone, and waiting for it is what is being tested
+        children[child] = rank
+    deadline = time.monotonic() + DEADLINE_S
+    while children and time.monotonic() < deadline:
+        child, _ = os.waitpid(-1, os.WNOHANG)
+        children.pop(child, None)
+        time.sleep(0.05)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

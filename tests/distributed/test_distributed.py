@@ -1,0 +1,39 @@
+"""lngrad over several processes. The checks are in distributed_checks.py; here is what became of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch.distributed.tensor")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import distributed_checks  # torch may be missing
+import distributed_harness
+
+NAMED = [(size, name) for size, checks in distributed_checks.CHECKS.items() for name in checks]
+
+
+@pytest.mark.timeout(600)  # the first check of a world waits for all of them, and perhaps for kernels to be compiled
+@pytest.mark.parametrize(("size", "name"), NAMED, ids=lambda value: str(value))
+def test_in_a_world(size, name):
+    ranks = distributed_harness.results("distributed_checks", size)[name]
+    said = [text for rank, text in enumerate(ranks) if text and rank != distributed_checks.SILENT.get(name)]
+    assert not said, "\n".join(said)
+
+
+def test_lngrad_torch_leaves_dtensors_alone():
+    """They take a second to import."""
+    program = "import sys, lngrad.torch; print('torch.distributed.tensor' in sys.modules, 'lngrad.distributed' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_example_checks_itself():
+    example = Path(__file__).parents[2] / "examples" / "distributed_layer_norm.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("ok\n")

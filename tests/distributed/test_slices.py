@@ -1,0 +1,65 @@
+"""The arithmetic of one slice, here of all columns: compiled kernels, and the same formulas in torch's operators."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.distributed.tensor")
+
+from lngrad.arrays import as_numpy  # noqa: E402  # torch may be missing
+from lngrad.distributed import slices  # noqa: E402
+from lngrad.distributed.moments import combined_statistics, combined_sums  # noqa: E402
+from lngrad.problem import Forward, Grads  # noqa: E402
+from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
+
+
+def tensor(array, shape=None):
+    if array is None:
+        return None
+    one = torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16) if array.dtype.name == "bfloat16" else None
+    return (torch.from_numpy(array.copy()) if one is None else one).reshape(shape or array.shape)
+
+
+def both_ways(inputs):
+    """Forward and dx of inputs, as one process of a group of one computes them."""
+    N = math.prod(inputs.normalized_shape)
+    x, dy = tensor(inputs.x, (-1, N)), tensor(inputs.dy, (-1, N))
+    wide = slices.accumulator(x)
+    gamma, beta = (None if a is None else tensor(a, (N,)).to(wide) for a in (inputs.gamma, inputs.beta))
+    mean, rstd = combined_statistics(slices.moments(x), N, N, 1e-5, [])
+    y = slices.normalized(x, mean, rstd, gamma, beta)
+    means = combined_sums(slices.row_sums(dy, x, mean, rstd, gamma), []) / N
+    dx = slices.input_gradient(dy, x, mean, rstd, gamma, means)
+    rows = as_numpy(inputs.mean).shape
+    return Forward(y.reshape(inputs.x.shape), mean.reshape(rows), rstd.reshape(rows)), dx.reshape(inputs.x.shape)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_slices(case, dtype, kernels, monkeypatch):
+    monkeypatch.setattr(slices, "_HAS_KERNELS", kernels)
+    inputs = make_inputs(case, dtype)
+    forward, dx = both_ways(inputs)
+    check_forward(forward, inputs)
+    seen = replace(inputs, mean=as_numpy(forward.mean), rstd=as_numpy(forward.rstd))
+    check_grads(Grads(dx, None, None), seen, output_mask=(True, False, False))
+
+
+def test_large_slices_are_streamed():
+    inputs = make_inputs(Case((2100,), (1024,)), "float32")
+    forward, dx = both_ways(inputs)
+    few, few_dx = both_ways(
+        replace(inputs, x=inputs.x[:9], dy=inputs.dy[:9], mean=inputs.mean[:9], rstd=inputs.rstd[:9])
+    )
+    check_same_bits((forward.y[:9], forward.mean[:9], forward.rstd[:9], dx[:9]), (*few, few_dx))
+
+
+def test_rows_with_gaps():
+    x = torch.randn(20, 100)[:, :40]
+    check_same_bits(slices.moments(x), slices.moments(x.contiguous()))
+    check_same_bits(slices.moments(x.t().contiguous().t()), slices.moments(x.contiguous()))

@@ -16,8 +16,8 @@ from jax.test_util import check_grads as check_by_differences
 
 import lngrad
 import lngrad.jax as door
-from lngrad import jax_calls, jax_formulas, jax_frames
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.jax import calls, formulas, frames
 from lngrad.problem import Forward, Grads
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs
 
@@ -154,9 +154,9 @@ def three(count=3, shape=((20,), (12,))):
 def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     examples, x, _, _, _ = three()
     problems = []
-    runner = jax_calls._runner
-    monkeypatch.setattr(jax_calls, "_runner", lambda problem: problems.append(problem) or runner(problem))
-    monkeypatch.setattr(jax_calls, "_calls", {})
+    runner = calls._runner
+    monkeypatch.setattr(calls, "_runner", lambda problem: problems.append(problem) or runner(problem))
+    monkeypatch.setattr(calls, "_calls", {})
     gamma, beta = examples[0].gamma, examples[0].beta
     batched = jax.vmap(door.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)
@@ -292,12 +292,12 @@ def test_many_threads_at_once():
 def test_formulas_have_the_numerics_of_the_kernels(case, dtype):
     inputs = make_inputs(case, dtype)
     normalized = len(case.normalized)
-    forward = jax.jit(partial(jax_formulas.forward, normalized=normalized, eps=1e-5))
+    forward = jax.jit(partial(formulas.forward, normalized=normalized, eps=1e-5))
     y, mean, rstd = numpy(forward(inputs.x, inputs.gamma, inputs.beta))
     check_forward(Forward(y, mean, rstd), inputs)
     parameter = (inputs.x if inputs.gamma is None else inputs.gamma).dtype
     backward = partial(
-        jax_formulas.backward, normalized=normalized, wanted=(True, True, True), dtypes=(parameter, parameter)
+        formulas.backward, normalized=normalized, wanted=(True, True, True), dtypes=(parameter, parameter)
     )
     grads = jax.jit(backward)(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
     check_grads(Grads(*numpy(grads)), inputs)
@@ -315,7 +315,7 @@ def test_lowered_for_another_platform_there_is_no_call_of_ours(platform):
 def test_the_layout_of_call_frames_is_the_one_we_know():
     """A new major version of XLA's interface may move fields; jaxlib ships the header."""
     header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
-    assert f"#define XLA_FFI_API_MAJOR {jax_frames.MAJOR}\n" in header
+    assert f"#define XLA_FFI_API_MAJOR {frames.MAJOR}\n" in header
 
 
 def test_symbolic_sizes():
@@ -365,7 +365,7 @@ def test_what_a_handler_raises_ends_the_program(reason, monkeypatch):
     def broken(*_):
         raise reason
 
-    monkeypatch.setattr(jax_calls._Call, "run", broken)
+    monkeypatch.setattr(calls._Call, "run", broken)
     with pytest.raises(Exception, match=f"lngrad: {type(reason).__name__}"):
         jax.block_until_ready(jax.jit(door.layer_norm)(jnp.ones((3, 4))))
 

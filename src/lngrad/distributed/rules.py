@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from lngrad import torch_ops
 from lngrad.distributed import slices
 from lngrad.distributed.collectives import peers
 from lngrad.distributed.layout import Layout
 from lngrad.distributed.moments import combined_statistics, combined_sums
 from lngrad.errors import DtypeError
 from lngrad.problem import Problem
+from lngrad.torch import ops
 
 __all__: list[str] = []
 
@@ -32,7 +32,7 @@ def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -
     local_x = _local(x, layout.full)
     local_gamma, local_beta = _local(gamma, layout.parameters), _local(beta, layout.parameters)
     if not layout.hidden or x.numel() == 0:
-        results = torch_ops.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
+        results = ops.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
     else:
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
         flat = local_x.reshape(math.prod(rows), n)
@@ -66,9 +66,7 @@ def _backward(
     if split_dx:
         mask[0] = False
     results = list(
-        torch_ops.layer_norm_backward(
-            local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask
-        )
+        ops.layer_norm_backward(local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask)
     )
     if split_dx:
         accumulator = slices.accumulator(local_x)
@@ -138,7 +136,7 @@ def _register(name: str, rule: Any) -> None:
         with torch.no_grad():  # autograd is above: what is done here is one step to it
             return rule(*args, **(kwargs or {}))
 
-    torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=torch_ops.library)
+    torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=ops.library)
 
 
 _register("lngrad::layer_norm", _forward)

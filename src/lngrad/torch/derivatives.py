@@ -12,19 +12,18 @@ from typing import Any
 
 import torch
 
-from lngrad import torch_ops
+from lngrad.torch import ops
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
-_below_autograd = (
-    torch._C._AutoDispatchBelowAutograd
-)  # the Function has recorded the call; the operator need not ask again
+# Inside a Function the call is recorded; the operator need not ask again.
+_below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
     """y, mean and rstd; see the operator."""
     if torch.compiler.is_compiling():
-        return torch_ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+        return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
     if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
         _load_rules(x, gamma)
     return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
@@ -35,7 +34,7 @@ def layer_norm_backward(
 ) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
     if torch.compiler.is_compiling():
-        return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+        return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
     if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
         _load_rules(x, gamma)
     return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
@@ -224,7 +223,7 @@ class _Forward(_Function):
     @staticmethod
     def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
         with _below_autograd():
-            return torch_ops.layer_norm(x, shape, gamma, beta, eps)
+            return ops.layer_norm(x, shape, gamma, beta, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -240,7 +239,7 @@ class _Backward(_Function):
     @staticmethod
     def forward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> Any:
         with _below_autograd():
-            return torch_ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+            return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -253,7 +252,7 @@ class _Backward(_Function):
 
 
 for operator, derivative, save in (
-    (torch_ops.layer_norm, _forward_derivative, _save_forward),
-    (torch_ops.layer_norm_backward, _backward_derivative, _save_backward),
+    (ops.layer_norm, _forward_derivative, _save_forward),
+    (ops.layer_norm_backward, _backward_derivative, _save_backward),
 ):
-    torch.library.register_autograd(operator, derivative, setup_context=save, lib=torch_ops.library)
+    torch.library.register_autograd(operator, derivative, setup_context=save, lib=ops.library)

@@ -1,10 +1,4 @@
-"""LayerNorm for PyTorch: functions, a module, and ways to bring lngrad into a model that knows nothing of it.
-
->>> from lngrad.torch import override, patch            # doctest: +SKIP
->>> patch(model)                                        # every nn.LayerNorm of a model, in place
->>> with override():                                    # or torch's own kernels on the CPU, for whatever runs
-...     train(model)
-"""
+"""layer_norm, its backward and a module, with the names and arguments that torch's users know."""
 
 from __future__ import annotations
 
@@ -13,22 +7,10 @@ from typing import Any
 
 import torch
 
-from lngrad import torch_derivatives
 from lngrad.problem import Grads
-from lngrad.torch_fallbacks import counts as fallbacks
-from lngrad.torch_override import disable, enable, override
+from lngrad.torch import derivatives
 
-__all__ = [
-    "LayerNorm",
-    "disable",
-    "enable",
-    "fallbacks",
-    "layer_norm",
-    "layer_norm_backward",
-    "override",
-    "patch",
-    "unpatch",
-]
+__all__ = ["LayerNorm", "layer_norm", "layer_norm_backward", "patch", "unpatch"]
 
 
 def layer_norm(
@@ -50,7 +32,7 @@ def layer_norm(
         BackendUnavailable: No backend serves input's device.
     """
     shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
-    return torch_derivatives.layer_norm(input, shape, weight, bias, eps)[0]
+    return derivatives.layer_norm(input, shape, weight, bias, eps)[0]
 
 
 def layer_norm_backward(
@@ -76,7 +58,7 @@ def layer_norm_backward(
         normalized_shape = x.shape[-1:] if gamma is None else gamma.shape
     shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
     mask = [bool(wanted) for wanted in output_mask]
-    grads = torch_derivatives.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+    grads = derivatives.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
     return Grads(*(grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)))
 
 

@@ -1,9 +1,4 @@
-"""LayerNorm for JAX: on the CPU lngrad's kernels, elsewhere a jax.numpy formula with the same numerics.
-
->>> from lngrad.jax import layer_norm                                                   # doctest: +SKIP
->>> loss = lambda x, gamma, beta: (layer_norm(x, gamma, beta) ** 2).sum()               # doctest: +SKIP
->>> dx, dgamma, dbeta = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(x, gamma, beta)      # doctest: +SKIP
-"""
+"""layer_norm and its backward: JAX's arguments turned into facts, and checked when a call is traced."""
 
 from __future__ import annotations
 
@@ -22,8 +17,8 @@ except ImportError as reason:
 if not hasattr(jax.sharding, "ManualAxisType"):
     raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
 
-from lngrad import jax_derivatives
-from lngrad.jax_meshes import on_shards, vary_together
+from lngrad.jax import derivatives
+from lngrad.jax.meshes import on_shards, vary_together
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
@@ -60,7 +55,7 @@ def layer_norm(
     if isinstance(eps, jax.core.Tracer):
         raise DtypeError("eps: expected a number, got a traced value; jax.jit takes it as one of its static_argnames")
     normalized, eps = len(problem.normalized_shape), float(eps)
-    return on_shards(lambda *shards: jax_derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
+    return on_shards(lambda *shards: derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
 
 
 def layer_norm_backward(
@@ -88,7 +83,7 @@ def layer_norm_backward(
     dtype = (x if gamma is None else gamma).dtype
     normalized = len(problem.normalized_shape)
     arrays = vary_together(dy, x, mean, rstd, gamma)
-    return Grads(*jax_derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
+    return Grads(*derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
 
 
 def _arrays(*arrays: Any) -> tuple[Any, ...]:

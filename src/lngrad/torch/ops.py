@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 import lngrad
-from lngrad import torch_calls
 from lngrad.arrays import Output
 from lngrad.problem import Problem
+from lngrad.torch import calls
 
 __all__ = ["layer_norm", "layer_norm_backward", "library"]
 
@@ -30,10 +30,8 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
-_forward = torch_calls.forward_calls(lambda x, gamma, beta: _accumulator(x))
-_backward = torch_calls.backward_calls(
-    lambda x, mean, rstd, gamma, beta, mask: x.dtype if gamma is None else gamma.dtype
-)
+_forward = calls.forward_calls(lambda x, gamma, beta: _accumulator(x))
+_backward = calls.backward_calls(lambda x, mean, rstd, gamma, beta, mask: x.dtype if gamma is None else gamma.dtype)
 
 
 def _accumulator(x: Any) -> Any:

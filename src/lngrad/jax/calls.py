@@ -21,7 +21,7 @@ import numpy as np
 from lngrad.arrays import Facts, numpy_dtype
 from lngrad.backends.prepared import prepare
 from lngrad.huge_pages import HUGE_BYTES, advise_huge
-from lngrad.jax_frames import Buffer, make_handler
+from lngrad.jax.frames import Buffer, make_handler
 from lngrad.plan import make_plan
 from lngrad.problem import Grads, Problem
 

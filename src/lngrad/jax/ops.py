@@ -13,14 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from lngrad import jax_calls, jax_formulas
-from lngrad.jax_meshes import result
+from lngrad.jax import calls, formulas
+from lngrad.jax.meshes import result
 
 __all__ = ["backward", "forward"]
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
 
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(jax_calls.handler), platform="cpu")
+jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(calls.handler), platform="cpu")
 
 
 @atexit.register
@@ -29,7 +29,7 @@ def _finish() -> None:
     for array in jax.live_arrays():
         with suppress(Exception):  # deleted, or its program failed: nobody is left to care
             array.block_until_ready()
-    jax_calls.wait_until_idle()
+    calls.wait_until_idle()
 
 
 def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute: Any, *arrays: Any) -> list[Any]:
@@ -39,8 +39,8 @@ def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute
 
 
 def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    """y, mean and rstd; see jax_formulas.forward."""
-    formula = partial(jax_formulas.forward, normalized=normalized, eps=eps)
+    """y, mean and rstd; see formulas.forward."""
+    formula = partial(formulas.forward, normalized=normalized, eps=eps)
     if x.size == 0:
         return formula(x, gamma, beta)
     return jax.lax.platform_dependent(  # type: ignore[no-any-return]
@@ -49,9 +49,9 @@ def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tu
 
 
 def _forward_cpu(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, jax_formulas.accumulator(x)
+    lead, dtype = x.ndim - normalized, formulas.accumulator(x)
     statistics = (*x.shape[:lead], *(1,) * normalized)
-    attribute = jax_calls.forward_attribute(lead, normalized, gamma is not None, beta is not None, eps)
+    attribute = calls.forward_attribute(lead, normalized, gamma is not None, beta is not None, eps)
     parameters = [parameter.astype(dtype) for parameter in (gamma, beta) if parameter is not None]
     y, mean, rstd = _call(x, [x.shape, statistics, statistics], [x.dtype, dtype, dtype], attribute, x, *parameters)
     return y, mean, rstd
@@ -68,10 +68,10 @@ def backward(
     wanted: tuple[bool, bool, bool],
     dtypes: tuple[np.dtype[Any], np.dtype[Any]],
 ) -> tuple[Any, Any, Any]:
-    """dx, dgamma and dbeta, None where not wanted; see jax_formulas.backward."""
+    """dx, dgamma and dbeta, None where not wanted; see formulas.backward."""
     static: dict[str, Any] = {"normalized": normalized, "wanted": wanted, "dtypes": dtypes}
     if x.size == 0 or not any(wanted):
-        return jax_formulas.backward(dy, x, mean, rstd, gamma, **static)
+        return formulas.backward(dy, x, mean, rstd, gamma, **static)
     return jax.lax.platform_dependent(  # type: ignore[no-any-return]
         dy,
         x,
@@ -79,7 +79,7 @@ def backward(
         rstd,
         gamma,
         cpu=partial(_backward_cpu, **static),
-        default=partial(jax_formulas.backward, **static),
+        default=partial(formulas.backward, **static),
     )
 
 
@@ -94,13 +94,13 @@ def _backward_cpu(
     wanted: tuple[bool, bool, bool],
     dtypes: tuple[Any, Any],
 ) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, jax_formulas.accumulator(x)
+    lead, dtype = x.ndim - normalized, formulas.accumulator(x)
     statistics = [array.astype(dtype).reshape(*x.shape[:lead], *(1,) * normalized) for array in (mean, rstd)]
     parameters = [] if gamma is None else [gamma.astype(dtype)]
     R = x.shape[lead:]
     all_results = ((x.shape, x.dtype), (R, dtypes[0]), (R, dtypes[1]))
     chosen = [result for result, want in zip(all_results, wanted, strict=True) if want]
-    attribute = jax_calls.backward_attribute(lead, normalized, gamma is not None, wanted)
+    attribute = calls.backward_attribute(lead, normalized, gamma is not None, wanted)
     results = iter(_call(x, [s for s, _ in chosen], [d for _, d in chosen], attribute, dy, x, *statistics, *parameters))
     dx, dgamma, dbeta = (next(results) if want else None for want in wanted)
     return dx, dgamma, dbeta

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from lngrad import jax_formulas, jax_ops
+from lngrad.jax import formulas, ops
 
 __all__ = ["backward", "forward"]
 
@@ -57,7 +57,7 @@ def forward(x: Any, gamma: Any, beta: Any, normalized: int, eps: float) -> tuple
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _forward(x: Any, gamma: Any, beta: Any, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    return jax_ops.forward(x, gamma, beta, normalized=normalized, eps=eps)
+    return ops.forward(x, gamma, beta, normalized=normalized, eps=eps)
 
 
 def _forward_save(x: Any, gamma: Any, beta: Any, normalized: int, eps: float) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ def _forward_gradient(normalized: int, eps: float, saved: Any, cotangents: Any) 
     if dy is not None:
         dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, normalized, wanted, dtypes)
     if wanted[0] and not (dmean is None and drstd is None):
-        more = jax_formulas.statistics_gradient(x, mean, rstd, dmean, drstd, normalized=normalized)
+        more = formulas.statistics_gradient(x, mean, rstd, dmean, drstd, normalized=normalized)
         dx = more if dx is None else dx + more
     return dx, dgamma, dbeta
 
@@ -105,7 +105,7 @@ def backward(
 def _backward(
     dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized: int, wanted: Any, dtypes: Any
 ) -> tuple[Any, Any, Any]:
-    return jax_ops.backward(dy, x, mean, rstd, gamma, normalized=normalized, wanted=wanted, dtypes=dtypes)
+    return ops.backward(dy, x, mean, rstd, gamma, normalized=normalized, wanted=wanted, dtypes=dtypes)
 
 
 def _backward_save(
@@ -116,7 +116,7 @@ def _backward_save(
 
 
 def _backward_gradient(normalized: int, wanted: Any, dtypes: Any, saved: Any, cotangents: Any) -> tuple[Any, ...]:
-    return jax_formulas.backward_gradients(*saved, *map(_nonzero, cotangents), normalized=normalized)
+    return formulas.backward_gradients(*saved, *map(_nonzero, cotangents), normalized=normalized)
 
 
 _backward.defvjp(_backward_save, _backward_gradient, symbolic_zeros=True)

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from lngrad import torch_calls, torch_fallbacks
+from lngrad import torch_fallbacks
 from lngrad.errors import LngradError
+from lngrad.torch import calls
 
 __all__ = ["disable", "enable", "override"]
 
@@ -112,8 +113,8 @@ def _gradient_dtype(x: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: 
     return dtype
 
 
-_forward = torch_calls.forward_calls(_parameter_dtype)
-_backward = torch_calls.backward_calls(_gradient_dtype)
+_forward = calls.forward_calls(_parameter_dtype)
+_backward = calls.backward_calls(_gradient_dtype)
 
 
 def _native_layer_norm(x: Any, normalized_shape: list[int], weight: Any, bias: Any, eps: float) -> Any:

@@ -1,0 +1,23 @@
+"""LayerNorm for PyTorch: functions, a module, and ways to bring lngrad into a model that knows nothing of it.
+
+>>> from lngrad.torch import override, patch            # doctest: +SKIP
+>>> patch(model)                                        # every nn.LayerNorm of a model, in place
+>>> with override():                                    # or torch's own kernels on the CPU, for whatever runs
+...     train(model)
+"""
+
+from lngrad.torch.aten import disable, enable, override
+from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward, patch, unpatch
+from lngrad.torch_fallbacks import counts as fallbacks
+
+__all__ = [
+    "LayerNorm",
+    "disable",
+    "enable",
+    "fallbacks",
+    "layer_norm",
+    "layer_norm_backward",
+    "override",
+    "patch",
+    "unpatch",
+]

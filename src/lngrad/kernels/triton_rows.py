@@ -46,7 +46,7 @@ def inverse_of(count, ACC: tl.constexpr):
 @triton.jit
 def rstd_of(variance, eps, ACC: tl.constexpr):
     """1/sqrt(variance + eps). In float32 the GPU's approximation and one step of Newton's, for the reason above."""
-    shifted = variance + eps.to(ACC)
+    shifted = (variance + eps).to(ACC)  # eps is 64-bit
     if tl.float32 == ACC:
         near = tl.rsqrt(shifted)
         better = tl.fma(0.5 * near, tl.fma(-(shifted * near), near, 1.0), near)

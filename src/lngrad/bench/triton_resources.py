@@ -23,7 +23,7 @@ __all__ = ["ARCHITECTURES", "WIDTHS", "Job", "jobs", "measure"]
 ARCHITECTURES = (80, 90, 100)
 _SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # that a program may have (CUDA programming guide, table 30)
 # A width of every band, and those between powers of two that models have.
-WIDTHS = (64, 768, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
+WIDTHS = (64, 768, 1024, 1536, 2048, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "float64": "*fp64"}
 _NARROW = {"N", "chunks", "span", "slots", "P"}  # 32-bit; other whole numbers have 64
 

@@ -75,7 +75,9 @@ def test_a_wrong_result_is_not_timed() -> None:
         return lambda: (dx, dgamma, 2 * dbeta)
 
     clock = FakeClock()
-    run = cuda_runner.cuda_run([Job(6, 40, "float32")], (), 1, print, clock=clock, device="cpu", mine=wrong, copy_bytes=1 << 20)
+    run = cuda_runner.cuda_run(
+        [Job(6, 40, "float32")], (), 1, print, clock=clock, device="cpu", mine=wrong, copy_bytes=1 << 20
+    )
     with pytest.raises(GradientError, match="dbeta"):
         list(run)
     assert not clock.turns

@@ -32,7 +32,9 @@ def test_blocks_cover_a_row_and_the_last_alone_is_ragged(N: int, dtype: str) -> 
             assert full < N
 
 
-@pytest.mark.parametrize(("N", "eighths"), [(5120, 5), (6144, 6), (7168, 7), (8192, 8), (2304, 5), (3072, 6), (1536, 6)])
+@pytest.mark.parametrize(
+    ("N", "eighths"), [(5120, 5), (6144, 6), (7168, 7), (8192, 8), (2304, 5), (3072, 6), (1536, 6)]
+)
 def test_rows_between_powers_of_two_take_their_share(N: int, eighths: int) -> None:
     tiles = policy.backward(4096, N, "bfloat16")
     assert isinstance(tiles, Tiles)

@@ -51,7 +51,7 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, *
 
 
 def _specialized(argument: Any) -> Any:
-    """What of an argument Triton compiles into a kernel: a tensor's dtype and whether it lies on 16 bytes, that there is none."""
+    """What Triton compiles into a kernel: a tensor's dtype and whether it lies on 16 bytes; that there is no tensor."""
     if isinstance(argument, torch.Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     return argument is None

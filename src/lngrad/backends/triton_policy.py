@@ -12,7 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["DTYPE_BYTES", "Chunks", "Columns", "Finalize", "Tiles", "backward", "finalize_shape", "forward", "parts_for"]
+__all__ = [
+    "DTYPE_BYTES",
+    "Chunks",
+    "Columns",
+    "Finalize",
+    "Tiles",
+    "backward",
+    "finalize_shape",
+    "forward",
+    "parts_for",
+]
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -147,27 +157,29 @@ def _accumulator_bytes(dtype: str) -> int:
     return 8 if dtype == "float64" else 4
 
 
-def _tiles(N: int, dtype: str) -> Tiles | None:
+def _tiles(N: int, dtype: str, *, merged: bool) -> Tiles | None:
     """Tiles for rows of N columns, or None where they are too long."""
     padded = 1 << (N - 1).bit_length()
+    merged = merged or padded <= (512 if dtype == "float64" else 1024)
     for band in _BANDS[_accumulator_bytes(dtype)]:
         if padded <= band.widest:
-            block, pieces = _pieces(N, padded)
+            block, pieces = _pieces(N, padded, 1 if merged else 4)
             rows = band.elements * band.slabs // padded
             return Tiles(rows, block // band.slabs, pieces, band.slabs, band.warps, band.most_parts, band.stages)
     return None
 
 
-def _pieces(N: int, padded: int) -> tuple[int, int]:
-    """A row as equal blocks: eighths of the next power of two, as many as it takes; merged into four or fewer if even.
+def _pieces(N: int, padded: int, most: int) -> tuple[int, int]:
+    """A row as equal blocks: eighths of the next power of two, as many as it takes; merged while even and more than `most`.
 
-    A row of 5120 columns is 5/8 of one of 8192 so: in float32 on sm_90 243 instructions in the loop over tiles beside 317,
-    where it would take 361 as a padded block. Only the last block needs a mask, so blocks are worth it for 8192 as well.
-    Blocks of fewer than 64 columns would make loads of single elements.
+    A row of 5120 columns is 5/8 of one of 8192 so, and no padded block. Only the last block needs a mask, so four blocks
+    are better than one for a backward of 8192 as well (float32, sm_90: 317 instructions in the loop over tiles for 361);
+    up to 1024 columns (512 in float64), where a tile has several rows, they are one. Blocks of fewer than 64 columns would make loads
+    of single elements.
     """
     block = max(padded // 8, min(padded, 64))
     pieces = -(-N // block)
-    while pieces > 4 and pieces % 2 == 0:
+    while pieces > most and pieces % 2 == 0:
         block, pieces = block * 2, pieces // 2
     return block, pieces
 
@@ -184,7 +196,7 @@ def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
         M, N: Rows and columns, both at least 1.
         dtype: Of x.
     """
-    tiles = _tiles(N, dtype)
+    tiles = _tiles(N, dtype, merged=True)  # with four blocks some would spill
     if tiles is None:
         return _chunks(M, N, dtype)
     return replace(tiles, block=tiles.block * tiles.slabs, slabs=1)  # without column sums a whole row fits
@@ -192,7 +204,7 @@ def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
 
 def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
     """How a backward is cut; see forward."""
-    return _tiles(N, dtype) or Columns(_chunks(M, N, dtype), *_COLUMNS[_accumulator_bytes(dtype)])
+    return _tiles(N, dtype, merged=False) or Columns(_chunks(M, N, dtype), *_COLUMNS[_accumulator_bytes(dtype)])
 
 
 def parts_for(regime: Tiles, M: int, N: int, dtype: str) -> int:

@@ -13,14 +13,22 @@ import lngrad
 from lngrad.bench.cases import Job
 from lngrad.testing import Case, make_inputs
 
-__all__ = ["CUDA_PEERS", "LATENCY", "QUICK_CUDA", "SHAPES_CUDA", "Ours", "Tensors", "cuda_jobs", "peer", "tensors", "why_not"]
+__all__ = [
+    "CUDA_PEERS",
+    "LATENCY",
+    "QUICK_CUDA",
+    "SHAPES_CUDA",
+    "Ours",
+    "Tensors",
+    "cuda_jobs",
+    "peer",
+    "tensors",
+    "why_not",
+]
 
 # M·N of 2^26 elements and more, for the bandwidth; common widths that are no power of two among them.
-SHAPES_CUDA = tuple(
-    (-(-(1 << 26) // N), N)
-    for N in (64, 128, 256, 512, 768, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 6144, 7168, 8192)
-    + (12288, 16384, 32768, 65536, 131072)
-)
+_WIDTHS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384)
+SHAPES_CUDA = tuple((-(-(1 << 26) // N), N) for N in (*_WIDTHS, 32768, 65536, 131072))
 # Where launching takes as long as the work.
 LATENCY = ((64, 768), (512, 1024), (512, 4096), (2048, 2048), (16, 16384), (4, 131072))
 QUICK_CUDA = ((1 << 16, 1024), (16384, 5120), (512, 131072))

@@ -20,7 +20,9 @@ __all__ = ["Clock", "EventClock", "cuda_run"]
 
 COPY_BYTES = 512 << 20
 FLUSH_BYTES = 256 << 20  # written before each turn: several times any L2, so that no call finds its data there
-SMALL = 1 << 22  # elements; below this L2 holds everything anyway, and what counts is the time a call takes, launches and all
+SMALL = (
+    1 << 22
+)  # elements; below this L2 holds everything anyway, and what counts is the time a call takes, launches and all
 REPEATS = 20
 
 
@@ -106,12 +108,12 @@ def _versions(names: tuple[str, ...]) -> dict[str, str]:
     from importlib.metadata import version
 
     packages = {"liger": "liger-kernel", "quack": "quack-kernels"}
-    return {"triton": version("triton")} | {packages[name]: version(packages[name]) for name in names if name in packages}
+    return {"triton": version("triton")} | {
+        packages[name]: version(packages[name]) for name in names if name in packages
+    }
 
 
-def _interleave(
-    calls: dict[str, Callable[[], object]], clock: Clock, rounds: int, repeats: int
-) -> dict[str, Timing]:
+def _interleave(calls: dict[str, Callable[[], object]], clock: Clock, rounds: int, repeats: int) -> dict[str, Timing]:
     for call in calls.values():
         for _ in range(3):  # compiles, and fills the allocator's cache
             call()

@@ -21,7 +21,11 @@ from typing import Any
 __all__ = ["ARCHITECTURES", "WIDTHS", "Job", "jobs", "measure"]
 
 ARCHITECTURES = (80, 90, 100)
-_SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # that a program may have (CUDA programming guide, table 30)
+_SHARED_BYTES = {
+    80: 163 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+}  # that a program may have (CUDA programming guide, table 30)
 # A width of every band, and those between powers of two that models have.
 WIDTHS = (64, 768, 1024, 1536, 2048, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "float64": "*fp64"}
@@ -115,7 +119,11 @@ def measure(job: Job) -> dict[str, Any]:
     source = ASTSource(kernel, signature, constants, aligned)
     options = {"num_warps": job.warps, "enable_fp_fusion": True}
     compiled = triton.compile(source, target=GPUTarget("cuda", job.architecture, 32), options=options)
-    shape = {name.lower(): job.constants[name] for name in ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES") if name in constants}
+    shape = {
+        name.lower(): job.constants[name]
+        for name in ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES")
+        if name in constants
+    }
     return {
         "kernel": job.kernel,
         "N": job.N,

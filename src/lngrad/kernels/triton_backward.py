@@ -38,7 +38,7 @@ def backward_tiles(
     program, programs = tl.program_id(0) // SLABS, tl.num_programs(0) // SLABS
     if ALIGNED:
         N = N // 16 * 16
-    inverse = inverse_of(N, ACC)
+    inverse = inverse_of(N, True, ACC)
     block = tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
     slab = (tl.program_id(0) % SLABS) * (PIECES * BLOCK)  # its first column
     other_slab = PIECES * BLOCK - slab
@@ -155,7 +155,7 @@ def backward_columns(
     """
     if ALIGNED:
         N = N // 16 * 16
-    inverse = inverse_of(N, ACC)
+    inverse = inverse_of(N, True, ACC)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
     scale = columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
     dgamma_sum = tl.zeros([ROWS, BLOCK], ACC)

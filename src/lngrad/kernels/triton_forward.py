@@ -29,7 +29,7 @@ def forward_tiles(
     """
     if ALIGNED:
         N = N // 16 * 16
-    inverse = inverse_of(N, ACC)
+    inverse = inverse_of(N, False, ACC)
     rows = tl.cast(tl.program_id(0), tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # (ROWS, 1)
     inside = rows < M
     block = tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
@@ -102,7 +102,7 @@ def forward_chunks(
     """
     if ALIGNED:
         N = N // 16 * 16
-    inverse = inverse_of(N, ACC)
+    inverse = inverse_of(N, False, ACC)
     row = tl.cast(tl.program_id(0), tl.int64)
     x_start = x + row_start(row, inner, x_outer, x_inner, SPLIT, ALIGNED)
     y_start = y + row_start(row, inner, y_outer, y_inner, SPLIT, ALIGNED)
@@ -112,9 +112,7 @@ def forward_chunks(
         count, mean_row, squares = merge(count, mean_row, squares, more, block_mean, block_squares)
     rstd_row = rstd_of(squares * inverse, eps, ACC)
     for chunk in tl.range(0, chunks, num_stages=STAGES):
-        _write_chunk(
-            x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, BLOCK, ACC
-        )
+        _write_chunk(x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, BLOCK, ACC)
     tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
     tl.store(rstd + row, rstd_row.to(rstd.dtype.element_ty))
 
@@ -153,7 +151,7 @@ def forward_columns(
     """
     if ALIGNED:
         N = N // 16 * 16
-    inverse = inverse_of(N, ACC)
+    inverse = inverse_of(N, False, ACC)
     chunk = tl.program_id(0) % chunks
     row = tl.cast(tl.program_id(0) // chunks, tl.int64)
     x_start = x + row_start(row, inner, x_outer, x_inner, SPLIT, ALIGNED)
@@ -166,9 +164,7 @@ def forward_columns(
         more = tl.minimum(N - other * BLOCK, BLOCK).to(ACC)
         count, mean_row, squares = merge(count, mean_row, squares, more, tl.load(at), tl.load(at + behind))
     rstd_row = rstd_of(squares * inverse, eps, ACC)
-    _write_chunk(
-        x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, BLOCK, ACC
-    )
+    _write_chunk(x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, BLOCK, ACC)
     if chunk == 0:
         tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
         tl.store(rstd + row, rstd_row.to(rstd.dtype.element_ty))

@@ -174,8 +174,8 @@ def _pieces(N: int, padded: int, most: int) -> tuple[int, int]:
 
     A row of 5120 columns is 5/8 of one of 8192 so, and no padded block. Only the last block needs a mask, so four blocks
     are better than one for a backward of 8192 as well (float32, sm_90: 317 instructions in the loop over tiles for 361);
-    up to 1024 columns (512 in float64), where a tile has several rows, they are one. Blocks of fewer than 64 columns would make loads
-    of single elements.
+    up to 1024 columns (512 in float64), where a tile has several rows, they are one. Blocks of fewer than 64 columns would
+    make loads of single elements.
     """
     block = max(padded // 8, min(padded, 64))
     pieces = -(-N // block)

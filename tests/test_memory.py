@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -11,6 +12,7 @@ import lngrad
 from lngrad import api
 from lngrad.arrays import DTYPES, numpy_dtype
 from lngrad.errors import OverlapError
+from lngrad.memory import check_memory
 from lngrad.plan import make_plan
 from lngrad.problem import Problem
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
@@ -156,3 +158,20 @@ def test_empty_inputs_give_what_torch_gives(shape, dtype, backend):
         x, x, statistics, statistics, gamma, out=lngrad.Grads(None, given, None), backend=backend
     )
     assert (given == 0).all()
+
+
+def test_overlaps_on_another_device_are_told_by_addresses_alone():
+    """No device is here: CPU tensors whose problem says that they are elsewhere, so that nothing may look into them."""
+    torch = pytest.importorskip("torch")
+    buffer = torch.zeros(4, 20)
+    x, neighbour, gamma, statistics = buffer[:, :10], buffer[:, 10:], torch.ones(10), torch.ones(4)
+    problem, inputs = Problem.backward(x, x, statistics, statistics, gamma)
+    elsewhere = dataclasses.replace(problem, device="cuda:0")
+    check_memory(elsewhere, inputs, (neighbour, None, None))  # between the rows of x, and in no row
+    check_memory(elsewhere, inputs, (x, None, None))  # in place
+    with pytest.raises(OverlapError, match=r"out\.dx: shares memory with dy"):
+        check_memory(elsewhere, inputs, (buffer[:, 1:11], None, None))
+    with pytest.raises(OverlapError, match=r"out\.dgamma: shares memory with gamma"):
+        check_memory(elsewhere, inputs, (None, gamma, None))
+    with pytest.raises(OverlapError, match=r"out\.dbeta: shares memory with out\.dgamma"):
+        check_memory(elsewhere, inputs, (None, neighbour[0], neighbour[0]))

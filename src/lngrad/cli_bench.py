@@ -25,6 +25,7 @@ def bench(
     dtypes: Annotated[str, typer.Option(help="Some of float32,bfloat16,float16.")] = "float32,bfloat16,float16",
     peers: Annotated[str, typer.Option(help="Some of torch,compile,jax,mindspore.")] = "torch",
     rounds: Annotated[int, typer.Option(min=1, help="Turns that each of those compared gets.")] = 15,
+    device: Annotated[str, typer.Option(help="cpu or cuda; there, peers are torch,compile,liger,quack.")] = "cpu",
     json: Annotated[Path | None, typer.Option(help="Append a record a line.", show_default="none")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")
@@ -38,6 +39,20 @@ def bench(
     if plot is not None:
         need("plots", matplotlib="matplotlib")
     from rich.console import Console
+
+    if device not in ("cpu", "cuda"):
+        fail(f"device: expected cpu or cuda, got {device!r}", REFUSED)
+    if device == "cuda":
+        from lngrad.bench.cuda_command import cuda_bench, why_no_device
+
+        reason = why_no_device()
+        if reason is not None:
+            fail(reason, REFUSED)
+        try:
+            cuda_bench(scopes, cases, dtypes, peers, rounds, quick, json, plot, Console())
+        except ValueError as error:
+            fail(str(error), REFUSED)
+        return
 
     from lngrad.bench.command import bench as run_bench
     from lngrad.bench.command import settings_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import address_of, as_numpy, key_of
+from lngrad.arrays import address_of, as_numpy, facts_of, key_of
 from lngrad.errors import OverlapError
 from lngrad.problem import Problem
 
@@ -24,29 +24,46 @@ def check_memory(problem: Problem, inputs: Sequence[Any], out: Sequence[Any]) ->
     Raises:
         OverlapError: Naming both arrays.
     """
-    if problem.device != "cpu":
-        return
     outputs = [
         (name, array)
         for name, array, wanted in zip(problem.out, out, problem.wanted, strict=True)
         if wanted and array is not None
     ]
     for position, (name, array) in enumerate(outputs):
-        view = as_numpy(array)
+        view = _places(array, problem.device)
         if not view.flags.writeable:
             raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
         for other_name, other in zip(problem.inputs, inputs, strict=False):
             if other is None or (other_name in _IN_PLACE.get(name, ()) and _same(array, other)):
                 continue
-            if _shares(view, as_numpy(other)):
+            if _shares(view, _places(other, problem.device)):
                 allowed = " or ".join(_IN_PLACE.get(name, ())) or "none"
                 raise OverlapError(
                     f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
                     f"whole, with the same strides (out.{name}: {allowed})"
                 )
         for other_name, other in outputs[:position]:
-            if _shares(view, as_numpy(other)):
+            if _shares(view, _places(other, problem.device)):
                 raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
+
+
+class _Elsewhere:
+    """Another device's memory to NumPy: addresses and strides that are compared, and never read."""
+
+    def __init__(self, array: Any):
+        facts = facts_of("array", array)
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": facts.shape,
+            "strides": facts.strides,
+            "typestr": f"|V{array.element_size()}",
+            "data": (address_of(array), False),
+        }
+
+
+def _places(array: Any, device: str) -> np.ndarray[Any, Any]:
+    """An array as NumPy sees its memory."""
+    return as_numpy(array) if device == "cpu" else np.asarray(_Elsewhere(array))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
+
+from lngrad.bench.triton_resources import jobs
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "triton-resources.jsonl"
 
@@ -18,8 +21,9 @@ TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "triton-resources
 PROGRAM = """
 import json
 from lngrad.bench.triton_resources import jobs, measure
-job = next(job for job in jobs() if (job.kernel, job.N, job.dtype) == ("backward_tiles", 2048, "bfloat16"))
-print(json.dumps(measure(job, {architecture})))
+wanted = "backward_tiles", 2048, "bfloat16", {architecture}
+job = next(job for job in jobs() if (job.kernel, job.N, job.dtype, job.architecture) == wanted)
+print(json.dumps(measure(job)))
 """
 
 
@@ -35,24 +39,42 @@ def test_compiles_without_a_device(architecture: int, tmp_path: Path) -> None:
     line = json.loads(found.stdout)
     assert line["spill_bytes"] == 0
     assert line["registers"] <= 128  # so that four programs of 128 threads fit on a multiprocessor
-    assert line["vector_bits"] == 128
+    assert line["vector_bits"] >= 64  # a warp reads 256 bytes at a time
 
 
-# Still to be cured: what these put aside, in bytes stored and loaded a thread.
-KNOWN = {
-    ("forward_chunks", 16384, "float32", 80): 16,
-    ("forward_tiles", 8192, "bfloat16", 80): 16,
-    ("forward_tiles", 8192, "float16", 80): 16,
-    ("backward_tiles", 2048, "float64", 90): 32,
-    ("backward_tiles", 2048, "float64", 100): 32,
-}
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
 
 
-def test_no_default_spills_but_the_known() -> None:
-    lines = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
-    assert {line["sm"] for line in lines} == {80, 90, 100}
-    kernels = {"backward_tiles", "backward_chunks", "sum_chunks", "backward_columns", "finalize"}
-    assert {line["kernel"] for line in lines} >= kernels | {"forward_tiles", "forward_chunks"}
-    keys = ("kernel", "N", "dtype", "sm")
-    spilling = {tuple(line[key] for key in keys): line["spill_bytes"] for line in lines if line["spill_bytes"]}
-    assert spilling == KNOWN
+def test_the_table_is_complete() -> None:
+    """Every kernel, width, dtype and architecture, with the launch policy as it is now."""
+    shape = ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES")
+    expected = {
+        (job.kernel, job.N, job.dtype, job.architecture, job.warps, *(job.constants.get(name) for name in shape))
+        for job in jobs()
+    }
+    keys = ("kernel", "N", "dtype", "sm", "warps", *map(str.lower, shape))
+    assert {tuple(line.get(key) for key in keys) for line in lines()} == expected
+
+
+def test_no_default_spills() -> None:
+    assert [line for line in lines() if line["spill_bytes"]] == []
+
+
+def test_registers_leave_room_for_the_programs_that_run_at_once() -> None:
+    """64 Ki registers a multiprocessor: four programs of 128 threads, or one of 512."""
+    for line in lines():
+        assert line["registers"] <= 128, line
+
+
+def test_a_row_between_powers_of_two_costs_its_share() -> None:
+    """5120 columns are five of the eight eighths of 8192; the loop has a fixed part beside."""
+    for dtype in ("bfloat16", "float16", "float32"):
+        for sm in (80, 90, 100):
+            loops = {
+                line["N"]: line["loop_instructions"]
+                for line in lines()
+                if (line["kernel"], line["dtype"], line["sm"]) == ("backward_tiles", dtype, sm)
+            }
+            assert loops[5120] < 0.88 * loops[8192], (dtype, sm)
+            assert loops[6144] < 0.88 * loops[8192], (dtype, sm)

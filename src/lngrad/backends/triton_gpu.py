@@ -1,4 +1,4 @@
-"""GPU backend: what is launched with which arguments; the arithmetic is in kernels/triton_gpu.py, the choice in triton_policy.
+"""GPU backend: what is launched with which arguments; the arithmetic is in kernels/triton_*.py, the choice in triton_policy.
 
 At most two kernels a call, no atomics, no host synchronization, memory from torch's allocator: calls may be captured in a
 CUDA graph, and run on the current stream of x's device. Under TRITON_INTERPRET=1 plan() takes CPU tensors too, for tests:
@@ -9,9 +9,7 @@ CUDA graph, and run on the current stream of x's device. Under TRITON_INTERPRET=
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,17 +19,14 @@ import triton.language as tl
 
 from lngrad.backends import triton_policy as policy
 from lngrad.backends.row_strides import RowStrides, row_strides
+from lngrad.backends.triton_launch import launch, on_device
 from lngrad.backends.triton_policy import Chunks, Columns, Finalize, Tiles
 from lngrad.errors import BackendUnavailable
 from lngrad.kernels import triton_gpu as kernels
 from lngrad.plan import Plan
 from lngrad.problem import Problem
 
-__all__ = ["INTERPRETED_MULTIPROCESSORS", "Steps", "plan"]
-
-INTERPRETED_MULTIPROCESSORS = (
-    4  # of the device that the interpreter stands for: few, so that small cases reach all regimes
-)
+__all__ = ["Steps", "plan"]
 
 _ACC = {"float32": tl.float32, "float64": tl.float64}
 
@@ -42,14 +37,14 @@ class Steps:
 
     Attributes:
         regime: The launch policy.
-        programs: Of the first kernel.
-        finalize: How partial sums are added up; None where there are none.
+        parts: Rows of partial sums.
+        finalize: How they are added up; None where there are none.
         strides: Of the rows of dy, x, dx, or x, y.
         constants: The compile-time arguments that all kernels of the call share.
     """
 
     regime: Tiles | Chunks | Columns
-    programs: int
+    parts: int
     finalize: Finalize | None
     strides: RowStrides
     constants: dict[str, Any]
@@ -67,21 +62,18 @@ def plan(problem: Problem, threads: int) -> Plan:
         raise BackendUnavailable("backend: triton_gpu takes CPU tensors only under TRITON_INTERPRET=1, for tests")
     if problem.M == 0 or problem.N == 0:
         return Plan(problem, "triton_gpu", 0, None, _run_empty)
-    multiprocessors = _multiprocessors(problem.device)
-    regime = policy.choose(problem.M, problem.N, problem.dtype, multiprocessors)
-    if problem.op == "forward":
-        return _plan_forward(problem, regime.chunk if isinstance(regime, Columns) else regime)
-    return _plan_backward(problem, regime, multiprocessors)
+    return _plan_forward(problem) if problem.op == "forward" else _plan_backward(problem)
 
 
 @cache
-def _multiprocessors(device: str) -> int:
+def _shared_bytes(device: str) -> int:
+    """Shared memory that a program may ask for. It decides what is prefetched, and no bit of a result."""
     if device == "cpu":
-        return INTERPRETED_MULTIPROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return 227 << 10
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
-def _plan_forward(problem: Problem, regime: Tiles | Chunks) -> Plan:
+def _plan_forward(problem: Problem) -> Plan:
     strides = row_strides(problem, {"x": problem.inputs["x"], "y": problem.out["y"]})
     constants = {
         "HAS_GAMMA": problem.inputs["gamma"] is not None,
@@ -90,11 +82,15 @@ def _plan_forward(problem: Problem, regime: Tiles | Chunks) -> Plan:
         "ALIGNED": strides.aligned,
         "ACC": _ACC[problem.accumulator],
     }
-    programs = -(-problem.M // regime.rows)
-    return Plan(problem, "triton_gpu", 0, Steps(regime, programs, None, strides, constants), _run_forward)
+    regime = policy.forward(problem.M, problem.N, problem.dtype)
+    steps = Steps(regime, 0, None, strides, constants)
+    if isinstance(regime, Tiles):
+        return Plan(problem, "triton_gpu", 0, steps, _run_forward_tiles)
+    nbytes = 2 * regime.chunks * problem.M * policy.DTYPE_BYTES[problem.accumulator] if regime.spread else 0
+    return Plan(problem, "triton_gpu", nbytes, steps, _run_forward_chunks)
 
 
-def _plan_backward(problem: Problem, regime: Tiles | Chunks | Columns, multiprocessors: int) -> Plan:
+def _plan_backward(problem: Problem) -> Plan:
     names = {"dy": problem.inputs["dy"], "x": problem.inputs["x"]}
     if problem.wanted[0]:
         names["dx"] = problem.out["dx"]
@@ -107,32 +103,25 @@ def _plan_backward(problem: Problem, regime: Tiles | Chunks | Columns, multiproc
         "ACC": _ACC[problem.accumulator],
     }
     itemsize = policy.DTYPE_BYTES[problem.accumulator]
+    regime = policy.backward(problem.M, problem.N, problem.dtype)
     if isinstance(regime, Columns):
-        chunks = -(-problem.N // regime.chunk.block)
-        steps = Steps(regime, -(-problem.M // regime.chunk.rows) * chunks, None, strides, constants)
-        nbytes = 2 * chunks * problem.M * itemsize if problem.wanted[0] else 0
-        return Plan(problem, "triton_gpu", nbytes, steps, _run_columns)
-    programs = policy.programs_for(regime, problem.M, multiprocessors)
-    partial = any(problem.wanted[1:])
-    finalize = policy.finalize_shape(problem.N, problem.dtype) if partial else None
-    nbytes = sum(problem.wanted[1:]) * programs * problem.N * itemsize
-    return Plan(problem, "triton_gpu", nbytes, Steps(regime, programs, finalize, strides, constants), _run_backward)
+        nbytes = 2 * regime.sums.slots * problem.M * itemsize if problem.wanted[0] else 0
+        return Plan(problem, "triton_gpu", nbytes, Steps(regime, 0, None, strides, constants), _run_columns)
+    if regime.shared_bytes(problem.dtype) > _shared_bytes(problem.device):
+        regime = replace(regime, stages=1)
+    parts = policy.parts_for(regime, problem.M, problem.N, problem.dtype)
+    finalize = policy.finalize_shape(problem.N, problem.dtype) if any(problem.wanted[1:]) else None
+    nbytes = sum(problem.wanted[1:]) * parts * problem.N * itemsize
+    return Plan(problem, "triton_gpu", nbytes, Steps(regime, parts, finalize, strides, constants), _run_tiles)
 
 
 # --- Running --------------------------------------------------------------------------------------------------------
 
 
-def _on(tensor: Any) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, which need not be x's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
-
-
-def _launch(kernel: Any, programs: int, *arguments: Any, warps: int, **constants: Any) -> None:
-    kernel[(programs,)](*arguments, **constants, num_warps=warps)
-
-
-def _shape(regime: Tiles | Chunks | Columns | Finalize) -> dict[str, Any]:
-    return {"ROWS": regime.rows, "BLOCK": regime.block, "warps": regime.warps}
+def _constants(steps: Steps, shape: Tiles | Chunks | Columns | Finalize) -> dict[str, Any]:
+    """Compile-time arguments of a kernel, as far as it has them, and its warps."""
+    named = {name.upper(): value for name, value in asdict(shape).items()}
+    return {**named, **steps.constants, "warps": shape.warps}
 
 
 def _vector(array: Any) -> Any:
@@ -153,9 +142,15 @@ def _target(array: Any, *, copied: bool) -> Any:
     return torch.empty_like(array, memory_format=torch.contiguous_format) if copied else array
 
 
-def _deliver(target: Any, output: Any) -> None:
-    if target is not None and target.data_ptr() != output.data_ptr():
-        output.detach().copy_(target)
+def _targets(outputs: tuple[Any, ...], *, first_copied: bool) -> list[Any]:
+    rest = [_target(output, copied=output is not None and not output.is_contiguous()) for output in outputs[1:]]
+    return [_target(outputs[0], copied=first_copied), *rest]
+
+
+def _deliver(targets: list[Any], outputs: tuple[Any, ...]) -> None:
+    for target, output in zip(targets, outputs, strict=True):
+        if target is not None and target.data_ptr() != output.data_ptr():
+            output.detach().copy_(target)
 
 
 def _run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
@@ -170,83 +165,91 @@ def _run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wo
             output.detach().zero_()
 
 
-def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
-    problem, steps = plan.problem, plan.steps
+def _forward_arguments(
+    plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...], tuple[Any, ...], list[Any]]:
+    """x; gamma and beta; sizes, strides and eps; the places to write to."""
+    problem, strides = plan.problem, plan.steps.strides
     x, gamma, beta, eps = inputs
-    x_rows = _input(x, "x", steps.strides)
-    targets = [_target(outputs[0], copied="y" in steps.strides.copied)]
-    targets += [_target(output, copied=not output.is_contiguous()) for output in outputs[1:]]
-    kernel = kernels.forward_tiles if isinstance(steps.regime, Tiles) else kernels.forward_chunks
-    with _on(x):
-        _launch(
-            kernel, steps.programs, x_rows, _vector(gamma), _vector(beta), *targets, problem.M, problem.N,
-            steps.strides.inner, *steps.strides.steps["x"], *steps.strides.steps["y"], eps,
-            **steps.constants, **_shape(steps.regime),
-        )  # fmt: skip
-        for target, output in zip(targets, outputs, strict=True):
-            _deliver(target, output)
+    sizes = problem.M, problem.N, strides.inner, *strides.steps["x"], *strides.steps["y"], eps
+    targets = _targets(outputs, first_copied="y" in strides.copied)
+    return _input(x, "x", strides), (_vector(gamma), _vector(beta)), sizes, targets
 
 
-def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+def _run_forward_tiles(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+    steps = plan.steps
+    with on_device(inputs[0]):
+        x, parameters, sizes, targets = _forward_arguments(plan, inputs, outputs)
+        programs = -(-plan.problem.M // steps.regime.rows)
+        arguments = x, *parameters, *targets, *sizes
+        launch(kernels.forward_tiles, programs, arguments, **_constants(steps, steps.regime))
+        _deliver(targets, outputs)
+
+
+def _run_forward_chunks(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+    """Long rows: one program a row, or, where there are few, statistics of all chunks and then y of all chunks."""
+    problem, steps = plan.problem, plan.steps
+    constants, chunks = _constants(steps, steps.regime), steps.regime.chunks
+    with on_device(inputs[0]):
+        x, parameters, sizes, targets = _forward_arguments(plan, inputs, outputs)
+        if steps.regime.spread:
+            sums = _elements(workspace, problem)
+            # Behind M, N and inner stand the strides of x; those of y, and eps, the first kernel has no use for.
+            launch(kernels.forward_sums, problem.M * chunks, (x, sums, *sizes[:5], chunks), **constants)
+            arguments = x, *parameters, sums, *targets, *sizes, chunks
+            launch(kernels.forward_columns, problem.M * chunks, arguments, **constants)
+        else:
+            launch(kernels.forward_chunks, problem.M, (x, *parameters, *targets, *sizes, chunks), **constants)
+        _deliver(targets, outputs)
+
+
+def _backward_arguments(
+    plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
+    """dy, x, mean, rstd and gamma; sizes and strides; the places to write to."""
+    problem, strides = plan.problem, plan.steps.strides
+    dy, x, mean, rstd, gamma = inputs
+    rows = _input(dy, "dy", strides), _input(x, "x", strides), _vector(mean), _vector(rstd), _vector(gamma)
+    steps = (*strides.steps["dy"], *strides.steps["x"], *strides.steps.get("dx", (0, 0)))
+    return rows, (problem.M, problem.N, strides.inner, *steps), _targets(outputs, first_copied="dx" in strides.copied)
+
+
+def _run_tiles(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     """Rows shared by programs, then the sum over programs."""
     problem, steps = plan.problem, plan.steps
-    arguments, targets, deliver = _arguments(plan, inputs, outputs)
-    parts = _parts(problem, steps.programs, workspace)
-    kernel = kernels.backward_tiles if isinstance(steps.regime, Tiles) else kernels.backward_chunks
-    with _on(inputs[1]):
-        _launch(
-            kernel, steps.programs, *arguments[:5], targets[0], *parts, *arguments[5:],
-            **steps.constants, **_shape(steps.regime), STAGES=steps.regime.stages,
-        )  # fmt: skip
+    with on_device(inputs[1]):
+        rows, sizes, targets = _backward_arguments(plan, inputs, outputs)
+        dx = targets[0]
+        if steps.regime.slabs > 1 and dx is not None and dx.data_ptr() in (rows[0].data_ptr(), rows[1].data_ptr()):
+            # In place: but a half of the row is still to be read by the program that shares it.
+            targets[0] = torch.empty_strided(dx.shape, dx.stride(), dtype=dx.dtype, device=dx.device)
+        parts = _parts(problem, steps.parts, workspace)
+        programs = steps.parts * steps.regime.slabs
+        arguments = *rows, targets[0], *parts, *sizes
+        launch(kernels.backward_tiles, programs, arguments, **_constants(steps, steps.regime))
         if steps.finalize is not None:
-            wanted = {name: steps.constants[name] for name in ("WANT_DGAMMA", "WANT_DBETA", "ACC")}
-            _launch(
-                kernels.finalize, -(-problem.N // steps.finalize.block), *parts, *targets[1:], steps.programs, problem.N,
-                **wanted, **_shape(steps.finalize),
-            )  # fmt: skip
-        deliver()
+            arguments = *parts, *targets[1:], steps.parts, problem.N
+            programs = -(-problem.N // steps.finalize.block)
+            launch(kernels.finalize, programs, arguments, **_constants(steps, steps.finalize))
+        _deliver(targets, outputs)
 
 
 def _run_columns(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
-    """Row sums of all chunks, then columns."""
+    """Row sums, of all chunks or whole, then columns."""
     problem, steps = plan.problem, plan.steps
-    arguments, targets, deliver = _arguments(plan, inputs, outputs)
-    chunk = steps.regime.chunk
-    chunks = -(-problem.N // chunk.block)
-    with _on(inputs[1]):
+    rule = steps.regime.sums
+    with on_device(inputs[1]):
+        rows, sizes, targets = _backward_arguments(plan, inputs, outputs)
         sums = None
         if problem.wanted[0]:
             sums = _elements(workspace, problem)
-            constants = {name: steps.constants[name] for name in ("HAS_GAMMA", "SPLIT", "ALIGNED", "ACC")}
             # Behind M, N and inner stand the strides of dy and x; dx has none here.
-            _launch(
-                kernels.sum_chunks, steps.programs, *arguments[:5], sums, *arguments[5:12], chunks,
-                **constants, **_shape(chunk),
-            )  # fmt: skip
-        _launch(
-            kernels.backward_columns, -(-problem.N // steps.regime.block), *arguments[:5], sums, *targets,
-            *arguments[5:], chunks, **steps.constants, **_shape(steps.regime),
-        )  # fmt: skip
-        deliver()
-
-
-def _arguments(
-    plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]
-) -> tuple[tuple[Any, ...], list[Any], Callable[[], None]]:
-    """The kernels' arguments but for outputs and sums, the places they write to, and what delivers those at the end."""
-    problem, strides = plan.problem, plan.steps.strides
-    dy, x, mean, rstd, gamma = inputs
-    rows = _input(dy, "dy", strides), _input(x, "x", strides)
-    vectors = _vector(mean), _vector(rstd), _vector(gamma)
-    steps = (*strides.steps["dy"], *strides.steps["x"], *strides.steps.get("dx", (0, 0)))
-    targets = [_target(outputs[0], copied="dx" in strides.copied)]
-    targets += [_target(output, copied=output is not None and not output.is_contiguous()) for output in outputs[1:]]
-
-    def deliver() -> None:
-        for target, output in zip(targets, outputs, strict=True):
-            _deliver(target, output)
-
-    return (*rows, *vectors, problem.M, problem.N, strides.inner, *steps), targets, deliver
+            arguments = *rows, sums, *sizes[:7], rule.span, rule.slots
+            launch(kernels.sum_chunks, problem.M * rule.slots, arguments, **_constants(steps, rule))
+        programs = -(-problem.N // steps.regime.block)
+        arguments = *rows, sums, *targets, *sizes, rule.slots
+        launch(kernels.backward_columns, programs, arguments, **_constants(steps, steps.regime))
+        _deliver(targets, outputs)
 
 
 def _elements(workspace: Any, problem: Problem) -> Any:
@@ -257,10 +260,10 @@ def _elements(workspace: Any, problem: Problem) -> Any:
     return workspace[: workspace.numel() // itemsize * itemsize].view(getattr(torch, problem.accumulator))
 
 
-def _parts(problem: Problem, programs: int, workspace: Any) -> tuple[Any, Any]:
+def _parts(problem: Problem, parts: int, workspace: Any) -> tuple[Any, Any]:
     """dgamma_parts and dbeta_parts, None where not wanted."""
     _, dgamma, dbeta = problem.wanted
     if not (dgamma or dbeta):
         return None, None
-    elements, size = _elements(workspace, problem), programs * problem.N
+    elements, size = _elements(workspace, problem), parts * problem.N
     return elements[:size] if dgamma else None, elements[size * dgamma :][:size] if dbeta else None

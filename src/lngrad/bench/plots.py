@@ -62,10 +62,10 @@ def plot(lines: list[dict[str, Any]], path: Path, peer: str = "torch") -> None:
         first = next(iter(chosen.values()))
         machine, versions = first["machine"], first["versions"]
         against = f"{peer} {versions.get(peer, '')}".strip()
-        figure.suptitle(
-            f"LayerNorm backward (dx, dgamma, dbeta) against {against}, {machine['cores']} threads", x=0.01, ha="left"
-        )
-        figure.text(0.01, 0.01, f"{machine['cpu']}, {machine['cache']}; medians of interleaved rounds", fontsize=7)
+        where = machine.get("device", f"{machine['cores']} threads")
+        below = "roofline: a device copy" if "device" in machine else f"{machine['cpu']}, {machine['cache']}"
+        figure.suptitle(f"LayerNorm backward (dx, dgamma, dbeta) against {against}, {where}", x=0.01, ha="left")
+        figure.text(0.01, 0.01, f"{below}; medians of interleaved rounds", fontsize=7)
         figure.tight_layout(rect=(0, 0.02, 1, 1))
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
         pyplot.close(figure)

@@ -2,7 +2,8 @@
 
     python -m lngrad.bench.triton_resources benchmarks/results/triton-resources.jsonl
 
-writes one line a kernel, regime, dtype and architecture: registers a thread, bytes of shared memory, bytes spilled.
+writes one line a kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes of shared memory, and how
+many instructions there are in the kernel and in its longest loop, which is the one over rows.
 """
 
 from __future__ import annotations
@@ -13,25 +14,33 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCHITECTURES", "Job", "jobs", "measure"]
+__all__ = ["ARCHITECTURES", "WIDTHS", "Job", "jobs", "measure"]
 
 ARCHITECTURES = (80, 90, 100)
+_SHARED_BYTES = {
+    80: 163 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+}  # that a program may have (CUDA programming guide, table 30)
+# A width of every band, and those between powers of two that models have.
+WIDTHS = (64, 768, 1024, 1536, 2048, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "float64": "*fp64"}
-_NARROW = {"N", "chunks", "P"}  # 32-bit; other whole numbers have 64
+_NARROW = {"N", "chunks", "span", "slots", "P"}  # 32-bit; other whole numbers have 64
 
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel as the backend launches it: all results wanted, gamma there, contiguous aligned rows.
+    """One kernel as the backend launches it: all results wanted, gamma and beta there, contiguous aligned rows.
 
     Attributes:
         kernel: Its name in kernels/triton_gpu.py.
-        N: The widest row of its regime.
+        N: Columns of a row.
         dtype: Of x, dy and gamma.
+        architecture: 90 for sm_90.
         constants: Compile-time arguments but for the accumulator.
         warps: 32 threads each.
     """
@@ -39,49 +48,55 @@ class Job:
     kernel: str
     N: int
     dtype: str
+    architecture: int
     constants: dict[str, Any]
     warps: int
 
 
-_WANTED = {"WANT_DX": True, "WANT_DGAMMA": True, "WANT_DBETA": True}
+_ALL = {"WANT_DX": True, "WANT_DGAMMA": True, "WANT_DBETA": True, "HAS_GAMMA": True, "HAS_BETA": True}
 _PLAIN = {"SPLIT": False, "ALIGNED": True}
-_SHORT = (64, 1024, 2048, 4096, 8192)
-_LONG = (16384, 131072)
 
 
 def jobs() -> Iterator[Job]:
-    """A default of every band of N, by kernel and dtype."""
-    from lngrad.backends.triton_policy import Columns, Tiles, choose, finalize_shape
+    """What the policy chooses for each width, dtype and architecture; kernels that are the same for two widths once."""
+    from lngrad.kernels import triton_gpu as kernels
 
-    for dtype in ("float32", "bfloat16", "float64", "float16"):
-        seen = set()
-        for N in (*_SHORT, *_LONG):
-            regime = choose(1, N, dtype, 132)
-            final = finalize_shape(N, dtype)
-            launches: list[tuple[str, Any, dict[str, Any]]] = [("finalize", final, _without(_WANTED, "WANT_DX"))]
-            gamma = {"HAS_GAMMA": True, **_PLAIN}
-            if isinstance(regime, Tiles):
-                launches += [("backward_tiles", regime, {**_WANTED, **gamma, "STAGES": regime.stages})]
-                launches += [("forward_tiles", regime, {**gamma, "HAS_BETA": True})]
-            if isinstance(regime, Columns):
-                chunk = regime.chunk
-                launches += [("sum_chunks", chunk, gamma), ("backward_columns", regime, {**_WANTED, **gamma})]
-                launches += [("backward_chunks", chunk, {**_WANTED, **gamma, "STAGES": chunk.stages})]
-                launches += [("forward_chunks", chunk, {**gamma, "HAS_BETA": True})]
-            for kernel, shape, constants in launches:
-                constants = {**constants, "ROWS": shape.rows, "BLOCK": shape.block}
-                key = kernel, *constants.values()
-                if key not in seen:
-                    seen.add(key)
-                    yield Job(kernel, N, dtype, constants, shape.warps)
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for architecture in ARCHITECTURES:
+            seen = set()
+            for N in WIDTHS:
+                for name, shape in _launches(N, dtype, architecture):
+                    fields = {key.upper(): value for key, value in asdict(shape).items()}
+                    known = {**fields, **_ALL, **_PLAIN}
+                    names = getattr(kernels, name).arg_names
+                    constants = {key: known[key] for key in names if key in known}
+                    key = name, shape.warps, *constants.values()
+                    if key not in seen:
+                        seen.add(key)
+                        yield Job(name, N, dtype, architecture, constants, shape.warps)
 
 
-def _without(constants: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in constants.items() if key != name}
+def _launches(N: int, dtype: str, architecture: int) -> Iterator[tuple[str, Any]]:
+    """Kernels and their launch policy, for rows of N columns."""
+    from dataclasses import replace
+
+    from lngrad.backends import triton_policy as policy
+
+    backward, forward = policy.backward(1, N, dtype), policy.forward(1, N, dtype)
+    if isinstance(backward, policy.Tiles):
+        if backward.shared_bytes(dtype) > _SHARED_BYTES[architecture]:
+            backward = replace(backward, stages=1)
+        yield from (("backward_tiles", backward), ("finalize", policy.finalize_shape(N, dtype)))
+    else:
+        yield from (("sum_chunks", backward.sums), ("backward_columns", backward))
+    if isinstance(forward, policy.Tiles):
+        yield "forward_tiles", forward
+    else:
+        yield from (("forward_chunks", forward), ("forward_sums", forward), ("forward_columns", forward))
 
 
-def measure(job: Job, architecture: int) -> dict[str, Any]:
-    """Compile a job for an architecture and read the assembler's report.
+def measure(job: Job) -> dict[str, Any]:
+    """Compile a job and read the assembler's report.
 
     Raises:
         RuntimeError: The report can't be read, or the process interprets kernels.
@@ -99,21 +114,27 @@ def measure(job: Job, architecture: int) -> dict[str, Any]:
     accumulator = "float64" if job.dtype == "float64" else "float32"
     constants = {**job.constants, "ACC": getattr(tl, accumulator)}
     signature = {name: _type(name, job.dtype, accumulator, constants) for name in kernel.arg_names}
+    constants = {name: value for name, value in constants.items() if name in signature}
     aligned = {(at,): [["tt.divisibility", 16]] for at, type_ in enumerate(signature.values()) if type_[0] == "*"}
     source = ASTSource(kernel, signature, constants, aligned)
-    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": job.warps})
-    resources = _assembler(compiled.asm["ptx"], architecture)
+    options = {"num_warps": job.warps, "enable_fp_fusion": True}
+    compiled = triton.compile(source, target=GPUTarget("cuda", job.architecture, 32), options=options)
+    shape = {
+        name.lower(): job.constants[name]
+        for name in ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES")
+        if name in constants
+    }
     return {
         "kernel": job.kernel,
         "N": job.N,
         "dtype": job.dtype,
-        "sm": architecture,
-        "rows": job.constants["ROWS"],
-        "block": job.constants["BLOCK"],
+        "sm": job.architecture,
+        **shape,
         "warps": job.warps,
-        **resources,
+        **_assembler(compiled.asm["ptx"], job.architecture),
         "shared_bytes": compiled.metadata.shared,
         "vector_bits": max(map(int, re.findall(r"ld\.global\S*\.v(\d)\.b32", compiled.asm["ptx"])), default=1) * 32,
+        **_instructions(compiled.asm["cubin"]),
         "triton": triton.__version__,
     }
 
@@ -146,13 +167,35 @@ def _assembler(ptx: str, architecture: int) -> dict[str, int]:
     return {"registers": int(registers[1]), "spill_bytes": int(spills[1]) + int(spills[2])}
 
 
+def _instructions(binary: bytes) -> dict[str, int]:
+    """Machine instructions of a kernel, and of its longest loop: from a branch back to where it leads."""
+    import triton.backends.nvidia
+
+    disassembler = Path(triton.backends.nvidia.__file__).parent / "bin" / "nvdisasm"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernel.cubin").write_bytes(binary)
+        command = [str(disassembler), "-c", f"{folder}/kernel.cubin"]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    labels: dict[str, int] = {}
+    count = longest = 0
+    for line in listing.splitlines():
+        label = re.match(r"(\.L\w+):", line)
+        if label:
+            labels[label[1]] = count
+        if re.match(r"\s+/\*[0-9a-f]{4,}\*/", line):
+            count += 1
+            back = re.search(r"BRA.*`\((\.L\w+)\)", line)
+            if back and back[1] in labels:
+                longest = max(longest, count - labels[back[1]])
+    return {"instructions": count, "loop_instructions": longest}
+
+
 def main(path: Path) -> None:
     """Write the table; it is replaced as a whole, since it depends on no machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for job in jobs():
-            for architecture in ARCHITECTURES:
-                print(json.dumps(measure(job, architecture)), file=file, flush=True)
+            print(json.dumps(measure(job)), file=file, flush=True)
 
 
 if __name__ == "__main__":

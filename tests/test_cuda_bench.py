@@ -1,0 +1,123 @@
+"""The bench for CUDA devices, with a fake clock: everything but the time runs here, our kernels under the interpreter."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+
+from rich.console import Console  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from lngrad.api import execute  # noqa: E402
+from lngrad.backends import triton_gpu  # noqa: E402
+from lngrad.bench import cuda, cuda_command, cuda_runner  # noqa: E402
+from lngrad.bench.cases import Job  # noqa: E402
+from lngrad.cli_app import app  # noqa: E402
+from lngrad.problem import Problem  # noqa: E402
+from lngrad.testing import GradientError  # noqa: E402
+
+
+def interpreted(job: Job, t: cuda.Tensors) -> Any:
+    """Our kernels on the CPU, which the public functions do not offer."""
+    if job.op == "forward":
+        problem, arrays = Problem.forward(t.x, t.gamma, t.beta)
+        arrays = (*arrays, 1e-5)
+    else:
+        problem, arrays = Problem.backward(t.dy, t.x, t.mean, t.rstd, t.gamma)
+    return lambda: execute(triton_gpu.plan(problem, 1), arrays)
+
+
+class FakeClock:
+    """Calls once, and says how often it was asked."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.seconds = itertools.cycle((1e-3, 2e-3, 3e-3))
+
+    def __call__(self, call: Any, repeats: int) -> float:
+        call()
+        self.turns.append(repeats)
+        return next(self.seconds)
+
+
+def test_the_whole_bench(tmp_path: Path) -> None:
+    clock, records, picture = FakeClock(), tmp_path / "gpu.jsonl", tmp_path / "gpu.svg"
+    lines = cuda_command.cuda_bench(
+        "kernel,forward", "6x40,3x96", "float32", "torch", 2, False, records, picture, Console(quiet=True),
+        clock=clock, device="cpu", mine=interpreted, copy_bytes=1 << 20,
+    )  # fmt: skip
+    assert [json.loads(line) for line in records.read_text().splitlines()] == lines
+    assert len(lines) == 4
+    for line in lines:
+        assert line["backend"] == "triton_gpu"
+        assert line["machine"]["device"] == "cpu"
+        assert set(line["time_us"]) == {"lngrad", "torch"}
+        assert line["roofline"] > 0
+        assert set(line["error"]) == {"lngrad", "torch"}
+        expected = {"y"} if line["op"] == "forward" else {"dx", "dgamma", "dbeta"}
+        assert set(line["error"]["torch"]) == expected
+        assert max(line["error"]["lngrad"].values()) <= 1
+    assert picture.read_text().startswith("<?xml")
+    # In turns: ours, the copy, torch; small jobs twenty at a time, the copy once.
+    assert clock.turns[:6] == [cuda_runner.REPEATS, 1, cuda_runner.REPEATS] * 2
+
+
+def test_a_wrong_result_is_not_timed() -> None:
+    def wrong(job: Job, t: cuda.Tensors) -> Any:
+        dx, dgamma, dbeta = interpreted(job, t)()
+        return lambda: (dx, dgamma, 2 * dbeta)
+
+    clock = FakeClock()
+    run = cuda_runner.cuda_run(
+        [Job(6, 40, "float32")], (), 1, print, clock=clock, device="cpu", mine=wrong, copy_bytes=1 << 20
+    )
+    with pytest.raises(GradientError, match="dbeta"):
+        list(run)
+    assert not clock.turns
+
+
+def test_a_peer_that_fails_is_said_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(job: Job, t: cuda.Tensors) -> Any:
+        raise RuntimeError("feature dim too large")
+
+    monkeypatch.setitem(cuda.CUDA_PEERS, "compile", ("torch", failing))
+    said: list[str] = []
+    peers = ("liger", "quack", "compile", "torch")
+    options: dict[str, Any] = {"clock": FakeClock(), "device": "cpu", "mine": interpreted, "copy_bytes": 1 << 20}
+    (line,) = cuda_runner.cuda_run([Job(3, 20, "float32")], peers, 1, said.append, **options)
+    assert set(line["ratio"]) == {"torch"}
+    assert any("feature dim too large" in text for text in said)
+    assert any("not installed" in text for text in said)
+
+
+def test_the_cases_are_those_that_were_asked_for() -> None:
+    jobs, peers, rounds = cuda_command.cuda_settings("kernel", "", "float32,bfloat16,float16", "torch", 15, False)
+    assert {job.dtype for job in jobs} == {"bfloat16", "float32"}
+    large = [job for job in jobs if job.M * job.N >= 1 << 26]
+    assert len(large) >= 30
+    assert {64, 768, 1536, 5120, 7168, 12288, 131072} <= {job.N for job in large}
+    assert len(jobs) > len(large)  # and some for latency
+    assert (peers, rounds) == (("torch",), 15)
+    quick, _, rounds = cuda_command.cuda_settings("kernel,forward", "", "float32,bfloat16,float16", "", 15, True)
+    assert len(quick) <= 12
+    assert rounds == 5
+    with pytest.raises(ValueError, match="peers: expected some of torch, compile, liger, quack"):
+        cuda_command.cuda_settings("kernel", "", "float32", "jax", 1, True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_there_is_one_clear_error() -> None:
+    import lngrad.cli  # noqa: F401  # registers the commands
+
+    result = CliRunner().invoke(app, ["bench", "--device", "cuda", "--quick"])
+    assert result.exit_code != 0
+    assert "device: expected a CUDA device for --device cuda, got none" in " ".join(result.output.split())
+    result = CliRunner().invoke(app, ["bench", "--device", "tpu"])
+    assert "device: expected cpu or cuda, got 'tpu'" in " ".join(result.output.split())

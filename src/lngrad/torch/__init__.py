@@ -8,11 +8,13 @@
 
 from lngrad.torch.aten import disable, enable, override
 from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward, patch, unpatch
+from lngrad.torch.memory import empty_cache
 from lngrad.torch_fallbacks import counts as fallbacks
 
 __all__ = [
     "LayerNorm",
     "disable",
+    "empty_cache",
     "enable",
     "fallbacks",
     "layer_norm",

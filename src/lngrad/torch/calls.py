@@ -2,7 +2,7 @@
 
 Below the dispatcher's autograd keys. A small call is prepared, and runs on addresses. For any other, statistics and
 parameters reach the core contiguous and in the accumulator's dtype (torch converts faster than the core would). Results
-are torch's own memory, on huge pages where they are large.
+are torch's own memory.
 """
 
 from __future__ import annotations
@@ -14,28 +14,17 @@ import numpy as np
 import torch
 
 from lngrad.backends.prepared import prepare
-from lngrad.huge_pages import advise_huge
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
 from lngrad.threads import get_num_threads
+from lngrad.torch.memory import empty
 
 __all__ = ["backward_calls", "forward_calls"]
 
 _MOST = 4096  # calls that are remembered
 
-_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 _PLAIN = torch.contiguous_format  # else the stride of a dimension of one element would be x's
 _like = torch.empty_like  # 0.7 µs less than torch.empty with a shape
-
-
-# --- Memory ---------------------------------------------------------------------------------------------------------
-
-
-def empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An uninitialised contiguous tensor. A large one's fresh pages are huge: 4 KB pages cost more than the arithmetic."""
-    tensor = torch.empty(shape, dtype=dtype)
-    advise_huge(tensor.data_ptr(), tensor.nbytes)
-    return tensor
 
 
 def _contiguous(tensor: Any) -> Any:
@@ -43,7 +32,9 @@ def _contiguous(tensor: Any) -> Any:
 
 
 def _ready(tensor: Any, accumulator: Any) -> Any:
-    return None if tensor is None else tensor.to(accumulator).contiguous()
+    if tensor is None or (tensor.dtype is accumulator and tensor.is_contiguous()):
+        return tensor
+    return tensor.to(accumulator).contiguous()
 
 
 def _remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
@@ -88,9 +79,9 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
             x.shape, x.dtype, x.is_contiguous() or x.stride(), tuple(shape),
             gamma is None or (gamma.shape, gamma.dtype), beta is None or (beta.shape, beta.dtype),
         )  # fmt: skip
-        run, statistics = calls.get(key) or new(key, x, shape, gamma, beta)
+        run, statistics, problem = calls.get(key) or new(key, x, shape, gamma, beta)
         if run is None:
-            return _forward_once(x, shape, gamma, beta, eps, statistics.dtype)
+            return _forward_once(problem, x, gamma, beta, eps, statistics)
         if not ((gamma is None or gamma.is_contiguous()) and (beta is None or beta.is_contiguous())):
             gamma, beta = _contiguous(gamma), _contiguous(beta)
         y, mean, rstd = _like(x, memory_format=_PLAIN), _like(statistics), _like(statistics)
@@ -105,19 +96,21 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
         problem, _ = Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
         statistics = torch.empty((*problem.lead, *(1,) * len(shape)), dtype=dtype)
         out = Forward(None, statistics, torch.empty_like(statistics))
-        problem, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
-        return _remember(calls, key, (prepare(_plan(problem)) if x.is_contiguous() else None, statistics))
+        bound, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
+        run = prepare(_plan(bound)) if x.is_contiguous() else None
+        problem, _ = Problem.forward(x, _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x)), tuple(shape))
+        return _remember(calls, key, (run, statistics, problem))
 
     return forward
 
 
-def _forward_once(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, dtype: Any) -> tuple[Any, Any, Any]:
-    """A forward that is not prepared; dtype is that of mean and rstd."""
-    gamma, beta = _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x))
-    problem, _ = Problem.forward(x, gamma, beta, tuple(shape))
-    y, mean, rstd = (empty(output.shape, _DTYPES[output.dtype]) for output in problem.outputs() if output)
-    _run(problem, (x, gamma, beta, eps), (y, mean, rstd))
-    return y, mean.to(dtype), rstd.to(dtype)
+def _forward_once(problem: Problem, x: Any, gamma: Any, beta: Any, eps: float, statistics: Any) -> tuple[Any, Any, Any]:
+    """A forward that is not prepared. mean and rstd come as `statistics` has it, in its dtype."""
+    accumulator = _accumulator(x)
+    y = empty(x.shape, x.dtype)
+    mean, rstd = _like(statistics, dtype=accumulator), _like(statistics, dtype=accumulator)
+    _run(problem, (x, _ready(gamma, accumulator), _ready(beta, accumulator), eps), (y, mean, rstd))
+    return (y, mean, rstd) if statistics.dtype is accumulator else (y, mean.to(statistics), rstd.to(statistics))
 
 
 def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, Any]]:
@@ -142,16 +135,15 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
             mean.shape, mean.dtype, rstd.shape, rstd.dtype, gamma is None or (gamma.shape, gamma.dtype),
             beta is None or beta.dtype, tuple(shape), tuple(mask),
         )  # fmt: skip
-        run, parameter = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
+        run, parameter, problem = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
         wants_dx, wants_dgamma, wants_dbeta = mask
         dgamma = _like(parameter) if wants_dgamma else None
         dbeta = _like(parameter) if wants_dbeta else None
         if run is None:
             mean, rstd, gamma = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
-            grads = Grads(empty(x.shape, x.dtype) if wants_dx else None, dgamma, dbeta)
-            problem, _ = Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask, grads)
-            _run(problem, (dy, x, mean, rstd, gamma), grads)
-            return tuple(grads)
+            dx = empty(x.shape, x.dtype) if wants_dx else None
+            _run(problem, (dy, x, mean, rstd, gamma), (dx, dgamma, dbeta))
+            return dx, dgamma, dbeta
         if not (mean.is_contiguous() and rstd.is_contiguous() and (gamma is None or gamma.is_contiguous())):
             mean, rstd, gamma = _contiguous(mean), _contiguous(rstd), _contiguous(gamma)
         dx = _like(x, memory_format=_PLAIN) if wants_dx else None
@@ -165,9 +157,13 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
     def new(key: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
         parameter = torch.empty(tuple(shape), dtype=check(x, mean, rstd, gamma, beta, mask))
         Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
-        mean, rstd, gamma = _contiguous(mean), _contiguous(rstd), _contiguous(gamma)
         out = Grads(None, parameter, torch.empty_like(parameter))
-        problem, _ = Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask, out)
-        return _remember(calls, key, (prepare(_plan(problem)) if x.is_contiguous() else None, parameter))
+        plain = _contiguous(mean), _contiguous(rstd), _contiguous(gamma)
+        bound, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
+        run = prepare(_plan(bound)) if x.is_contiguous() else None
+        accumulator = _accumulator(x)
+        ready = _ready(mean, accumulator), _ready(rstd, accumulator), _ready(gamma, accumulator)
+        problem, _ = Problem.backward(dy, x, *ready, tuple(shape), mask, out)
+        return _remember(calls, key, (run, parameter, problem))
 
     return backward

@@ -1,0 +1,85 @@
+"""Memory for large results, used again once nobody holds it.
+
+glibc gives large freed blocks back to the system, and the next result's fresh pages cost more than the arithmetic. So
+storages are remembered here, and one that nobody else refers to any more serves the next result of its size: as torch's
+own caching allocator does for CUDA, with torch's own storages, which can be resized like any other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from typing import Any
+
+import torch
+
+from lngrad.huge_pages import advise_huge
+
+__all__ = ["empty", "empty_cache"]
+
+KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with glibc, which keeps them
+KEPT_BYTES = 1 << 29  # of all remembered storages together, in use or not
+
+_uses = torch._C._storage_Use_Count
+_lock = threading.Lock()
+_storages: list[Any] = []  # the one that was handed out last at the end
+
+
+def _forked() -> None:
+    """A child has the storages, and its own copy of what is in them; the lock may have been taken."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised contiguous CPU tensor."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not KEPT_FROM <= nbytes <= KEPT_BYTES:
+        tensor = torch.empty(shape, dtype=dtype)
+        advise_huge(tensor.data_ptr(), nbytes)
+        return tensor
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    with _lock:
+        return torch.empty(0, dtype=dtype).set_(
+            _taken(nbytes), 0, shape, strides[::-1]
+        )  # a view would cost twice as much
+
+
+def empty_cache() -> None:
+    """Give back what nobody uses of the memory that is kept for large results."""
+    with _lock:
+        _storages.clear()
+
+
+def _taken(nbytes: int) -> Any:
+    """A storage that nobody else refers to, now the last that was handed out."""
+    for at in range(len(_storages)):
+        if _storages[at].nbytes() == nbytes and _is_idle(at):
+            _storages.append(_storages.pop(at))
+            return _storages[-1]
+    storage = torch.UntypedStorage(nbytes)
+    advise_huge(storage.data_ptr(), nbytes)
+    _storages.append(storage)
+    kept = 0
+    for at in reversed(range(len(_storages))):
+        kept += _storages[at].nbytes()
+        if kept > KEPT_BYTES:
+            del _storages[: at + 1]  # handed out longest ago; whoever uses them keeps them
+            break
+    return storage
+
+
+def _is_idle(at: int) -> bool:
+    """Whether neither a tensor nor a variable refers to a storage; another process may still read one that was shared."""
+    storage = _storages[at]
+    variables = sys.getrefcount(storage) - 3  # this function's, the list's and the call's own
+    return variables == 0 and _uses(storage._cdata) == 1 and not storage.is_shared()

@@ -1,0 +1,125 @@
+"""Memory of large results: used again when nobody holds it, and by no means before."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lngrad.torch as door  # noqa: E402  # torch may be missing
+from lngrad.torch import memory  # noqa: E402
+
+SHAPE = (512, 384)  # 768 KiB in float32
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    door.empty_cache()
+    yield
+    door.empty_cache()
+
+
+def large():
+    return memory.empty(SHAPE, torch.float32)
+
+
+def test_memory_is_used_again_once_nobody_holds_it():
+    tensor = large()
+    address = tensor.data_ptr()
+    del tensor
+    again = large()
+    assert again.data_ptr() == address
+    assert again.shape == SHAPE
+    assert again.is_contiguous()
+
+
+HOLDERS = {
+    "a view": lambda tensor: tensor[3:, 5:],
+    "a NumPy array": lambda tensor: tensor.numpy(),
+    "a variable that is the storage": lambda tensor: tensor.untyped_storage(),
+    "a typed storage": lambda tensor: tensor.storage(),
+    "a detached alias": lambda tensor: tensor.detach(),
+    "a capsule": lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_memory_that_somebody_holds_is_left_alone(holder):
+    tensor = large()
+    address = tensor.data_ptr()
+    held = HOLDERS[holder](tensor)
+    del tensor
+    others = {large().data_ptr() for _ in range(3)}
+    del held
+    assert address not in others
+
+
+def test_memory_that_a_graph_saved_is_left_alone():
+    weight = torch.tensor(1.0, requires_grad=True)
+    loss = (large().fill_(3.0) * weight).sum()
+    for _ in range(3):
+        large().fill_(7.0)
+    loss.backward()
+    assert weight.grad.item() == 3.0 * 512 * 384
+
+
+def test_memory_that_another_process_may_read_is_not_used_again():
+    tensor = large().share_memory_()
+    address = tensor.data_ptr()
+    del tensor
+    assert large().data_ptr() != address
+
+
+def test_resized_storage_serves_its_new_size_alone():
+    tensor = large()
+    tensor.resize_(1024, 768).fill_(1.0)
+    del tensor
+    assert large().untyped_storage().nbytes() == 512 * 384 * 4
+
+
+def test_no_more_is_kept_than_agreed(monkeypatch):
+    monkeypatch.setattr(memory, "KEPT_BYTES", 3 * 512 * 384 * 4)
+    held = [large() for _ in range(5)]
+    assert len(memory._storages) == 3
+    addresses = [tensor.data_ptr() for tensor in held]
+    assert len(set(addresses)) == 5
+    del held
+    assert {large().data_ptr() for _ in range(1)} <= set(addresses[2:])
+
+
+def test_small_results_are_left_to_the_allocator():
+    memory.empty((4, 4), torch.float32)
+    assert memory._storages == []
+
+
+def test_results_of_a_model_stay_as_they_are_while_more_are_made():
+    generator = torch.Generator().manual_seed(3)
+    inputs = [torch.randn(SHAPE, generator=generator) for _ in range(4)]
+    results = [door.layer_norm(x, SHAPE[-1:]) for x in inputs]
+    kept = copy.deepcopy(results)
+    for _ in range(3):
+        for x in inputs:
+            door.layer_norm(x, SHAPE[-1:])
+    for result, copied in zip(results, kept, strict=True):
+        torch.testing.assert_close(result, copied, rtol=0, atol=0)
+
+
+def test_threads_do_not_get_the_same_memory():
+    wrong = []
+
+    def work(number):
+        for _ in range(200):
+            tensor = large().fill_(number)
+            if not torch.all(tensor == number):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

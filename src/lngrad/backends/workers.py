@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from lngrad.arrays import address_of
-from lngrad.kernels.pool import ARGUMENTS, ASLEEP, SLOT_BYTES, TASKS, close, offer, serve, settle, work
+from lngrad.kernels.pool import ARGUMENTS, ASLEEP, SLOT_BYTES, TASKS, close, offer, serve, settle, share_function, work
 from lngrad.threads import MOST_THREADS
 
-__all__ = ["ARGUMENTS", "new_job", "run_job"]
+__all__ = ["ARGUMENTS", "lent_threads", "new_job", "run_job"]
 
 SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
 ROUSING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
@@ -83,6 +84,37 @@ def new_job(function: int, tasks: int, arguments: tuple[int, ...]) -> np.ndarray
     return job
 
 
+class _Lent(threading.local):
+    """In each thread of Python, whose threads help with its jobs."""
+
+    parallel_for: Callable[[int, int, int, int, int], int] | None = None
+
+
+_lent = _Lent()
+
+
+class lent_threads:
+    """A context in which somebody else's threads help with this thread's jobs, and ours sleep on.
+
+    A program that computes with threads of its own between our calls keeps them awake for a while, as we do ours: two
+    such crews would take the cores from each other.
+
+    Args:
+        parallel_for: (first, stop, grain, function, argument) -> 0. It calls the C function (first, stop, argument) at an
+            address for parts of first … stop-1, each number in one part, and returns when all have ended. None: nobody helps
+            but our own workers.
+    """
+
+    def __init__(self, parallel_for: Callable[[int, int, int, int, int], int] | None):
+        self._parallel_for = parallel_for
+
+    def __enter__(self) -> None:
+        _lent.parallel_for = self._parallel_for
+
+    def __exit__(self, *exception: object) -> None:
+        _lent.parallel_for = None
+
+
 def run_job(address: int, tasks: int, elements: int, threads: int) -> None:
     """Run all tasks of a job, with up to `threads` threads. On return no other thread touches its memory any more.
 
@@ -96,6 +128,10 @@ def run_job(address: int, tasks: int, elements: int, threads: int) -> None:
     if elements < SERIAL_ELEMENTS or tasks == 1 or threads == 1:
         while not work(address, 0, batch):
             pass
+        return
+    if _lent.parallel_for is not None:
+        if _lent.parallel_for(0, min(threads, tasks), 1, share_function(), address):
+            raise RuntimeError("threads: the framework's parallel_for failed")
         return
     workers, helpers = _workers, min(threads, tasks) - 1
     workers.ensure(helpers)

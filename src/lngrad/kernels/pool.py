@@ -8,9 +8,10 @@ others finish may free everything.
 """
 
 import platform
+from functools import cache
 
 from llvmlite import ir
-from numba import njit
+from numba import cfunc, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -112,6 +113,18 @@ def work(job, thread, most):
             return True
         call_task(function, job + 8 * ARGUMENTS, task, thread)
     return word(job, TICKET) >= tasks
+
+
+@cache
+def share_function():
+    """The address of a C function (first, stop, job) by which somebody else's threads first … stop-1 work on a job."""
+
+    @cfunc("void(int64, int64, int64)", **OPTIONS)
+    def share(first, stop, job):
+        for thread in range(first, stop):
+            work(job, thread, 1 << 62)
+
+    return share.address
 
 
 @njit(nogil=True, **OPTIONS)

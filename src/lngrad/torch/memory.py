@@ -21,6 +21,7 @@ __all__ = ["empty", "empty_cache"]
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with glibc, which keeps them
 KEPT_BYTES = 1 << 29  # of all remembered storages together, in use or not
+KEPT_STORAGES = 64  # each is looked at for every result
 
 _uses = torch._C._storage_Use_Count
 _lock = threading.Lock()
@@ -41,7 +42,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """An uninitialised contiguous CPU tensor."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not KEPT_FROM <= nbytes <= KEPT_BYTES:
-        tensor = torch.empty(shape, dtype=dtype)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
         advise_huge(tensor.data_ptr(), nbytes)
         return tensor
     strides, step = [], 1
@@ -49,7 +50,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
         strides.append(step)
         step *= size
     with _lock:
-        return torch.empty(0, dtype=dtype).set_(
+        return torch.empty(0, dtype=dtype, device="cpu").set_(
             _taken(nbytes), 0, shape, strides[::-1]
         )  # a view would cost twice as much
 
@@ -66,13 +67,13 @@ def _taken(nbytes: int) -> Any:
         if _storages[at].nbytes() == nbytes and _is_idle(at):
             _storages.append(_storages.pop(at))
             return _storages[-1]
-    storage = torch.UntypedStorage(nbytes)
+    storage = torch.UntypedStorage(nbytes, device="cpu")
     advise_huge(storage.data_ptr(), nbytes)
     _storages.append(storage)
     kept = 0
     for at in reversed(range(len(_storages))):
         kept += _storages[at].nbytes()
-        if kept > KEPT_BYTES:
+        if kept > KEPT_BYTES or len(_storages) - at > KEPT_STORAGES:
             del _storages[: at + 1]  # handed out longest ago; whoever uses them keeps them
             break
     return storage
@@ -80,6 +81,13 @@ def _taken(nbytes: int) -> Any:
 
 def _is_idle(at: int) -> bool:
     """Whether neither a tensor nor a variable refers to a storage; another process may still read one that was shared."""
-    storage = _storages[at]
-    variables = sys.getrefcount(storage) - 3  # this function's, the list's and the call's own
-    return variables == 0 and _uses(storage._cdata) == 1 and not storage.is_shared()
+    return _references(_storages, at) == _ALONE and not _storages[at].is_shared()
+
+
+def _references(storages: list[Any], at: int) -> tuple[int, int]:
+    """How often Python and torch refer to a storage. A Python release may count its own hold on a variable or not."""
+    storage = storages[at]
+    return sys.getrefcount(storage), _uses(storage._cdata)
+
+
+_ALONE = _references([torch.UntypedStorage(1, device="cpu")], 0)  # of a storage that the list alone refers to

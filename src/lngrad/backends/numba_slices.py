@@ -12,7 +12,6 @@ from lngrad.backends.numba_cpu import STREAM_BYTES, TASK_ELEMENTS, TASKS_PER_THR
 from lngrad.backends.workers import new_job, run_job
 from lngrad.kernels.numba_cpu import task_function
 from lngrad.kernels.simd import LANES
-from lngrad.threads import get_num_threads
 
 __all__ = ["LEAST_COLUMNS", "run_slices"]
 
@@ -25,6 +24,7 @@ def run_slices(
     M: int,
     N: int,
     *,
+    threads: int,
     x: tuple[int, int],
     dy: tuple[int, int] = (0, 0),
     result: int = 0,
@@ -38,13 +38,14 @@ def run_slices(
 
     Args:
         task, dtype: Which, and for elements of which dtype.
+        threads: At most this many.
         x, dy: Address of the first row, and bytes from row to row; columns are contiguous.
         result: Address of y or dx, contiguous.
         mean, rstd, gamma, beta, row_numbers: Addresses of contiguous arrays in the accumulator's dtype; gamma and beta 0 for
             1 and 0.
     """
     accumulator = "float64" if dtype == "float64" else "float32"
-    threads, itemsize = get_num_threads(), numpy_dtype(dtype).itemsize
+    itemsize = numpy_dtype(dtype).itemsize
     ones, zeros = np.ones(0 if gamma else N, accumulator), np.zeros(0 if beta else N, accumulator)
     rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
     alignment = min(LANES * itemsize, 32)

@@ -18,7 +18,7 @@ from lngrad.bench.cases import Job
 from lngrad.testing import Inputs
 from lngrad.threads import get_num_threads
 
-__all__ = ["PEERS", "Arrays", "PeerMissing", "peer_call", "peer_versions", "tensors", "why_not"]
+__all__ = ["PEERS", "Arrays", "PeerMissing", "jax_layer_norm", "peer_call", "peer_versions", "tensors", "why_not"]
 
 
 class PeerMissing(RuntimeError):
@@ -71,22 +71,26 @@ def _compile(job: Job, arrays: Arrays) -> Call:
     return lambda: compiled(dy, x, mean, rstd, gamma, beta)
 
 
+def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
+    """What people write in JAX: statistics in float32, centred."""
+    import jax
+    import jax.numpy as jnp
+
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(-1, keepdims=True)
+    y = centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
+    return (y * gamma + beta).astype(x.dtype)
+
+
 def _jax(job: Job, arrays: Arrays) -> Call:
     import jax
     import jax.numpy as jnp
 
     dy, x, gamma, beta = (jnp.asarray(as_numpy(a)) for a in (arrays.dy, arrays.x, arrays.gamma, arrays.beta))
-
-    def layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
-        wide = x.astype(jnp.float32)
-        centred = wide - wide.mean(-1, keepdims=True)
-        y = centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
-        return (y * gamma + beta).astype(x.dtype)
-
     if job.op == "forward":
-        forward = jax.jit(layer_norm)
+        forward = jax.jit(jax_layer_norm)
         return lambda: forward(x, gamma, beta).block_until_ready()
-    _, pullback = jax.vjp(layer_norm, x, gamma, beta)
+    _, pullback = jax.vjp(jax_layer_norm, x, gamma, beta)
     backward = jax.jit(pullback)
     return lambda: jax.block_until_ready(backward(dy))
 

@@ -54,6 +54,8 @@ def peers(collective: str, size: int) -> Iterator[None]:
     start = time.monotonic()
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as reason:  # torch.distributed.DistError is one too
         waited = time.monotonic() - start
         first = str(reason).strip().partition("\n")[0]

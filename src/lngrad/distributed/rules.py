@@ -104,7 +104,8 @@ def _local(tensor: Any, placements: tuple[Any, ...]) -> Any:
     if tensor.placements != placements:
         with peers(f"redistribution from {tensor.placements} to {placements}", tensor.device_mesh.size()):
             tensor = tensor.redistribute(tensor.device_mesh, placements)
-    return tensor.to_local()
+    local = tensor.to_local()
+    return local.wait() if hasattr(local, "wait") else local  # one that is still on its way has no address yet
 
 
 def _flat(dtype: Any, *parameters: Any) -> tuple[Any, ...]:

@@ -7,14 +7,18 @@ Source: docs/math.md.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
+from lngrad.backends.numba_slices import LEAST_COLUMNS, run_slices
+from lngrad.backends.workers import lent_threads
+from lngrad.threads import get_num_threads
+from lngrad.torch.threads import parallel_for
+
 __all__ = ["accumulator", "input_gradient", "moments", "normalized", "row_sums"]
 
-_HAS_KERNELS = find_spec("numba") is not None
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # what has an address
 
 
 def accumulator(x: Any) -> Any:
@@ -79,18 +83,19 @@ def _terms(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> tuple[Any, Any]
 def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
     """Run a compiled task, if it takes these tensors; whether it did."""
     M, n = x.shape
-    if not (_HAS_KERNELS and type(x) is torch.Tensor and x.device.type == "cpu" and M):
+    given = [tensor for tensor in (x, dy, *arrays.values()) if tensor is not None]
+    if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in given):
         return False
-    from lngrad.backends.numba_slices import LEAST_COLUMNS, run_slices  # numba is loaded when it is used
-
     if n < LEAST_COLUMNS:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}
-    run_slices(
-        task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
-        **{name: array.data_ptr() for name, array in ready.items()},
-    )  # fmt: skip
+    with lent_threads(parallel_for):
+        run_slices(
+            task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
+            threads=min(get_num_threads(), torch.get_num_threads()),
+            **{name: array.data_ptr() for name, array in ready.items()},
+        )  # fmt: skip
     return True
 
 

@@ -18,7 +18,7 @@ if not hasattr(jax.sharding, "ManualAxisType"):
     raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
 
 from lngrad.jax import derivatives
-from lngrad.jax.meshes import on_shards, vary_together
+from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
@@ -68,7 +68,9 @@ def layer_norm_backward(
     normalized_shape: int | Sequence[int] | None = None,
     output_mask: Sequence[bool] = (True, True, True),
 ) -> Grads:
-    """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too.
+    """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too, but for explicitly sharded arrays.
+
+    Go into jax.shard_map with those; gradients of layer_norm itself take them as they are.
 
     Args:
         dy, x: (*A, *R), the same shape and dtype.
@@ -82,6 +84,7 @@ def layer_norm_backward(
     problem, _ = Problem.backward(*facts, normalized_shape, output_mask)
     dtype = (x if gamma is None else gamma).dtype
     normalized = len(problem.normalized_shape)
+    refuse_sharded("dy, x, mean, rstd, gamma", dy, x, mean, rstd, gamma)
     arrays = vary_together(dy, x, mean, rstd, gamma)
     return Grads(*derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
 

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lngrad.errors import ShapeError
 
-__all__ = ["on_shards", "result", "vary_together"]
+__all__ = ["on_shards", "refuse_sharded", "result", "vary_together"]
 
 
 def vary_together(*arrays: Any) -> tuple[Any, ...]:
@@ -51,16 +51,13 @@ def on_shards(function: Callable[..., Any], normalized: int, x: Any, *parameters
     Raises:
         ShapeError: A row or a parameter is sharded.
     """
+    refuse_sharded("gamma, beta", *parameters)
     names = _explicit_axes(x)
     if not names:
         return function(*vary_together(x, *parameters))
     spec = jax.typeof(x).sharding.spec
     if any(spec[len(spec) - normalized :]):
         raise ShapeError(f"x: expected its last {normalized} dimensions on one device, got {spec}; see jax.reshard")
-    for parameter in parameters:
-        if _explicit_axes(parameter):
-            got = jax.typeof(parameter).sharding.spec
-            raise ShapeError(f"gamma, beta: expected the same on every device, got {got}; see jax.reshard")
     return jax.shard_map(
         lambda *shards: function(*vary_together(*shards)),
         mesh=jax.typeof(x).sharding.mesh,
@@ -68,6 +65,14 @@ def on_shards(function: Callable[..., Any], normalized: int, x: Any, *parameters
         out_specs=spec,
         axis_names=names,
     )(x, *parameters)
+
+
+def refuse_sharded(names: str, *arrays: Any) -> None:
+    """Raise ShapeError if the type of an array says that it is sharded over explicit axes."""
+    for array in arrays:
+        if _explicit_axes(array):
+            got = jax.typeof(array).sharding.spec
+            raise ShapeError(f"{names}: expected the same on every device, got {got}; see jax.reshard")
 
 
 def _explicit_axes(array: Any) -> set[str]:

@@ -23,17 +23,24 @@ TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and ex
 jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(calls.handler), platform="cpu")
 
 
+_lowered: set[str] = set()  # TARGET, once a program calls it
+
+
 @atexit.register
 def _finish() -> None:
     """Let programs that were dispatched and not awaited end, before the interpreter that their calls need does."""
-    for array in jax.live_arrays():
-        with suppress(Exception):  # deleted, or its program failed: nobody is left to care
-            array.block_until_ready()
+    if not _lowered:
+        return  # and no platform is woken for this
+    with suppress(Exception):
+        for array in jax.live_arrays("cpu"):
+            with suppress(Exception):  # deleted, or its program failed: nobody is left to care
+                array.block_until_ready()
     calls.wait_until_idle()
 
 
 def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute: Any, *arrays: Any) -> list[Any]:
     """Our handler on some arrays, all of which vary over the same axes of a mesh; `like` is one of them."""
+    _lowered.add(TARGET)
     results = [result(like, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]
 

@@ -24,8 +24,10 @@ def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> t
     """y, mean and rstd; see the operator."""
     if torch.compiler.is_compiling():
         return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
-    if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
-        _load_rules(x, gamma)
+    if not (type(x) in _PLAIN and type(gamma) in _PLAIN and type(beta) in _PLAIN):
+        _load_rules(x, gamma, beta)
+    if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
+        x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
     return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
 
 
@@ -35,8 +37,8 @@ def layer_norm_backward(
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
     if torch.compiler.is_compiling():
         return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
-    if type(x) not in _PLAIN or type(gamma) not in _PLAIN:
-        _load_rules(x, gamma)
+    if not all(type(tensor) in _PLAIN for tensor in (dy, x, mean, rstd, gamma)):
+        _load_rules(dy, x, mean, rstd, gamma)
     return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
 
 
@@ -48,6 +50,11 @@ def _load_rules(*tensors: Any) -> None:
     dtensor = sys.modules.get("torch.distributed.tensor")
     if dtensor is not None and any(isinstance(tensor, dtensor.DTensor) for tensor in tensors):
         import_module("lngrad.distributed")
+
+
+def _as_autocast_has_it(tensor: Any) -> Any:
+    """Autocast on a GPU computes layer normalization in float32, as torch's own."""
+    return tensor if tensor is None or tensor.dtype is torch.float64 else tensor.float()
 
 
 class _Whole(tuple):  # type: ignore[type-arg]
@@ -94,8 +101,13 @@ def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any,
     mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2], ctx.needs_input_grad[3]]
     dx = dgamma = dbeta = None
     if dy is not None:
-        grads = layer_norm_backward(dy, x, ctx.shape, mean, rstd, gamma, mask)
+        dtype, scale = (x if gamma is None else gamma).dtype, gamma
+        if mask[2] and ctx.beta_dtype.itemsize > dtype.itemsize:  # dbeta comes in gamma's dtype
+            scale = x.new_ones(ctx.shape, dtype=ctx.beta_dtype) if gamma is None else gamma.to(ctx.beta_dtype)
+        grads = layer_norm_backward(dy, x, ctx.shape, mean, rstd, scale, mask)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
+        if dgamma is not None:
+            dgamma = dgamma.to(dtype)
         if dbeta is not None:
             dbeta = dbeta.to(ctx.beta_dtype)
     if mask[0] and (dmean is not None or drstd is not None):
@@ -216,7 +228,8 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
             return super().apply(*arguments)
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
             return cls.forward(*arguments)  # nobody will ask for a derivative of this call
-        return super(torch.autograd.Function, cls).apply(*arguments)
+        # What has escaped from a transform that is over is unwrapped, as torch's apply does.
+        return super(torch.autograd.Function, cls).apply(*torch._functorch.utils.unwrap_dead_wrappers(arguments))
 
 
 class _Forward(_Function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -50,6 +51,21 @@ def test_gradients_through_autograd(case, dtype):
         inputs.dy, inputs.x, mean, rstd, inputs.gamma, normalized_shape=case.normalized
     )
     check_same_bits(tuple(grads), tuple(expected[: len(grads)]))
+
+
+@pytest.mark.parametrize("with_weight", [True, False])
+def test_a_float32_bias_beside_16_bits_gets_a_float32_gradient(with_weight):
+    inputs = make_inputs(Case((300,), (20,), gamma=with_weight), "bfloat16")
+    x, gamma = tensor(inputs.x).requires_grad_(), tensor(inputs.gamma)
+    bias = torch.randn(20, requires_grad=True)
+    wanted = [x, bias] if gamma is None else [x, bias, gamma.requires_grad_()]
+    dx, dbias, *dgamma = torch.autograd.grad(door.layer_norm(x, (20,), gamma, bias), wanted, tensor(inputs.dy))
+    mean, rstd = lngrad.layer_norm(inputs.x)[1:]
+    wide = np.ones(20, np.float32) if gamma is None else inputs.gamma.astype(np.float32)
+    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, mean, rstd, wide)
+    check_same_bits((dx, dbias), (expected.dx, expected.dbeta))
+    if dgamma:
+        check_same_bits(dgamma[0], tensor(expected.dgamma).bfloat16())
 
 
 @pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)])

@@ -64,10 +64,10 @@ def compare(
 
 @check(2, 4)
 def the_rules_come_with_the_first_dtensor() -> None:
-    assert "lngrad.distributed" not in sys.modules
+    assert "lngrad.torch.sharded.rules" not in sys.modules
     y = door.LayerNorm(8, elementwise_affine=False)(distribute_tensor(torch.ones(4, 8), mesh(), [Shard(0)]))
     assert y.placements == (Shard(0),)
-    assert "lngrad.distributed" in sys.modules
+    assert "lngrad.torch.sharded.rules" in sys.modules
 
 
 LINES = (Case((6,), (40,)), Case((130,), (13,)), Case((3, 5), (4, 6)), Case((2,), (8200,), offset=100.0, spread=1.0))

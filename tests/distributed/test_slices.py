@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.tensor")
 
 from lngrad.arrays import as_numpy  # noqa: E402  # torch may be missing
-from lngrad.distributed import slices  # noqa: E402
-from lngrad.distributed.moments import combined_statistics, combined_sums  # noqa: E402
 from lngrad.problem import Forward, Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch.sharded import slices  # noqa: E402
+from lngrad.torch.sharded.moments import combined_statistics, combined_sums  # noqa: E402
 
 
 def tensor(array, shape=None):
@@ -42,7 +42,8 @@ def both_ways(inputs):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_slices(case, dtype, kernels, monkeypatch):
-    monkeypatch.setattr(slices, "_HAS_KERNELS", kernels)
+    if not kernels:
+        monkeypatch.setattr(slices, "_PLAIN", ())
     inputs = make_inputs(case, dtype)
     forward, dx = both_ways(inputs)
     check_forward(forward, inputs)
@@ -63,3 +64,19 @@ def test_rows_with_gaps():
     x = torch.randn(20, 100)[:, :40]
     check_same_bits(slices.moments(x), slices.moments(x.contiguous()))
     check_same_bits(slices.moments(x.t().contiguous().t()), slices.moments(x.contiguous()))
+
+
+def test_a_tensor_that_has_no_address_goes_to_the_formulas(monkeypatch):
+    class Wrapped(torch.Tensor):
+        pass
+
+    inputs = make_inputs(Case((20,), (40,)), "float32")
+    dy, x, mean, rstd, gamma = map(tensor, (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+    given = x, mean.reshape(-1), rstd.reshape(-1), gamma
+    kernels, seen = slices.run_slices, []
+    monkeypatch.setattr(slices, "run_slices", lambda *task, **how: seen.append(task) or kernels(*task, **how))
+    wrapped = slices.row_sums(dy.as_subclass(Wrapped), *given)
+    assert not seen
+    plain = slices.row_sums(dy, *given)
+    assert seen
+    torch.testing.assert_close(wrapped.as_subclass(torch.Tensor), plain)

@@ -1,6 +1,6 @@
 """Slices of rows on the CPU: the compiled tasks that stand before and after an exchange between processes.
 
-Not a backend of the table: a call on slices is half of a call. Who has the other half is known in lngrad.distributed.
+Not a backend of the table: a call on slices is half of a call. Who has the other half is known in lngrad.torch.sharded.
 """
 
 from __future__ import annotations

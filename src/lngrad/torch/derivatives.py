@@ -49,7 +49,7 @@ def _load_rules(*tensors: Any) -> None:
     """Have the rules for DTensors registered when the first one comes: they are a second of imports that others don't need."""
     dtensor = sys.modules.get("torch.distributed.tensor")
     if dtensor is not None and any(isinstance(tensor, dtensor.DTensor) for tensor in tensors):
-        import_module("lngrad.distributed")
+        import_module("lngrad.torch.sharded.rules")
 
 
 def _as_autocast_has_it(tensor: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from lngrad.distributed.collectives import all_gather
 from lngrad.errors import ShapeError
+from lngrad.torch.sharded.collectives import all_gather
 
 __all__ = ["combined_sums", "combined_statistics"]
 

@@ -14,9 +14,9 @@ import torch.distributed
 from torch.distributed.tensor import DTensor
 
 from lngrad.api import layer_norm_backward
-from lngrad.distributed.collectives import all_gather
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.problem import Grads, Problem
+from lngrad.torch.sharded.collectives import all_gather
 
 __all__ = ["all_reduce_columns"]
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from lngrad.distributed import slices
-from lngrad.distributed.collectives import peers
-from lngrad.distributed.layout import Layout
-from lngrad.distributed.moments import combined_statistics, combined_sums
 from lngrad.errors import DtypeError
 from lngrad.problem import Problem
 from lngrad.torch import ops
+from lngrad.torch.sharded import slices
+from lngrad.torch.sharded.collectives import peers
+from lngrad.torch.sharded.layout import Layout
+from lngrad.torch.sharded.moments import combined_statistics, combined_sums
 
 __all__: list[str] = []
 

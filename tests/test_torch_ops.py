@@ -256,3 +256,18 @@ def test_inductor_gives_the_gradients_of_eager_code():
             pairs = zip(model[module].parameters(), twin[module].parameters(), strict=True)
             for compiled_parameter, parameter in pairs:
                 close(compiled_parameter.grad, parameter.grad)
+
+
+@pytest.mark.gpu
+def test_autocast_on_a_gpu_trains():
+    inputs = make_inputs(Case((64,), (256,)), "bfloat16")
+    x, gamma, beta, dy = (tensor(a).cuda() for a in (inputs.x, inputs.gamma, inputs.beta, inputs.dy))
+    leaves = [leaf.requires_grad_() for leaf in (x, gamma, beta)]
+    grads = {}
+    for layer_norm in (door.layer_norm, plain):
+        with torch.autocast("cuda", torch.bfloat16):
+            y = layer_norm(x, (256,), gamma, beta)
+        assert y.dtype is torch.float32
+        grads[layer_norm] = torch.autograd.grad(y, leaves, dy.float())
+    assert [g.dtype for g in grads[door.layer_norm]] == [g.dtype for g in grads[plain]]
+    close(grads[door.layer_norm], grads[plain])

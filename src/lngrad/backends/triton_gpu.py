@@ -1,7 +1,7 @@
 """GPU backend: what is launched with which arguments; the arithmetic is in kernels/triton_*.py, the choice in triton_policy.
 
 At most two kernels a call, no atomics, no host synchronization, memory from torch's allocator: calls may be captured in a
-CUDA graph, and run on the current stream of x's device. Under TRITON_INTERPRET=1 plan() takes CPU tensors too, for tests:
+CUDA graph, after one call like it outside the capture, and run on the current stream of x's device. Under TRITON_INTERPRET=1 plan() takes CPU tensors too, for tests:
 
     problem, tensors = Problem.backward(dy, x, mean, rstd, gamma)
     dx, dgamma, dbeta = execute(triton_gpu.plan(problem, threads=1), tensors)
@@ -107,8 +107,8 @@ def _plan_backward(problem: Problem) -> Plan:
     regime = policy.backward(problem.M, problem.N, problem.dtype)
     if isinstance(regime, Columns):
         nbytes = 2 * regime.sums.slots * problem.M * itemsize if problem.wanted[0] else 0
-        each = _constants(constants, regime.sums), _constants(constants, regime)
-        return Plan(problem, "triton_gpu", nbytes, Steps(regime, 0, None, strides, each), _run_columns)
+        both = _constants(constants, regime.sums), _constants(constants, regime)
+        return Plan(problem, "triton_gpu", nbytes, Steps(regime, 0, None, strides, both), _run_columns)
     if regime.shared_bytes(problem.dtype) > _shared_bytes(problem.device):
         regime = replace(regime, stages=1)
     parts = policy.parts_for(regime, problem.M, problem.N, problem.dtype)

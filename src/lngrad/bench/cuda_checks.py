@@ -86,7 +86,7 @@ def check_timed(job: Job, t: Tensors, results: tuple[Any, ...]) -> dict[str, flo
 
 def _column_sums(t: Tensors) -> Any:
     """dgamma, dbeta and the sums of their terms' absolute values in float64, on the device; (4, N)."""
-    M, N = t.x.shape
+    N = t.x.shape[1]
     sums = torch.zeros(4, N, dtype=torch.float64, device=t.x.device)
     rows = max(1, _SLICE // N)
     for dy, x, mean, rstd in zip(*(each.split(rows) for each in (t.dy, t.x, t.mean, t.rstd)), strict=True):

@@ -1,7 +1,8 @@
 """GPU backend: what is launched with which arguments; the arithmetic is in kernels/triton_*.py, the choice in triton_policy.
 
-At most two kernels a call, no atomics, no host synchronization, memory from torch's allocator: calls may be captured in a
-CUDA graph, after one call like it outside the capture, and run on the current stream of x's device. Under TRITON_INTERPRET=1 plan() takes CPU tensors too, for tests:
+At most two kernels a call, no atomics, no host synchronization, memory from torch's allocator: a call may be captured in a
+CUDA graph, after one like it outside the capture, and runs on the current stream of x's device. Under TRITON_INTERPRET=1
+plan() takes CPU tensors too, for tests:
 
     problem, tensors = Problem.backward(dy, x, mean, rstd, gamma)
     dx, dgamma, dbeta = execute(triton_gpu.plan(problem, threads=1), tensors)

@@ -66,6 +66,8 @@ def test_bench_times_modules_forward_and_backward(tmp_path):
             "scopes: expected some of call, override, autograd, jax, kernel, forward, overhead, first_call,",
         ),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
+        (("--scopes", "forward", "--plot", "none.svg"), "plot: expected kernel among the scopes, since it is what is"),
+        (("--peers", "nobody", "--plot", "none.svg"), "plot: expected a peer that can be compared with, got nobody"),
     ],
 )
 def test_bench_refuses_in_one_line(arguments, text):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from typer.testing import CliRunner  # noqa: E402
 
 from lngrad.api import execute  # noqa: E402
 from lngrad.backends import triton_gpu  # noqa: E402
-from lngrad.bench import cuda, cuda_command, cuda_runner  # noqa: E402
+from lngrad.bench import cuda, cuda_checks, cuda_command, cuda_runner  # noqa: E402
 from lngrad.bench.cases import Job  # noqa: E402
+from lngrad.bench.peers import PeerMissing  # noqa: E402
 from lngrad.cli_app import app  # noqa: E402
 from lngrad.problem import Problem  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402
@@ -50,7 +53,7 @@ class FakeClock:
 def test_the_whole_bench(tmp_path: Path) -> None:
     clock, records, picture = FakeClock(), tmp_path / "gpu.jsonl", tmp_path / "gpu.svg"
     lines = cuda_command.cuda_bench(
-        "kernel,forward", "6x40,3x96", "float32", "torch", 2, False, records, picture, Console(quiet=True),
+        "call,forward", "6x40,3x96", "float32", "torch", 2, False, records, picture, Console(quiet=True),
         clock=clock, device="cpu", mine=interpreted, copy_bytes=1 << 20,
     )  # fmt: skip
     assert [json.loads(line) for line in records.read_text().splitlines()] == lines
@@ -98,18 +101,113 @@ def test_a_peer_that_fails_is_said_and_passed_over(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_cases_are_those_that_were_asked_for() -> None:
-    jobs, peers, rounds = cuda_command.cuda_settings("kernel", "", "float32,bfloat16,float16", "torch", 15, False)
+    jobs, peers, rounds = cuda_command.cuda_settings("call", "", "", "torch", 15, False)
     assert {job.dtype for job in jobs} == {"bfloat16", "float32"}
     large = [job for job in jobs if job.M * job.N >= 1 << 26]
     assert len(large) >= 30
     assert {64, 768, 1536, 5120, 7168, 12288, 131072} <= {job.N for job in large}
     assert len(jobs) > len(large)  # and some for latency
     assert (peers, rounds) == (("torch",), 15)
-    quick, _, rounds = cuda_command.cuda_settings("kernel,forward", "", "float32,bfloat16,float16", "", 15, True)
+    quick, _, rounds = cuda_command.cuda_settings("", "", "", "", 15, True)
     assert len(quick) <= 12
+    assert {job.op for job in quick} == {"backward", "forward"}
     assert rounds == 5
     with pytest.raises(ValueError, match="peers: expected some of torch, compile, liger, quack"):
-        cuda_command.cuda_settings("kernel", "", "float32", "jax", 1, True)
+        cuda_command.cuda_settings("call", "", "float32", "jax", 1, True)
+    every = "float32,bfloat16,float16"
+    asked, _, _ = cuda_command.cuda_settings("call", "6x40", every, "torch", 1, True)
+    assert ",".join(job.dtype for job in asked) == every
+
+
+def test_a_scope_without_a_meaning_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="scopes: expected some of call, forward with --device cuda, got 'kernel'"):
+        cuda_command.cuda_settings("call,kernel", "", "", "torch", 1, True)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "peers", "text"),
+    [
+        ("forward", "torch", "plot: expected call among the scopes, since it is what is drawn, got forward"),
+        ("call", "liger", "plot: expected a peer that can be compared with, got liger"),
+        ("call", "", "plot: expected a peer that can be compared with, got none"),
+    ],
+)
+def test_what_can_not_be_drawn_is_refused_before_the_run(scopes: str, peers: str, text: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with pytest.raises(ValueError, match=text):
+        cuda_command.cuda_bench(
+            scopes, "6x40", "float32", peers, 1, True, None, tmp_path / "gpu.svg", Console(quiet=True),
+            clock=clock, device="cpu", mine=interpreted, copy_bytes=1 << 20,
+        )  # fmt: skip
+    assert not clock.turns
+
+
+def test_interpreted_kernels_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_command, "backends", lambda: {"triton_gpu": "available"})
+    assert "got TRITON_INTERPRET=1: unset it" in str(cuda_command.why_no_device())
+
+
+def test_the_timed_job_itself_is_checked() -> None:
+    """What is wrong in rows beyond those that the small check has."""
+    job = Job(9000, 40, "float32")
+    t = cuda.tensors(job, "cpu")
+    right = torch.ops.aten.native_layer_norm_backward(
+        t.dy, t.x, [40], t.mean[:, None], t.rstd[:, None], t.gamma, t.beta, [True, True, True]
+    )
+    assert max(cuda_checks.check_timed(job, t, right).values()) <= 1
+    dx, dgamma, dbeta = right
+    lost = t.dy[4000:4032].sum(0)
+    last = torch.cat((dx[:-1], dx[:1]))
+    for wrong, name in (((dx, dgamma, dbeta - lost), "dbeta"), ((last, dgamma, dbeta), "dx")):
+        with pytest.raises(GradientError, match=name):
+            cuda_checks.check_timed(job, t, wrong)
+    y, mean, rstd = torch.ops.aten.native_layer_norm(t.x, [40], t.gamma, t.beta, 1e-5)
+    job = Job(9000, 40, "float32", "forward")
+    assert cuda_checks.check_timed(job, t, (y, mean, rstd))["y"] <= 1
+    with pytest.raises(GradientError, match="rstd"):
+        cuda_checks.check_timed(job, t, (y, mean, rstd.roll(1)))
+
+
+def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch takes eager code, silently, from the ninth shape of one function."""
+    made: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: made.append(options) or function)
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: made.append("reset"))
+    job = Job(3, 20, "float32")
+    cuda.peer("compile", job, cuda.tensors(job, "cpu"))
+    assert made == ["reset", {"dynamic": False}]
+
+
+@pytest.mark.parametrize("has_backward", [False, True])
+def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its releases have it: float32 gamma and beta, rstd before mean, and mostly no backward."""
+    module = types.ModuleType("quack.rmsnorm")
+
+    def layernorm_fwd(x: Any, weight: Any, bias: Any, eps: float, return_rstd: bool, return_mean: bool) -> Any:
+        assert weight.dtype == bias.dtype == torch.float32
+        y, mean, rstd = torch.ops.aten.native_layer_norm(x.float(), [20], weight, bias, eps)
+        return y.to(x.dtype), rstd.ravel(), mean.ravel()
+
+    def layernorm_bwd(x: Any, weight: Any, dout: Any, rstd: Any, mean: Any) -> Any:
+        shape = torch.ops.aten.native_layer_norm_backward
+        every = [True, True, True]
+        return shape(dout.float(), x.float(), [20], mean[:, None], rstd[:, None], weight, weight, every)
+
+    module.layernorm_fwd = layernorm_fwd  # type: ignore[attr-defined]
+    if has_backward:
+        module.layernorm_bwd = layernorm_bwd  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
+    monkeypatch.setitem(sys.modules, "quack.rmsnorm", module)
+    monkeypatch.setattr(cuda, "version", lambda package: "0.5.0")
+    job = Job(3, 20, "bfloat16", "forward")
+    t = cuda.tensors(job, "cpu")
+    assert cuda_checks.check_timed(job, t, cuda.peer("quack", job, t)())["y"] <= 1
+    job = Job(3, 20, "bfloat16")
+    if has_backward:
+        assert set(cuda_checks.check_timed(job, t, cuda.peer("quack", job, t)())) == {"dx", "dgamma", "dbeta"}
+    else:
+        with pytest.raises(PeerMissing, match=r"quack-kernels 0\.5\.0 has no backward"):
+            cuda.peer("quack", job, t)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")

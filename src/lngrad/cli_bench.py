@@ -17,12 +17,18 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
     scopes: Annotated[
         str,
-        typer.Option(help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call.", show_default="all"),
+        typer.Option(
+            help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call; with cuda, of call,forward.",
+            show_default="all",
+        ),
     ] = "",
     cases: Annotated[
         str, typer.Option(help="Shapes ROWSxCOLUMNS, separated by commas.", show_default="twelve of them")
     ] = "",
-    dtypes: Annotated[str, typer.Option(help="Some of float32,bfloat16,float16.")] = "float32,bfloat16,float16",
+    dtypes: Annotated[
+        str,
+        typer.Option(help="Some of float32,bfloat16,float16.", show_default="all; with cuda bfloat16,float32"),
+    ] = "",
     peers: Annotated[str, typer.Option(help="Some of torch,compile,jax,mindspore.")] = "torch",
     rounds: Annotated[int, typer.Option(min=1, help="Turns that each of those compared gets.")] = 15,
     device: Annotated[str, typer.Option(help="cpu or cuda; there, peers are torch,compile,liger,quack.")] = "cpu",
@@ -55,10 +61,12 @@ def bench(
         return
 
     from lngrad.bench.command import bench as run_bench
-    from lngrad.bench.command import settings_of
+    from lngrad.bench.command import drawn_peer, settings_of
 
     try:
         settings = settings_of(scopes, cases, dtypes, peers, rounds, quick)
+        if plot is not None:
+            drawn_peer(settings.scopes, "kernel", settings.peers)
     except ValueError as error:
         fail(str(error), REFUSED)
     run_bench(settings, json, plot, Console())

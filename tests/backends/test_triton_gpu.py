@@ -63,6 +63,8 @@ def forward(x: Any, gamma: Any = None, beta: Any = None, *shape: Any) -> Forward
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program costs the interpreter milliseconds: the last sum of wide rows goes to fewer of them than on a device."""
+    if not kernels.INTERPRETED:
+        return
     shape = triton_policy.finalize_shape
     monkeypatch.setattr(
         triton_policy,
@@ -257,10 +259,10 @@ def test_a_long_row_does_not_know_its_batch(regime: type, monkeypatch: pytest.Mo
 
 def strided(array: Any, how: str) -> Any:
     """The same values with other strides."""
-    if how == "rows apart":
-        wide = torch.zeros(*array.shape[:-1], array.shape[-1] + 3, dtype=array.dtype)
-        wide[..., :-3] = array
-        return wide[..., :-3]
+    if how in ("rows apart", "off by one"):
+        wide = torch.zeros(*array.shape[:-1], array.shape[-1] + 3, dtype=array.dtype, device=array.device)
+        view = wide[..., :-3] if how == "rows apart" else wide[..., 1:-2]  # which begins on no 16 bytes
+        return view.copy_(array)
     if how == "two levels":
         return array.transpose(0, 1).contiguous().transpose(0, 1)
     return array.transpose(0, -1).contiguous().transpose(0, -1)  # columns apart
@@ -301,14 +303,17 @@ def test_three_levels_are_copied() -> None:
     check_same_bits(tuple(backward(dy, permuted, mean, rstd, gamma)), tuple(backward(dy, x, mean, rstd, gamma)))
 
 
-def check_in_place(columns: int) -> None:
-    inputs = make_inputs(Case((5,), (columns,)), "bfloat16")
+def check_in_place(columns: int, lead: tuple[int, ...] = (5,), how: str = "") -> None:
+    inputs = make_inputs(Case(lead, (columns,)), "bfloat16")
     expected = backward(*tensors(inputs))
     for place in range(2):  # dx in place of dy, and of x
         arguments = tensors(inputs)
+        if how:
+            arguments = *(strided(rows, how) for rows in arguments[:2]), *arguments[2:]
         apart = torch.empty(2 * columns, dtype=torch.float32)[::2]
         got = backward(*arguments, out=Grads(arguments[place], None, apart))
-        check_same_bits(got.dx, expected.dx)
+        assert got.dx is arguments[place]
+        check_same_bits(got.dx.contiguous(), expected.dx)
         check_same_bits(got.dgamma, expected.dgamma)
         check_same_bits(got.dbeta.to(torch.bfloat16), expected.dbeta)
 
@@ -320,6 +325,32 @@ def test_in_place() -> None:
 @in_every_regime
 def test_long_rows_in_place(regime: type) -> None:
     check_in_place(200)
+
+
+@in_every_regime
+@pytest.mark.parametrize("how", ["rows apart", "two levels"])
+def test_long_rows_with_strides_in_place(regime: type, how: str) -> None:
+    """Pairs write to a contiguous tensor first, whose strides are others."""
+    check_in_place(200, (2, 3), how)
+
+
+@in_every_regime
+def test_partial_sums_begin_on_16_bytes(regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a second kernel would be compiled for those of dbeta, which follow those of dgamma."""
+    seen: list[int] = []
+    launch = triton_gpu.launch
+
+    def spied(kernel: Any, programs: int, arguments: tuple[Any, ...], **constants: Any) -> None:
+        if kernel is kernels.finalize:
+            seen.extend(part.data_ptr() % 16 for part in arguments[:2])
+        launch(kernel, programs, arguments, **constants)
+
+    monkeypatch.setattr(triton_gpu, "launch", spied)
+    for columns in (13, 201):
+        inputs = make_inputs(Case((5,), (columns,)), "float32")
+        check_grads(backward(*tensors(inputs)), inputs)
+    assert len(seen) >= 2
+    assert not any(seen)
 
 
 # --- Large ----------------------------------------------------------------------------------------------------------
@@ -394,9 +425,24 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
 # --- On a device ----------------------------------------------------------------------------------------------------
 
 
+# Programs loop over several tiles in these; the last two are chunks of rows by one program each, and spread over many.
+LOOPS = [
+    Case((20000,), (64,)), Case((4000,), (768,)), Case((3000,), (4096,)), Case((3000,), (5120,)),
+    Case((3000,), (8192,)), Case((3000,), (16384,)), Case((200,), (20000,)), Case((40,), (20000,)),
+]  # fmt: skip
+
+
+def on_cuda(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if array is None else array.cuda() for array in arrays)
+
+
+def on_the_host(results: Any) -> tuple[Any, ...]:
+    return tuple(None if result is None else result.cpu() for result in results)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", [*SMALL, *BLOCKS, *WIDE, Case((4000,), (768,)), Case((3000,), (16384,))], ids=str)
+@pytest.mark.parametrize("case", [*SMALL, *BLOCKS, *WIDE, *LOOPS], ids=str)
 def test_on_a_device(case: Case, dtype: str) -> None:
     assert not kernels.INTERPRETED
     inputs = make_inputs(case, dtype)
@@ -420,3 +466,53 @@ def test_a_row_does_not_know_its_batch_on_a_device(columns: int) -> None:
     check_same_bits(alone.cpu(), whole[rows].cpu())
     again = lngrad.layer_norm(x[rows], gamma=gamma)
     check_same_bits(tuple(t.cpu() for t in again), tuple(t[rows].cpu() for t in all_rows))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mask", [mask for mask in MASKS if any(mask)], ids=str)
+@pytest.mark.parametrize("case", [Case((5000,), (64,)), Case((2500,), (5120,)), Case((600,), (12288,))], ids=str)
+def test_masks_on_a_device(case: Case, mask: tuple[bool, bool, bool]) -> None:
+    inputs = make_inputs(case, "bfloat16")
+    got = lngrad.layer_norm_backward(*on_cuda(tensors(inputs)), output_mask=mask)
+    check_grads(Grads(*on_the_host(got)), inputs, output_mask=mask)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["rows apart", "off by one", "two levels"])
+@pytest.mark.parametrize("columns", [64, 1000, 5120, 12288, 20000])
+def test_views_on_a_device(columns: int, how: str) -> None:
+    """Not the bits of contiguous rows: what the compiler knows of strides and pointers may change the order of a sum."""
+    inputs = make_inputs(Case((20, 30), (columns,)), "bfloat16")
+    dy, x, mean, rstd, gamma = on_cuda(tensors(inputs))
+    beta = tensor(inputs.beta).cuda()
+    for place in (strided(x, how), x):
+        rows = strided(dy, how)
+        got = lngrad.layer_norm_backward(rows, place, mean, rstd, gamma, out=Grads(rows, None, None))
+        check_grads(Grads(*on_the_host(got)), inputs)
+        result = lngrad.layer_norm(place, gamma=gamma, beta=beta)
+        check_forward(Forward(*on_the_host(result)), inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("columns", [64, 5120, 12288, 20000])
+def test_mixed_on_a_device(columns: int, dtype: str) -> None:
+    inputs = make_inputs(Case((600,), (columns,), gamma_dtype="float32", statistics_dtype=dtype), dtype)
+    got = Grads(*on_the_host(lngrad.layer_norm_backward(*on_cuda(tensors(inputs)))))
+    check_grads(got, inputs)
+    assert got.dgamma.dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [1024, 131072])
+def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
+    from lngrad.bench import cuda, cuda_checks
+    from lngrad.bench.cases import Job
+
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GiB of the device's memory")
+    backward_job = Job((1 << 31) // columns + 5, columns, "bfloat16")
+    t = cuda.tensors(backward_job, "cuda")
+    cuda_checks.check_timed(backward_job, t, cuda.ours(backward_job, t)())
+    forward_job = Job(backward_job.M, columns, "bfloat16", "forward")
+    cuda_checks.check_timed(forward_job, t, cuda.ours(forward_job, t)())

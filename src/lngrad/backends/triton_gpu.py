@@ -1,7 +1,8 @@
 """GPU backend: what is launched with which arguments; the arithmetic is in kernels/triton_*.py, the choice in triton_policy.
 
-At most two kernels a call, no atomics, no host synchronization, memory from torch's allocator: calls may be captured in a
-CUDA graph, and run on the current stream of x's device. Under TRITON_INTERPRET=1 plan() takes CPU tensors too, for tests:
+At most two kernels a call, no atomics, no host synchronization, memory from torch's allocator: a call may be captured in a
+CUDA graph, after one like it outside the capture, and runs on the current stream of x's device. Under TRITON_INTERPRET=1
+plan() takes CPU tensors too, for tests:
 
     problem, tensors = Problem.backward(dy, x, mean, rstd, gamma)
     dx, dgamma, dbeta = execute(triton_gpu.plan(problem, threads=1), tensors)
@@ -40,14 +41,14 @@ class Steps:
         parts: Rows of partial sums.
         finalize: How they are added up; None where there are none.
         strides: Of the rows of dy, x, dx, or x, y.
-        constants: The compile-time arguments that all kernels of the call share.
+        constants: Of each kernel that may be launched, in order: its compile-time arguments, and its warps.
     """
 
     regime: Tiles | Chunks | Columns
     parts: int
     finalize: Finalize | None
     strides: RowStrides
-    constants: dict[str, Any]
+    constants: tuple[dict[str, Any], ...]
 
 
 def plan(problem: Problem, threads: int) -> Plan:
@@ -70,7 +71,8 @@ def _shared_bytes(device: str) -> int:
     """Shared memory that a program may ask for. It decides what is prefetched, and no bit of a result."""
     if device == "cpu":
         return 227 << 10
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))  # ROCm has no such property
 
 
 def _plan_forward(problem: Problem) -> Plan:
@@ -83,7 +85,7 @@ def _plan_forward(problem: Problem) -> Plan:
         "ACC": _ACC[problem.accumulator],
     }
     regime = policy.forward(problem.M, problem.N, problem.dtype)
-    steps = Steps(regime, 0, None, strides, constants)
+    steps = Steps(regime, 0, None, strides, (_constants(constants, regime),))
     if isinstance(regime, Tiles):
         return Plan(problem, "triton_gpu", 0, steps, _run_forward_tiles)
     nbytes = 2 * regime.chunks * problem.M * policy.DTYPE_BYTES[problem.accumulator] if regime.spread else 0
@@ -106,22 +108,29 @@ def _plan_backward(problem: Problem) -> Plan:
     regime = policy.backward(problem.M, problem.N, problem.dtype)
     if isinstance(regime, Columns):
         nbytes = 2 * regime.sums.slots * problem.M * itemsize if problem.wanted[0] else 0
-        return Plan(problem, "triton_gpu", nbytes, Steps(regime, 0, None, strides, constants), _run_columns)
+        both = _constants(constants, regime.sums), _constants(constants, regime)
+        return Plan(problem, "triton_gpu", nbytes, Steps(regime, 0, None, strides, both), _run_columns)
     if regime.shared_bytes(problem.dtype) > _shared_bytes(problem.device):
         regime = replace(regime, stages=1)
     parts = policy.parts_for(regime, problem.M, problem.N, problem.dtype)
     finalize = policy.finalize_shape(problem.N, problem.dtype) if any(problem.wanted[1:]) else None
-    nbytes = sum(problem.wanted[1:]) * parts * problem.N * itemsize
-    return Plan(problem, "triton_gpu", nbytes, Steps(regime, parts, finalize, strides, constants), _run_tiles)
+    nbytes = sum(problem.wanted[1:]) * _parts_size(problem, parts) * itemsize
+    each = tuple(_constants(constants, shape) for shape in (regime, finalize) if shape is not None)
+    return Plan(problem, "triton_gpu", nbytes, Steps(regime, parts, finalize, strides, each), _run_tiles)
+
+
+def _constants(shared: dict[str, Any], shape: Tiles | Chunks | Columns | Finalize) -> dict[str, Any]:
+    """What a launch takes by name: compile-time arguments of a kernel, as far as it has them, and its warps."""
+    named = {name.upper(): value for name, value in asdict(shape).items()}
+    return {**named, **shared, "warps": shape.warps}
+
+
+def _parts_size(problem: Problem, parts: int) -> int:
+    """Elements of dgamma_parts: whole 256 bytes and more, so that dbeta_parts behind it is aligned as well as it is."""
+    return -(-parts * problem.N // 64) * 64
 
 
 # --- Running --------------------------------------------------------------------------------------------------------
-
-
-def _constants(steps: Steps, shape: Tiles | Chunks | Columns | Finalize) -> dict[str, Any]:
-    """Compile-time arguments of a kernel, as far as it has them, and its warps."""
-    named = {name.upper(): value for name, value in asdict(shape).items()}
-    return {**named, **steps.constants, "warps": shape.warps}
 
 
 def _vector(array: Any) -> Any:
@@ -182,14 +191,14 @@ def _run_forward_tiles(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, 
         x, parameters, sizes, targets = _forward_arguments(plan, inputs, outputs)
         programs = -(-plan.problem.M // steps.regime.rows)
         arguments = x, *parameters, *targets, *sizes
-        launch(kernels.forward_tiles, programs, arguments, **_constants(steps, steps.regime))
+        launch(kernels.forward_tiles, programs, arguments, **steps.constants[0])
         _deliver(targets, outputs)
 
 
 def _run_forward_chunks(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     """Long rows: one program a row, or, where there are few, statistics of all chunks and then y of all chunks."""
     problem, steps = plan.problem, plan.steps
-    constants, chunks = _constants(steps, steps.regime), steps.regime.chunks
+    constants, chunks = steps.constants[0], steps.regime.chunks
     with on_device(inputs[0]):
         x, parameters, sizes, targets = _forward_arguments(plan, inputs, outputs)
         if steps.regime.spread:
@@ -222,15 +231,16 @@ def _run_tiles(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wo
         dx = targets[0]
         if steps.regime.slabs > 1 and dx is not None and dx.data_ptr() in (rows[0].data_ptr(), rows[1].data_ptr()):
             # In place: but a half of the row is still to be read by the program that shares it.
-            targets[0] = torch.empty_strided(dx.shape, dx.stride(), dtype=dx.dtype, device=dx.device)
+            targets[0] = torch.empty_like(dx, memory_format=torch.contiguous_format)
+            sizes = *sizes[:7], sizes[2] * problem.N, problem.N  # its strides are those of a contiguous dx
         parts = _parts(problem, steps.parts, workspace)
         programs = steps.parts * steps.regime.slabs
         arguments = *rows, targets[0], *parts, *sizes
-        launch(kernels.backward_tiles, programs, arguments, **_constants(steps, steps.regime))
+        launch(kernels.backward_tiles, programs, arguments, **steps.constants[0])
         if steps.finalize is not None:
             arguments = *parts, *targets[1:], steps.parts, problem.N
             programs = -(-problem.N // steps.finalize.block)
-            launch(kernels.finalize, programs, arguments, **_constants(steps, steps.finalize))
+            launch(kernels.finalize, programs, arguments, **steps.constants[1])
         _deliver(targets, outputs)
 
 
@@ -245,10 +255,10 @@ def _run_columns(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
             sums = _elements(workspace, problem)
             # Behind M, N and inner stand the strides of dy and x; dx has none here.
             arguments = *rows, sums, *sizes[:7], rule.span, rule.slots
-            launch(kernels.sum_chunks, problem.M * rule.slots, arguments, **_constants(steps, rule))
+            launch(kernels.sum_chunks, problem.M * rule.slots, arguments, **steps.constants[0])
         programs = -(-problem.N // steps.regime.block)
         arguments = *rows, sums, *targets, *sizes, rule.slots
-        launch(kernels.backward_columns, programs, arguments, **_constants(steps, steps.regime))
+        launch(kernels.backward_columns, programs, arguments, **steps.constants[1])
         _deliver(targets, outputs)
 
 
@@ -265,5 +275,5 @@ def _parts(problem: Problem, parts: int, workspace: Any) -> tuple[Any, Any]:
     _, dgamma, dbeta = problem.wanted
     if not (dgamma or dbeta):
         return None, None
-    elements, size = _elements(workspace, problem), parts * problem.N
+    elements, size = _elements(workspace, problem), _parts_size(problem, parts)
     return elements[:size] if dgamma else None, elements[size * dgamma :][:size] if dbeta else None

@@ -40,7 +40,8 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, *
         return
     device = torch.cuda.current_device()
     key = kernel, device, warps, tuple(map(_specialized, arguments)), tuple(constants.values())
-    known = _compiled.get(key)
+    # On ROCm a kernel also depends on whether a tensor's storage is below 2 GB; there Triton looks it up itself.
+    known = _compiled.get(key) if torch.version.hip is None else None
     if known is None:
         # Said here, since Triton's default for the fusion of products and sums is about to change, and with it all bits.
         compiled = kernel[(programs,)](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)

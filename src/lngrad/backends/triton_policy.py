@@ -1,8 +1,9 @@
 """How the work of a GPU call is cut: which kernel, how large its tiles, how many programs. No data, no framework, no device.
 
-Everything here is a function of the shape and the dtype. What decides the order of a row's sums (blocks, chunks) depends on
-N and the dtype alone, so y and dx of a row are the same whatever the batch around it; what decides the order of column sums
-depends on M too, but not on the device: two models of GPU add in the same order.
+Everything here is a function of the shape and the dtype. What is decided here about the order of a row's sums (blocks,
+chunks) depends on N and the dtype alone, so that y and dx of a row need not depend on the batch around it; what is decided
+about column sums depends on M too, but not on the device. Inside a block the compiler decides: tl.sum adds in the order of
+the register layout, which is chosen for an architecture, and by what is known of the alignment of pointers and strides.
 
 The figures are derived from the registers and memory of an H100 (132 multiprocessors, 64 Ki registers each, 50 MB of L2)
 and from the compiler's reports in benchmarks/results/triton-resources.jsonl; none of them was tuned by a timing.

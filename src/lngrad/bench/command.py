@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lngrad.bench.cases import DTYPES, parse_shape
+from lngrad.bench.peers import why_not
 from lngrad.bench.records import append, machine
 from lngrad.bench.runner import SCOPES, Settings, jobs, run
 from lngrad.bench.tables import geometric_mean
 
-__all__ = ["bench", "settings_of"]
+__all__ = ["bench", "drawn_peer", "settings_of"]
 
 
 def settings_of(scopes: str, cases: str, dtypes: str, peers: str, rounds: int, quick: bool) -> Settings:
@@ -30,6 +32,28 @@ def settings_of(scopes: str, cases: str, dtypes: str, peers: str, rounds: int, q
     return Settings(chosen_scopes, shapes, chosen_dtypes, tuple(filter(None, peers.split(","))), rounds, quick)
 
 
+def drawn_peer(
+    scopes: tuple[str, ...], scope: str, peers: tuple[str, ...], reason: Callable[[str], str | None] = why_not
+) -> str:
+    """The first peer that can be compared with; asked before a run, which may take long.
+
+    Args:
+        scopes: That are timed.
+        scope: That is drawn.
+        peers: Names.
+        reason: Why a peer can't be compared with, or None.
+
+    Raises:
+        ValueError: There will be nothing to draw.
+    """
+    if scope not in scopes:
+        raise ValueError(f"plot: expected {scope} among the scopes, since it is what is drawn, got {','.join(scopes)}")
+    for name in peers:
+        if reason(name) is None:
+            return name
+    raise ValueError(f"plot: expected a peer that can be compared with, got {','.join(peers) or 'none'}")
+
+
 def _names(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(filter(None, text.split(","))) or allowed
     for name in names:
@@ -40,6 +64,7 @@ def _names(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 def bench(settings: Settings, json: Path | None, plot: Path | None, console: Console) -> None:
     """Time everything in the settings; print a table a scope, append records to `json`, draw `plot`."""
+    peer = drawn_peer(settings.scopes, "kernel", settings.peers) if plot is not None else ""
     about = machine()
     console.print(f"{about['cpu']}, {about['cores']} threads, {about['cache']}")
     lines: list[dict[str, Any]] = []
@@ -59,7 +84,7 @@ def bench(settings: Settings, json: Path | None, plot: Path | None, console: Con
     if plot is not None:
         from lngrad.bench.plots import plot as draw
 
-        draw(lines, plot, settings.peers[0] if settings.peers else "torch")
+        draw(lines, plot, peer)
         console.print(f"picture written to {plot}")
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from lngrad.bench.cases import Job
-from lngrad.bench.cuda import CUDA_PEERS, Ours, checked_tensors, ours, peer, tensors, why_not
+from lngrad.bench.cuda import CUDA_PEERS, Ours, ours, peer, tensors, why_not
+from lngrad.bench.cuda_checks import check_timed, error_of
 from lngrad.bench.measure import Timing
 from lngrad.bench.peers import peer_versions
 from lngrad.bench.records import record
-from lngrad.problem import Forward, Grads
-from lngrad.testing import check_forward, check_grads, error_shares
 
 __all__ = ["Clock", "EventClock", "cuda_run"]
 
 COPY_BYTES = 512 << 20
-FLUSH_BYTES = 256 << 20  # written before each turn: several times any L2, so that no call finds its data there
-SMALL = (
-    1 << 22
-)  # elements; below this L2 holds everything anyway, and what counts is the time a call takes, launches and all
+FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch what is timed
+READ_BYTES = (
+    256 << 20
+)  # read behind that: several times any L2, which then holds neither data nor lines to be written back
+SMALL = 1 << 22  # elements: L2 holds fewer anyway, and what counts is the time that a call takes, launches and all
 REPEATS = 20
 
 
@@ -35,16 +34,20 @@ class Clock(Protocol):
 class EventClock:
     """CUDA events on the current stream.
 
-    Before a single call, L2 is overwritten: that also keeps the device busy while the host launches what is timed.
+    Before a single call, much is written, and then enough is read to empty L2: that keeps the device busy while the host
+    launches what is timed, and leaves no line that would be written back meanwhile.
     """
 
     def __init__(self) -> None:
-        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self._written = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self._read = torch.zeros(READ_BYTES // 4, device="cuda")
+        self._total = torch.zeros((), device="cuda")
 
     def __call__(self, call: Callable[[], object], repeats: int) -> float:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if repeats == 1:
-            self._flush.zero_()
+            self._written.zero_()
+            torch.sum(self._read, 0, out=self._total)
         start.record()
         for _ in range(repeats):
             call()
@@ -84,12 +87,15 @@ def cuda_run(
     versions = peer_versions(tuple(name for name in names if CUDA_PEERS[name][0] == "torch")) | _versions(names)
     source, target = (torch.empty(copy_bytes // 2, dtype=torch.uint8, device=device) for _ in range(2))
     for job in jobs:
-        errors = {"lngrad": _error(job, device, mine, strict=True)}
+        few = error_of(job, device, mine, strict=True)
         t = tensors(job, device)
-        calls: dict[str, Callable[[], object]] = {"lngrad": mine(job, t), "copy": lambda: target.copy_(source)}
+        our_call = mine(job, t)
+        whole = check_timed(job, t, our_call())
+        errors = {"lngrad": {name: round(max(few[name], whole[name]), 3) for name in few}}
+        calls: dict[str, Callable[[], object]] = {"lngrad": our_call, "copy": lambda: target.copy_(source)}
         for name in names:
             try:
-                errors[name] = _error(job, device, CUDA_PEERS[name][1], strict=False)
+                errors[name] = error_of(job, device, CUDA_PEERS[name][1], strict=False)
                 calls[name] = peer(name, job, t)
                 calls[name]()
             except Exception as reason:  # a peer's limit on N or on registers, or its lack of memory: its own business
@@ -97,7 +103,8 @@ def cuda_run(
                 calls.pop(name, None)
         timings = _interleave(calls, clock, rounds, REPEATS if job.M * job.N < SMALL else 1)
         copy = timings.pop("copy")
-        line = record("forward" if job.op == "forward" else "kernel", job, timings, copy, copy_bytes, versions)
+        # The public functions are timed in both; there is a scope for the forward of its own.
+        line = record("forward" if job.op == "forward" else "call", job, timings, copy, copy_bytes, versions)
         line["backend"] = "triton_gpu"
         line["error"] = errors
         line["machine"]["device"] = torch.cuda.get_device_name() if device == "cuda" else device
@@ -122,33 +129,3 @@ def _interleave(calls: dict[str, Callable[[], object]], clock: Clock, rounds: in
         for name, call in calls.items():
             samples[name].append(clock(call, 1 if name == "copy" else repeats))
     return {name: Timing.of(times) for name, times in samples.items()}
-
-
-def _error(job: Job, device: str, does: Ours, *, strict: bool) -> dict[str, float]:
-    """The worst error of each result against float64, in tolerances of lngrad.testing, on fewer rows of the same N."""
-    inputs, t = checked_tensors(job, device)
-    results = [result.detach().cpu() for result in does(job, t)()]
-    if job.op == "forward":
-        y = results[0]
-        if strict:
-            shape = inputs.mean.shape
-            return {"y": check_forward(Forward(y, *(result.reshape(shape) for result in results[1:])), inputs)}
-        return {"y": _share_of_y(y, inputs)}
-    grads = Grads(*results)
-    if strict:
-        check_grads(grads, inputs)
-    shares = error_shares(grads, inputs)
-    return {name: round(float(np.max(share)), 3) for name, share in zip(Grads._fields, shares, strict=True)}
-
-
-def _share_of_y(y: Any, inputs: Any) -> float:
-    """A peer's y alone, with our reference's statistics in place of its own."""
-    from lngrad import reference
-    from lngrad.testing import GradientError
-
-    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized)
-    statistics = (torch.from_numpy(np.asarray(part, np.float32)) for part in (expected.mean, expected.rstd))
-    try:
-        return round(check_forward(Forward(y, *statistics), inputs), 3)
-    except GradientError:
-        return float("inf")

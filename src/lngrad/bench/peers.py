@@ -63,11 +63,16 @@ def _torch(job: Job, arrays: Arrays) -> Call:
 
 def _compile(job: Job, arrays: Arrays) -> Call:
     torch, dy, x, mean, rstd, gamma, beta = tensors(arrays)
+    # One code object may be compiled for eight shapes; for the ninth torch takes eager code, and says nothing.
+    torch._dynamo.reset()
     if job.op == "forward":
-        compiled = torch.compile(lambda x, gamma, beta: torch.nn.functional.layer_norm(x, [job.N], gamma, beta))
+        forward = torch.nn.functional.layer_norm
+        compiled = torch.compile(lambda x, gamma, beta: forward(x, [job.N], gamma, beta), dynamic=False)
         return lambda: compiled(x, gamma, beta)
     backward = torch.ops.aten.native_layer_norm_backward
-    compiled = torch.compile(lambda *t: backward(t[0], t[1], [job.N], t[2], t[3], t[4], t[5], [True, True, True]))
+    compiled = torch.compile(
+        lambda *t: backward(t[0], t[1], [job.N], t[2], t[3], t[4], t[5], [True, True, True]), dynamic=False
+    )
     return lambda: compiled(dy, x, mean, rstd, gamma, beta)
 
 

@@ -11,25 +11,26 @@ _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 
-def plot(lines: list[dict[str, Any]], path: Path, peer: str = "torch") -> None:
-    """Draw the ratios to a peer and the shares of the roofline of the newest kernel records of each case.
+def plot(lines: list[dict[str, Any]], path: Path, peer: str = "torch", scope: str = "kernel") -> None:
+    """Draw the ratios to a peer and the shares of the roofline of the newest records of a scope, of each case.
 
     Args:
         lines: Records.
         path: Where to write; .svg or .png.
         peer: Whose ratio.
+        scope: One whose records are backwards and have a roofline: kernel, or call of a CUDA device.
 
     Raises:
-        ValueError: No record has this peer.
+        ValueError: No record of this scope has this peer.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    chosen = newest(lines, "kernel", peer)
+    chosen = newest(lines, scope, peer)
     if not chosen:
-        raise ValueError(f"plot: expected kernel records with {peer}, got none")
+        raise ValueError(f"plot: expected {scope} records with {peer}, got none")
     shapes = list(dict.fromkeys(shape for shape, _ in chosen))
     dtypes = [dtype for dtype in _COLOURS if any(key[1] == dtype for key in chosen)]
     with pyplot.rc_context({"svg.hashsalt": "lngrad", "font.size": 9, "text.color": _INK, "axes.labelcolor": _INK}):

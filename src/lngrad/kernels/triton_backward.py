@@ -4,7 +4,9 @@ M, N and strides are run-time values; compile-time are dtypes, block sizes, what
 are multiples of 16 elements (ALIGNED), without which loads can't be vectors.
 
 A row of N columns is PIECES blocks of BLOCK columns, of which the last alone may be ragged: a block is a power of two, and
-a row need not be. The order of a row's sums is a function of N and the dtype. Source of the formulas: docs/math.md.
+a row need not be. Which blocks a row's sums are made of, and their order, is a function of N and the dtype. Inside a block
+tl.sum adds as the elements lie in registers; that the compiler chooses, by ALIGNED and the alignment of pointers too.
+Source of the formulas: docs/math.md.
 """
 
 import triton

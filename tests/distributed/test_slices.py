@@ -13,6 +13,7 @@ pytest.importorskip("torch.distributed.tensor")
 from lngrad.arrays import as_numpy  # noqa: E402  # torch may be missing
 from lngrad.problem import Forward, Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
 from lngrad.torch.sharded.moments import combined_statistics, combined_sums  # noqa: E402
 
@@ -28,7 +29,7 @@ def both_ways(inputs):
     """Forward and dx of inputs, as one process of a group of one computes them."""
     N = math.prod(inputs.normalized_shape)
     x, dy = tensor(inputs.x, (-1, N)), tensor(inputs.dy, (-1, N))
-    wide = slices.accumulator(x)
+    wide = accumulator_of(x)
     gamma, beta = (None if a is None else tensor(a, (N,)).to(wide) for a in (inputs.gamma, inputs.beta))
     mean, rstd = combined_statistics(slices.moments(x), N, N, 1e-5, [])
     y = slices.normalized(x, mean, rstd, gamma, beta)

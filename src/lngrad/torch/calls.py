@@ -17,11 +17,10 @@ from lngrad.backends.prepared import prepare
 from lngrad.backends.workers import lent_threads
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
-from lngrad.threads import get_num_threads
 from lngrad.torch.memory import empty
-from lngrad.torch.threads import parallel_for
+from lngrad.torch.threads import parallel_for, thread_count
 
-__all__ = ["backward_calls", "forward_calls"]
+__all__ = ["accumulator_of", "backward_calls", "forward_calls"]
 
 _MOST = 512  # calls that are remembered; each keeps a little memory of its own
 
@@ -46,13 +45,13 @@ def _remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
     return call
 
 
-def _accumulator(x: Any) -> Any:
+def accumulator_of(x: Any) -> Any:
+    """The dtype in which sums over x's elements are kept, and statistics."""
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 def _plan(problem: Problem) -> Plan:
-    """With as many threads as both lngrad and torch allow."""
-    return make_plan(problem, None, min(get_num_threads(), torch.get_num_threads()))
+    return make_plan(problem, None, thread_count())
 
 
 def _run(problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
@@ -101,7 +100,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
         out = Forward(None, statistics, torch.empty_like(statistics))
         bound, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
         run = prepare(_plan(bound)) if x.is_contiguous() else None
-        problem, _ = Problem.forward(x, _ready(gamma, _accumulator(x)), _ready(beta, _accumulator(x)), tuple(shape))
+        problem, _ = Problem.forward(x, _ready(gamma, accumulator_of(x)), _ready(beta, accumulator_of(x)), tuple(shape))
         return _remember(calls, key, (run, statistics, problem))
 
     return forward
@@ -109,7 +108,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, An
 
 def _forward_once(problem: Problem, x: Any, gamma: Any, beta: Any, eps: float, statistics: Any) -> tuple[Any, Any, Any]:
     """A forward that is not prepared. mean and rstd come as `statistics` has it, in its dtype."""
-    accumulator = _accumulator(x)
+    accumulator = accumulator_of(x)
     y = empty(x.shape, x.dtype)
     mean, rstd = _like(statistics, dtype=accumulator), _like(statistics, dtype=accumulator)
     _run(problem, (x, _ready(gamma, accumulator), _ready(beta, accumulator), eps), (y, mean, rstd))
@@ -143,7 +142,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
         dgamma = _like(parameter) if wants_dgamma else None
         dbeta = _like(parameter) if wants_dbeta else None
         if run is None:
-            mean, rstd, gamma = (_ready(tensor, _accumulator(x)) for tensor in (mean, rstd, gamma))
+            mean, rstd, gamma = (_ready(tensor, accumulator_of(x)) for tensor in (mean, rstd, gamma))
             dx = empty(x.shape, x.dtype) if wants_dx else None
             _run(problem, (dy, x, mean, rstd, gamma), (dx, dgamma, dbeta))
             return dx, dgamma, dbeta
@@ -165,7 +164,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Any, Any, A
         plain = _contiguous(mean), _contiguous(rstd), _contiguous(gamma)
         bound, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
         run = prepare(_plan(bound)) if x.is_contiguous() else None
-        accumulator = _accumulator(x)
+        accumulator = accumulator_of(x)
         ready = _ready(mean, accumulator), _ready(rstd, accumulator), _ready(gamma, accumulator)
         problem, _ = Problem.backward(dy, x, *ready, tuple(shape), mask, out)
         return _remember(calls, key, (run, parameter, problem))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lngrad.torch import ops
+from lngrad.torch.calls import accumulator_of
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
@@ -61,17 +62,13 @@ class _Whole(tuple):  # type: ignore[type-arg]
     """A tuple that torch.func takes as one thing: it counts a plain one's numbers among the tangents, and finds too few."""
 
 
-def _accumulator(x: Any) -> Any:
-    return torch.float64 if x.dtype is torch.float64 else torch.float32
-
-
 class _Rows:
     """What the derivatives' formulas share, in the accumulator's dtype: axes, statistics as columns, xhat, row means."""
 
     def __init__(self, x: Any, shape: Any, mean: Any, rstd: Any):
         split = x.dim() - len(shape)
         self.rows, self.axes = tuple(range(split)), tuple(range(split, x.dim()))
-        self.dtype = _accumulator(x)
+        self.dtype = accumulator_of(x)
         columns = (*x.shape[:split], *(1,) * len(shape))
         self.mean, self.rstd = (tensor.to(self.dtype).reshape(columns) for tensor in (mean, rstd))
         self.centred = x.to(self.dtype) - self.mean

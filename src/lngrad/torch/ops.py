@@ -30,12 +30,8 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
-_forward = calls.forward_calls(lambda x, gamma, beta: _accumulator(x))
+_forward = calls.forward_calls(lambda x, gamma, beta: calls.accumulator_of(x))
 _backward = calls.backward_calls(lambda x, mean, rstd, gamma, beta, mask: x.dtype if gamma is None else gamma.dtype)
-
-
-def _accumulator(x: Any) -> Any:
-    return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:

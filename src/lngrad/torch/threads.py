@@ -1,4 +1,4 @@
-"""torch's own threads, lent to our jobs through its stable C interface."""
+"""torch's own threads, lent to our jobs through its stable C interface, and how many of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["parallel_for"]
+from lngrad.threads import get_num_threads
+
+__all__ = ["parallel_for", "thread_count"]
 
 _LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
 
@@ -28,3 +30,8 @@ def _find() -> Callable[[int, int, int, int, int], int] | None:
 
 
 parallel_for = _find()
+
+
+def thread_count() -> int:
+    """As many threads as both lngrad and torch allow."""
+    return min(get_num_threads(), torch.get_num_threads())  # type: ignore[no-any-return]

@@ -15,12 +15,12 @@ from torch.distributed.tensor import DTensor
 
 from lngrad.api import layer_norm_backward
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.kernels.numba_backward import CHUNK
 from lngrad.problem import Grads, Problem
+from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded.collectives import all_gather
 
 __all__ = ["all_reduce_columns"]
-
-CHUNK = 64  # rows; the backends' own
 
 
 def all_reduce_columns(
@@ -90,8 +90,7 @@ def _parts(
     """dx of this process's rows, and dgamma and dbeta of each of its subtrees, (most, 2, *R) in the accumulator's dtype."""
     x, R = flat[1], problem.normalized_shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if problem.wanted[0] else None
-    accumulator = torch.float64 if problem.accumulator == "float64" else torch.float32
-    parts = torch.zeros((most, 2, *R), dtype=accumulator, device=x.device)
+    parts = torch.zeros((most, 2, *R), dtype=accumulator_of(x), device=x.device)
     start = 0
     for (level, _), part in zip(tree, parts, strict=False):
         span = slice(start, start + (CHUNK << level))

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from lngrad.errors import DtypeError
 from lngrad.problem import Problem
 from lngrad.torch import ops
+from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded import slices
 from lngrad.torch.sharded.collectives import peers
 from lngrad.torch.sharded.layout import Layout
@@ -69,7 +70,7 @@ def _backward(
         ops.layer_norm_backward(local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask)
     )
     if split_dx:
-        accumulator = slices.accumulator(local_x)
+        accumulator = accumulator_of(local_x)
         M, n = math.prod(local_x.shape[:split]), math.prod(local_x.shape[split:])
         (wide_gamma,) = _flat(accumulator, local_gamma)
         wide_mean, wide_rstd = (tensor.to(accumulator).reshape(M) for tensor in (local_mean, local_rstd))

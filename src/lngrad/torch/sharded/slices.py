@@ -13,16 +13,12 @@ import torch
 
 from lngrad.backends.numba_slices import LEAST_COLUMNS, run_slices
 from lngrad.backends.workers import lent_threads
-from lngrad.threads import get_num_threads
-from lngrad.torch.threads import parallel_for
+from lngrad.torch.calls import accumulator_of
+from lngrad.torch.threads import parallel_for, thread_count
 
-__all__ = ["accumulator", "input_gradient", "moments", "normalized", "row_sums"]
+__all__ = ["input_gradient", "moments", "normalized", "row_sums"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # what has an address
-
-
-def accumulator(x: Any) -> Any:
-    return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 def moments(x: Any) -> Any:
@@ -30,7 +26,7 @@ def moments(x: Any) -> Any:
 
     All are 0 where the slice is empty.
     """
-    result = torch.zeros((3, x.shape[0]), dtype=accumulator(x), device=x.device)
+    result = torch.zeros((3, x.shape[0]), dtype=accumulator_of(x), device=x.device)
     n = x.shape[1]
     if _kernel("slice_moments", x, row_numbers=result) or n == 0:
         return result
@@ -93,7 +89,7 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
     with lent_threads(parallel_for):
         run_slices(
             task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
-            threads=min(get_num_threads(), torch.get_num_threads()),
+            threads=thread_count(),
             **{name: array.data_ptr() for name, array in ready.items()},
         )  # fmt: skip
     return True

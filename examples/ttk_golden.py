@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lngrad import reference
-from lngrad.arrays import numpy_dtype
+from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Case, check_same_bits, make_inputs
 
 __golden__ = {

@@ -9,7 +9,7 @@ import pytest
 
 import lngrad
 from lngrad.api import execute
-from lngrad.backends import numba_cpu
+from lngrad.backend.numba_cpu import plan as numba_cpu
 from lngrad.plan import _plan, make_plan
 from lngrad.problem import Problem
 from lngrad.testing import CASES, Case, check_same_bits, make_inputs

@@ -9,7 +9,7 @@ import pytest
 
 import lngrad
 from lngrad import reference
-from lngrad.arrays import numpy_dtype
+from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 

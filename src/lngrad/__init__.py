@@ -1,10 +1,9 @@
 """Layer-normalization gradients that are exact, fast and the same everywhere."""
 
-import lngrad.backends  # noqa: F401  the folder first: imported later, it would hide the function of its name below
 from lngrad.api import layer_norm, layer_norm_backward
 from lngrad.plan import backends
 from lngrad.problem import Forward, Grads
-from lngrad.threads import get_num_threads, set_num_threads
+from lngrad.system.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0.dev0"
 

@@ -1,5 +1,5 @@
 """`python -m lngrad` is the command `lngrad`."""
 
-from lngrad.cli import main
+from lngrad.cli.main import main
 
 main()

@@ -9,7 +9,7 @@ import numpy as np
 
 from lngrad.arrays import empty, scratch
 from lngrad.errors import WorkspaceError
-from lngrad.memory import check_memory
+from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
 

@@ -9,12 +9,11 @@ import ctypes
 import math
 import sys
 from collections.abc import Hashable
-from functools import cache
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
+from lngrad.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
 from lngrad.errors import DtypeError
 
 __all__ = [
@@ -26,17 +25,8 @@ __all__ = [
     "empty",
     "facts_of",
     "key_of",
-    "numpy_dtype",
     "scratch",
 ]
-
-DTYPES: dict[str, np.dtype[Any]] = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 LARGE_BYTES = 1 << 20  # from here on memory is aligned for streaming stores
 
@@ -52,11 +42,6 @@ class Facts(NamedTuple):
     strides: tuple[int, ...]
     device: str
     kind: str  # "numpy" or "torch"
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name; bfloat16 is ml_dtypes'."""
-    return DTYPES[name]
 
 
 def _is_torch(array: object) -> bool:
@@ -105,20 +90,25 @@ def facts_of(name: str, array: Any) -> Facts:
         DtypeError: The dtype is none of float16, bfloat16, float32, float64 in native byte order, or the tensor is sparse.
     """
     if _is_torch(array):
-        dtype = str(array.dtype).removeprefix("torch.")
+        dtype = dtype_name(array.dtype)
         if str(array.layout) != "torch.strided":
             raise DtypeError(f"{name}: expected a dense tensor, got layout {array.layout}")
-        if dtype not in DTYPES:
-            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64, got {dtype}")
+        if dtype is None:
+            raise _dtype_error(name, str(array.dtype).removeprefix("torch."))
         strides = tuple(step * array.element_size() for step in array.stride())
         return Facts(tuple(array.shape), dtype, strides, str(array.device), "torch")
     if type(array) is Facts:
         if array.dtype not in DTYPES:
-            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64, got {array.dtype}")
+            raise _dtype_error(name, array.dtype)
         return array
-    if array.dtype not in _NAMES:
-        raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64, got {array.dtype}")
-    return Facts(array.shape, _NAMES[array.dtype], array.strides, "cpu", "numpy")
+    dtype = dtype_name(array.dtype)
+    if dtype is None:
+        raise _dtype_error(name, array.dtype)
+    return Facts(array.shape, dtype, array.strides, "cpu", "numpy")
+
+
+def _dtype_error(name: str, got: object) -> DtypeError:
+    return DtypeError(f"{name}: expected {', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}, got {got}")
 
 
 def _data_offset() -> int | None:
@@ -147,11 +137,7 @@ def as_numpy(array: Any) -> np.ndarray[Any, Any]:
     """A NumPy view of a CPU array's memory, whatever its kind."""
     if isinstance(array, np.ndarray):
         return array
-    torch = sys.modules["torch"]
-    array = array.detach()
-    if array.dtype == torch.bfloat16:
-        return array.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
-    return array.numpy()  # type: ignore[no-any-return]
+    return from_torch(array)
 
 
 class Output(NamedTuple):
@@ -163,7 +149,7 @@ class Output(NamedTuple):
 
     @staticmethod
     def of(shape: tuple[int, ...], dtype: str) -> Output:
-        return Output(shape, dtype, math.prod(shape) * DTYPES[dtype].itemsize)
+        return Output(shape, dtype, math.prod(shape) * bytes_of(dtype))
 
 
 def empty(kind: str, output: Output, device: str = "cpu") -> Any:
@@ -176,15 +162,15 @@ def empty(kind: str, output: Output, device: str = "cpu") -> Any:
     shape, name, nbytes = output
     dtype = DTYPES[name]
     if device != "cpu":
-        return sys.modules["torch"].empty(shape, dtype=_torch_dtype(name), device=device)
+        return sys.modules["torch"].empty(shape, dtype=torch_dtype(name), device=device)
     if nbytes < LARGE_BYTES:
         if kind == "torch":
-            return sys.modules["torch"].empty(shape, dtype=_torch_dtype(name))
+            return sys.modules["torch"].empty(shape, dtype=torch_dtype(name))
         return np.empty(shape, dtype)
     memory = np.empty(nbytes + 64, np.uint8)
     start = -address_of(memory) % 64
     array = memory[start : start + nbytes].view(dtype).reshape(shape)
-    return _to_torch(array, name) if kind == "torch" else array
+    return to_torch(array) if kind == "torch" else array
 
 
 def scratch(nbytes: int, device: str = "cpu") -> Any:
@@ -193,15 +179,3 @@ def scratch(nbytes: int, device: str = "cpu") -> Any:
         return np.empty(nbytes, np.uint8)
     torch = sys.modules["torch"]
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
-
-
-def _to_torch(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    torch = sys.modules["torch"]
-    if dtype == "bfloat16":
-        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-@cache
-def _torch_dtype(name: str) -> Any:
-    return getattr(sys.modules["torch"], name)

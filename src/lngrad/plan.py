@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lngrad.errors import BackendUnavailable
 from lngrad.problem import Problem
-from lngrad.threads import get_num_threads
+from lngrad.system.threads import get_num_threads
 
 __all__ = ["BACKENDS", "Plan", "backends", "make_plan"]
 
@@ -58,10 +58,10 @@ class Backend:
 
 # In order of preference.
 BACKENDS = {
-    "numba_cpu": Backend("lngrad.backends.numba_cpu", ("numba",), ("cpu",)),
-    "numpy_cpu": Backend("lngrad.backends.numpy_cpu", (), ("cpu",)),
-    "triton_gpu": Backend("lngrad.backends.triton_gpu", ("triton", "torch"), ("cuda",)),
-    "ascend_sim": Backend("lngrad.backends.ascend_sim", (), ("cpu",), cached=False),
+    "numba_cpu": Backend("lngrad.backend.numba_cpu.plan", ("numba",), ("cpu",)),
+    "numpy_cpu": Backend("lngrad.backend.numpy_cpu", (), ("cpu",)),
+    "triton_gpu": Backend("lngrad.backend.triton_gpu.plan", ("triton", "torch"), ("cuda",)),
+    "ascend_sim": Backend("lngrad.backend.ascend_sim", (), ("cpu",), cached=False),
 }
 
 

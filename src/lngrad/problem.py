@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from numpy import ndarray
 
 from lngrad.arrays import Facts, Output, as_array, facts_of, key_of
+from lngrad.dtypes import ACCUMULATORS
 from lngrad.errors import DtypeError, ShapeError
 
 __all__ = ["Forward", "Grads", "Problem"]
@@ -240,12 +241,8 @@ def _split(
     return x.shape[: -len(normalized_shape)], normalized_shape
 
 
-def _accumulator(dtype: str) -> str:
-    return "float64" if dtype == "float64" else "float32"
-
-
 def _check_dtype(name: str, got: str, x: Facts) -> None:
-    allowed = {x.dtype, _accumulator(x.dtype)}
+    allowed = {x.dtype, ACCUMULATORS[x.dtype]}
     if got not in allowed:
         raise DtypeError(f"{name}: expected {' or '.join(sorted(allowed))} beside x in {x.dtype}, got {got}")
 
@@ -286,7 +283,7 @@ def _problem(
         math.prod(lead),
         math.prod(R),
         x.dtype,
-        _accumulator(x.dtype),
+        ACCUMULATORS[x.dtype],
         inputs,
         out,
         wanted,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lngrad.arrays import numpy_dtype
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl_tensor import DTYPES
+from lngrad.ascend.acl.tensor import DTYPES
+from lngrad.dtypes import numpy_dtype
 from lngrad.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.command import register
+from lngrad.cli.check import register
 
 
 @pytest.fixture

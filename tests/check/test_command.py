@@ -193,7 +193,7 @@ def test_committed_dumps_are_cases_and_results(run):
     ("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")]
 )
 def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, run):
-    module = {"ascend_sim": "lngrad.backends.ascend_sim", "aclnn": "lngrad.ascend.aclnn"}.get(
+    module = {"ascend_sim": "lngrad.backend.ascend_sim", "aclnn": "lngrad.ascend.aclnn"}.get(
         impl, "lngrad.ascend.graph"
     )
     pytest.importorskip(module)
@@ -254,7 +254,7 @@ def test_the_report_works_in_a_browser(bench, run):
 
 
 def test_ctrl_c_keeps_what_is_done(bench):
-    program = "import typer; from lngrad.check.command import register; app = typer.Typer(); register(app); app()"
+    program = "import typer; from lngrad.cli.check import register; app = typer.Typer(); register(app); app()"
     command = [sys.executable, "-c", program, "check", "cases.yaml", "--impl", "somebody:kernel", "--jobs", "1",
                "--filter", "*[gn]*", "--json", "r.jsonl"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

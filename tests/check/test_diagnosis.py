@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from lngrad.check.diagnosis import diagnose
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
-from lngrad.check.mistakes import MISTAKES
-from lngrad.check.patterns import describe
+from lngrad.check.mistakes.catalogue import MISTAKES
+from lngrad.check.mistakes.diagnosis import diagnose
+from lngrad.check.mistakes.patterns import describe
 from lngrad.problem import Grads
 
 FROM_X = {"mean": None, "statistic": None}
@@ -79,7 +79,7 @@ def test_a_right_result_is_never_given_a_mistake(make_case, dtype, standard):
 def test_an_unknown_mistake_is_described(make_case):
     case = make_case(lead=(40,), normalized=(96,))
     given = draw(case, 0, 0, 40, 1 << 30)
-    from lngrad.check.mutants import true_grads
+    from lngrad.check.mistakes.mutants import true_grads
 
     truth = true_grads(given.exact)
     dx = truth.dx.copy()

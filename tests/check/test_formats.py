@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lngrad.check.atk import read_atk
 from lngrad.check.case import CheckCase
-from lngrad.check.literals import LiteralError, parse_literal
-from lngrad.check.own import read_own
-from lngrad.check.reading import read_cases
-from lngrad.check.ttk import read_ttk
+from lngrad.check.formats.atk import read_atk
+from lngrad.check.formats.literals import LiteralError, parse_literal
+from lngrad.check.formats.own import read_own
+from lngrad.check.formats.reading import read_cases
+from lngrad.check.formats.ttk import read_ttk
 from lngrad.errors import FileFormatError, LngradError
 
 CASES = Path(__file__).parents[2] / "cases"

@@ -32,7 +32,7 @@ def test_testing_and_reference_load_nothing_heavy():
 
 def test_jax_is_loaded_by_its_door_alone():
     assert "jax" in loaded_by("import lngrad.jax")
-    assert loaded_by("import lngrad.huge_pages, lngrad.torch_fallbacks") == "[]"
+    assert loaded_by("import lngrad.system.huge_pages, lngrad.system.fallbacks") == "[]"
 
 
 @pytest.mark.parametrize("name", ["numba", "rich"])

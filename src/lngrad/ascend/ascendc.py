@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lngrad.ascend.datacopy import DataCopy, DataCopyExtParams, DataCopyPad, DataCopyPadExtParams
-from lngrad.ascend.faults import AscendWarning, DeviceFault
-from lngrad.ascend.global_memory import GlobalAddress, GlobalTensor
-from lngrad.ascend.launch import (
+from lngrad.ascend.device.datacopy import DataCopy, DataCopyExtParams, DataCopyPad, DataCopyPadExtParams
+from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.launch import (
     GET_TILING_DATA,
     BlockReport,
     CopyTiling,
@@ -16,19 +15,10 @@ from lngrad.ascend.launch import (
     LaunchReport,
     launch,
 )
-from lngrad.ascend.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
-from lngrad.ascend.memory import LocalTensor
-from lngrad.ascend.normalization import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
-from lngrad.ascend.pipe import TBuf, TPipe, TQue
-from lngrad.ascend.tiling_structs import (
-    LayerNormGradBetaTiling,
-    LayerNormGradTiling,
-    LayerNormSeparateTiling,
-    LayerNormTiling,
-    TilingStruct,
-)
-from lngrad.ascend.unified_buffer import TPosition
-from lngrad.ascend.vector import (
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.unified_buffer import TPosition
+from lngrad.ascend.device.vector import (
     Add,
     Adds,
     Brcb,
@@ -42,6 +32,16 @@ from lngrad.ascend.vector import (
     Sqrt,
     Sub,
     WholeReduceSum,
+)
+from lngrad.ascend.faults import AscendWarning, DeviceFault
+from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
+from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.tiling.structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormSeparateTiling,
+    LayerNormTiling,
+    TilingStruct,
 )
 
 half = np.float16  # the C++ names of the element types; ``float`` is Python's own, which NumPy reads as double

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-from lngrad.ascend.graph import ALL, LayerNormGrad, LayerNormGradV3, PdOutputs
+from lngrad.ascend.graph.layer_norm_grad import ALL, LayerNormGrad, LayerNormGradV3, PdOutputs
 
 __all__ = ["layer_norm_grad", "layer_norm_grad_v3"]
 
@@ -118,7 +117,7 @@ def layer_norm_grad(
     epsilon: float | None = None,
     pd_gamma_dtype: Any = None,
 ) -> PdOutputs:
-    """``lngrad.ascend.graph.LayerNormGrad`` of torch tensors, as one node of a captured graph.
+    """``lngrad.ascend.graph.layer_norm_grad.LayerNormGrad`` of torch tensors, as one node of a captured graph.
 
     Args:
         dy, x, variance, mean, gamma, output_mask, epsilon: as there.
@@ -138,7 +137,7 @@ def layer_norm_grad_v3(
     output_mask: Sequence[bool] = ALL,
     pd_gamma_dtype: Any = None,
 ) -> PdOutputs:
-    """``lngrad.ascend.graph.LayerNormGradV3`` of torch tensors, as one node of a graph; see layer_norm_grad."""
+    """``lngrad.ascend.graph.layer_norm_grad.LayerNormGradV3`` of torch tensors, as one node of a graph; see layer_norm_grad."""
     results = torch.ops.lngrad.layer_norm_grad_v3(dy, x, rstd, mean, gamma, list(output_mask), pd_gamma_dtype)
     return _with_none(results, output_mask)
 

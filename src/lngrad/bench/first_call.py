@@ -18,7 +18,7 @@ start = time.perf_counter()
 import lngrad
 imported = time.perf_counter() - start
 import numpy as np
-from lngrad.arrays import numpy_dtype
+from lngrad.dtypes import numpy_dtype
 x = np.random.default_rng(0).standard_normal((70, 300)).astype(numpy_dtype({dtype!r}))
 statistics = np.ones(70, np.float32)
 start = time.perf_counter()

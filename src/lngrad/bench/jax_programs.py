@@ -22,7 +22,6 @@ __all__ = ["jitted"]
 def jitted(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
     """lngrad.jax.layer_norm against the formula that people write."""
     import jax
-
     from lngrad.jax import layer_norm
 
     given = tuple(jax.numpy.asarray(array) for array in (arrays.x, arrays.gamma, arrays.beta, arrays.dy))

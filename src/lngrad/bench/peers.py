@@ -15,8 +15,9 @@ import numpy as np
 
 from lngrad.arrays import as_numpy
 from lngrad.bench.cases import Job
+from lngrad.dtypes import to_torch
+from lngrad.system.threads import get_num_threads
 from lngrad.testing import Inputs
-from lngrad.threads import get_num_threads
 
 __all__ = ["PEERS", "Arrays", "PeerMissing", "jax_layer_norm", "peer_call", "peer_versions", "tensors", "why_not"]
 
@@ -42,10 +43,7 @@ def tensors(arrays: Arrays | Inputs) -> Any:
     torch.set_num_threads(get_num_threads())
 
     def tensor(array: Any) -> Any:
-        array = as_numpy(array)
-        if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
+        return to_torch(as_numpy(array))
 
     x = tensor(arrays.x)
     mean, rstd = tensor(arrays.mean).to(x.dtype), tensor(arrays.rstd).to(x.dtype)
@@ -78,8 +76,9 @@ def _compile(job: Job, arrays: Arrays) -> Call:
 
 def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
     """What people write in JAX: statistics in float32, centred."""
-    import jax
     import jax.numpy as jnp
+
+    import jax
 
     wide = x.astype(jnp.float32)
     centred = wide - wide.mean(-1, keepdims=True)
@@ -88,8 +87,9 @@ def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
 
 
 def _jax(job: Job, arrays: Arrays) -> Call:
-    import jax
     import jax.numpy as jnp
+
+    import jax
 
     dy, x, gamma, beta = (jnp.asarray(as_numpy(a)) for a in (arrays.dy, arrays.x, arrays.gamma, arrays.beta))
     if job.op == "forward":

@@ -15,7 +15,7 @@ import numpy as np
 import lngrad
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Timing
-from lngrad.machine import caches, processor
+from lngrad.system.machine import caches, processor
 
 __all__ = ["append", "machine", "read", "record"]
 

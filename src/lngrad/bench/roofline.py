@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from lngrad.arrays import Output, address_of, empty
-from lngrad.backends.workers import new_job, run_job
-from lngrad.kernels.pool import TICKET
-from lngrad.kernels.roofline import BLOCK, triad_function
-from lngrad.threads import get_num_threads
+from lngrad.backend.numba_cpu.workers import new_job, run_job
+from lngrad.kernels.numba_cpu.pool import TICKET
+from lngrad.kernels.numba_cpu.roofline import BLOCK, triad_function
+from lngrad.system.threads import get_num_threads
 
 __all__ = ["Roofline"]
 

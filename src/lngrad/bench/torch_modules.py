@@ -22,7 +22,6 @@ __all__ = ["autograd", "override"]
 def override(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
     """One torch.nn.LayerNorm, in turns with lngrad's kernels behind aten and with aten's own."""
     import torch
-
     from lngrad.torch import override
 
     step = _step(torch.nn.LayerNorm, job, arrays)
@@ -34,7 +33,6 @@ def override(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
 def autograd(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
     """lngrad.torch.LayerNorm against torch.nn.LayerNorm."""
     import torch
-
     from lngrad.torch import LayerNorm
 
     _check(LayerNorm, torch.ops.lngrad.layer_norm, checked)

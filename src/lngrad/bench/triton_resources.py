@@ -80,7 +80,7 @@ def _launches(N: int, dtype: str, architecture: int) -> Iterator[tuple[str, Any]
     """Kernels and their launch policy, for rows of N columns."""
     from dataclasses import replace
 
-    from lngrad.backends import triton_policy as policy
+    from lngrad.backend.triton_gpu import policy
 
     backward, forward = policy.backward(1, N, dtype), policy.forward(1, N, dtype)
     if isinstance(backward, policy.Tiles):

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lngrad.arrays import DTYPES
+from lngrad.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 
 __all__ = ["INPUTS", "OUTPUTS", "CheckCase", "Range", "Source"]

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lngrad.arrays import numpy_dtype
-from lngrad.check.against import case_folder
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.dumps import MANIFEST
+from lngrad.check.dumped_results import case_folder
+from lngrad.check.formats.dump_names import DUMP_INPUTS, file_name
+from lngrad.check.formats.folders import MANIFEST
 from lngrad.check.inputs import draw
-from lngrad.check.layout import DUMP_INPUTS, file_name
-from lngrad.check.mutants import true_grads
+from lngrad.check.mistakes.mutants import true_grads
 from lngrad.check.tensors import write_tensor, write_together
+from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 
 __all__ = ["Format", "write_goldens"]

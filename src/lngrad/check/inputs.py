@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from lngrad import reference
-from lngrad.arrays import numpy_dtype
 from lngrad.check.case import INPUTS, CheckCase
 from lngrad.check.tensors import inside, read_tensor
+from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.testing import Inputs
 

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import as_numpy, numpy_dtype
-from lngrad.check.against import dump_of
+from lngrad.arrays import as_numpy
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.diagnosis import diagnose
-from lngrad.check.impls import Impl, NotApplicable, find
+from lngrad.check.dumped_results import dump_of
+from lngrad.check.implementations import Impl, NotApplicable, find
 from lngrad.check.inputs import Given, block_rows, draw
-from lngrad.check.mutants import true_grads
-from lngrad.check.results import CaseResult, OutputResult, RuleResult, WorstElement
-from lngrad.check.standards import SMALL, STANDARDS, Tolerances, error_of
-from lngrad.check.sums import Sums
+from lngrad.check.mistakes.diagnosis import diagnose
+from lngrad.check.mistakes.mutants import true_grads
+from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
+from lngrad.check.standards.rules import SMALL, STANDARDS, Tolerances, error_of
+from lngrad.check.standards.sums import Sums
+from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.problem import Grads
 from lngrad.testing import gradient_scales

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import DTYPES
-from lngrad.check.literals import LiteralError, parse_json
+from lngrad.check.formats.literals import LiteralError, parse_json
+from lngrad.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 
 __all__ = ["inside", "read_tensor", "read_together", "write_tensor", "write_together"]

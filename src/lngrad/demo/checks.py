@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.arrays import as_numpy, numpy_dtype
+from lngrad.arrays import as_numpy
 from lngrad.demo.digits import LayerNorm, Training, loss_and_gradient
+from lngrad.dtypes import numpy_dtype, to_torch
 from lngrad.problem import Grads
 from lngrad.testing import Inputs, error_shares
 
@@ -91,12 +92,7 @@ def _torch_call(dy: Any, x: Any, gamma: Any, beta: Any) -> Call:
     """torch's backward after torch's forward. It is judged by the mean and rstd that its forward gave it."""
     import torch
 
-    def tensor(array: Any) -> Any:
-        if array.dtype == numpy_dtype("bfloat16"):
-            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    tensors, shape = [tensor(array) for array in (dy, x, gamma, beta)], list(gamma.shape)
+    tensors, shape = [to_torch(array) for array in (dy, x, gamma, beta)], list(gamma.shape)
     _, mean, rstd = torch.native_layer_norm(tensors[1], shape, tensors[2], tensors[3], 1e-5)
     inputs = Inputs(dy, x, as_numpy(mean), as_numpy(rstd), gamma, beta, 1)
 

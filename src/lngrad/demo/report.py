@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lngrad.demo.checks import Check
 from lngrad.demo.digits import Training
-from lngrad.machine import versions
+from lngrad.system.machine import versions
 
 __all__ = ["PASS_ACCURACY", "draw", "summary", "table", "write_json"]
 

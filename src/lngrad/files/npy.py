@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import numpy_dtype
+from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 
 __all__ = ["array_in", "header_of"]

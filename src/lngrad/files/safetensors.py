@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import numpy_dtype
+from lngrad.dtypes import bytes_of, numpy_dtype
 from lngrad.errors import FileFormatError
 
 __all__ = ["arrays_in", "header_of"]
@@ -78,9 +78,9 @@ def header_of(tensors: dict[str, tuple[tuple[int, ...], str]]) -> tuple[bytes, d
             item size, as the format's own writer does.
     """
     header, places, at = {}, {}, 0
-    for name in sorted(tensors, key=lambda name: (-numpy_dtype(tensors[name][1]).itemsize, name)):
+    for name in sorted(tensors, key=lambda name: (-bytes_of(tensors[name][1]), name)):
         shape, dtype = tensors[name]
-        nbytes = math.prod(shape) * numpy_dtype(dtype).itemsize
+        nbytes = math.prod(shape) * bytes_of(dtype)
         header[name] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": (at, at + nbytes)}
         places[name] = at
         at += nbytes

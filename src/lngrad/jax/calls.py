@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import Facts, numpy_dtype
-from lngrad.backends.prepared import prepare
-from lngrad.huge_pages import HUGE_BYTES, advise_huge
+from lngrad.arrays import Facts
+from lngrad.backend.numba_cpu.prepared import prepare
+from lngrad.dtypes import bytes_of
 from lngrad.jax.frames import Buffer, make_handler
 from lngrad.plan import make_plan
 from lngrad.problem import Grads, Problem
+from lngrad.system.huge_pages import HUGE_BYTES, advise_huge
 
 __all__ = ["backward_attribute", "forward_attribute", "handler", "wait_until_idle"]
 
@@ -154,13 +155,13 @@ def _chosen(names: tuple[str, ...], flags: list[int]) -> tuple[str, ...]:
 
 def _nbytes(buffer: tuple[str, tuple[int, ...]]) -> int:
     dtype, shape = buffer
-    return math.prod(shape) * numpy_dtype(dtype).itemsize
+    return math.prod(shape) * bytes_of(dtype)
 
 
 def _steps(buffer: tuple[str, tuple[int, ...]], batch: int) -> list[int]:
     """Bytes from example to example along each batch dimension; 0 where there is one for all."""
     dtype, shape = buffer
-    inner = math.prod(shape[batch:]) * numpy_dtype(dtype).itemsize
+    inner = math.prod(shape[batch:]) * bytes_of(dtype)
     return [0 if shape[k] == 1 else math.prod(shape[k + 1 : batch]) * inner for k in range(batch)]
 
 
@@ -170,7 +171,7 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
     def facts(name: str, *shape: int) -> Facts | None:
         if name not in buffers:
             return None
-        itemsize = numpy_dtype(buffers[name][0]).itemsize
+        itemsize = bytes_of(buffers[name][0])
         strides = tuple(itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
         return Facts(shape, buffers[name][0], strides, "cpu", "numpy")
 

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-
-from lngrad import torch_fallbacks
 from lngrad.errors import LngradError
+from lngrad.system import fallbacks as torch_fallbacks
 from lngrad.torch import calls
 
 __all__ = ["disable", "enable", "override"]

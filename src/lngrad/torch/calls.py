@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
-from lngrad.backends.prepared import prepare
-from lngrad.backends.workers import lent_threads
+import torch
+from lngrad.backend.numba_cpu.prepared import prepare
+from lngrad.backend.numba_cpu.workers import lent_threads
+from lngrad.dtypes import ACCUMULATORS, torch_dtype
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
 from lngrad.torch.memory import empty
@@ -45,9 +46,12 @@ def _remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
     return call
 
 
+_ACCUMULATORS = {torch_dtype(name): torch_dtype(accumulator) for name, accumulator in ACCUMULATORS.items()}
+
+
 def accumulator_of(x: Any) -> Any:
     """The dtype in which sums over x's elements are kept, and statistics."""
-    return torch.float64 if x.dtype is torch.float64 else torch.float32
+    return _ACCUMULATORS.get(x.dtype, torch.float32)
 
 
 def _plan(problem: Problem) -> Plan:

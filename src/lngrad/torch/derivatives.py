@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import torch
-
 from lngrad.torch import ops
 from lngrad.torch.calls import accumulator_of
 

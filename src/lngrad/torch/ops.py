@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 import lngrad
+import torch
 from lngrad.arrays import Output
 from lngrad.problem import Problem
 from lngrad.torch import calls

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-
-from lngrad.threads import get_num_threads
+from lngrad.system.threads import get_num_threads
 
 __all__ = ["parallel_for", "thread_count"]
 

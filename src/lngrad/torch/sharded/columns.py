@@ -6,16 +6,16 @@ chunk's border can add up whole subtrees alone; every process then has all subtr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.distributed
 from torch.distributed.tensor import DTensor
 
+import torch
 from lngrad.api import layer_norm_backward
+from lngrad.column_tree import CHUNK, ColumnTree, subtrees
 from lngrad.errors import DtypeError, ShapeError
-from lngrad.kernels.numba_backward import CHUNK
 from lngrad.problem import Grads, Problem
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded.collectives import all_gather
@@ -60,7 +60,7 @@ def all_reduce_columns(
     problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
     M, R = problem.M, problem.normalized_shape
     rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
-    trees = [list(_subtrees(*chunks)) for chunks in _chunks(rows)]
+    trees = [list(subtrees(*chunks)) for chunks in _chunks(rows)]
     flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), mean.detach().reshape(M), rstd.detach().reshape(M)
     gamma = None if gamma is None else gamma.detach()
     dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
@@ -68,8 +68,11 @@ def all_reduce_columns(
     sums: list[Any] = [None, None]
     if halves:
         gathered = all_gather(parts[:, halves], group, "subtrees of dgamma and dbeta")
-        nodes = [(*node, gathered[rank, at]) for rank, tree in enumerate(trees) for at, node in enumerate(tree)]
-        totals = _total(nodes, parts.new_zeros((len(halves), *R))).to(x.dtype if gamma is None else gamma.dtype)
+        sums_of_columns = ColumnTree()
+        for rank, tree in enumerate(trees):
+            for at, (level, _) in enumerate(tree):
+                sums_of_columns.add(gathered[rank, at], level)
+        totals = sums_of_columns.total(parts.new_zeros((len(halves), *R))).to(x.dtype if gamma is None else gamma.dtype)
         for half, total in zip(halves, totals, strict=True):
             sums[half] = total
     return Grads(None if dx is None else dx.reshape(x.shape), *sums)
@@ -111,29 +114,3 @@ def _chunks(rows: list[int]) -> list[tuple[int, int]]:
         )
     starts = [sum(rows[:rank]) // CHUNK for rank in range(len(rows))]
     return [(start, start - (-M // CHUNK)) for start, M in zip(starts, rows, strict=True)]
-
-
-def _subtrees(first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The fewest whole subtrees that make up chunks first … stop-1, as (level, index): 2^level chunks from index·2^level."""
-    while first < stop:
-        level = (stop - first).bit_length() - 1
-        if first:
-            level = min(level, (first & -first).bit_length() - 1)
-        yield level, first >> level
-        first += 1 << level
-
-
-def _total(nodes: list[tuple[int, int, Any]], nothing: Any) -> Any:
-    """The sum over all chunks by the tree of their index, from subtrees that follow each other."""
-    stack: list[tuple[int, int, Any]] = []
-    for level, index, part in nodes:
-        while stack and stack[-1][0] == level and index & 1:
-            part = stack.pop()[2] + part
-            level, index = level + 1, index >> 1
-        stack.append((level, index, part))
-    if not stack:
-        return nothing
-    total = stack[-1][2]
-    for _, _, part in reversed(stack[:-1]):
-        total = part + total
-    return total

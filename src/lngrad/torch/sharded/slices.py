@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-from lngrad.backends.numba_slices import LEAST_COLUMNS, run_slices
-from lngrad.backends.workers import lent_threads
+from lngrad.backend.numba_cpu.slices import LEAST_COLUMNS, run_slices
+from lngrad.backend.numba_cpu.workers import lent_threads
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.threads import parallel_for, thread_count
 

@@ -1,0 +1,1 @@
+"""The simulated NPU: memory with enforced rules, queues, copies, vector instructions, launches."""

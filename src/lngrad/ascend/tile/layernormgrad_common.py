@@ -1,0 +1,274 @@
+"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by instruction.
+
+The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
+the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
+that the tiling names. The doors in ``normalization`` have checked the arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.vector import Add, Adds, Cast, Mul, Muls, RoundMode, Sqrt, Sub
+from lngrad.ascend.faults import BoundsFault
+from lngrad.ascend.tile.row_loops import (
+    accumulate_rows,
+    broadcast_rows,
+    clear_columns,
+    multiply_rows,
+    reciprocal,
+    row_sums,
+)
+from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
+
+__all__ = ["BetaTensors", "GradTensors", "beta_common", "grad_common", "stack_bytes_touched"]
+
+FLOAT = np.dtype(np.float32)
+NONE = RoundMode.CAST_NONE
+
+
+@dataclass(frozen=True)
+class GradTensors:
+    """The tensors of one LayerNormGrad call under the names of this house."""
+
+    dx: LocalTensor
+    xhat: LocalTensor
+    dy: LocalTensor
+    x: LocalTensor
+    variance: LocalTensor
+    mean: LocalTensor
+    gamma: LocalTensor
+    temp: LocalTensor
+
+
+@dataclass(frozen=True)
+class BetaTensors:
+    """The tensors of one LayerNormGradBeta call under the names of this house."""
+
+    dgamma: LocalTensor
+    dbeta: LocalTensor
+    xhat: LocalTensor
+    dy: LocalTensor
+    temp: LocalTensor
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
+
+    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that have
+    room for (rows, H).
+    """
+
+    t: GradTensors
+    wide: LocalTensor
+    var: LocalTensor
+    mean_grad: LocalTensor
+    x1: LocalTensor
+    x2: LocalTensor
+    x3: LocalTensor
+    narrow: LocalTensor
+
+
+def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
+    """Compute dx and xhat chunk by chunk.
+
+    Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
+    Dtypes: all half or all float; intermediates float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
+    """
+    stack = t.temp.ReinterpretCast(FLOAT)
+    rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
+    _check_stack(tiling, stack)
+    for first in range(0, M, rows):
+        _compute_chunk(t, stack, first, min(rows, M - first), epsilon, tiling, reuse, exact)
+
+
+def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
+    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as the rows go."""
+    last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
+    rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
+    return int(last + rows * tiling.hLength) * FLOAT.itemsize
+
+
+def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
+    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
+    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
+    if touched > given:
+        raise BoundsFault(
+            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
+            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
+            "published minimum is often too small; lint says which sizes are safe"
+        )
+
+
+def _compute_chunk(
+    t: GradTensors,
+    stack: LocalTensor,
+    first: int,
+    rows: int,
+    epsilon: float,
+    tiling: LayerNormGradTiling,
+    reuse: bool,
+    exact: bool,
+) -> None:
+    H = tiling.hLength
+    t = GradTensors(
+        dx=t.dx[first * H :],
+        xhat=t.xhat[first * H :],
+        dy=t.dy[first * H :],
+        x=t.x[first * H :],
+        variance=t.variance[first:],
+        mean=t.mean[first:],
+        gamma=t.gamma,
+        temp=t.temp,
+    )
+    half = t.dx.dtype != FLOAT
+    chunk = _Chunk(
+        t=t,
+        wide=stack[tiling.tmpTensorBSHPos :],
+        var=stack[tiling.pdVarTensorPos :],
+        mean_grad=stack[tiling.pdMeanTensorPos :],
+        x1=t.dy if reuse else stack[tiling.x1TensorPos :],
+        x2=t.x if reuse else stack[tiling.x2TensorPos :],
+        x3=stack[tiling.x3TensorPos :],
+        # Float uses its output as the narrow scratch: what shares memory with it is gone by then.
+        narrow=stack[tiling.tmpTensorPos :] if half else t.dx,
+    )
+    n = rows * H
+    if half:
+        loaded, other = stack[tiling.tmpTensor1Pos :], stack[tiling.tmpTensor2Pos :]
+        Cast(loaded, t.dy, NONE, n)
+        Cast(other, t.gamma, NONE, H)
+        multiply_rows(chunk.x1, loaded, other, rows, H)
+        Cast(loaded, t.x, NONE, n)
+        Cast(other, t.mean, NONE, rows)
+        _centre(chunk, loaded, other, rows, H)
+        Cast(loaded, t.variance, NONE, rows)
+        variance, xhat, dx = loaded, other, chunk.narrow
+    else:
+        multiply_rows(chunk.x1, t.dy, t.gamma, rows, H)
+        _centre(chunk, t.x, t.mean, rows, H)
+        variance, xhat, dx = t.variance, t.xhat, t.dx
+    if exact:
+        clear_columns(chunk.x1, rows, H, tiling.originalHLength)
+        clear_columns(chunk.x2, rows, H, tiling.originalHLength)
+    _variance_gradient(chunk, variance, epsilon, rows, H)
+    _mean_gradient(chunk, variance, xhat, epsilon, float_from_bits(tiling.lastDimValueBack), rows, H)
+    _input_gradient(chunk, dx, tiling, rows, H)
+    if exact:
+        clear_columns(dx, rows, H, tiling.originalHLength)
+    if half:
+        Cast(t.dx, dx, NONE, n)
+        Cast(t.xhat, xhat, NONE, n)
+
+
+def _centre(chunk: _Chunk, x: LocalTensor, mean: LocalTensor, rows: int, H: int) -> None:
+    """x2 = x - mean."""
+    broadcast_rows(chunk.wide, mean, rows, H)
+    Sub(chunk.x2, x, chunk.wide, rows * H)
+
+
+def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float, rows: int, H: int) -> None:
+    """var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t)."""
+    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    Adds(narrow, variance, epsilon, rows)
+    Mul(wide, narrow, narrow, rows)
+    Mul(narrow, wide, narrow, rows)
+    Sqrt(narrow, narrow, rows)
+    reciprocal(narrow, wide, narrow, rows)
+    broadcast_rows(wide, narrow, rows, H)
+    Mul(wide, chunk.x2, wide, n)
+    Mul(wide, chunk.x1, wide, n)
+    Muls(wide, wide, -0.5, n)
+    row_sums(chunk.var, wide, rows, H)
+
+
+def _mean_gradient(
+    chunk: _Chunk,
+    variance: LocalTensor,
+    xhat: LocalTensor,
+    epsilon: float,
+    reciprocal_of_H: float,
+    rows: int,
+    H: int,
+) -> None:
+    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
+    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    Adds(narrow, variance, epsilon, rows)
+    Sqrt(narrow, narrow, rows)
+    reciprocal(narrow, wide, narrow, rows)
+    broadcast_rows(wide, narrow, rows, H)
+    Mul(xhat, chunk.x2, wide, n)
+    Mul(chunk.x3, chunk.x1, wide, n)
+    Muls(wide, chunk.x3, -1.0, n)
+    row_sums(chunk.mean_grad, wide, rows, H)
+    Muls(wide, chunk.x2, -2.0, n)
+    row_sums(narrow, wide, rows, H)
+    Muls(narrow, narrow, reciprocal_of_H, rows)
+    Mul(narrow, chunk.var, narrow, rows)
+    Add(chunk.mean_grad, chunk.mean_grad, narrow, rows)
+
+
+def _input_gradient(chunk: _Chunk, dx: LocalTensor, tiling: LayerNormGradTiling, rows: int, H: int) -> None:
+    """dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3."""
+    wide, n = chunk.wide, rows * H
+    Muls(chunk.var, chunk.var, float_from_bits(tiling.lastDimValueBackMulTwo), rows)
+    broadcast_rows(wide, chunk.var, rows, H)
+    Mul(chunk.x1, wide, chunk.x2, n)
+    Muls(chunk.mean_grad, chunk.mean_grad, float_from_bits(tiling.lastDimValueBack), rows)
+    broadcast_rows(wide, chunk.mean_grad, rows, H)
+    Add(chunk.x1, chunk.x1, wide, n)
+    Add(dx, chunk.x1, chunk.x3, n)
+
+
+def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:
+    """Compute dgamma and dbeta, adding row after row to float accumulators.
+
+    Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes.
+    Dtypes: all half or all float; sums in float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows are originalHLength;
+    ``exact`` takes hLength.
+    """
+    stack = t.temp.ReinterpretCast(FLOAT)
+    width = tiling.hLength if exact else tiling.originalHLength
+    one, half = tiling.oneCalSize, t.dy.dtype != FLOAT
+    for start in range(0, tiling.bshLength, one):
+        n = min(one, tiling.bshLength - start)
+        rows, clear = n // tiling.hLength, start == 0
+        xhat, dy = t.xhat[start:], t.dy[start:]
+        if half:
+            dgamma, dbeta = stack[tiling.gammaTempTensorPos :], stack[tiling.betaTempTensorPos :]
+            dy_float, products = stack[tiling.inputDyTmpTensorPos :], stack[tiling.resForGammaTmpTensorPos :]
+            Cast(dy_float, dy, NONE, n)
+            Cast(products, xhat, NONE, n)
+            _add_chunk(dgamma, dbeta, products, products, dy_float, n, rows, width, clear)
+            Cast(t.dgamma, dgamma, NONE, width)
+            Cast(t.dbeta, dbeta, NONE, width)
+        else:
+            products = xhat if reuse else stack[tiling.resForGammaTmpTensorPos :]
+            _add_chunk(t.dgamma, t.dbeta, products, xhat, dy, n, rows, width, clear)
+    if exact and not half:
+        for result in (t.dgamma, t.dbeta):
+            clear_columns(result, 1, tiling.hLength, tiling.originalHLength)
+
+
+def _add_chunk(
+    dgamma: LocalTensor,
+    dbeta: LocalTensor,
+    products: LocalTensor,
+    xhat: LocalTensor,
+    dy: LocalTensor,
+    n: int,
+    rows: int,
+    width: int,
+    clear: bool,
+) -> None:
+    Mul(products, dy, xhat, n)
+    accumulate_rows(dgamma, products, rows, width, clear)
+    accumulate_rows(dbeta, dy, rows, width, clear)

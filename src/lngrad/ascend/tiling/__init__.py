@@ -1,0 +1,45 @@
+"""Host-side tiling of the three tile APIs: the door for op authors and for ``lngrad tiling``.
+
+The functions return what CANN's host functions return through references, and refuse what those only log::
+
+    largest, smallest = GetLayerNormGradMaxMinTmpSize([2, 32, 16, 16], 4, False)
+    tiling = GetLayerNormGradNDTilingInfo([2, 32, 16, 16], smallest, 4, False)
+    report = lint("LayerNormGrad", [2, 32, 16], "float")
+"""
+
+from __future__ import annotations
+
+from lngrad.ascend.tiling.layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
+from lngrad.ascend.tiling.layernormgrad import (
+    GetLayerNormGradBetaMaxMinTmpSize,
+    GetLayerNormGradBetaNDTilingInfo,
+    GetLayerNormGradMaxMinTmpSize,
+    GetLayerNormGradNDTilingInfo,
+)
+from lngrad.ascend.tiling.lint import TilingReport, lint, safe_stack_bytes
+from lngrad.ascend.tiling.structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormSeparateTiling,
+    LayerNormTiling,
+    TilingStruct,
+)
+from lngrad.ascend.tiling.sweep import sweep
+
+__all__ = [
+    "GetLayerNormMaxMinTmpSize",
+    "GetLayerNormNDTilingInfo",
+    "GetLayerNormGradMaxMinTmpSize",
+    "GetLayerNormGradNDTilingInfo",
+    "GetLayerNormGradBetaMaxMinTmpSize",
+    "GetLayerNormGradBetaNDTilingInfo",
+    "LayerNormTiling",
+    "LayerNormSeparateTiling",
+    "LayerNormGradTiling",
+    "LayerNormGradBetaTiling",
+    "TilingStruct",
+    "TilingReport",
+    "lint",
+    "safe_stack_bytes",
+    "sweep",
+]

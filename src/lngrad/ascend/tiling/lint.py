@@ -1,0 +1,295 @@
+"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that buffer is enough.
+
+The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then rounds the rows of a
+chunk up, so that the chunk buffers can reach past the end (docs/ascend-tile.md, finding A). The kernel compares only
+the two sizes, not the positions: on a device the neighbours in the Unified Buffer are overwritten without a word.
+The lint is arithmetic on the published formulas; nothing here was run on a device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lngrad.ascend import soc as socs
+from lngrad.ascend.faults import TilingError
+from lngrad.ascend.tiling.layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
+from lngrad.ascend.tiling.layernormgrad import (
+    GetLayerNormGradBetaMaxMinTmpSize,
+    GetLayerNormGradBetaNDTilingInfo,
+    GetLayerNormGradMaxMinTmpSize,
+    GetLayerNormGradNDTilingInfo,
+    chunk_buffers,
+    rows_per_block,
+)
+from lngrad.ascend.tiling.structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormTiling,
+    TilingStruct,
+)
+from lngrad.ascend.tiling.words import align_up
+
+__all__ = ["APIS", "TYPE_SIZES", "Buffer", "TilingReport", "Verdict", "lint", "safe_stack_bytes"]
+
+Verdict = Literal["ok", "reserve", "overrun", "assert"]
+APIS = ("LayerNorm", "LayerNormGrad", "LayerNormGradBeta")
+TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a kernel touches."""
+
+    name: str
+    start: int
+    reserved: int
+    touched: int
+
+
+@dataclass(frozen=True)
+class TilingReport:
+    """The outcome of ``lint``.
+
+    Attributes:
+        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach there; "overrun":
+            the kernel writes past the end; "assert": the tiling function refuses the size.
+        overrun_bytes: by how much the kernel passes the end.
+        safe_bytes: the smallest temporary buffer with which this call stays inside it.
+        operand_bytes: Unified Buffer that the tensors of the call take beside the temporary buffer.
+        fits_ub: whether the operands and the safe temporary buffer fit the SoC's Unified Buffer together.
+        tiling: the struct, or None after "assert".
+    """
+
+    api: str
+    soc: str
+    shape: tuple[int, ...]
+    dtype: str
+    reuse_source: bool
+    max_bytes: int
+    min_bytes: int
+    stack_bytes: int
+    verdict: Verdict
+    reserved_bytes: int
+    touched_bytes: int
+    overrun_bytes: int
+    safe_bytes: int
+    operand_bytes: int
+    ub_bytes: int
+    fits_ub: bool
+    buffers: tuple[Buffer, ...]
+    tiling: TilingStruct | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain dictionaries, lists and numbers."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Return the report as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def lint(
+    api: str,
+    shape: Sequence[int],
+    dtype: str = "float",
+    soc: str | socs.Soc | None = None,
+    stack: str | int = "min",
+    reuse_source: bool = False,
+) -> TilingReport:
+    """Say whether a temporary buffer suffices for one call of a tile API, and what would be safe.
+
+    Args:
+        api: "LayerNorm" (the form with variance), "LayerNormGrad" or "LayerNormGradBeta".
+        shape: [B, S, H], or [B, S, storageHLength, originHLength].
+        dtype: "half" or "float" ("float16", "float32").
+        soc: default: this thread's.
+        stack: "min" or "max" (what the MaxMinTmpSize function says), or bytes.
+        reuse_source: isReuseSource.
+
+    Raises:
+        TilingError: an unknown api, dtype or stack, or what the tiling functions raise for the shape.
+    """
+    if api not in APIS:
+        raise TilingError(f"api: expected one of {', '.join(APIS)}, got {api!r}")
+    if dtype not in TYPE_SIZES:
+        raise TilingError(f"dtype: expected one of {', '.join(TYPE_SIZES)}, got {dtype!r}")
+    if len(shape) not in (3, 4):
+        raise TilingError(f"shape: expected [B, S, H] or [B, S, storageHLength, originHLength], got {list(shape)}")
+    type_size = TYPE_SIZES[dtype]
+    if reuse_source and type_size == 2:
+        raise TilingError("reuse_source: half does not take isReuseSource=true")
+    target = socs.get(soc)
+    dims = (*shape, shape[-1]) if len(shape) == 3 else tuple(shape)
+    call = _Call(api, dims, type_size, reuse_source, target)
+    largest, smallest = call.sizes()
+    stack_bytes = {"min": smallest, "max": largest}[stack] if stack in ("min", "max") else _bytes(stack)
+    tiling = call.tiling(stack_bytes)
+    buffers = call.buffers(tiling)
+    reserved = max((b.start + b.reserved for b in buffers), default=0)
+    touched = max((b.start + b.touched for b in buffers), default=0)
+    verdict: Verdict = "ok"
+    if tiling is None:
+        verdict = "assert"
+    elif touched > stack_bytes:
+        verdict = "overrun"
+    elif reserved > stack_bytes:
+        verdict = "reserve"
+    safe = call.safe_bytes()
+    operands = call.operand_bytes()
+    return TilingReport(
+        api=api,
+        soc=target.name,
+        shape=dims,
+        dtype="half" if type_size == 2 else "float",
+        reuse_source=reuse_source,
+        max_bytes=largest,
+        min_bytes=smallest,
+        stack_bytes=stack_bytes,
+        verdict=verdict,
+        reserved_bytes=reserved,
+        touched_bytes=touched,
+        overrun_bytes=max(0, touched - stack_bytes),
+        safe_bytes=safe,
+        operand_bytes=operands,
+        ub_bytes=target.ub_bytes,
+        fits_ub=operands + align_up(safe, target.block_bytes) <= target.ub_bytes,
+        buffers=buffers,
+        tiling=tiling,
+    )
+
+
+def safe_stack_bytes(
+    api: str, shape: Sequence[int], type_size: int, reuse_source: bool, soc: str | socs.Soc | None = None
+) -> int:
+    """Return the smallest temporary buffer, in bytes, with which a call stays inside it.
+
+    Args:
+        api: one of ``APIS``.
+        shape: [B, S, storageHLength, originHLength].
+        type_size: 2 or 4.
+        reuse_source: isReuseSource.
+        soc: default: this thread's.
+    """
+    return _Call(api, tuple(shape), type_size, reuse_source, socs.get(soc)).safe_bytes()
+
+
+def _bytes(stack: str | int) -> int:
+    try:
+        return int(stack)
+    except ValueError:
+        raise TilingError(f"stack: expected 'min', 'max' or a number of bytes, got {stack!r}") from None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a tile API: everything that its temporary buffer depends on."""
+
+    api: str
+    dims: tuple[int, ...]
+    type_size: int
+    reuse: bool
+    soc: socs.Soc
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the published (max, min)."""
+        get = {
+            "LayerNorm": GetLayerNormMaxMinTmpSize,
+            "LayerNormGrad": GetLayerNormGradMaxMinTmpSize,
+            "LayerNormGradBeta": GetLayerNormGradBetaMaxMinTmpSize,
+        }[self.api]
+        return get(self.dims, self.type_size, self.reuse, soc=self.soc)
+
+    def tiling(self, stack_bytes: int) -> TilingStruct | None:
+        """Return the struct for a temporary buffer, or None where the tiling function refuses the size."""
+        if stack_bytes < self._refused_below():
+            return None
+        if self.api == "LayerNorm":
+            return GetLayerNormNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
+        if self.api == "LayerNormGrad":
+            return GetLayerNormGradNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
+        return GetLayerNormGradBetaNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
+
+    def _refused_below(self) -> int:
+        """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""
+        B, S, H, _ = self.dims
+        if self.api == "LayerNormGrad":
+            return 0 if self.soc.regbase else chunk_buffers(self.type_size, self.reuse) * H * FLOAT_BYTES
+        if self.api == "LayerNormGradBeta":
+            return (4 if self.type_size == 2 else 2) * H * FLOAT_BYTES
+        statistics = 2 * align_up(B * S, 8) if self.type_size == 2 else 0
+        return ((2 if self.reuse else 3) * H + statistics) * FLOAT_BYTES
+
+    def buffers(self, tiling: TilingStruct | None) -> tuple[Buffer, ...]:
+        """Return the parts of the temporary buffer that the kernel uses, in the order of their positions."""
+        if isinstance(tiling, LayerNormGradTiling):
+            return self._grad_buffers(tiling)
+        if isinstance(tiling, LayerNormGradBetaTiling):
+            return self._beta_buffers(tiling)
+        if isinstance(tiling, LayerNormTiling) and not self.soc.regbase:
+            return self._forward_buffers(tiling)
+        return ()
+
+    def _grad_buffers(self, tiling: LayerNormGradTiling) -> tuple[Buffer, ...]:
+        B, S, H, _ = self.dims
+        if self.soc.regbase:
+            row, place = H * FLOAT_BYTES, align_up(H, 8) * FLOAT_BYTES
+            return () if self.reuse else (Buffer("x1", 0, row, row), Buffer("x2", place, row, row))
+        reserved = tiling.oneCalSize * FLOAT_BYTES
+        touched = min(tiling.oneCalSize, B * S * H) * FLOAT_BYTES
+        names = ["tmpTensorBSH", "pdVarTensor", "pdMeanTensor", "x1Tensor", "x2Tensor", "x3Tensor"]
+        if self.reuse:
+            names = [name for name in names if name not in ("x1Tensor", "x2Tensor")]
+        if self.type_size == 2:
+            names += ["tmpTensor", "tmpTensor1", "tmpTensor2"]
+        return tuple(Buffer(n, getattr(tiling, f"{n}Pos") * FLOAT_BYTES, reserved, touched) for n in names)
+
+    def _beta_buffers(self, tiling: LayerNormGradBetaTiling) -> tuple[Buffer, ...]:
+        if self.soc.regbase or (self.reuse and self.type_size == 4):
+            return ()  # registers, or the products lie in resForGamma
+        chunk = tiling.oneCalSize * FLOAT_BYTES
+        products = Buffer("resForGammaTmp", tiling.resForGammaTmpTensorPos * FLOAT_BYTES, chunk, chunk)
+        if self.type_size == 4:
+            return (products,)
+        row = tiling.hLength * FLOAT_BYTES
+        return (
+            Buffer("gammaTemp", 0, row, row),
+            Buffer("betaTemp", tiling.betaTempTensorPos * FLOAT_BYTES, row, row),
+            Buffer("inputDyTmp", tiling.inputDyTmpTensorPos * FLOAT_BYTES, chunk, chunk),
+            products,
+        )
+
+    def _forward_buffers(self, tiling: LayerNormTiling) -> tuple[Buffer, ...]:
+        rows = tiling.meanTmpTensorSize * FLOAT_BYTES
+        chunk = tiling.oneTmpSize * FLOAT_BYTES
+        starts = [tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos]
+        parts = [Buffer("mean", 0, rows, rows), Buffer("variance", rows, rows, rows)] if self.type_size == 2 else []
+        names = ("tempTensorB", "tempTensorC") if self.reuse else ("tempTensorA", "tempTensorB", "tempTensorC")
+        chunks = [Buffer(n, s * FLOAT_BYTES, chunk, chunk) for n, s in zip(names, starts, strict=False)]
+        return tuple(parts + chunks)
+
+    def safe_bytes(self) -> int:
+        """Return the smallest size with which the kernel stays inside its temporary buffer."""
+        B, S, H, _ = self.dims
+        if self.api != "LayerNormGrad":
+            return self._refused_below()
+        if self.soc.regbase:
+            return self.sizes()[1]
+        # Any size that gives one row is rounded up to a block of rows; the last buffer is filled as far as the shape
+        # goes, the ones before it must have room for the whole chunk.
+        chunk = rows_per_block(self.type_size) * H
+        floats = (chunk_buffers(self.type_size, self.reuse) - 1) * chunk + min(chunk, B * S * H)
+        return max(floats * FLOAT_BYTES, self._refused_below())
+
+    def operand_bytes(self) -> int:
+        """Return what the tensors of the call take, each rounded up to blocks."""
+        B, S, H, _ = self.dims
+        matrix, rows, row = (align_up(n * self.type_size, self.soc.block_bytes) for n in (B * S * H, B * S, H))
+        if self.api == "LayerNorm":
+            return 2 * matrix + 2 * rows + 2 * row  # x, y; mean, variance; gamma, beta
+        if self.api == "LayerNormGrad":
+            return 4 * matrix + 2 * rows + row  # dy, x, pd_x, resForGamma; mean, variance; gamma
+        return 2 * matrix + 2 * row  # dy, resForGamma; pd_gamma, pd_beta

@@ -1,0 +1,1 @@
+"""CPU backend: compiled kernels, all cores, any strides. plan.py decides; run.py executes."""

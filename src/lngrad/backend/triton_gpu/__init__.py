@@ -1,0 +1,1 @@
+"""Backend for CUDA tensors: Triton kernels, one policy for every device."""

@@ -1,0 +1,108 @@
+"""Whether results are right that are timed on a device: few rows in all that is made of them, and the timed job itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import torch
+from lngrad import reference
+from lngrad.arrays import as_numpy
+from lngrad.bench.cases import Job
+from lngrad.bench.cuda.contestants import Ours, Tensors, checked_tensors
+from lngrad.problem import Forward, Grads
+from lngrad.testing import GradientError, Inputs, check_forward, check_grads, error_share, error_shares
+
+__all__ = ["check_timed", "error_of"]
+
+_SLICE = 1 << 24  # elements that are summed in float64 at a time
+_END = 1 << 16  # elements of the first rows, and of the last, that the reference takes
+
+
+def error_of(job: Job, device: str, does: Ours, *, strict: bool) -> dict[str, float]:
+    """The worst error of each result against float64, in tolerances of lngrad.testing, on fewer rows of the same N.
+
+    Args:
+        job: What is to be timed.
+        device: Where.
+        does: Who does it.
+        strict: Whether an error beyond its tolerance is raised.
+
+    Raises:
+        GradientError: If strict.
+    """
+    inputs, t = checked_tensors(job, device)
+    results = [result.detach().cpu() for result in does(job, t)()]
+    if job.op == "forward":
+        y = results[0]
+        if strict:
+            shape = inputs.mean.shape
+            return {"y": check_forward(Forward(y, *(result.reshape(shape) for result in results[1:])), inputs)}
+        return {"y": _share_of_y(y, inputs)}
+    grads = Grads(*results)
+    if strict:
+        check_grads(grads, inputs)
+    shares = error_shares(grads, inputs)
+    return {name: round(float(np.max(share)), 3) for name, share in zip(Grads._fields, shares, strict=True)}
+
+
+def _share_of_y(y: Any, inputs: Any) -> float:
+    """A peer's y alone, with our reference's statistics in place of its own."""
+    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized)
+    statistics = (torch.from_numpy(np.asarray(part, np.float32)) for part in (expected.mean, expected.rstd))
+    try:
+        return round(check_forward(Forward(y, *statistics), inputs), 3)
+    except GradientError:
+        return float("inf")
+
+
+def check_timed(job: Job, t: Tensors, results: tuple[Any, ...]) -> dict[str, float]:
+    """The worst error of our results of the whole job, in tolerances: the first and last rows, and the column sums of all.
+
+    Args:
+        job: What is to be timed.
+        t: Its arguments.
+        results: dx, dgamma, dbeta; or y, mean, rstd.
+
+    Raises:
+        GradientError: One is beyond its tolerance.
+    """
+    dy, x, mean, rstd = (_ends(part, job) for part in (t.dy, t.x, t.mean, t.rstd))
+    inputs = Inputs(dy, x, mean, rstd, _numpy(t.gamma), _numpy(t.beta), 1)
+    if job.op == "forward":
+        return {"y": check_forward(Forward(*(_ends(part, job) for part in results)), inputs)}
+    dx, *sums = results
+    worst = {"dx": check_grads(Grads(_ends(dx, job), None, None), inputs, output_mask=(True, False, False))}
+    accumulator = "float64" if job.dtype == "float64" else "float32"
+    expected = _column_sums(t)
+    for name, got, truth, scale in zip(("dgamma", "dbeta"), sums, expected[:2], expected[2:], strict=True):
+        share = float(np.max(error_share(_numpy(got), _numpy(truth), _numpy(scale), accumulator)))
+        if not share <= 1:
+            raise GradientError(f"{name}: {job.M}x{job.N} {job.dtype}: the worst is off by {share:.3g} tolerances")
+        worst[name] = share
+    return worst
+
+
+def _column_sums(t: Tensors) -> Any:
+    """dgamma, dbeta and the sums of their terms' absolute values in float64, on the device; (4, N)."""
+    N = t.x.shape[1]
+    sums = torch.zeros(4, N, dtype=torch.float64, device=t.x.device)
+    rows = max(1, _SLICE // N)
+    for dy, x, mean, rstd in zip(*(each.split(rows) for each in (t.dy, t.x, t.mean, t.rstd)), strict=True):
+        wide = dy.double()
+        terms = (x.double() - mean.double()[:, None]).mul_(rstd.double()[:, None]).mul_(wide)
+        for number, part in enumerate((terms, wide, terms.abs(), wide.abs())):
+            sums[number] += part.sum(0)
+    return sums
+
+
+def _ends(rows: Any, job: Job) -> Any:
+    """The first and last rows of a matrix, or of statistics as (M, 1), as many as the reference can take."""
+    rows = rows.reshape(job.M, -1)
+    count = max(1, _END // job.N)
+    return _numpy(rows if 2 * count >= job.M else torch.cat((rows[:count], rows[-count:])))
+
+
+def _numpy(tensor: Any) -> Any:
+    return as_numpy(tensor.detach().cpu())

@@ -1,0 +1,119 @@
+"""The report as one HTML file: nothing is loaded from elsewhere, everything that came from a file is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lngrad.check.judge import Options
+from lngrad.check.result import CaseResult, OutputResult
+from lngrad.check.standards.rules import STANDARDS
+from lngrad.check.standards.sums import HISTOGRAM
+
+__all__ = ["write_report"]
+
+MOST_DETAILED = 300  # failed cases with pictures; the table has all
+HEAT_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class _Bar:
+    label: str
+    number: int
+    height: float
+    level: int
+
+
+def write_report(path: Path, results: Sequence[CaseResult], options: Options, seconds: float) -> None:
+    """Write the report, whole or not at all."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("lngrad.check.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": figure, "percent": _percent}
+    counts = Counter(result.status for result in results)
+    failed = [result for result in results if result.status == "failed"]
+    mistakes = Counter(
+        result.mistake or ("no known mistake" if result.outputs else "did not finish") for result in failed
+    )
+    text = environment.get_template("report.html.j2").render(
+        results=sorted(results, key=lambda result: ("failed", "passed", "skipped").index(result.status)),
+        failed=failed[:MOST_DETAILED],
+        left_out=len(failed) - min(len(failed), MOST_DETAILED),
+        counts={status: counts.get(status, 0) for status in ("passed", "failed", "skipped")},
+        mistakes=mistakes.most_common(),
+        sentences={result.mistake: result.sentence for result in failed if result.mistake},
+        options=options,
+        meaning=STANDARDS[options.standard].meaning,
+        seconds=seconds,
+        heat=_heat,
+        bars=_bars,
+        worst=lambda result: max((output.worst_share for output in result.outputs), default=0.0),
+        ulp=lambda result: max((output.worst_ulp for output in result.outputs), default=0.0),
+        anchor={id(result): f"case-{number}" for number, result in enumerate(failed)},
+        id=id,
+    )
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text, "utf-8", errors="replace")
+    partial.replace(path)
+
+
+def figure(value: float) -> str:
+    """A number as people read it: three digits, no exponent where none is needed."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    if value in (0, 1):
+        return f"{value:.0%}"
+    return "< 0.01 %" if value < 1e-4 else f"{value * 100:.3g} %"
+
+
+def _level(share: float) -> int:
+    """0 where the tolerance holds; 1 up to 4 times, 2 up to 16 times, …"""
+    if not share > 1:
+        return 0
+    return HEAT_LEVELS - 1 if math.isinf(share) else min(HEAT_LEVELS - 1, 1 + int(math.log(share, 4)))
+
+
+def _heat(output: OutputResult) -> dict[str, Any]:
+    """The error map as one SVG path a level, runs of equal cells joined."""
+    width, height = len(output.map[0]), len(output.map)
+    paths = [""] * HEAT_LEVELS
+    for y, row in enumerate(output.map):
+        x = 0
+        while x < width:
+            level, first = _level(row[x]), x
+            while x < width and _level(row[x]) == level:
+                x += 1
+            if level:
+                paths[level] += f"M{first} {y}h{x - first}v1h{first - x}z"
+    return {"width": width, "height": height, "paths": list(enumerate(paths))[1:], "full": output.name == "dx"}
+
+
+_LABELS = ("0", "½", "1", "2", "4", "8", "16", "64", "256", "4k", "64k", "∞")
+
+
+def _bars(output: OutputResult) -> list[_Bar]:
+    """The histogram over ULP, with heights on a logarithmic scale so that one wrong element in a million is seen."""
+    most = math.log1p(max(output.histogram, default=0)) or 1.0
+    places = zip(_LABELS, output.histogram, HISTOGRAM, strict=True)
+    return [
+        _Bar(label, number, math.log1p(number) / most, 0 if edge <= 1 else 2 if edge <= 16 else 4)
+        for label, number, edge in places
+    ]

@@ -1,0 +1,1 @@
+"""Precision standards: by which rule a result is right."""

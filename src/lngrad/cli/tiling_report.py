@@ -1,0 +1,126 @@
+"""Print what the tiling lint found: the struct, the temporary buffer as bars, the verdict and a size that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lngrad.ascend.tiling.lint import Buffer, TilingReport
+from lngrad.ascend.tiling.sweep import SweepRow
+
+__all__ = ["render", "render_sweep"]
+
+BAR_CELLS = 32
+COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}
+
+
+def render(report: TilingReport, console: Console) -> None:
+    """Print a lint report to ``console``."""
+    H, originH = report.shape[2:]
+    padded = "" if originH == H else f" (of which {originH} count)"
+    console.print(
+        f"[bold]{report.api}[/bold] [{report.shape[0]}, {report.shape[1]}, {H}]{padded} {report.dtype} on "
+        f"{report.soc}" + (", isReuseSource" if report.reuse_source else ""),
+        highlight=False,
+    )
+    console.print(
+        f"temporary buffer: {report.stack_bytes:,} bytes given; the published minimum is {report.min_bytes:,}, "
+        f"the maximum {report.max_bytes:,}",
+        highlight=False,
+    )
+    if report.tiling is not None:
+        console.print(_struct_table(report))
+    if report.buffers:
+        console.print(_bars(report))
+    console.print(_verdict(report))
+
+
+def _struct_table(report: TilingReport) -> Table:
+    """Return the struct as a table of three (field, value) pairs a line: 30 words fit a screen."""
+    fields = list(vars(report.tiling).items())
+    columns = 3
+    table = Table(title=type(report.tiling).__name__, title_justify="left", box=None, pad_edge=False)
+    for _ in range(columns):
+        table.add_column("field")
+        table.add_column("value", justify="right")
+    lines = -(-len(fields) // columns)
+    for line in range(lines):
+        cells: list[str] = []
+        for name, value in fields[line::lines]:
+            cells += [name, str(value)]
+        table.add_row(*cells)
+    return table
+
+
+def _bars(report: TilingReport) -> Table:
+    """Return one bar a buffer on a common scale; what lies behind the end of the temporary buffer is red."""
+    table = Table(title="temporary buffer, bytes", title_justify="left", box=None, pad_edge=False)
+    table.add_column("part")
+    table.add_column("from", justify="right")
+    table.add_column("touched to", justify="right")
+    table.add_column("reserved to", justify="right")
+    table.add_column("#: touched, -: reserved only, |: end of the buffer given", no_wrap=True)
+    whole = max(report.reserved_bytes, report.stack_bytes, 1)
+    for part in report.buffers:
+        table.add_row(
+            part.name,
+            f"{part.start:,}",
+            f"{part.start + part.touched:,}",
+            f"{part.start + part.reserved:,}",
+            _bar(part, report.stack_bytes, whole),
+        )
+    return table
+
+
+def _bar(part: Buffer, end: int, whole: int) -> Text:
+    bar = Text()
+    for cell in range(BAR_CELLS):
+        start, stop = cell * whole / BAR_CELLS, (cell + 1) * whole / BAR_CELLS
+        if start <= end < stop:
+            bar.append("|", style="bold")
+        if start < part.start + part.touched and part.start < stop:
+            bar.append("#", style="red" if start >= end else "green")
+        elif start < part.start + part.reserved and part.start < stop:
+            bar.append("-", style="red" if start >= end else "dim")
+        else:
+            bar.append(" ")
+    return bar if end < whole else bar.append("|", style="bold")
+
+
+def _verdict(report: TilingReport) -> Text:
+    texts = {
+        "ok": f"ok: the kernel touches {report.touched_bytes:,} of {report.stack_bytes:,} bytes.",
+        "reserve": f"ok for this shape: the kernel touches {report.touched_bytes:,} of {report.stack_bytes:,} bytes; "
+        f"the struct reserves {report.reserved_bytes:,}.",
+        "overrun": f"too small: the kernel touches {report.touched_bytes:,} bytes, {report.overrun_bytes:,} past the "
+        f"end of {report.stack_bytes:,}. No check of the device notices.",
+        "assert": f"refused: the tiling function needs more than {report.stack_bytes:,} bytes for one row.",
+    }
+    fits = (
+        f"it fits: with {report.operand_bytes:,} bytes of operands, {report.ub_bytes:,} bytes of Unified Buffer"
+        if report.fits_ub
+        else f"but it does not fit: {report.operand_bytes:,} bytes of operands beside it exceed the "
+        f"{report.ub_bytes:,} bytes of Unified Buffer; call with fewer rows"
+    )
+    text = Text(texts[report.verdict], style=COLOURS[report.verdict])
+    # A buffer of exactly what is touched gives the same chunks, and is enough for them.
+    more = report.verdict == "overrun" and report.touched_bytes != report.safe_bytes
+    above = f"; above the size given, the next safe one is {report.touched_bytes:,} bytes" if more else ""
+    return text.append(f"\nsafe size: {report.safe_bytes:,} bytes; {fits}{above}.", style="none")
+
+
+def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:
+    """Print the counts of ``sweep`` to ``console``."""
+    table = Table(title="LayerNormGrad with its own temporary-buffer sizes", title_justify="left", box=None)
+    table.add_column("dtype")
+    table.add_column("isReuseSource")
+    table.add_column("size")
+    for name in ("ok", "reserves past the end", "touches past the end", "refused"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        counts = (row.ok, row.reserve, row.overrun, row.refused)
+        table.add_row(row.dtype, str(row.reuse_source).lower(), row.stack, *map(str, counts))
+    console.print(table)

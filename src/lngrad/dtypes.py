@@ -1,0 +1,84 @@
+"""Element types: names, NumPy's and torch's types for them, bytes, digits, and what sums of them are kept in.
+
+Nothing here imports torch: a torch tensor in the caller's hands proves that torch is loaded already.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+__all__ = [
+    "ACCUMULATORS",
+    "DTYPES",
+    "SMALLEST",
+    "UNIT_ROUNDOFF",
+    "dtype_name",
+    "from_torch",
+    "bytes_of",
+    "numpy_dtype",
+    "to_torch",
+    "torch_dtype",
+]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+# What sums and statistics are kept in.
+ACCUMULATORS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+# Half the distance from 1 to the next larger number: the largest relative error of one rounding.
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+# The smallest positive number, a subnormal one.
+SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name; bfloat16 is ml_dtypes'."""
+    return DTYPES[name]
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a NumPy or torch dtype, or None if it is none of DTYPES in native byte order."""
+    if isinstance(dtype, np.dtype):
+        return _NAMES.get(dtype)
+    name = str(dtype).removeprefix("torch.")
+    return name if name in DTYPES else None
+
+
+def bytes_of(name: str) -> int:
+    """Bytes of one element."""
+    return DTYPES[name].itemsize
+
+
+@cache
+def torch_dtype(name: str) -> Any:
+    """The torch dtype of a name; torch must be loaded."""
+    return getattr(sys.modules["torch"], name)
+
+
+def to_torch(array: np.ndarray[Any, Any]) -> Any:
+    """A CPU tensor on the memory of a writable NumPy array. torch takes no bfloat16 from NumPy: its bits go over as uint16."""
+    torch = sys.modules["torch"]
+    if array.dtype == DTYPES["bfloat16"]:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def from_torch(tensor: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array on the memory of a CPU tensor, without its gradient."""
+    torch = sys.modules["torch"]
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
+    return tensor.numpy()  # type: ignore[no-any-return]

@@ -1,0 +1,195 @@
+"""Gradients of arrays that need not fit in memory: some rows at a time, with the very bits of one call.
+
+A row's dx depends on that row alone. dgamma and dbeta are sums over chunks of 64 rows by the binary tree of the chunk's
+index, so a block of 64·2^k rows that begins at a multiple of its own length is a whole subtree: its sums, kept in the
+accumulator's dtype and added up by the same tree, are those of one call, and are rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lngrad.api import layer_norm, layer_norm_backward
+from lngrad.arrays import Output, empty
+from lngrad.column_tree import CHUNK, ColumnTree
+from lngrad.dtypes import bytes_of, numpy_dtype
+from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
+from lngrad.problem import Forward, Grads, Problem
+
+__all__ = ["NAMES", "RowBlocks"]
+
+Array = np.ndarray[Any, Any]
+
+NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma")
+
+
+class RowBlocks:
+    """A checked backward over named arrays, to be computed in blocks of rows.
+
+    Attributes:
+        problem: The facts of the whole call.
+        rows: Of a block, 64·2^k.
+    """
+
+    def __init__(
+        self,
+        arrays: dict[str, Array],
+        *,
+        normalized_dims: int | None = None,
+        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        eps: float | None = None,
+        block_bytes: int = 256 << 20,
+    ):
+        """Check everything that can be known without data.
+
+        Args:
+            arrays: dy, x (*A, *R); mean and rstd, or mean and variance, one element a row, or neither, which are then
+                computed from x; gamma (*R) or absent.
+            normalized_dims: Of R; None: as many as gamma has, or 1.
+            output_mask: Which of dx, dgamma, dbeta are wanted.
+            eps: Added to the variance where rstd is computed; None: 1e-5.
+            block_bytes: A block's dy, x and dx take about this much together, but it has at least 64 rows.
+
+        Raises:
+            FileFormatError: An array is missing, or one too many.
+            ShapeError, DtypeError: An array or option breaks a rule.
+        """
+        self._statistics = _statistics_in(arrays)
+        if eps is not None and self._statistics == "rstd":
+            raise FileFormatError("eps: has no effect where rstd is given; leave it out")
+        self._eps = 1e-5 if eps is None else eps
+        if not (math.isfinite(self._eps) and self._eps >= 0):
+            raise ShapeError(f"eps: expected a number that is finite and not negative, got {eps}")
+        self._arrays = arrays
+        self.problem = _describe(arrays, self._statistics, normalized_dims, output_mask)
+        row_bytes = 3 * self.problem.N * bytes_of(self.problem.dtype)
+        self.rows = CHUNK << max(0, (block_bytes // max(1, row_bytes * CHUNK)).bit_length() - 1)
+
+    def run(
+        self,
+        write: Callable[[str, Array], None],
+        *,
+        backend: str | None = None,
+        advance: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        """Compute, and hand over the rows of dx as they come and then dgamma and dbeta.
+
+        Args:
+            write: (name, array): takes what is next of dx, dgamma or dbeta. The array is overwritten afterwards.
+            backend: As for layer_norm_backward.
+            advance: Told how many more rows are done.
+        """
+        # Infinities and NaNs are results like any other, as they are in the kernels, and no warning's business.
+        with np.errstate(all="ignore"):
+            self._run(write, backend, advance)
+
+    def _run(self, write: Callable[[str, Array], None], backend: str | None, advance: Callable[[int], None]) -> None:
+        problem = self.problem
+        memory = empty("numpy", Output.of((min(self.rows, problem.M), *problem.normalized_shape), problem.dtype))
+        dgamma, dbeta = ColumnTree(), ColumnTree()
+        for start in range(0, max(problem.M, 1), self.rows):
+            stop = min(problem.M, start + self.rows)
+            grads = self._block(start, stop, memory[: stop - start], backend)
+            if grads.dx is not None:
+                write("dx", grads.dx)
+            for tree, part in ((dgamma, grads.dgamma), (dbeta, grads.dbeta)):
+                if part is not None:
+                    tree.add(part)
+            advance(stop - start)
+        _, *parameters = problem.outputs()
+        for name, tree, output in zip(("dgamma", "dbeta"), (dgamma, dbeta), parameters, strict=True):
+            if output is not None:
+                write(name, tree.total().astype(numpy_dtype(output.dtype)))
+
+    def _block(self, start: int, stop: int, memory: Array, backend: str | None) -> Grads:
+        """Gradients of some rows: dx in the memory given, dgamma and dbeta in the accumulator's dtype."""
+        problem = self.problem
+        dy, x = (_rows(self._arrays[name], problem, start, stop) for name in ("dy", "x"))
+        mean, rstd = self._statistics_of(x, start, stop, memory, backend)
+        parts = (
+            empty("numpy", Output.of(problem.normalized_shape, problem.accumulator)) if wanted else None
+            for wanted in problem.wanted[1:]
+        )
+        return layer_norm_backward(
+            dy,
+            x,
+            mean,
+            rstd,
+            self._arrays.get("gamma"),
+            normalized_shape=problem.normalized_shape,
+            output_mask=problem.wanted,
+            out=Grads(memory if problem.wanted[0] else None, *parts),
+            backend=backend,
+        )
+
+    def _statistics_of(self, x: Array, start: int, stop: int, memory: Array, backend: str | None) -> tuple[Any, Any]:
+        if self._statistics == "x":
+            # y is not wanted; it goes where dx will replace it.
+            out = Forward(memory, None, None)
+            forward = layer_norm(x, self.problem.normalized_shape, eps=self._eps, out=out, backend=backend)
+            return forward.mean, forward.rstd
+        mean = self._arrays["mean"].reshape(-1)[start:stop]
+        given = self._arrays[self._statistics].reshape(-1)[start:stop]
+        if self._statistics == "rstd":
+            return mean, given
+        variance = given.astype(np.float64)
+        if np.any(variance < 0):
+            row = int(np.argmax(variance < 0))
+            raise FileFormatError(
+                f"variance: expected no negative numbers, got {variance[row]:g} for row {start + row}"
+            )
+        return mean, (1 / np.sqrt(variance + self._eps)).astype(numpy_dtype(self.problem.accumulator))
+
+
+def _statistics_in(arrays: dict[str, Array]) -> str:
+    """What rstd comes from: itself, variance or x."""
+    for name in ("dy", "x"):
+        if name not in arrays:
+            raise FileFormatError(f"{name}: is missing; expected dy and x, got {', '.join(arrays) or 'neither'}")
+    given = [name for name in ("rstd", "variance") if name in arrays]
+    if len(given) == 2:
+        raise FileFormatError("variance: expected rstd or variance, got both")
+    if bool(given) != ("mean" in arrays):
+        missing = "mean" if given else "rstd"
+        raise FileFormatError(f"{missing}: is missing; expected mean with rstd or variance, or neither to compute them")
+    return given[0] if given else "x"
+
+
+def _describe(
+    arrays: dict[str, Array], statistics: str, normalized_dims: int | None, mask: tuple[bool, bool, bool]
+) -> Problem:
+    """The facts of the whole call. Statistics that are yet to be computed are stood in for by one zero."""
+    x, gamma = arrays["x"], arrays.get("gamma")
+    dims = (1 if gamma is None else gamma.ndim) if normalized_dims is None else normalized_dims
+    if not 1 <= dims <= max(1, x.ndim):
+        raise ShapeError(f"normalized dims: expected 1 to {x.ndim}, as x has the shape {x.shape}, got {dims}")
+    split = max(0, x.ndim - dims)
+    zero = np.zeros((), np.float64 if x.dtype == np.float64 else np.float32)
+    mean = rstd = np.broadcast_to(zero, x.shape[:split])
+    if statistics != "x":
+        mean, rstd = arrays["mean"], arrays[statistics]
+    try:
+        return Problem.backward(arrays["dy"], x, mean, rstd, gamma, x.shape[split:], mask)[0]
+    except (ShapeError, DtypeError) as error:
+        raise _renamed(error, "rstd", statistics) from None
+
+
+def _renamed(error: LngradError, old: str, new: str) -> LngradError:
+    """The same error about an argument that the caller knows by another name."""
+    text = str(error)
+    return type(error)(new + text.removeprefix(old)) if text.startswith(f"{old}:") else error
+
+
+def _rows(array: Array, problem: Problem, start: int, stop: int) -> Array:
+    """Rows start … stop-1 as (rows, *R), without touching any other."""
+    if not problem.lead:
+        return array[None][start:stop]
+    if len(problem.lead) == 1:
+        return array[start:stop]
+    if array.flags.c_contiguous:
+        return array.reshape(problem.M, *problem.normalized_shape)[start:stop]
+    return array[np.unravel_index(np.arange(start, stop), problem.lead)]  # Fortran order: a copy of the block

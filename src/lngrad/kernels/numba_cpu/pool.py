@@ -1,0 +1,177 @@
+"""A job and the threads that share it, without the GIL: tickets, offers and a short active wait.
+
+A *job* is an int64 array: the address of a task function, the number of tasks, the next ticket, the arguments. Whoever
+works on it draws tickets until none is left. A *slot* is one worker's int64: IDLE while it waits actively, ASLEEP when
+it gave up waiting, the address of a job that is offered to it, or minus the address of the job it works on. Only a
+worker that changed an offer's sign touches a job, so a caller that has taken the unclaimed offers back and has seen the
+others finish may free everything.
+"""
+
+import platform
+from functools import cache
+
+from llvmlite import ir
+from numba import cfunc, njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from lngrad.kernels.numba_cpu.cache import OPTIONS
+
+FUNCTION, TASKS, TICKET, ARGUMENTS = 0, 1, 8, 16  # places in a job; the ticket has a cache line of its own
+IDLE, ASLEEP = 0, 1  # no job has these addresses
+PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
+SLOT_BYTES = 64
+
+_I64 = ir.IntType(64)
+_PAUSES = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "amd64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (1,)),
+}
+_PAUSE = _PAUSES.get(platform.machine().lower().replace("arm64", "aarch64"))
+
+
+@intrinsic
+def word(typingctx, address, index):
+    """The int64 at address + 8·index, read afresh."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.gep(builder.inttoptr(args[0], _I64.as_pointer()), [args[1]])
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def words(typingctx, address, count):
+    """The first `count` int64 at an address, as a tuple; count is a literal."""
+    number = count.literal_value
+
+    def codegen(context, builder, signature, args):
+        base = builder.inttoptr(args[0], _I64.as_pointer())
+        values = [builder.load(builder.gep(base, [ir.Constant(_I64, k)])) for k in range(number)]
+        return context.make_tuple(builder, signature.return_type, values)
+
+    return types.UniTuple(types.int64, number)(types.int64, count), codegen
+
+
+@intrinsic
+def fetch_add(typingctx, address, amount):
+    """Add to the int64 at address and return what was there, atomically. On x86 its lock also drains streamed stores."""
+
+    def codegen(context, builder, signature, args):
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def swap_if(typingctx, address, expected, new):
+    """Write new to the int64 at address if it holds expected; whether it did."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def pause(typingctx):
+    """Tell the core that this is a waiting loop."""
+
+    def codegen(context, builder, signature, args):
+        if _PAUSE is not None:
+            name, operands = _PAUSE
+            values = [ir.Constant(ir.IntType(32), operand) for operand in operands]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def call_task(typingctx, function, arguments, task, thread):
+    """Call the task function at an address."""
+
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(ir.VoidType(), [_I64] * 3)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
+@njit(nogil=True, **OPTIONS)
+def work(job, thread, most):
+    """Run up to `most` tasks of a job; whether its tickets are used up."""
+    function, tasks = word(job, FUNCTION), word(job, TASKS)
+    for _ in range(most):
+        task = fetch_add(job + 8 * TICKET, 1)
+        if task >= tasks:
+            return True
+        call_task(function, job + 8 * ARGUMENTS, task, thread)
+    return word(job, TICKET) >= tasks
+
+
+@cache
+def share_function():
+    """The address of a C function (first, stop, job) by which somebody else's threads first … stop-1 work on a job."""
+
+    @cfunc("void(int64, int64, int64)", **OPTIONS)
+    def share(first, stop, job):
+        for thread in range(first, stop):
+            work(job, thread, 1 << 62)
+
+    return share.address
+
+
+@njit(nogil=True, **OPTIONS)
+def close(job):
+    """Let nobody draw another ticket."""
+    fetch_add(job + 8 * TICKET, word(job, TASKS))
+
+
+@njit(nogil=True, **OPTIONS)
+def offer(job, slots, workers, rouse):
+    """Offer a job to every worker that waits, and if `rouse` to those asleep; the bits of those that must be woken."""
+    to_wake = 0
+    for worker in range(workers):
+        slot = slots + worker * SLOT_BYTES
+        if not swap_if(slot, IDLE, job) and rouse and swap_if(slot, ASLEEP, job):
+            to_wake |= 1 << worker
+    return to_wake
+
+
+@njit(nogil=True, **OPTIONS)
+def settle(job, slots, workers):
+    """Take the unclaimed offers of a job back and wait a while for its workers; whether none works on it any more."""
+    done = True
+    for worker in range(workers):
+        slot = slots + worker * SLOT_BYTES
+        swap_if(slot, job, IDLE)
+        waited = 0
+        while word(slot, 0) == -job and waited < PATIENCE:
+            pause()
+            waited += 1
+        done = done and word(slot, 0) != -job
+    return done
+
+
+@njit(nogil=True, **OPTIONS)
+def serve(slot, thread):
+    """A worker's waking life: run what is offered, until nothing was for PATIENCE pauses."""
+    waited = 0
+    while True:
+        job = word(slot, 0)
+        if job > ASLEEP:
+            if swap_if(slot, job, -job):
+                work(job, thread, 1 << 62)
+                swap_if(slot, -job, IDLE)
+            waited = 0
+        elif waited < PATIENCE:
+            pause()
+            waited += 1
+        elif swap_if(slot, IDLE, ASLEEP):
+            return

@@ -1,0 +1,73 @@
+"""What this machine and installation are, as far as they decide speed or what works."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+__all__ = ["caches", "huge_pages", "processor", "versions"]
+
+# Distributions that lngrad computes with, compares with or shows results by.
+_PACKAGES = (
+    "lngrad",
+    "numpy",
+    "ml_dtypes",
+    "numba",
+    "llvmlite",
+    "torch",
+    "jax",
+    "triton",
+    "scikit-learn",
+    "matplotlib",
+)
+
+
+def versions() -> dict[str, str]:
+    """Version by distribution; "not installed" where there is none."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def processor() -> str:
+    """The processor's model, with family and model numbers where Linux tells them, and its number of logical cores."""
+    facts: dict[str, str] = {}
+    for line in _lines(Path("/proc/cpuinfo")):
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    name = facts.get("model name") or facts.get("Model") or platform.processor() or platform.machine()
+    if "cpu family" in facts and "model" in facts:
+        name += f" (family {facts['cpu family']}, model {facts['model']})"
+    return f"{name}, {os.cpu_count()} logical cores"
+
+
+def caches() -> list[str]:
+    """The first core's caches, such as "L1 Data 32K", as Linux tells them; empty elsewhere."""
+    found = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        facts = [" ".join(_lines(folder / name)) for name in ("level", "type", "size")]
+        if all(facts):
+            found.append("L{} {} {}".format(*facts))
+    return found
+
+
+def huge_pages() -> str:
+    """When Linux gives memory in huge pages: always, madvise (NumPy asks for them, for large arrays) or never."""
+    for line in _lines(Path("/sys/kernel/mm/transparent_hugepage/enabled")):
+        for word in line.split():
+            if word.startswith("["):
+                return word.strip("[]")
+    return "unknown"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

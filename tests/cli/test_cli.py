@@ -1,0 +1,331 @@
+"""The command line as users meet it: a process, its lines, its exit code, and what it leaves on disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+import lngrad
+import lngrad.cli.main
+from lngrad.dtypes import DTYPES
+from lngrad.errors import FileFormatError
+from lngrad.files import writing
+from lngrad.files.reading import read_tensors
+from lngrad.problem import Grads
+from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
+
+CASE = Case((3, 50), (24,))
+
+
+def cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lngrad", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def refused(text: str, *arguments: object) -> None:
+    """The command says one line with this text, and ends with 2."""
+    result = cli(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert text in result.stderr
+    assert result.stdout == ""
+
+
+def arrays_of(inputs: Inputs) -> dict[str, Any]:
+    names = ("dy", "x", "mean", "rstd", "gamma")
+    return {name: getattr(inputs, name) for name in names if getattr(inputs, name) is not None}
+
+
+def save(path: Path, arrays: dict[str, Any]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    elif path.suffix == ".safetensors":
+        pytest.importorskip("safetensors.numpy").save_file(arrays, path)
+    else:
+        path.mkdir()
+        for name, array in arrays.items():
+            np.save(path / f"{name}.npy", array)
+    return path
+
+
+def results_in(path: Path) -> Grads:
+    arrays = read_tensors(path, Grads._fields).arrays
+    return Grads(*map(arrays.get, Grads._fields))
+
+
+# --- run: good files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "source", "target"),
+    [
+        ("float32", "in.npz", "out.npz"),
+        ("bfloat16", "in", "out.safetensors"),
+        ("float16", "in.safetensors", "out"),
+        ("bfloat16", "in.npz", "out"),
+    ],
+)
+def test_run(tmp_path, dtype, source, target):
+    inputs = make_inputs(CASE, dtype)
+    result = cli("run", save(tmp_path / source, arrays_of(inputs)), "-o", tmp_path / target, "--block-bytes", 1)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert f"dx (3, 50, 24) {dtype}, dgamma (24,) {dtype}, dbeta (24,) {dtype} (numba_cpu, " in result.stdout
+    got = results_in(tmp_path / target)
+    check_grads(got, inputs)
+    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    check_same_bits(got, expected)
+    assert {entry.name for entry in tmp_path.iterdir()} == {source, target}
+
+
+def test_run_with_every_option(tmp_path):
+    inputs = make_inputs(Case((20,), (4, 6), gamma=False), "float32")
+    source = save(tmp_path / "in.npz", {"dy": inputs.dy, "x": inputs.x, "label": np.zeros(3)})
+    (tmp_path / "out.npz").write_text("old")
+    choices = ("--backend", "numpy_cpu", "--output-mask", "dx,dbeta", "--threads", 1)
+    numbers = ("--eps", 0.001, "--normalized-dims", 2)
+    result = cli("run", source, "-o", tmp_path / "out.npz", *choices, *numbers, "--force")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == f"lngrad: {source}: not used: label\n"
+    assert "dx (20, 4, 6) float32, dbeta (4, 6) float32 (numpy_cpu, " in result.stdout
+    forward = lngrad.layer_norm(inputs.x, (4, 6), eps=1e-3, backend="numpy_cpu")
+    judged = Inputs(**{**vars(inputs), "mean": forward.mean, "rstd": forward.rstd})
+    check_grads(results_in(tmp_path / "out.npz"), judged, output_mask=(True, False, True))
+
+
+def test_the_bits_do_not_depend_on_blocks_or_threads(tmp_path):
+    inputs = make_inputs(Case((1000,), (24,)), "bfloat16")
+    source = save(tmp_path / "in.npz", arrays_of(inputs))
+    contents = set()
+    for number, options in enumerate((["--threads", 1], ["--block-bytes", 1], ["--block-bytes", 40_000])):
+        assert cli("run", source, "-o", tmp_path / f"{number}.npz", *options).returncode == 0
+        contents.add((tmp_path / f"{number}.npz").read_bytes())
+    assert len(contents) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds mapped memory on Linux alone")
+@pytest.mark.parametrize("target", ["out", "out.npz", "out.safetensors"])
+def test_arrays_larger_than_memory(tmp_path, target):
+    """1 GiB each of x, dy and dx, computed in 512 MiB that may be allocated."""
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1 << 20, 256)).flush()
+    os.link(tmp_path / "x.npy", tmp_path / "dy.npy")
+    program = (
+        "import resource as r; r.setrlimit(r.RLIMIT_DATA, (1 << 29, 1 << 29))\nfrom lngrad.cli.main import main; main()"
+    )
+    command = [sys.executable, "-c", program, "run", str(tmp_path), "-o", str(tmp_path / target)]
+    result = subprocess.run([*command, "--block-bytes", str(1 << 26)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    dx = read_tensors(tmp_path / target, ("dx",)).arrays["dx"]
+    assert dx.shape == (1 << 20, 256)
+    assert not dx[:: 1 << 16].any()
+
+
+# --- run: bad files -------------------------------------------------------------------------------------------------
+
+
+def test_bad_inputs_are_one_line_each(tmp_path):
+    inputs = make_inputs(CASE, "float32")
+    arrays = arrays_of(inputs)
+    good = save(tmp_path / "good.npz", arrays)
+    output = tmp_path / "out.npz"
+
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(good.read_bytes()[:-100])
+    refused(f"{cut}: is no .npz file, or is truncated or damaged", "run", cut, "-o", output)
+
+    pickled = tmp_path / "pickled"
+    save(pickled, arrays)
+    np.save(pickled / "x.npy", np.array([{}], object), allow_pickle=True)
+    refused(f"{pickled / 'x.npy'}: holds Python objects", "run", pickled, "-o", output)
+
+    short = save(tmp_path / "short.npz", {**arrays, "rstd": inputs.rstd[:1]})
+    refused(f"{short}: rstd: expected 150 elements, one per row of x (3, 50, 24)", "run", short, "-o", output)
+    missing = save(tmp_path / "missing.npz", {"x": inputs.x})
+    refused(f"{missing}: dy: is missing; expected dy and x, got x", "run", missing, "-o", output)
+    integers = save(tmp_path / "integers.npz", {**arrays, "dy": np.ones((3, 50, 24), np.int32)})
+    refused(f"{integers}: dy: expected float16, bfloat16, float32 or float64, got int32", "run", integers, "-o", output)
+
+    text = tmp_path / "good.txt"
+    text.write_text("1 2 3")
+    refused(f"{text}: expected a .npz, a .safetensors or a folder of .npy files", "run", text, "-o", output)
+    refused("absent.npz: can't be read: No such file or directory", "run", tmp_path / "absent.npz", "-o", output)
+    refused(f"{good}: eps: has no effect where rstd is given", "run", good, "-o", output, "--eps", 1)
+    assert not output.exists()
+
+
+def test_bad_outputs_and_options_are_one_line_each(tmp_path):
+    good = save(tmp_path / "good.npz", arrays_of(make_inputs(CASE, "float32")))
+    before = good.read_bytes()
+    refused("expected a .npz, a .safetensors or a folder", "run", good, "-o", tmp_path / "out.csv")
+    refused("can't be written: there is no folder", "run", good, "-o", tmp_path / "nowhere" / "out.npz")
+    refused("good.npz: is the input, and is not replaced", "run", good, "-o", good, "--force")
+    (tmp_path / "there.npz").write_text("mine")
+    refused("exists already; another name, or --force", "run", good, "-o", tmp_path / "there.npz")
+    refused("backend: expected one of numba_cpu", "run", good, "-o", tmp_path / "out.npz", "--backend", "abacus")
+    refused("--output-mask: expected some of", "run", good, "-o", tmp_path / "out.npz", "--output-mask", "dx,dy")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"good.npz", "there.npz"}
+    assert good.read_bytes() == before
+    assert (tmp_path / "there.npz").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to(tmp_path):
+    good = save(tmp_path / "good.npz", arrays_of(make_inputs(CASE, "float32")))
+    (tmp_path / "locked").mkdir(mode=0o500)
+    refused("can't be written: Permission denied", "run", good, "-o", tmp_path / "locked" / "out.npz")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk(tmp_path, monkeypatch):
+    """As /dev/full tells it: the write fails, not the opening."""
+    monkeypatch.setattr(writing.secrets, "token_hex", lambda size: "x")
+    (tmp_path / ".out.safetensors.x.tmp").symlink_to("/dev/full")
+    dx = np.zeros((1000, 1000), np.float32)
+
+    def write() -> None:
+        with writing.new_output(tmp_path / "out.safetensors", {"dx": (dx.shape, "float32")}) as output:
+            output.append("dx", dx)
+
+    with pytest.raises(FileFormatError, match=r"out\.safetensors: can't be written: No space left on device"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_nothing(tmp_path, number, code):
+    """The input is a sparse file, large in name only; a slow backend gives time to interrupt it."""
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1 << 20, 64))
+    del x
+    os.link(tmp_path / "x.npy", tmp_path / "dy.npy")
+    output = tmp_path / "out" / "grads.safetensors"
+    output.parent.mkdir()
+    command = ["run", tmp_path, "-o", output, "--backend", "numpy_cpu", "--block-bytes", 1 << 20]
+    process = subprocess.Popen([sys.executable, "-m", "lngrad", *map(str, command)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(output.parent.iterdir()) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    assert [entry.suffix for entry in output.parent.iterdir()] == [".tmp"]
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert errors == ("lngrad: interrupted\n" if number == signal.SIGINT else "")
+    assert list(output.parent.iterdir()) == []
+
+
+# --- Everything else ------------------------------------------------------------------------------------------------
+
+
+def test_help_and_version():
+    assert cli("--version").stdout == f"lngrad {lngrad.__version__}\n"
+    for arguments in (["--help"], []):
+        text = cli(*arguments)
+        for name in ("demo", "run", "info"):
+            assert f"\n  {name} " in text.stdout + text.stderr
+    assert "--output-mask" in cli("run", "-h").stdout
+    assert cli("run").returncode == 2
+
+
+def test_help_loads_neither_numba_nor_a_framework():
+    heavy = ("numba", "torch", "sklearn", "rich.progress")
+    program = f"import sys, lngrad.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_info():
+    text = cli("info").stdout
+    for line in (
+        f"lngrad +{lngrad.__version__}",
+        "backend numba_cpu +available",
+        "threads +[0-9]+ ",
+        "kernel cache +/",
+    ):
+        assert re.search(rf"(?m)^{line}", text), text
+
+
+def test_info_tells_what_the_last_run_left_to_aten(tmp_path):
+    pytest.importorskip("torch")
+    program = (
+        "import torch, lngrad.torch\n"
+        "with lngrad.torch.override():\n"
+        "    for _ in range(3): torch.nn.functional.layer_norm(torch.empty(0, 4), [4])\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+        text = cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+        assert re.search(r"(?m)^left to aten +3 × native_layer_norm: x is empty \(-c, 20..-..-.. ..:.. UTC\)$", text)
+    (tmp_path / "lngrad" / "fallbacks.json").write_text("[1]")
+    assert "left to aten" in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert [path.name for path in (tmp_path / "lngrad").glob("fallbacks*")] == ["fallbacks.json"]
+
+
+def test_info_says_why_there_is_no_kernel_cache(tmp_path):
+    (tmp_path / "file").write_text("")
+    text = cli("info", XDG_CACHE_HOME=str(tmp_path / "file")).stdout
+    assert "kernels are compiled anew in every process" in text
+    result = cli("info", "--warm", XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert result.returncode == 2
+    assert "the kernels can't be kept" in result.stderr
+
+
+def test_warm_knows_every_kernel(monkeypatch):
+    from lngrad.kernels.numba_cpu import warm
+
+    compiled = []
+    monkeypatch.setattr(warm, "task_function", lambda *key: compiled.append(key))
+    for kernel in warm.KERNELS:
+        warm.compile_kernel(*kernel)
+    assert len(compiled) == len(set(compiled)) == len(DTYPES) * len(warm.TASK_FUNCTIONS)
+
+
+def test_a_call_finds_what_was_compiled_ahead():
+    """In a process of its own: no call adds a signature to those that warm compiles."""
+    program = """
+import numpy as np, lngrad
+from lngrad.kernels.numba_cpu import pool
+from lngrad.kernels.numba_cpu import warm
+names = [name for name, dtype, _ in warm.KERNELS if not dtype]
+for name in names:
+    warm.compile_kernel(name, "", "")
+compiled = [list(getattr(pool, name).signatures) for name in names]
+lngrad.set_num_threads(2)
+lngrad.layer_norm(np.ones((1 << 14, 64), np.float32))
+print([list(getattr(pool, name).signatures) for name in names] == compiled, all(compiled))
+"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True True\n"
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(lngrad.cli.app, "find_spec", lambda name: None)
+    with pytest.raises(typer.Exit) as ended:
+        lngrad.cli.main.demo()
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == "lngrad: needs scikit-learn and matplotlib: pip install 'lngrad[demo]'\n"
+
+
+def test_a_demo_folder_that_can_not_be(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused("file: File exists", "demo", "-o", tmp_path / "file")
+
+
+def test_too_little_memory_is_one_line(monkeypatch, capsys):
+    def full() -> dict[str, str]:
+        raise MemoryError
+
+    monkeypatch.setattr(lngrad.cli.main, "backends", full)
+    with pytest.raises(typer.Exit) as ended:
+        lngrad.cli.main.info()
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == "lngrad: not enough memory\n"

@@ -1,0 +1,34 @@
+"""Write tests/golden_bits.json anew: `python tests/golden/make_golden_bits.py`, when bits are meant to change.
+
+A case whose bits depend on the number of threads, or on the run, stops it, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import lngrad
+from golden_cases import CASES, FILE, hashes
+
+
+def main() -> int:
+    lines = []
+    for case in CASES:
+        results = []
+        for threads in (*case.threads, case.threads[0]):
+            lngrad.set_num_threads(threads)
+            results.append(hashes(case))
+        if any(result != results[0] for result in results):
+            raise SystemExit(f"{case.name}: not the same bits with {case.threads} threads, run after run: {results}")
+        lines.append(f"{json.dumps(case.name)}: {json.dumps({'where': case.where, **results[0]})}")
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(lines)} cases in {FILE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -209,7 +209,7 @@ def half_away(values):
     low, high = words.view(np.float32), (words + np.uint32(0x10000)).view(np.float32)
     size = np.abs(values).astype(np.float64)
     nearest = np.where(size - low >= high.astype(np.float64) - size, high, low)
-    return np.copysign(nearest, values).astype(lngrad.arrays.numpy_dtype("bfloat16"))
+    return np.copysign(nearest, values).astype(lngrad.dtypes.numpy_dtype("bfloat16"))
 
 
 def tie_call():

@@ -8,6 +8,7 @@ import pytest
 
 from lngrad.backend.triton_gpu import policy
 from lngrad.backend.triton_gpu.policy import Chunks, Columns, Tiles
+from lngrad.dtypes import bytes_of
 
 WIDTHS = [1, 2, 3, 63, 64, 65, 100, 129, 768, 1000, 1024, 1025, 1536, 2304, 3072, 4097, 5120, 6144, 7168, 8192]
 LONG = [8193, 10240, 12288, 16384, 16385, 131072, 262144]
@@ -81,7 +82,7 @@ def test_partial_sums_are_few(M: int, N: int, dtype: str) -> None:
     assert 1 <= parts <= rows_of_tiles
     assert -(-rows_of_tiles // parts) <= policy.MOST_TILES
     accumulator = 8 if dtype == "float64" else 4
-    share = 4 * accumulator * parts / (3 * policy.DTYPE_BYTES[dtype] * M)
+    share = 4 * accumulator * parts / (3 * bytes_of(dtype) * M)
     assert share <= 0.025 or parts <= 256 or 2 * accumulator * parts * N <= 16 << 20
     if M >= 2**16:
         assert parts >= min(256, rows_of_tiles)  # or the device would idle

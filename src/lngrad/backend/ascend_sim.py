@@ -20,6 +20,7 @@ from lngrad.dtypes import numpy_dtype
 from lngrad.errors import BackendUnavailable
 from lngrad.plan import Plan
 from lngrad.problem import Problem
+from lngrad.typing import Dtype
 
 __all__ = ["plan", "run", "simulate"]
 
@@ -31,7 +32,7 @@ class Steps:
     """The SoC, the element type T of the kernels, and their tiling (None where there is nothing to compute)."""
 
     soc: socs.Soc
-    dtype: np.dtype[Any]
+    dtype: Dtype
     tiling: BackwardTiling | None
 
 
@@ -64,7 +65,7 @@ def plan(problem: Problem, threads: int) -> Plan:
     return Plan(problem, "ascend_sim", 0, Steps(soc, dtype, tiling), run)
 
 
-def _too_long(N: int, dtype: np.dtype[Any], soc: socs.Soc) -> str:
+def _too_long(N: int, dtype: Dtype, soc: socs.Soc) -> str:
     largest = [
         f"{largest_row(size, reuse, soc)} for {name}{' with isReuseSource' if reuse else ''}"
         for size, name, reuse in ((2, "half", False), (4, "float", False), (4, "float", True))
@@ -113,7 +114,7 @@ def simulate(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> l
     return reports
 
 
-def _padded(matrix: np.ndarray[Any, Any], width: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _padded(matrix: np.ndarray[Any, Any], width: int, dtype: Dtype) -> np.ndarray[Any, Any]:
     """Return a contiguous copy in ``dtype`` with columns of 0 appended: (M, N) to (M, width)."""
     padded = np.zeros((matrix.shape[0], width), dtype)
     padded[:, : matrix.shape[1]] = matrix

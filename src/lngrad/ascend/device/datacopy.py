@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from lngrad.ascend.device.global_memory import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.unified_buffer import Pipe, TPosition, current_block
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
 from lngrad.errors import DtypeError
+from lngrad.typing import Array
 
 __all__ = ["DataCopy", "DataCopyExtParams", "DataCopyPad", "DataCopyPadExtParams"]
 
@@ -152,7 +150,7 @@ def _check_position(api: str, role: str, tensor: LocalTensor, allowed: tuple[TPo
         )
 
 
-def _store(dst: GlobalTensor, first: int, values: NDArray[Any], api: str) -> None:
+def _store(dst: GlobalTensor, first: int, values: Array, api: str) -> None:
     """Write to global memory and note where, for the check that no two blocks write the same bytes."""
     target = dst.elements(api, first + values.size)[first:]
     if not target.flags.writeable:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from lngrad.ascend.faults import BoundsFault, LifetimeFault
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.typing import Array, Dtype
 
 __all__ = ["GlobalAddress", "GlobalTensor"]
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class GlobalTensor:
     """
 
     def __init__(self, dtype: DTypeLike | None = None) -> None:
-        self.dtype: np.dtype[Any] | None = None if dtype is None else np.dtype(dtype)
+        self.dtype: Dtype | None = None if dtype is None else np.dtype(dtype)
         self.name = "a GlobalTensor without SetGlobalBuffer"
         self._memory: Array | None = None
 

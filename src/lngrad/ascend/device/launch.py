@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.global_memory import GlobalAddress
@@ -22,6 +21,7 @@ from lngrad.ascend.device.unified_buffer import Block, UnifiedBuffer, current_bl
 from lngrad.ascend.faults import DeviceFault, OverlapFault, TilingError
 from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.typing import Array
 
 __all__ = [
     "BlockReport",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound=TilingStruct)
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

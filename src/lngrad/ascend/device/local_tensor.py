@@ -7,17 +7,14 @@ themselves are NumPy views, so that an instruction costs one NumPy call however 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from lngrad.ascend.device.unified_buffer import Allocation, Pipe, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, LifetimeFault, PoisonFault, QueueFault
+from lngrad.typing import Array, Dtype
 
 __all__ = ["LocalTensor", "pop_stack_buffer"]
-
-Array = NDArray[Any]
 
 
 class LocalTensor:
@@ -29,9 +26,7 @@ class LocalTensor:
 
     __slots__ = ("_epoch", "allocation", "dtype", "nbytes", "start", "ub")
 
-    def __init__(
-        self, ub: UnifiedBuffer, allocation: Allocation, dtype: np.dtype[Any], start: int, nbytes: int
-    ) -> None:
+    def __init__(self, ub: UnifiedBuffer, allocation: Allocation, dtype: Dtype, start: int, nbytes: int) -> None:
         self.ub = ub
         self.allocation = allocation
         self.dtype = dtype
@@ -98,7 +93,7 @@ class LocalTensor:
         """The first byte behind the piece of the Unified Buffer that this tensor lies in."""
         return self.allocation.start + self.allocation.size
 
-    def _window(self, start: int, nbytes: int, dtype: np.dtype[Any]) -> LocalTensor:
+    def _window(self, start: int, nbytes: int, dtype: Dtype) -> LocalTensor:
         window = LocalTensor(self.ub, self.allocation, dtype, start, nbytes)
         window._epoch = self._epoch
         return window

@@ -8,15 +8,14 @@ memory or none at all of each other. Mask registers are not simulated: every ins
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.faults import BoundsFault, OverlapFault
 from lngrad.errors import DtypeError
+from lngrad.typing import Array, Dtype
 
 __all__ = [
     "Add",
@@ -39,7 +38,6 @@ __all__ = [
     "round_to",
 ]
 
-Array = NDArray[Any]
 ARITHMETIC = (np.dtype(np.float32), np.dtype(np.float16))
 CASTS = (*ARITHMETIC, np.dtype(ml_dtypes.bfloat16))
 REPEAT_FLOATS = 64  # 256 bytes a repeat
@@ -191,7 +189,7 @@ def Cast(dst: LocalTensor, src: LocalTensor, roundMode: RoundMode, count: int, *
     dst.write("Cast", "dst", count)[:] = rounded
 
 
-def round_to(values: Array, dtype: np.dtype[Any], mode: RoundMode) -> Array:
+def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
     """Return ``values`` in ``dtype``, rounded as Cast does."""
     nearest = values.astype(dtype)
     if mode in (RoundMode.CAST_NONE, RoundMode.CAST_RINT) or dtype == np.float32:

@@ -8,7 +8,6 @@ one adds up what the first one left.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from lngrad.ascend.tiling.layernormgrad import GetLayerNormGradBetaNDTilingInfo,
 from lngrad.ascend.tiling.lint import safe_stack_bytes
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
 from lngrad.ascend.tiling.words import align_up
+from lngrad.typing import Dtype
 
 __all__ = ["BackwardTiling", "backward_rows", "combine", "largest_row", "plan_backward"]
 
@@ -174,7 +174,7 @@ class _Rows:
         info: BackwardTiling,
     ) -> None:
         self.info = info
-        self.dtype: np.dtype[Any] = dy.array.dtype
+        self.dtype: Dtype = dy.array.dtype
         self.memory = {
             name: _bind(address)
             for name, address in (

@@ -1,53 +1,36 @@
-"""What the doors of the tile APIs check: the rules of CANN's CPU-debug build, and the harm of shared memory.
-
-The manuals allow source and destination to share memory. Whether that changes the result depends on the order of the
-instructions, on the chunks and on isReuseSource; instead of guessing, the simulator runs such a call a second time on
-separate memory and compares.
-"""
+"""The rules that CANN's CPU-debug build checks at the doors of the tile APIs, one function a rule."""
 
 from __future__ import annotations
 
 import enum
-import warnings
-from dataclasses import fields, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
-from lngrad.ascend.faults import (
-    AlignmentFault,
-    AscendWarning,
-    BoundsFault,
-    DeviceFault,
-    OverlapFault,
-    PositionFault,
-    TilingError,
-)
+from lngrad.ascend.device.unified_buffer import TPosition
+from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault, TilingError
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling
-from lngrad.ascend.tiling.words import align_up
 from lngrad.errors import DtypeError
+from lngrad.typing import Dtype
 
 __all__ = [
     "DataFormat",
-    "apart",
     "beta_positions",
     "data_format",
     "element_type",
+    "fixed_type",
     "outputs_apart",
-    "rstd_types",
+    "position",
+    "rstd_scale_types",
+    "same_type",
     "temporary",
-    "tensors",
+    "tensor",
     "tile_api",
-    "warn",
-    "warn_where_different",
     "whole_blocks",
 ]
 
 POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
-Tensors = TypeVar("Tensors")
 
 
 class DataFormat(enum.Enum):
@@ -58,6 +41,9 @@ class DataFormat(enum.Enum):
     NCHW = 2
     NC1HWC0 = 3
     NHWC = 4
+    NCDHW = 5
+    NDC1HWC0 = 6
+    FRACTAL_Z_3D = 7
 
 
 def tile_api(api: str, soc: socs.Soc) -> None:
@@ -66,8 +52,14 @@ def tile_api(api: str, soc: socs.Soc) -> None:
         raise DeviceFault(f"{api}: not available on {soc.name} ({soc.product}), see the manual's product table")
 
 
-def data_format(api: str, given: DataFormat) -> None:
-    """Refuse every format but ND."""
+def data_format(api: str, shapeInfo: object) -> None:
+    """Refuse every format but ND, and what is no LayerNormGradShapeInfo.
+
+    A braced initializer of C++, ``{DataFormat::ND}``, is a set or a tuple in Python: it is named.
+    """
+    given = getattr(shapeInfo, "dataFormat", None)
+    if not isinstance(given, DataFormat):
+        raise DtypeError(f"{api}: shapeInfo must be a LayerNormGradShapeInfo(DataFormat.ND), got {shapeInfo!r}")
     if given is not DataFormat.ND:
         raise DeviceFault(f"{api}: dataFormat must be ND, got {given.name}")
 
@@ -80,14 +72,23 @@ def element_type(api: str, tensor: LocalTensor, isReuseSource: bool) -> None:
         raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
 
 
-def tensors(api: str, first: LocalTensor, given: list[tuple[str, LocalTensor, int]]) -> None:
-    """Check position, type and size of every (name, tensor, elements needed)."""
-    for name, tensor, needed in given:
-        position(api, name, tensor)
-        if tensor.dtype != first.dtype:
-            raise DtypeError(f"{api}: {name} must be {first.dtype} like {given[0][0]}, got {tensor.dtype}")
-        if tensor.GetSize() < needed:
-            raise BoundsFault(f"{api}: {name} needs {needed} elements for this tiling, it has {tensor.GetSize()}")
+def tensor(api: str, name: str, given: LocalTensor, needed: int) -> None:
+    """Check position and size of one tensor."""
+    position(api, name, given)
+    if given.GetSize() < needed:
+        raise BoundsFault(f"{api}: {name} needs {needed} elements for this tiling, it has {given.GetSize()}")
+
+
+def same_type(api: str, name: str, given: LocalTensor, first_name: str, first: LocalTensor) -> None:
+    """Refuse a tensor that is not of the type T of the call."""
+    if given.dtype != first.dtype:
+        raise DtypeError(f"{api}: {name} must be {first.dtype} like {first_name}, got {given.dtype}")
+
+
+def fixed_type(api: str, name: str, given: LocalTensor, dtype: Dtype) -> None:
+    """Refuse a tensor that is not of the one type that the parameter takes."""
+    if given.dtype != dtype:
+        raise DtypeError(f"{api}: {name} must be {dtype} in this form, got {given.dtype}")
 
 
 def position(api: str, name: str, tensor: LocalTensor) -> None:
@@ -107,14 +108,14 @@ def whole_blocks(api: str, tensor: LocalTensor, H: int) -> None:
         )
 
 
-def outputs_apart(api: str, one: LocalTensor, other: LocalTensor, count: int, names: tuple[str, str]) -> None:
-    """Refuse two outputs that share memory."""
-    size = one.dtype.itemsize
-    if one[:count].overlaps(other[:count]):
-        raise OverlapFault(
-            f"{api}: {names[0]} (bytes {one.start} to {one.start + count * size}) and {names[1]} (bytes "
-            f"{other.start} to {other.start + count * size}) must not share memory"
+def outputs_apart(api: str, one: tuple[str, LocalTensor, int], other: tuple[str, LocalTensor, int]) -> None:
+    """Refuse two outputs, each (name, tensor, elements), that share memory."""
+    if one[1][: one[2]].overlaps(other[1][: other[2]]):
+        here, there = (
+            f"{name} (bytes {tensor.start} to {tensor.start + count * tensor.dtype.itemsize})"
+            for name, tensor, count in (one, other)
         )
+        raise OverlapFault(f"{api}: {here} and {there} must not share memory")
 
 
 def temporary(api: str, given: LocalTensor | None, used: LocalTensor, stack_bytes: int) -> None:
@@ -139,77 +140,9 @@ def beta_positions(api: str, tiling: LayerNormGradBetaTiling) -> None:
         raise TilingError(f"{api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats")
 
 
-def rstd_types(api: str, x: LocalTensor, mean: LocalTensor, gamma: LocalTensor, beta: LocalTensor) -> None:
-    """Check the types of the rstd form: float statistics, and gamma and beta alike in T or float."""
-    if mean.dtype != np.float32:
-        raise DtypeError(f"{api}: outputMean and outputRstd must be float in this form, got {mean.dtype}")
+def rstd_scale_types(api: str, x: LocalTensor, gamma: LocalTensor, beta: LocalTensor) -> None:
+    """Check that gamma and beta of the rstd form are both of x's type, or both float."""
     if gamma.dtype != beta.dtype or gamma.dtype not in (x.dtype, np.dtype(np.float32)):
         raise DtypeError(
             f"{api}: gamma and beta must both be {x.dtype} or both float, got {gamma.dtype} and {beta.dtype}"
         )
-
-
-def warn(text: str, inner: int = 0) -> None:
-    """Give an AscendWarning at the line of the kernel; ``inner`` counts functions between the tile API and here."""
-    # 4: here, the tile API, the errstate wrapper around it, the kernel.
-    warnings.warn(text, AscendWarning, stacklevel=4 + inner)
-
-
-def apart(given: Tensors, outputs: dict[str, int]) -> Tensors | None:
-    """Return the tensors of a call copied to memory of their own, or None where no output shares any.
-
-    Args:
-        given: a dataclass of LocalTensor.
-        outputs: field name of each output and its number of elements.
-    """
-    named: dict[str, LocalTensor] = {f.name: getattr(given, f.name) for f in fields(given)}  # type: ignore[arg-type]  # a dataclass
-    shares = any(
-        named[out][:count].overlaps(tensor)
-        for out, count in outputs.items()
-        for name, tensor in named.items()
-        if name != out
-    )
-    if not shares:
-        return None
-    soc = next(iter(named.values())).ub.soc
-    size = sum(align_up(t.nbytes, soc.block_bytes) for t in named.values())
-    scratch = UnifiedBuffer(soc, size)
-    return replace(given, **{name: _copy(tensor, scratch) for name, tensor in named.items()})  # type: ignore[type-var]  # a dataclass
-
-
-def _copy(tensor: LocalTensor, scratch: UnifiedBuffer) -> LocalTensor:
-    place = Allocation(tensor.allocation.name, tensor.GetPosition(), scratch.next_free, tensor.nbytes, State.BUFFER)
-    there, here = slice(place.start, place.start + tensor.nbytes), slice(tensor.start, tensor.start + tensor.nbytes)
-    scratch.data[there] = tensor.ub.data[here]
-    scratch.written[there] = tensor.ub.written[here]
-    scratch.next_free += align_up(tensor.nbytes, scratch.soc.block_bytes)
-    return LocalTensor(scratch, place, tensor.dtype, place.start, tensor.nbytes)
-
-
-def warn_where_different(api: str, given: Any, separate: Any, outputs: dict[str, tuple[str, int]]) -> None:
-    """Warn where the results differ from those on separate memory.
-
-    Args:
-        api: the tile API.
-        given: the tensors of the call, after it ran.
-        separate: the copy of ``apart``, after it ran; None where nothing was shared.
-        outputs: field name of each output, its name in CANN and its number of elements.
-    """
-    if separate is None:
-        return
-    for field, (name, count) in outputs.items():
-        got, expected = (_bits(getattr(tensors, field), count) for tensors in (given, separate))
-        wrong = int(np.count_nonzero(got != expected))
-        if wrong:
-            warnings.warn(
-                f"{api}: operands share memory in a way that changes the result: {wrong} of {count} elements of "
-                f"{name} differ from what separate memory gives",
-                AscendWarning,
-                stacklevel=4,
-            )
-
-
-def _bits(tensor: LocalTensor, count: int) -> np.ndarray[Any, Any]:
-    unsigned = np.dtype(f"u{tensor.dtype.itemsize}")
-    stop = tensor.start + count * tensor.dtype.itemsize
-    return tensor.ub.data[tensor.start : stop].view(unsigned)

@@ -1,20 +1,21 @@
 """The forward tile API, LayerNorm, in its two forms: with variance and with rstd.
 
-Its variance is what LayerNormGrad takes; there is no tile API that takes rstd. The door checks as the ones in
-``normalization`` do.
+Its variance is what LayerNormGrad takes; there is no tile API that takes rstd.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
-from lngrad.ascend.faults import TilingError
+from lngrad.ascend.device.source import warn_at_kernel
 from lngrad.ascend.tile import checks
+from lngrad.ascend.tile.door import Door, Operand
 from lngrad.ascend.tile.layernorm_forward import (
     ForwardTensors,
+    LayerNormConfig,
+    LayerNormPara,
+    RstdForm,
     rstd_form,
     variance_form_3510,
     variance_form_common,
@@ -24,26 +25,6 @@ from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTilin
 __all__ = ["LayerNorm", "LayerNormConfig", "LayerNormPara"]
 
 
-@dataclass(frozen=True)
-class LayerNormPara:
-    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding apart."""
-
-    aLength: int
-    rLength: int
-    rLengthWithPadding: int
-
-
-@dataclass(frozen=True)
-class LayerNormConfig:
-    """The compile-time switches of the rstd form of LayerNorm."""
-
-    isNoBeta: bool = False
-    isNoGamma: bool = False
-    isOnlyOutput: bool = False
-    isOutputRstd: bool = True
-
-
-@np.errstate(all="ignore")
 def LayerNorm(
     output: LocalTensor,
     outputMean: LocalTensor,
@@ -106,13 +87,11 @@ def LayerNorm(
         beta=beta,
         temp=pop_stack_buffer(output.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
     )
-    checks.tile_api("LayerNorm", output.ub.soc)
-    checks.element_type("LayerNorm", output, isReuseSource)
-    with output.ub.tally.within("LayerNorm"):
-        if isinstance(tiling, LayerNormTiling):
-            _variance_form(t, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
-        else:
-            _rstd_form(t, epsilon, tiling, para, sharedTmpBuffer, config or LayerNormConfig())
+    if isinstance(tiling, LayerNormTiling):
+        _variance_form(t, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
+    else:
+        form = RstdForm.of(para, tiling, config or LayerNormConfig(), output.ub.soc)
+        _rstd_form(t, epsilon, form, sharedTmpBuffer, isReuseSource)
 
 
 def _variance_form(
@@ -123,61 +102,48 @@ def _variance_form(
     reuse: bool,
     exact: bool,
 ) -> None:
-    rows, H = tiling.bLength * tiling.sLength, tiling.hLength
-    given = [
-        ("output", t.y, rows * H),
-        ("outputMean", t.mean, rows),
-        ("outputVariance", t.spread, rows),
-        ("inputX", t.x, rows * H),
-        ("gamma", t.gamma, H),
-        ("beta", t.beta, H),
-    ]
-    checks.tensors("LayerNorm", t.y, given)
-    checks.whole_blocks("LayerNorm", t.y, H)
-    checks.outputs_apart("LayerNorm", t.mean, t.spread, rows, ("outputMean", "outputVariance"))
-    regbase = t.y.ub.soc.regbase
-    if not regbase:
-        checks.temporary("LayerNorm", shared, t.temp, tiling.tmpBufSize * 4)
+    rows, H, regbase = tiling.bLength * tiling.sLength, tiling.hLength, t.y.ub.soc.regbase
+    door = Door(
+        "LayerNorm",
+        t,
+        {
+            "y": Operand("output", rows * H, output=True),
+            "mean": Operand("outputMean", rows, output=True),
+            "spread": Operand("outputVariance", rows, output=True),
+            "x": Operand("inputX", rows * H),
+            "gamma": Operand("gamma", H),
+            "beta": Operand("beta", H),
+        },
+    )
+    door.check(H, reuse, shared, 0 if regbase else tiling.tmpBufSize * 4)
     if tiling.originalHLength < H and not exact:
-        checks.warn(
+        warn_at_kernel(
             f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
             + ("mean and the variance" if regbase else "variance as (0 - mean)²")
-            + ". exact_padding=True leaves them out",
-            inner=1,
+            + ". exact_padding=True leaves them out"
         )
     eps = float(t.y.dtype.type(epsilon))
     if regbase:
-        variance_form_3510(t, eps, tiling, exact)
+        door.run(lambda tensors: variance_form_3510(tensors, eps, tiling, exact))
     else:
-        variance_form_common(t, eps, tiling, reuse, exact)
+        door.run(lambda tensors: variance_form_common(tensors, eps, tiling, reuse, exact))
         if reuse:
             text = "inputX was overwritten by LayerNorm with isReuseSource=true and is read again"
-            t.x.mark_stale(rows * H, text)
+            door.mark_overwritten("x", rows * H, text)
 
 
-def _rstd_form(
-    t: ForwardTensors,
-    epsilon: float,
-    tiling: LayerNormSeparateTiling,
-    para: LayerNormPara | None,
-    shared: LocalTensor | None,
-    config: LayerNormConfig,
-) -> None:
-    if para is None:
-        raise TilingError("LayerNorm: the rstd form needs para, got None")
-    A, R, row = para.aLength, para.rLength, para.rLengthWithPadding
-    if tiling.rLength != R or 0 < tiling.aLength < A:
-        raise TilingError(
-            f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
-        )
-    if config.isOnlyOutput:
-        raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
-    regbase = t.y.ub.soc.regbase
-    if not config.isOutputRstd and not regbase:
-        raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {t.y.ub.soc.name}")
-    checks.tensors("LayerNorm", t.y, [("output", t.y, A * row), ("inputX", t.x, A * row)])
-    checks.tensors("LayerNorm", t.mean, [("outputMean", t.mean, A), ("outputRstd", t.spread, A)])
-    checks.rstd_types("LayerNorm", t.y, t.mean, t.gamma, t.beta)
-    checks.whole_blocks("LayerNorm", t.y, row)
-    checks.temporary("LayerNorm", shared, t.temp, 0 if regbase else tiling.tmpBufSize * 4)
-    rstd_form(t, epsilon, A, R, row, tiling, not config.isNoGamma, not config.isNoBeta, config.isOutputRstd)
+def _rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm, shared: LocalTensor | None, reuse: bool) -> None:
+    A, row, tiling = form.A, form.row, form.tiling
+    door = Door(
+        "LayerNorm",
+        t,
+        {
+            "y": Operand("output", A * row, output=True),
+            "mean": Operand("outputMean", A, output=True, dtype=np.float32),
+            "spread": Operand("outputRstd", A, output=True, dtype=np.float32),
+            "x": Operand("inputX", A * row),
+        },
+    )
+    door.check(row, reuse, shared, 0 if t.y.ub.soc.regbase else tiling.tmpBufSize * 4)
+    checks.rstd_scale_types("LayerNorm", t.y, t.gamma, t.beta)
+    door.run(lambda tensors: rstd_form(tensors, epsilon, form))

@@ -1,27 +1,34 @@
 """The forward LayerNorm tile API: the form with variance, chunk by chunk, and the form with rstd.
 
 The orders of operations are those of layernorm_common_basic_impl.h and layernorm_variance_impl.h (variance form) and
-of layernorm_common_impl.h, layernorm_3510_impl.h and normalize_*_impl.h (rstd form). The doors in ``normalization``
-have checked the arguments.
+of layernorm_common_impl.h, layernorm_3510_impl.h and normalize_*_impl.h (rstd form). The door
+has checked the arguments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, RoundMode, Sqrt, Sub, pairwise_sum
-from lngrad.ascend.faults import BoundsFault
+from lngrad.ascend.faults import BoundsFault, TilingError
+from lngrad.ascend.soc import Soc
 from lngrad.ascend.tile.row_loops import add_to_rows, clear_columns, lane_sums, multiply_rows, reciprocal
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
+from lngrad.typing import Array
 
-__all__ = ["ForwardTensors", "rstd_form", "variance_form_3510", "variance_form_common"]
+__all__ = [
+    "ForwardTensors",
+    "LayerNormConfig",
+    "LayerNormPara",
+    "RstdForm",
+    "rstd_form",
+    "variance_form_3510",
+    "variance_form_common",
+]
 
-Array = NDArray[Any]
 API = "LayerNorm"
 FLOAT = np.dtype(np.float32)
 NONE = RoundMode.CAST_NONE
@@ -39,6 +46,58 @@ class ForwardTensors:
     gamma: LocalTensor
     beta: LocalTensor
     temp: LocalTensor
+
+
+@dataclass(frozen=True)
+class LayerNormPara:
+    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding apart."""
+
+    aLength: int
+    rLength: int
+    rLengthWithPadding: int
+
+
+@dataclass(frozen=True)
+class LayerNormConfig:
+    """The compile-time switches of the rstd form of LayerNorm."""
+
+    isNoBeta: bool = False
+    isNoGamma: bool = False
+    isOnlyOutput: bool = False
+    isOutputRstd: bool = True
+
+
+@dataclass(frozen=True)
+class RstdForm:
+    """The sizes, the tiling and the switches of one call of the rstd form, checked against each other."""
+
+    A: int
+    R: int
+    row: int
+    tiling: LayerNormSeparateTiling
+    config: LayerNormConfig
+
+    @classmethod
+    def of(
+        cls, para: LayerNormPara | None, tiling: LayerNormSeparateTiling, config: LayerNormConfig, soc: Soc
+    ) -> RstdForm:
+        """Check the sizes and switches of a call.
+
+        Raises:
+            TilingError: They do not fit the tiling, or the SoC does not have the switch.
+        """
+        if para is None:
+            raise TilingError("LayerNorm: the rstd form needs para, got None")
+        A, R = para.aLength, para.rLength
+        if tiling.rLength != R or 0 < tiling.aLength < A:
+            raise TilingError(
+                f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
+            )
+        if config.isOnlyOutput:
+            raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
+        if not config.isOutputRstd and not soc.regbase:
+            raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {soc.name}")
+        return cls(A, R, para.rLengthWithPadding, tiling, config)
 
 
 def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, reuse: bool, exact: bool) -> None:
@@ -153,17 +212,7 @@ def variance_form_3510(t: ForwardTensors, epsilon: float, tiling: LayerNormTilin
     _count(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
 
 
-def rstd_form(
-    t: ForwardTensors,
-    epsilon: float,
-    A: int,
-    R: int,
-    row: int,
-    tiling: LayerNormSeparateTiling,
-    use_gamma: bool,
-    use_beta: bool,
-    as_rstd: bool,
-) -> None:
+def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
     """Compute y, mean and rstd (or variance, on 3510) in float.
 
     Shapes: x, y (A, row) of which R columns count; mean, spread (A,); gamma, beta (R,); temp bytes.
@@ -173,6 +222,7 @@ def rstd_form(
     intermediates are computed at once instead of in chunks, which does not change a bit; on 3510 the fused
     multiply-adds of the mean are not simulated.
     """
+    A, R, row, tiling, config = form.A, form.R, form.row, form.tiling, form.config
     x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
     regbase = t.x.ub.soc.regbase
     rstd: Array
@@ -190,8 +240,8 @@ def rstd_form(
         variance = lane_sums(_padded((centred * centred) * inverse_R, row))
         rstd = np.float32(1) / np.sqrt(variance + np.float32(epsilon))
     y: Array = centred * rstd[:, None]
-    gamma = _load(t.gamma, "gamma", R) if use_gamma else None
-    beta = _load(t.beta, "beta", R) if use_beta else None
+    gamma = _load(t.gamma, "gamma", R) if not config.isNoGamma else None
+    beta = _load(t.beta, "beta", R) if not config.isNoBeta else None
     if regbase and gamma is not None and beta is not None:
         fused = y.astype(np.float64) * gamma + beta  # one rounding: FusedMulDstAdd
         y = fused.astype(FLOAT)
@@ -199,7 +249,7 @@ def rstd_form(
         y = y if gamma is None else y * gamma
         y = y if beta is None else y + beta
     t.mean.write(API, "outputMean", A)[:] = mean
-    t.spread.write(API, "outputRstd", A)[:] = rstd if as_rstd else variance
+    t.spread.write(API, "outputRstd", A)[:] = rstd if config.isOutputRstd else variance
     t.y.write(API, "output", A * row).reshape(A, row)[:] = _padded(y, row)
     _count(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
 

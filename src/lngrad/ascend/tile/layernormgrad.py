@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
+from lngrad.ascend.device.source import warn_at_kernel
 from lngrad.ascend.tile import checks
 from lngrad.ascend.tile.checks import DataFormat
+from lngrad.ascend.tile.door import Door, Operand
 from lngrad.ascend.tile.layernormgrad_3510 import beta_3510, grad_3510
 from lngrad.ascend.tile.layernormgrad_common import (
     BetaTensors,
@@ -38,7 +38,6 @@ class LayerNormGradShapeInfo:
     dataFormat: DataFormat = DataFormat.ND
 
 
-@np.errstate(all="ignore")
 def LayerNormGrad(
     outputPdX: LocalTensor,
     resForGamma: LocalTensor,
@@ -89,71 +88,62 @@ def LayerNormGrad(
     Raises:
         DeviceFault, DtypeError, TilingError: a rule is broken.
     """
-    api = "LayerNormGrad"
-    t = GradTensors(
-        dx=outputPdX,
-        xhat=resForGamma,
-        dy=inputDy,
-        x=inputX,
-        variance=inputVariance,
-        mean=inputMean,
-        gamma=inputGamma,
-        temp=pop_stack_buffer(outputPdX.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
-    )
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
-    checks.tile_api(api, outputPdX.ub.soc)
-    checks.data_format(api, shapeInfo.dataFormat if shapeInfo else DataFormat.ND)
-    checks.element_type(api, outputPdX, isReuseSource)
-    matrix, narrow = rows * H, rows
-    checks.tensors(
-        api,
-        outputPdX,
-        [
-            ("outputPdX", outputPdX, matrix),
-            ("resForGamma", resForGamma, matrix),
-            ("inputDy", inputDy, matrix),
-            ("inputX", inputX, matrix),
-            ("inputVariance", inputVariance, narrow),
-            ("inputMean", inputMean, narrow),
-            ("inputGamma", inputGamma, H),
-        ],
+    matrix, regbase = rows * H, outputPdX.ub.soc.regbase
+    door = Door(
+        "LayerNormGrad",
+        GradTensors(
+            dx=outputPdX,
+            xhat=resForGamma,
+            dy=inputDy,
+            x=inputX,
+            variance=inputVariance,
+            mean=inputMean,
+            gamma=inputGamma,
+            temp=pop_stack_buffer(outputPdX.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
+        ),
+        {
+            "dx": Operand("outputPdX", matrix, output=True),
+            "xhat": Operand("resForGamma", matrix, output=True),
+            "dy": Operand("inputDy", matrix),
+            "x": Operand("inputX", matrix),
+            "variance": Operand("inputVariance", rows),
+            "mean": Operand("inputMean", rows),
+            "gamma": Operand("inputGamma", H),
+        },
     )
-    checks.whole_blocks(api, outputPdX, H)
-    checks.outputs_apart(api, outputPdX, resForGamma, matrix, ("outputPdX", "resForGamma"))
-    checks.temporary(api, sharedTmpBuffer, t.temp, tiling.stackBufferSize)
-    touched = 0 if outputPdX.ub.soc.regbase else stack_bytes_touched(tiling)
-    if tiling.stackBufferSize < touched <= t.temp.GetSize():
-        checks.warn(
-            f"{api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches byte "
-            f"{touched} of it; this call is right only because the buffer happens to have {t.temp.GetSize()}"
-        )
-    if tiling.originalHLength < H and not exact_padding and inputMean.read(api, "inputMean", rows).any():
-        checks.warn(
-            f"{api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
+    checks.data_format(door.api, LayerNormGradShapeInfo() if shapeInfo is None else shapeInfo)
+    door.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize)
+    _warn_about_stack(door, tiling)
+    if tiling.originalHLength < H and not exact_padding and inputMean.read(door.api, "inputMean", rows).any():
+        warn_at_kernel(
+            f"{door.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
             "-2 * (0 - mean), and the mean is not 0: outputPdX is wrong. exact_padding=True leaves them out"
         )
     eps = float(outputPdX.dtype.type(epsilon))
-    outputs = {"dx": ("outputPdX", matrix), "xhat": ("resForGamma", matrix)}
-    separate = checks.apart(t, {field: count for field, (_, count) in outputs.items()})
-    run = grad_3510 if outputPdX.ub.soc.regbase else grad_common
-    if separate is not None:
-        run(separate, eps, tiling, isReuseSource, exact_padding)
-    with outputPdX.ub.tally.within(api):
-        run(t, eps, tiling, isReuseSource, exact_padding)
-    checks.warn_where_different(api, t, separate, outputs)
+    run = grad_3510 if regbase else grad_common
+    door.run(lambda tensors: run(tensors, eps, tiling, isReuseSource, exact_padding))
     if isReuseSource:
-        count = H if outputPdX.ub.soc.regbase else matrix
-        for name, tensor in (("inputDy", inputDy), ("inputX", inputX)):
-            if tensor.overlaps(outputPdX) or tensor.overlaps(resForGamma):
-                continue  # it is an output now, and whether a right one was compared above
-            tensor.mark_stale(
-                count,
-                f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it holds "
+        for field, name in (("dy", "inputDy"), ("x", "inputX")):
+            door.mark_overwritten(
+                field,
+                H if regbase else matrix,
+                f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it contains "
                 "intermediates now (the manual speaks of inputX only, the published code overwrites both)",
             )
 
 
-@np.errstate(all="ignore")
+def _warn_about_stack(door: Door[GradTensors], tiling: LayerNormGradTiling) -> None:
+    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one given."""
+    given = door.tensors.temp.GetSize()
+    touched = 0 if door.soc.regbase else stack_bytes_touched(tiling)
+    if tiling.stackBufferSize < touched <= given:
+        warn_at_kernel(
+            f"{door.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
+            f"byte {touched} of it; this call is right only because the buffer happens to have {given}"
+        )
+
+
 def LayerNormGradBeta(
     outputPdGamma: LocalTensor,
     outputPdBeta: LocalTensor,
@@ -192,52 +182,39 @@ def LayerNormGradBeta(
     Raises:
         DeviceFault, DtypeError, TilingError: a rule is broken.
     """
-    api = "LayerNormGradBeta"
-    t = BetaTensors(
-        dgamma=outputPdGamma,
-        dbeta=outputPdBeta,
-        xhat=resForGamma,
-        dy=inputDy,
-        temp=pop_stack_buffer(outputPdGamma.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
+    H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.ub.soc.regbase
+    door = Door(
+        "LayerNormGradBeta",
+        BetaTensors(
+            dgamma=outputPdGamma,
+            dbeta=outputPdBeta,
+            xhat=resForGamma,
+            dy=inputDy,
+            temp=pop_stack_buffer(outputPdGamma.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
+        ),
+        {
+            "dgamma": Operand("outputPdGamma", H, output=True),
+            "dbeta": Operand("outputPdBeta", H, output=True),
+            "xhat": Operand("resForGamma", matrix),
+            "dy": Operand("inputDy", matrix),
+        },
     )
-    soc, H, matrix = outputPdGamma.ub.soc, tiling.hLength, tiling.bshLength
-    checks.tile_api(api, soc)
-    checks.element_type(api, outputPdGamma, isReuseSource)
-    given = [
-        ("outputPdGamma", outputPdGamma, H),
-        ("outputPdBeta", outputPdBeta, H),
-        ("resForGamma", resForGamma, matrix),
-        ("inputDy", inputDy, matrix),
-    ]
-    checks.tensors(api, outputPdGamma, given)
-    checks.whole_blocks(api, outputPdGamma, H)
-    checks.outputs_apart(api, outputPdGamma, outputPdBeta, H, ("outputPdGamma", "outputPdBeta"))
-    checks.temporary(api, sharedTmpBuffer, t.temp, tiling.stackBufferSize * 4)
-    checks.beta_positions(api, tiling)
+    door.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize * 4)
+    checks.beta_positions(door.api, tiling)
     # A chunk of one row has no distance of rows to get wrong.
-    if tiling.originalHLength < H and not exact_padding and not soc.regbase and tiling.bsCurLength > 1:
-        checks.warn(
-            f"{api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
+    if tiling.originalHLength < H and not exact_padding and not regbase and tiling.bsCurLength > 1:
+        warn_at_kernel(
+            f"{door.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
             "outputPdGamma and outputPdBeta are wrong. exact_padding=True takes storageHLength"
         )
-    outputs = {"dgamma": ("outputPdGamma", H), "dbeta": ("outputPdBeta", H)}
-    separate = checks.apart(t, {field: count for field, (_, count) in outputs.items()})
-    if separate is not None:
-        _beta(separate, tiling, isReuseSource, exact_padding)
-    with outputPdGamma.ub.tally.within(api):
-        _beta(t, tiling, isReuseSource, exact_padding)
-    checks.warn_where_different(api, t, separate, outputs)
-    if isReuseSource and not soc.regbase:
-        for name, tensor, why in (
-            ("resForGamma", resForGamma, "the published code overwrites it"),
-            ("inputDy", inputDy, "the manual allows it to be overwritten"),
+    if regbase:
+        door.run(lambda tensors: beta_3510(tensors, tiling))
+    else:
+        door.run(lambda tensors: beta_common(tensors, tiling, isReuseSource, exact_padding))
+    if isReuseSource and not regbase:
+        for field, name, why in (
+            ("xhat", "resForGamma", "the published code overwrites it"),
+            ("dy", "inputDy", "the manual allows it to be overwritten"),
         ):
             text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
-            tensor.mark_stale(matrix, text)
-
-
-def _beta(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:
-    if t.dgamma.ub.soc.regbase:
-        beta_3510(t, tiling)
-    else:
-        beta_common(t, tiling, reuse, exact)
+            door.mark_overwritten(field, matrix, text)

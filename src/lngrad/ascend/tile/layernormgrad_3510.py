@@ -7,10 +7,7 @@ the lanes of a register are added up is not documented; neighbours first, as the
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.faults import BoundsFault
@@ -18,10 +15,10 @@ from lngrad.ascend.tile.layernormgrad_common import BetaTensors, GradTensors
 from lngrad.ascend.tile.row_loops import lane_sums
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
 from lngrad.ascend.tiling.words import align_up
+from lngrad.typing import Array
 
 __all__ = ["beta_3510", "grad_3510"]
 
-Array = NDArray[Any]
 FLOAT = np.dtype(np.float32)
 VECTOR_FLOATS = 64
 API, BETA = "LayerNormGrad", "LayerNormGradBeta"

@@ -2,7 +2,7 @@
 
 The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
 the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
-that the tiling names. The doors in ``normalization`` have checked the arguments.
+that the tiling names. The doors have checked the arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NONE = RoundMode.CAST_NONE
 
 @dataclass(frozen=True)
 class GradTensors:
-    """The tensors of one LayerNormGrad call under the names of this house."""
+    """The tensors of one LayerNormGrad call under the names of this package."""
 
     dx: LocalTensor
     xhat: LocalTensor
@@ -46,7 +46,7 @@ class GradTensors:
 
 @dataclass(frozen=True)
 class BetaTensors:
-    """The tensors of one LayerNormGradBeta call under the names of this house."""
+    """The tensors of one LayerNormGradBeta call under the names of this package."""
 
     dgamma: LocalTensor
     dbeta: LocalTensor
@@ -247,28 +247,16 @@ def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, ex
             dy_float, products = stack[tiling.inputDyTmpTensorPos :], stack[tiling.resForGammaTmpTensorPos :]
             Cast(dy_float, dy, NONE, n)
             Cast(products, xhat, NONE, n)
-            _add_chunk(dgamma, dbeta, products, products, dy_float, n, rows, width, clear)
+            Mul(products, dy_float, products, n)
+            accumulate_rows(dgamma, products, rows, width, clear)
+            accumulate_rows(dbeta, dy_float, rows, width, clear)
             Cast(t.dgamma, dgamma, NONE, width)
             Cast(t.dbeta, dbeta, NONE, width)
         else:
             products = xhat if reuse else stack[tiling.resForGammaTmpTensorPos :]
-            _add_chunk(t.dgamma, t.dbeta, products, xhat, dy, n, rows, width, clear)
+            Mul(products, dy, xhat, n)
+            accumulate_rows(t.dgamma, products, rows, width, clear)
+            accumulate_rows(t.dbeta, dy, rows, width, clear)
     if exact and not half:
         for result in (t.dgamma, t.dbeta):
             clear_columns(result, 1, tiling.hLength, tiling.originalHLength)
-
-
-def _add_chunk(
-    dgamma: LocalTensor,
-    dbeta: LocalTensor,
-    products: LocalTensor,
-    xhat: LocalTensor,
-    dy: LocalTensor,
-    n: int,
-    rows: int,
-    width: int,
-    clear: bool,
-) -> None:
-    Mul(products, dy, xhat, n)
-    accumulate_rows(dgamma, products, rows, width, clear)
-    accumulate_rows(dbeta, dy, rows, width, clear)

@@ -6,10 +6,7 @@ instructions are those of ``vector``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.vector import (
@@ -22,6 +19,7 @@ from lngrad.ascend.device.vector import (
     refuse_partial_overlap,
     repeat_sums,
 )
+from lngrad.typing import Array
 
 __all__ = [
     "accumulate_rows",
@@ -34,7 +32,6 @@ __all__ = [
     "row_sums",
 ]
 
-Array = NDArray[Any]
 BLOCK_FLOATS = 8
 
 

@@ -25,13 +25,20 @@ __all__ = [
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2
+CHUNK_BUFFERS = ("tmpTensorBSH", "pdVarTensor", "pdMeanTensor", "x1Tensor", "x2Tensor", "x3Tensor")
+REUSED_CHUNK_BUFFERS = ("x1Tensor", "x2Tensor")
+HALF_CHUNK_BUFFERS = ("tmpTensor", "tmpTensor1", "tmpTensor2")
 
 
-def chunk_buffers(typeSize: int, isReuseSource: bool) -> int:
-    """Return into how many chunk buffers the temporary buffer of LayerNormGrad is cut (not on 3510)."""
+def chunk_buffers(typeSize: int, isReuseSource: bool) -> tuple[str, ...]:
+    """Return the chunk buffers of LayerNormGrad in the order in which they lie (not on 3510).
+
+    The names are those of the struct's fields without ``Pos`` and ``Size``. With isReuseSource, x1
+    and x2 lie in inputDy and inputX; half, which does not take it, has three more for its casts.
+    """
     if typeSize == HALF_BYTES:
-        return 9
-    return 4 if isReuseSource else 6
+        return (*CHUNK_BUFFERS, *HALF_CHUNK_BUFFERS)
+    return tuple(name for name in CHUNK_BUFFERS if not (isReuseSource and name in REUSED_CHUNK_BUFFERS))
 
 
 def rows_per_block(typeSize: int) -> int:
@@ -77,7 +84,7 @@ def GetLayerNormGradMaxMinTmpSize(
         return need, need
     count = words.word("B*S*H", B * S * H)
     square = words.word("H*H", H * H)
-    buffers = chunk_buffers(typeSize, isReuseSource)
+    buffers = len(chunk_buffers(typeSize, isReuseSource))
     largest = words.word("maxValue", buffers * max(count, square) * typeSize)
     smallest = words.word("minValue", buffers * min(count, square) * typeSize)
     words.close()
@@ -121,7 +128,7 @@ def GetLayerNormGradNDTilingInfo(
     stack_bytes = words.word("stackBufferSize", stackBufferSize)
     rows, one = 1, 1  # 3510 goes row by row and reads neither
     if not socs.get(soc).regbase:
-        buffers = chunk_buffers(typeSize, isReuseSource)
+        buffers = len(chunk_buffers(typeSize, isReuseSource))
         rows = stack_bytes // FLOAT_BYTES // buffers // H
         words.rule(
             rows > 0,
@@ -157,12 +164,7 @@ def _place_chunk_buffers(
     tiling: LayerNormGradTiling, words: Words, one: int, typeSize: int, isReuseSource: bool
 ) -> None:
     """Fill in the …Pos fields, one chunk buffer after the other, and every …Size with ``one``."""
-    order = ["tmpTensorBSH", "pdVarTensor", "pdMeanTensor", "x1Tensor", "x2Tensor", "x3Tensor"]
-    if isReuseSource and typeSize == FLOAT_BYTES:
-        order = [name for name in order if name not in ("x1Tensor", "x2Tensor")]  # they alias dy and x
-    if typeSize == HALF_BYTES:
-        order += ["tmpTensor", "tmpTensor1", "tmpTensor2"]
-    for index, name in enumerate(order):
+    for index, name in enumerate(chunk_buffers(typeSize, isReuseSource)):
         setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * one))
     for name in (field for field in vars(tiling) if field.endswith("Pos")):
         setattr(tiling, name.removesuffix("Pos") + "Size", one)

@@ -217,7 +217,7 @@ class _Call:
         """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""
         B, S, H, _ = self.dims
         if self.api == "LayerNormGrad":
-            return 0 if self.soc.regbase else chunk_buffers(self.type_size, self.reuse) * H * FLOAT_BYTES
+            return 0 if self.soc.regbase else len(chunk_buffers(self.type_size, self.reuse)) * H * FLOAT_BYTES
         if self.api == "LayerNormGradBeta":
             return (4 if self.type_size == 2 else 2) * H * FLOAT_BYTES
         statistics = 2 * align_up(B * S, 8) if self.type_size == 2 else 0
@@ -240,11 +240,7 @@ class _Call:
             return () if self.reuse else (Buffer("x1", 0, row, row), Buffer("x2", place, row, row))
         reserved = tiling.oneCalSize * FLOAT_BYTES
         touched = min(tiling.oneCalSize, B * S * H) * FLOAT_BYTES
-        names = ["tmpTensorBSH", "pdVarTensor", "pdMeanTensor", "x1Tensor", "x2Tensor", "x3Tensor"]
-        if self.reuse:
-            names = [name for name in names if name not in ("x1Tensor", "x2Tensor")]
-        if self.type_size == 2:
-            names += ["tmpTensor", "tmpTensor1", "tmpTensor2"]
+        names = chunk_buffers(self.type_size, self.reuse)
         return tuple(Buffer(n, getattr(tiling, f"{n}Pos") * FLOAT_BYTES, reserved, touched) for n in names)
 
     def _beta_buffers(self, tiling: LayerNormGradBetaTiling) -> tuple[Buffer, ...]:
@@ -281,7 +277,7 @@ class _Call:
         # Any size that gives one row is rounded up to a block of rows; the last buffer is filled as far as the shape
         # goes, the ones before it must have room for the whole chunk.
         chunk = rows_per_block(self.type_size) * H
-        floats = (chunk_buffers(self.type_size, self.reuse) - 1) * chunk + min(chunk, B * S * H)
+        floats = (len(chunk_buffers(self.type_size, self.reuse)) - 1) * chunk + min(chunk, B * S * H)
         return max(floats * FLOAT_BYTES, self._refused_below())
 
     def operand_bytes(self) -> int:

@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-from lngrad.bench.plots import newest, plot
-from lngrad.bench.records import read
+from lngrad.bench.plots import plot
+from lngrad.bench.records import newest, read
 from lngrad.bench.tables import summary, table
 
 ROOT = Path(__file__).parent.parent

@@ -14,23 +14,25 @@ import pytest
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
-from rich.console import Console  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from lngrad.api import execute  # noqa: E402
 from lngrad.backend.triton_gpu import plan as triton_gpu  # noqa: E402
+from lngrad.bench.arguments import Arguments  # noqa: E402
 from lngrad.bench.cases import Job  # noqa: E402
+from lngrad.bench.cuda import bench as cuda_bench  # noqa: E402
 from lngrad.bench.cuda import checks as cuda_checks  # noqa: E402
-from lngrad.bench.cuda import command as cuda_command  # noqa: E402
 from lngrad.bench.cuda import contestants as cuda  # noqa: E402
-from lngrad.bench.cuda import runner as cuda_runner  # noqa: E402
-from lngrad.bench.peers import PeerMissing  # noqa: E402
-from lngrad.cli.app import app  # noqa: E402
+from lngrad.bench.runner import plan_of, run  # noqa: E402
+from lngrad.bench.settings import Settings  # noqa: E402
+from lngrad.bench.trial import Peer, PeerMissing  # noqa: E402
+from lngrad.cli import bench as command  # noqa: E402
+from lngrad.cli.main import app  # noqa: E402
 from lngrad.problem import Problem  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402
 
 
-def interpreted(job: Job, t: cuda.Tensors) -> Any:
+def interpreted(job: Job, t: Arguments) -> Any:
     """Our kernels on the CPU, which the public functions do not offer."""
     if job.op == "forward":
         problem, arrays = Problem.forward(t.x, t.gamma, t.beta)
@@ -53,13 +55,23 @@ class FakeClock:
         return next(self.seconds)
 
 
-def test_the_whole_bench(tmp_path: Path) -> None:
+def faked(clock: FakeClock, prepare: Any = interpreted) -> cuda_bench.CudaBench:
+    """The bench of a CUDA device on this CPU."""
+    return cuda_bench.CudaBench(clock, "cpu", prepare, 1 << 20)
+
+
+SMALL = Settings(("call",), (), ("float32",), ((6, 40),), rounds=1)
+
+
+def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, records, picture = FakeClock(), tmp_path / "gpu.jsonl", tmp_path / "gpu.svg"
-    lines = cuda_command.cuda_bench(
-        "call,forward", "6x40,3x96", "float32", "torch", 2, False, records, picture, Console(quiet=True),
-        clock=clock, device="cpu", mine=interpreted, copy_bytes=1 << 20,
-    )  # fmt: skip
-    assert [json.loads(line) for line in records.read_text().splitlines()] == lines
+    bench = faked(clock)
+    monkeypatch.setattr(cuda_bench, "CudaBench", lambda: bench)
+    monkeypatch.setattr(command, "why_no_device", lambda: None)
+    arguments = ["bench", "--device", "cuda", "--scopes", "call,forward", "--cases", "6x40,3x96", "--dtypes", "float32"]
+    result = CliRunner().invoke(app, [*arguments, "--rounds", "2", "--json", str(records), "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
     assert len(lines) == 4
     for line in lines:
         assert line["backend"] == "triton_gpu"
@@ -72,59 +84,60 @@ def test_the_whole_bench(tmp_path: Path) -> None:
         assert max(line["error"]["lngrad"].values()) <= 1
     assert picture.read_text().startswith("<?xml")
     # In turns: ours, the copy, torch; small jobs twenty at a time, the copy once.
-    assert clock.turns[:6] == [cuda_runner.REPEATS, 1, cuda_runner.REPEATS] * 2
+    assert clock.turns[:6] == [cuda_bench.REPEATS, 1, cuda_bench.REPEATS] * 2
 
 
 def test_a_wrong_result_is_not_timed() -> None:
-    def wrong(job: Job, t: cuda.Tensors) -> Any:
+    def wrong(job: Job, t: Arguments) -> Any:
         dx, dgamma, dbeta = interpreted(job, t)()
         return lambda: (dx, dgamma, 2 * dbeta)
 
     clock = FakeClock()
-    run = cuda_runner.cuda_run(
-        [Job(6, 40, "float32")], (), 1, print, clock=clock, device="cpu", mine=wrong, copy_bytes=1 << 20
-    )
     with pytest.raises(GradientError, match="dbeta"):
-        list(run)
+        list(run(faked(clock, wrong), SMALL, print))
     assert not clock.turns
 
 
-def test_a_peer_that_fails_is_said_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(job: Job, t: cuda.Tensors) -> Any:
+def test_a_peer_that_fails_is_said_and_passed_over() -> None:
+    def failing(job: Job, t: Arguments) -> Any:
         raise RuntimeError("feature dim too large")
 
-    monkeypatch.setitem(cuda.CUDA_PEERS, "compile", ("torch", failing))
-    said: list[str] = []
-    peers = ("liger", "quack", "compile", "torch")
-    options: dict[str, Any] = {"clock": FakeClock(), "device": "cpu", "mine": interpreted, "copy_bytes": 1 << 20}
-    (line,) = cuda_runner.cuda_run([Job(3, 20, "float32")], peers, 1, said.append, **options)
+    bench, said = faked(FakeClock()), []
+    bench.known_peers = {**cuda.CUDA_PEERS, "compile": Peer("torch", failing)}
+    settings = Settings(("call",), ("liger", "quack", "compile", "torch"), ("float32",), ((3, 20),), rounds=1)
+    (line,) = run(bench, settings, said.append)
     assert set(line["ratio"]) == {"torch"}
     assert any("feature dim too large" in text for text in said)
     assert any("not installed" in text for text in said)
 
 
-def test_the_cases_are_those_that_were_asked_for() -> None:
-    jobs, peers, rounds = cuda_command.cuda_settings("call", "", "", "torch", 15, False)
+def settings_of(scopes: str, cases: str, dtypes: str, peers: str, quick: bool) -> Settings:
+    return command.settings_of(cuda_bench.CudaBench, scopes, cases, dtypes, peers, "", 15, quick)
+
+
+def test_the_cases_are_those_of_the_options() -> None:
+    bench = faked(FakeClock())
+    settings = settings_of("call", "", "", "", False)
+    jobs = bench.jobs(settings, "call")
     assert {job.dtype for job in jobs} == {"bfloat16", "float32"}
     large = [job for job in jobs if job.M * job.N >= 1 << 26]
     assert len(large) >= 30
     assert {64, 768, 1536, 5120, 7168, 12288, 131072} <= {job.N for job in large}
     assert len(jobs) > len(large)  # and some for latency
-    assert (peers, rounds) == (("torch",), 15)
-    quick, _, rounds = cuda_command.cuda_settings("", "", "", "", 15, True)
+    assert settings.peers == ("torch",)
+    quick = plan_of(bench, settings_of("", "", "", "", True))
     assert len(quick) <= 12
-    assert {job.op for job in quick} == {"backward", "forward"}
-    assert rounds == 5
+    assert {job.op for _, _, job in quick} == {"backward", "forward"}
     with pytest.raises(ValueError, match="peers: expected some of torch, compile, liger, quack"):
-        cuda_command.cuda_settings("call", "", "float32", "jax", 1, True)
+        settings_of("call", "", "float32", "jax", True)
     every = "float32,bfloat16,float16"
-    asked, _, _ = cuda_command.cuda_settings("call", "6x40", every, "torch", 1, True)
-    assert ",".join(job.dtype for job in asked) == every
+    chosen = bench.jobs(settings_of("call", "6x40", every, "torch", True), "call")
+    assert ",".join(job.dtype for job in chosen) == every
 
 
 def test_a_scope_without_a_meaning_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="scopes: expected some of call, forward with --device cuda, got 'kernel'"):
-        cuda_command.cuda_settings("call,kernel", "", "", "torch", 1, True)
+    with pytest.raises(ValueError, match="scopes: expected some of call, forward, got 'kernel'"):
+        settings_of("call,kernel", "", "", "torch", True)
 
 
 @pytest.mark.parametrize(
@@ -132,22 +145,26 @@ def test_a_scope_without_a_meaning_there_is_refused() -> None:
     [
         ("forward", "torch", "plot: expected call among the scopes, since it is what is drawn, got forward"),
         ("call", "liger", "plot: expected a peer that can be compared with, got liger"),
-        ("call", "", "plot: expected a peer that can be compared with, got none"),
     ],
 )
-def test_what_can_not_be_drawn_is_refused_before_the_run(scopes: str, peers: str, text: str, tmp_path: Path) -> None:
+def test_what_can_not_be_drawn_is_refused_before_the_run(
+    scopes: str, peers: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
-    with pytest.raises(ValueError, match=text):
-        cuda_command.cuda_bench(
-            scopes, "6x40", "float32", peers, 1, True, None, tmp_path / "gpu.svg", Console(quiet=True),
-            clock=clock, device="cpu", mine=interpreted, copy_bytes=1 << 20,
-        )  # fmt: skip
+    bench = faked(clock)
+    monkeypatch.setattr(cuda_bench, "CudaBench", lambda: bench)
+    monkeypatch.setattr(command, "why_no_device", lambda: None)
+    options = {"scopes": scopes, "peers": peers, "cases": "6x40", "plot": tmp_path / "gpu.svg"}
+    arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    result = CliRunner().invoke(app, ["bench", "--device", "cuda", *arguments])
+    assert result.exit_code == 2
+    assert text in result.output
     assert not clock.turns
 
 
 def test_interpreted_kernels_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_command, "backends", lambda: {"triton_gpu": "available"})
-    assert "got TRITON_INTERPRET=1: unset it" in str(cuda_command.why_no_device())
+    monkeypatch.setattr(command, "backends", lambda: {"triton_gpu": "available"})
+    assert "got TRITON_INTERPRET=1: unset it" in str(command.why_no_device())
 
 
 def test_the_timed_job_itself_is_checked() -> None:
@@ -155,7 +172,7 @@ def test_the_timed_job_itself_is_checked() -> None:
     job = Job(9000, 40, "float32")
     t = cuda.tensors(job, "cpu")
     right = torch.ops.aten.native_layer_norm_backward(
-        t.dy, t.x, [40], t.mean[:, None], t.rstd[:, None], t.gamma, t.beta, [True, True, True]
+        t.dy, t.x, [40], t.mean, t.rstd, t.gamma, t.beta, [True, True, True]
     )
     assert max(cuda_checks.check_timed(job, t, right).values()) <= 1
     dx, dgamma, dbeta = right
@@ -177,7 +194,7 @@ def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "compile", lambda function, **options: made.append(options) or function)
     monkeypatch.setattr(torch._dynamo, "reset", lambda: made.append("reset"))
     job = Job(3, 20, "float32")
-    cuda.peer("compile", job, cuda.tensors(job, "cpu"))
+    cuda.CUDA_PEERS["compile"].prepare(job, cuda.tensors(job, "cpu"))
     assert made == ["reset", {"dynamic": False}]
 
 
@@ -204,19 +221,21 @@ def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "version", lambda package: "0.5.0")
     job = Job(3, 20, "bfloat16", "forward")
     t = cuda.tensors(job, "cpu")
-    assert cuda_checks.check_timed(job, t, cuda.peer("quack", job, t)())["y"] <= 1
+    assert cuda_checks.check_timed(job, t, cuda.CUDA_PEERS["quack"].prepare(job, t)())["y"] <= 1
     job = Job(3, 20, "bfloat16")
     if has_backward:
-        assert set(cuda_checks.check_timed(job, t, cuda.peer("quack", job, t)())) == {"dx", "dgamma", "dbeta"}
+        assert set(cuda_checks.check_timed(job, t, cuda.CUDA_PEERS["quack"].prepare(job, t)())) == {
+            "dx",
+            "dgamma",
+            "dbeta",
+        }
     else:
         with pytest.raises(PeerMissing, match=r"quack-kernels 0\.5\.0 has no backward"):
-            cuda.peer("quack", job, t)
+            cuda.CUDA_PEERS["quack"].prepare(job, t)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_without_a_device_there_is_one_clear_error() -> None:
-    import lngrad.cli.main  # noqa: F401  # registers the commands
-
     result = CliRunner().invoke(app, ["bench", "--device", "cuda", "--quick"])
     assert result.exit_code != 0
     assert "device: expected a CUDA device for --device cuda, got none" in " ".join(result.output.split())

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 import lngrad
-import lngrad.cli.main
+from lngrad.cli import app, demo, info
 from lngrad.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 from lngrad.files import writing
@@ -61,9 +61,6 @@ def save(path: Path, arrays: dict[str, Any]) -> Path:
 def results_in(path: Path) -> Grads:
     arrays = read_tensors(path, Grads._fields).arrays
     return Grads(*map(arrays.get, Grads._fields))
-
-
-# --- run: good files ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -129,9 +126,6 @@ def test_arrays_larger_than_memory(tmp_path, target):
     dx = read_tensors(tmp_path / target, ("dx",)).arrays["dx"]
     assert dx.shape == (1 << 20, 256)
     assert not dx[:: 1 << 16].any()
-
-
-# --- run: bad files -------------------------------------------------------------------------------------------------
 
 
 def test_bad_inputs_are_one_line_each(tmp_path):
@@ -224,9 +218,6 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number, code):
     assert list(output.parent.iterdir()) == []
 
 
-# --- Everything else ------------------------------------------------------------------------------------------------
-
-
 def test_help_and_version():
     assert cli("--version").stdout == f"lngrad {lngrad.__version__}\n"
     for arguments in (["--help"], []):
@@ -308,9 +299,9 @@ print([list(getattr(pool, name).signatures) for name in names] == compiled, all(
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(lngrad.cli.app, "find_spec", lambda name: None)
+    monkeypatch.setattr(app, "find_spec", lambda name: None)
     with pytest.raises(typer.Exit) as ended:
-        lngrad.cli.main.demo()
+        demo.demo()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "lngrad: needs scikit-learn and matplotlib: pip install 'lngrad[demo]'\n"
 
@@ -324,8 +315,8 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys):
     def full() -> dict[str, str]:
         raise MemoryError
 
-    monkeypatch.setattr(lngrad.cli.main, "backends", full)
+    monkeypatch.setattr(info, "backends", full)
     with pytest.raises(typer.Exit) as ended:
-        lngrad.cli.main.info()
+        app.in_one_line(info.info)()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "lngrad: not enough memory\n"

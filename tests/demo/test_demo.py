@@ -15,7 +15,7 @@ import typer
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-import lngrad.cli.main
+import lngrad.cli.demo
 from lngrad.demo import checks, report
 from lngrad.demo.digits import LayerNorm, Network, loss_and_gradient, train
 from lngrad.testing import check_grads
@@ -107,7 +107,7 @@ def test_a_failed_demonstration_ends_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checks, "ROUNDS", 1)
     monkeypatch.setattr(checks, "DTYPES", ("float32",))
     with pytest.raises(typer.Exit) as ended:
-        lngrad.cli.main.demo(output=tmp_path / "new" / "folder", epochs=1, seed=0)
+        lngrad.cli.demo.demo(output=tmp_path / "new" / "folder", epochs=1, seed=0)
     assert ended.value.exit_code == 1
     assert "lngrad: the demonstration failed; see above" in capsys.readouterr().err
     assert json.loads((tmp_path / "new" / "folder" / "results.json").read_text())["passed"] is False

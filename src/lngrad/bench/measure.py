@@ -1,4 +1,4 @@
-"""Turns, rounds and medians: everybody who is compared is timed in every round of one process."""
+"""Turns, rounds and medians: all contestants are timed in every round of one process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Contestants", "Timing", "interleave", "keep_memory"]
+__all__ = ["Call", "Clock", "Context", "Timing", "TurnClock", "interleave", "keep_memory", "rest"]
 
-REST = 0.004  # seconds before a turn: OpenMP's and our own threads stop their active waiting and free the other cores
+REST = 0.004  # seconds before a turn, at the least
+QUIET = 0.25  # the share of a millisecond that this process may work in, and still counts as at rest
+LONGEST_REST = 0.25  # seconds; something other than waiting threads keeps this process busy
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
-# name -> its call, and name -> what is in force during its turns (nothing, where a name is missing)
-Contestants = tuple[dict[str, Callable[[], object]], dict[str, Callable[[], AbstractContextManager[Any]]]]
+Call: TypeAlias = Callable[[], Any]
+Context: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -32,46 +34,78 @@ class Timing:
 
     @staticmethod
     def of(times: list[float]) -> Timing:
+        """The statistics of one time a round."""
         times = sorted(times)
         late = times[min(len(times) - 1, int(0.9 * len(times)))]
         return Timing(len(times), times[0], statistics.median(times), late)
 
 
+class Clock(Protocol):
+    """Times one turn of a contestant: seconds a call."""
+
+    def __call__(self, name: str, call: Call) -> float: ...
+
+
+@dataclass
+class TurnClock:
+    """The clock of a CPU: a turn runs once untimed, then as often as fills `turn` seconds, and counts the mean."""
+
+    turn: float = TURN
+    _repeats: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str, call: Call) -> float:
+        rest()
+        call()
+        if name not in self._repeats:
+            self._repeats[name] = max(1, int(self.turn / (_seconds(call, 1) + 1e-7)))
+        return _seconds(call, self._repeats[name])
+
+
+def _seconds(call: Call, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def rest() -> None:
+    """Sleep until no thread of this process works any more.
+
+    OpenMP's threads wait actively after their work, some for 20 ms, and would take a core from whoever is next.
+    """
+    end = time.perf_counter() + LONGEST_REST
+    time.sleep(REST)
+    while time.perf_counter() < end:
+        worked, start = time.process_time(), time.perf_counter()
+        time.sleep(0.001)
+        if time.process_time() - worked < QUIET * (time.perf_counter() - start):
+            return
+
+
 def interleave(
-    calls: dict[str, Callable[[], object]],
+    calls: Mapping[str, Call],
     rounds: int,
-    turn: float = TURN,
-    during: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {},  # read only
+    clock: Clock,
+    during: Mapping[str, Context] = {},  # read only
 ) -> dict[str, Timing]:
     """Time several calls in turns, round after round.
 
-    A turn rests, enters what `during` has under the call's name, runs once untimed, then as often as it takes to fill
-    `turn` seconds, and counts the mean.
+    Args:
+        calls: By contestant.
+        rounds: In each of which every contestant has one turn.
+        clock: Times a turn.
+        during: Contexts that are entered for the turns of some contestants.
     """
-    repeats: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            time.sleep(REST)
             with during.get(name, nullcontext)():
-                call()
-                count = repeats.get(name) or repeats.setdefault(name, _repeats(call, turn))
-                start = time.perf_counter()
-                for _ in range(count):
-                    call()
-                samples[name].append((time.perf_counter() - start) / count)
+                samples[name].append(clock(name, call))
     return {name: Timing.of(times) for name, times in samples.items()}
 
 
-def _repeats(call: Callable[[], object], turn: float) -> int:
-    call()
-    start = time.perf_counter()
-    call()
-    return max(1, int(turn / (time.perf_counter() - start + 1e-7)))
-
-
 def keep_memory() -> None:
-    """Tell glibc not to return freed memory, so that page faults of results do not drown the kernels, for all alike."""
+    """Have glibc keep freed memory, so that page faults of results do not drown the kernels, for all alike."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

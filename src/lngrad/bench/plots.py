@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from lngrad.bench.records import Record, newest, threads_of
 
 __all__ = ["plot"]
 
@@ -11,7 +12,7 @@ _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 
-def plot(lines: list[dict[str, Any]], path: Path, peer: str = "torch", scope: str = "kernel") -> None:
+def plot(lines: list[Record], path: Path, peer: str = "torch", scope: str = "kernel") -> None:
     """Draw the ratios to a peer and the shares of the roofline of the newest records of a scope, of each case.
 
     Args:
@@ -38,15 +39,18 @@ def plot(lines: list[dict[str, Any]], path: Path, peer: str = "torch", scope: st
         width = 0.8 / len(dtypes)
         for number, dtype in enumerate(dtypes):
             records = [chosen.get((shape, dtype)) for shape in shapes]
-            at = [k - 0.4 + (number + 0.5) * width for k in range(len(shapes))]
+            places = [k - 0.4 + (number + 0.5) * width for k in range(len(shapes))]
             ratios = [record["ratio"][peer] if record else 0 for record in records]
-            upper.bar(at, ratios, width * 0.92, color=_COLOURS[dtype], label=dtype)
-            for x, ratio in zip(at, ratios, strict=True):
+            upper.bar(places, ratios, width * 0.92, color=_COLOURS[dtype], label=dtype)
+            for x, ratio in zip(places, ratios, strict=True):
                 upper.annotate(
                     f"{ratio:.1f}", (x, ratio), (0, 2), textcoords="offset points", ha="center", fontsize=6.5
                 )
             lower.bar(
-                at, [record["of_roofline"] if record else 0 for record in records], width * 0.92, color=_COLOURS[dtype]
+                places,
+                [record["of_roofline"] if record else 0 for record in records],
+                width * 0.92,
+                color=_COLOURS[dtype],
             )
         upper.set_yscale("log", base=2)
         upper.set_yticks([1, 2, 4, 8, 16], ["1×", "2×", "4×", "8×", "16×"])
@@ -63,19 +67,10 @@ def plot(lines: list[dict[str, Any]], path: Path, peer: str = "torch", scope: st
         first = next(iter(chosen.values()))
         machine, versions = first["machine"], first["versions"]
         against = f"{peer} {versions.get(peer, '')}".strip()
-        where = machine.get("device", f"{machine['cores']} threads")
+        where = machine.get("device", f"{threads_of(first)} threads")
         below = "roofline: a device copy" if "device" in machine else f"{machine['cpu']}, {machine['cache']}"
         figure.suptitle(f"LayerNorm backward (dx, dgamma, dbeta) against {against}, {where}", x=0.01, ha="left")
         figure.text(0.01, 0.01, f"{below}; medians of interleaved rounds", fontsize=7)
         figure.tight_layout(rect=(0, 0.02, 1, 1))
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
         pyplot.close(figure)
-
-
-def newest(lines: list[dict[str, Any]], scope: str, peer: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """The last record of each (shape, dtype) in a scope that was compared with a peer."""
-    return {
-        (f"{line['M']}x{line['N']}", line["dtype"]): line
-        for line in lines
-        if line["scope"] == scope and peer in line["ratio"]
-    }

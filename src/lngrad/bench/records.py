@@ -3,77 +3,85 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import lngrad
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Timing
-from lngrad.system.machine import caches, processor
+from lngrad.bench.trial import LNGRAD, ROOFLINE, Trial
+from lngrad.system.machine import caches, instruction_sets, processor
+from lngrad.system.threads import get_num_threads
 
-__all__ = ["append", "machine", "read", "record"]
+__all__ = ["Key", "Record", "append", "finished", "key", "machine", "newest", "read", "record", "threads_of"]
+
+Record: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, int, Job]
 
 
-def machine() -> dict[str, Any]:
-    """Processor, threads, last-level cache and system: what a timing can be compared within."""
+def machine() -> Record:
+    """Processor, instruction sets, cores, last-level cache and system: what timings can be compared within."""
     found = caches()
     return {
         "cpu": processor(),
-        "cores": lngrad.get_num_threads(),
+        "instruction_sets": instruction_sets(),
+        "cores": os.cpu_count(),
         "cache": found[-1] if found else "unknown",
         "system": f"{platform.system()} {platform.machine()}",
     }
 
 
-def _commit() -> str:
-    folder = Path(__file__).parent
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "release"
+def commit() -> str:
+    """The commit of the sources that are run, with a + if they differ from it; "release" where they are installed."""
+    folder = Path(__file__).parent.parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip()
+
+    found = git("rev-parse", "--short", "HEAD")
+    return f"{found}{'+' if git('status', '--porcelain', '.') else ''}" if found else "release"
 
 
-def record(
-    scope: str,
-    job: Job,
-    timings: dict[str, Timing],
-    roofline: Timing | None,
-    roofline_bytes: int,
-    versions: dict[str, str],
-) -> dict[str, Any]:
+def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial) -> Record:
     """One line: our timing of a job, the ratio to each peer, and the share of the roofline.
 
     Times are in microseconds a call, bandwidths in GB/s (10^9 bytes).
     """
-    ours = timings["lngrad"]
-    line: dict[str, Any] = {
+    timings = dict(timings)
+    roofline = timings.pop(ROOFLINE, None)
+    ours = timings[LNGRAD]
+    line: Record = {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
         "scope": scope,
         **asdict(job),
-        "backend": "numba_cpu",
+        "threads": get_num_threads(),
         "rounds": ours.rounds,
         "time_us": {name: _microseconds(timing) for name, timing in timings.items()},
-        "ratio": {name: round(timing.median / ours.median, 3) for name, timing in timings.items() if name != "lngrad"},
+        "ratio": {name: round(timing.median / ours.median, 3) for name, timing in timings.items() if name != LNGRAD},
         "bytes": job.nbytes,
         "bandwidth": round(job.nbytes / ours.median / 1e9, 2),
     }
     if roofline is not None:
-        line["roofline"] = round(roofline_bytes / roofline.median / 1e9, 2)
+        line["roofline"] = round(trial.roofline_bytes / roofline.median / 1e9, 2)
         line["of_roofline"] = round(line["bandwidth"] / line["roofline"], 3)
-    line["commit"] = _commit()
+    line["commit"] = commit()
     line["versions"] = {
         "lngrad": lngrad.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        **versions,
+        **trial.versions,
     }
-    line["machine"] = machine()
+    line["machine"] = machine() | ({"device": trial.device} if trial.device else {})
+    line.update(trial.facts)
     return line
 
 
@@ -85,13 +93,46 @@ def _microseconds(timing: Timing) -> dict[str, float]:
     }
 
 
-def append(path: Path, lines: list[dict[str, Any]]) -> None:
+def threads_of(line: Record) -> int:
+    """With how many threads a record was made; the first records have it among the machine's facts."""
+    threads: int = line.get("threads") or line["machine"]["cores"]
+    return threads
+
+
+def key(scope: str, threads: int, job: Job) -> Key:
+    """What a run times once."""
+    return scope, threads, job
+
+
+def finished(lines: Iterable[Record], peers: Iterable[str], rounds: int) -> set[Key]:
+    """What need not be timed again: records of these sources and this machine with as many rounds, and no peer fewer."""
+    here, now, wanted = machine(), commit(), set(peers)
+    return {
+        key(line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"]))
+        for line in lines
+        if line["commit"] == now
+        and {name: line["machine"].get(name) for name in here} == here
+        and line["rounds"] >= rounds
+        and wanted <= {*line["ratio"], *line.get("missing", ())}
+    }
+
+
+def append(path: Path, lines: list[Record]) -> None:
     """Add lines to a file of records."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Record]:
     """All records of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def newest(lines: Iterable[Record], scope: str, peer: str) -> dict[tuple[str, str], Record]:
+    """The last record of each (shape, dtype) in a scope that was compared with a peer."""
+    return {
+        (f"{line['M']}x{line['N']}", line["dtype"]): line
+        for line in lines
+        if line["scope"] == scope and peer in line["ratio"]
+    }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from lngrad.bench.plots import newest
+from lngrad.bench.records import Record, newest
 
 __all__ = ["SHOWN", "geometric_mean", "summary", "table"]
 
@@ -25,7 +24,7 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def table(lines: list[dict[str, Any]], scope: str) -> str:
+def table(lines: list[Record], scope: str) -> str:
     """Rows are shapes, columns dtypes: our median time and the ratio to the scope's peer."""
     peer = SHOWN[scope]
     chosen = newest(lines, scope, peer)
@@ -37,7 +36,7 @@ def table(lines: list[dict[str, Any]], scope: str) -> str:
     return "\n".join(rows)
 
 
-def _cell(record: dict[str, Any] | None, peer: str) -> str:
+def _cell(record: Record | None, peer: str) -> str:
     if record is None:
         return "–"
     time = record["time_us"]["lngrad"]["median"]
@@ -45,8 +44,8 @@ def _cell(record: dict[str, Any] | None, peer: str) -> str:
     return f"{text}, **{record['ratio'][peer]:.1f}×**"
 
 
-def summary(lines: list[dict[str, Any]]) -> str:
-    """One line a scope: whom it is compared with, cases, geometric mean and least ratio."""
+def summary(lines: list[Record]) -> str:
+    """One line a scope: the peer, cases, geometric mean and least ratio."""
     rows = ["| scope | against | cases | geometric mean | least |", "|---|---|---|---|---|"]
     for scope, peer in SHOWN.items():
         chosen = newest(lines, scope, peer)

@@ -12,7 +12,7 @@ import typer
 from lngrad import __version__
 from lngrad.errors import LngradError
 
-__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "command", "fail", "in_one_line", "need"]
+__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "fail", "in_one_line", "need"]
 
 INTERRUPTED, FAILED, REFUSED = 130, 1, 2  # exit codes: Ctrl-C; a check did not pass; bad input, or something is missing
 
@@ -26,18 +26,11 @@ app = typer.Typer(
 )
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a function a command of the app."""
-    told = in_one_line(function)
-    app.command()(told)
-    return told
-
-
 def in_one_line(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a function's errors one line and an exit code."""
+    """A command whose errors are one line and an exit code."""
 
     @wraps(function)
-    def told(*arguments: Any, **options: Any) -> None:
+    def guarded(*arguments: Any, **options: Any) -> None:
         try:
             function(*arguments, **options)
         except KeyboardInterrupt:
@@ -47,20 +40,26 @@ def in_one_line(function: Callable[..., None]) -> Callable[..., None]:
         except MemoryError as error:
             fail(f"not enough memory{': ' if str(error) else ''}{error}", REFUSED)
         except BrokenPipeError:
-            raise  # typer's business: whoever read our output has gone
+            raise  # typer ends quietly: whoever read our output has gone
         except OSError as error:
             fail(f"{error.filename or 'a file'}: {error.strerror or error}", REFUSED)
 
-    return told
+    return guarded
 
 
 def fail(text: str, code: int) -> NoReturn:
+    """End the command with one line on stderr."""
     typer.echo(f"lngrad: {text}", err=True)
     raise typer.Exit(code)
 
 
 def need(extra: str, **modules: str) -> None:
-    """End the command if a module is not installed, naming the extra that brings it. Modules by their distributions."""
+    """End the command if a module is not installed; the error names the extra that installs it.
+
+    Args:
+        extra: Of lngrad.
+        modules: By their distributions, with _ for -.
+    """
     missing = [name.replace("_", "-") for name, module in modules.items() if find_spec(module) is None]
     if missing:
         fail(f"needs {' and '.join(missing)}: pip install 'lngrad[{extra}]'", REFUSED)

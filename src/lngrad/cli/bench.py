@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lngrad.cli.app import REFUSED, command, fail, need
+from lngrad import backends
+from lngrad.cli.app import REFUSED, fail, need
 
-__all__ = ["bench"]
+if TYPE_CHECKING:
+    from lngrad.bench.settings import Settings
+    from lngrad.bench.trial import Bench
+
+__all__ = ["bench", "settings_of", "why_no_device"]
 
 
-@command
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
     scopes: Annotated[
@@ -29,9 +34,17 @@ def bench(
         str,
         typer.Option(help="Some of float32,bfloat16,float16.", show_default="all; with cuda bfloat16,float32"),
     ] = "",
-    peers: Annotated[str, typer.Option(help="Some of torch,compile,jax,mindspore.")] = "torch",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each of those compared gets.")] = 15,
-    device: Annotated[str, typer.Option(help="cpu or cuda; there, peers are torch,compile,liger,quack.")] = "cpu",
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="Some of torch,compile,jax,mindspore; with cuda, of torch,compile,liger,quack.", show_default="torch"
+        ),
+    ] = "",
+    threads: Annotated[
+        str, typer.Option(help="Numbers of threads, separated by commas.", show_default="what the machine grants")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contestant.")] = 15,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: Annotated[Path | None, typer.Option(help="Append a record a line.", show_default="none")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")
@@ -44,29 +57,70 @@ def bench(
     """
     if plot is not None:
         need("plots", matplotlib="matplotlib")
-    from rich.console import Console
-
     if device not in ("cpu", "cuda"):
         fail(f"device: expected cpu or cuda, got {device!r}", REFUSED)
     if device == "cuda":
-        from lngrad.bench.cuda.command import cuda_bench, why_no_device
-
         reason = why_no_device()
         if reason is not None:
             fail(reason, REFUSED)
-        try:
-            cuda_bench(scopes, cases, dtypes, peers, rounds, quick, json, plot, Console())
-        except ValueError as error:
-            fail(str(error), REFUSED)
-        return
+    from rich.console import Console
 
-    from lngrad.bench.command import bench as run_bench
-    from lngrad.bench.command import drawn_peer, settings_of
+    from lngrad.bench.settings import drawn_peer
+    from lngrad.bench.trial import why_not
+    from lngrad.cli.bench_report import run_and_print
 
+    chosen = _bench_of(device)
     try:
-        settings = settings_of(scopes, cases, dtypes, peers, rounds, quick)
-        if plot is not None:
-            drawn_peer(settings.scopes, "kernel", settings.peers)
+        settings = settings_of(chosen, scopes, cases, dtypes, peers, threads, rounds, quick)
+        drawn = drawn_peer(settings, chosen.drawn, lambda name: why_not(chosen, name)) if plot is not None else ""
     except ValueError as error:
         fail(str(error), REFUSED)
-    run_bench(settings, json, plot, Console())
+    console = Console()
+    lines = run_and_print(chosen, settings, console, json)
+    if plot is not None:
+        from lngrad.bench.plots import plot as draw
+
+        draw(lines, plot, drawn, chosen.drawn)
+        console.print(f"picture written to {plot}")
+
+
+def _bench_of(device: str) -> Bench:
+    if device == "cuda":
+        from lngrad.bench.cuda.bench import CudaBench
+
+        return CudaBench()
+    from lngrad.bench.cpu.bench import CpuBench
+
+    return CpuBench()
+
+
+def settings_of(
+    chosen: Bench, scopes: str, cases: str, dtypes: str, peers: str, threads: str, rounds: int, quick: bool
+) -> Settings:
+    """Settings from comma-separated options.
+
+    Raises:
+        ValueError: A name, shape or number cannot be used; the text names the option and what it takes.
+    """
+    from lngrad.bench.cases import DTYPES
+    from lngrad.bench.settings import Settings, names_of, shapes_of, threads_of
+
+    return Settings(
+        scopes=names_of("scopes", scopes, chosen.scopes, chosen.scopes),
+        peers=names_of("peers", peers, chosen.known_peers, chosen.peers),
+        dtypes=names_of("dtypes", dtypes, DTYPES, chosen.dtypes),
+        shapes=shapes_of(cases),
+        threads=threads_of(threads),
+        rounds=rounds,
+        quick=quick,
+    )
+
+
+def why_no_device() -> str | None:
+    """Why nothing can be timed on a GPU here, or None."""
+    state = backends()["triton_gpu"]
+    if state != "available":
+        return f"device: expected a CUDA device for --device cuda, got none: {state}"
+    if import_module("lngrad.kernels.triton_gpu").INTERPRETED:
+        return "device: expected compiled kernels for --device cuda, got TRITON_INTERPRET=1: unset it"
+    return None

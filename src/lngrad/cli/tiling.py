@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from lngrad.cli.app import FAILED, REFUSED, command, fail
+from lngrad.cli.app import FAILED, REFUSED, fail
 
 __all__ = ["tiling"]
 
 
-@command
 def tiling(
     api: Annotated[str, typer.Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.")] = "LayerNormGrad",
     shape: Annotated[

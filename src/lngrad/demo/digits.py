@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 import lngrad
+from lngrad.typing import Array
 
 __all__ = ["Data", "LayerNorm", "Network", "Training", "accuracy", "load_data", "loss_and_gradient", "train"]
-
-Array = np.ndarray[Any, Any]
 
 HIDDEN = 128
 BATCH = 64
@@ -40,9 +39,6 @@ def load_data(rng: np.random.Generator) -> Data:
     order = rng.permutation(len(images))
     test, training = np.split(order, [len(images) // 4])
     return Data(images[training], digits.target[training], images[test], digits.target[test])
-
-
-# --- Layers: each keeps of its forward what its backward needs, and leaves gradients beside parameters ---------------
 
 
 class Layer(Protocol):
@@ -145,9 +141,6 @@ class Network:
 
     def gradients(self) -> list[Array]:
         return [gradient for layer in self.layers for gradient in layer.gradients]
-
-
-# --- Loss, optimizer, training --------------------------------------------------------------------------------------
 
 
 def loss_and_gradient(logits: Array, labels: Array) -> tuple[float, Array]:

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["caches", "huge_pages", "processor", "versions"]
+__all__ = ["caches", "huge_pages", "instruction_sets", "processor", "versions"]
 
 # Distributions that lngrad computes with, compares with or shows results by.
 _PACKAGES = (
@@ -24,6 +24,26 @@ _PACKAGES = (
 )
 
 
+# What decides how wide and how a kernel computes, by Linux's names of processor flags.
+_INSTRUCTION_SETS = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx_ne_convert",
+    "amx_bf16",
+    "amx_fp16",
+    "asimd",
+    "bf16",
+    "sve",
+    "sve2",
+)
+
+
 def versions() -> dict[str, str]:
     """Version by distribution; "not installed" where there is none."""
     found = {"python": platform.python_version()}
@@ -37,14 +57,27 @@ def versions() -> dict[str, str]:
 
 def processor() -> str:
     """The processor's model, with family and model numbers where Linux tells them, and its number of logical cores."""
-    facts: dict[str, str] = {}
-    for line in _lines(Path("/proc/cpuinfo")):
-        key, _, value = line.partition(":")
-        facts.setdefault(key.strip(), value.strip())
+    facts = _cpuinfo()
     name = facts.get("model name") or facts.get("Model") or platform.processor() or platform.machine()
     if "cpu family" in facts and "model" in facts:
         name += f" (family {facts['cpu family']}, model {facts['model']})"
     return f"{name}, {os.cpu_count()} logical cores"
+
+
+def instruction_sets() -> list[str]:
+    """The vector instructions that Linux reports, such as avx2 and avx512f; empty elsewhere."""
+    facts = _cpuinfo()
+    flags = (facts.get("flags") or facts.get("Features") or "").split()
+    return [name for name in _INSTRUCTION_SETS if name in flags]
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says about the first processor."""
+    facts: dict[str, str] = {}
+    for line in _lines(Path("/proc/cpuinfo")):
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    return facts
 
 
 def caches() -> list[str]:

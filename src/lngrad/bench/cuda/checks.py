@@ -1,18 +1,19 @@
-"""Whether results are right that are timed on a device: few rows in all that is made of them, and the timed job itself."""
+"""Are the results right that are timed on a device: all results of few rows, and the timed job itself."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 import torch
 from lngrad import reference
 from lngrad.arrays import as_numpy
+from lngrad.bench.arguments import Arguments
 from lngrad.bench.cases import Job
-from lngrad.bench.cuda.contestants import Ours, Tensors, checked_tensors
+from lngrad.bench.cuda.contestants import checked_tensors
+from lngrad.bench.trial import Prepare
 from lngrad.problem import Forward, Grads
 from lngrad.testing import GradientError, Inputs, check_forward, check_grads, error_share, error_shares
+from lngrad.typing import Array, Tensor
 
 __all__ = ["check_timed", "error_of"]
 
@@ -20,20 +21,20 @@ _SLICE = 1 << 24  # elements that are summed in float64 at a time
 _END = 1 << 16  # elements of the first rows, and of the last, that the reference takes
 
 
-def error_of(job: Job, device: str, does: Ours, *, strict: bool) -> dict[str, float]:
+def error_of(job: Job, device: str, prepare: Prepare, *, strict: bool) -> dict[str, float]:
     """The worst error of each result against float64, in tolerances of lngrad.testing, on fewer rows of the same N.
 
     Args:
         job: What is to be timed.
         device: Where.
-        does: Who does it.
-        strict: Whether an error beyond its tolerance is raised.
+        prepare: Makes the call of a contestant, which returns tensors.
+        strict: Raise an error beyond its tolerance; it is ours.
 
     Raises:
         GradientError: If strict.
     """
     inputs, t = checked_tensors(job, device)
-    results = [result.detach().cpu() for result in does(job, t)()]
+    results = [result.detach().cpu() for result in prepare(job, t)()]
     if job.op == "forward":
         y = results[0]
         if strict:
@@ -47,7 +48,7 @@ def error_of(job: Job, device: str, does: Ours, *, strict: bool) -> dict[str, fl
     return {name: round(float(np.max(share)), 3) for name, share in zip(Grads._fields, shares, strict=True)}
 
 
-def _share_of_y(y: Any, inputs: Any) -> float:
+def _share_of_y(y: Tensor, inputs: Inputs) -> float:
     """A peer's y alone, with our reference's statistics in place of its own."""
     expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized)
     statistics = (torch.from_numpy(np.asarray(part, np.float32)) for part in (expected.mean, expected.rstd))
@@ -57,8 +58,8 @@ def _share_of_y(y: Any, inputs: Any) -> float:
         return float("inf")
 
 
-def check_timed(job: Job, t: Tensors, results: tuple[Any, ...]) -> dict[str, float]:
-    """The worst error of our results of the whole job, in tolerances: the first and last rows, and the column sums of all.
+def check_timed(job: Job, t: Arguments, results: tuple[Tensor, ...]) -> dict[str, float]:
+    """The worst error of our results of the whole job, in tolerances: first and last rows, and column sums of all.
 
     Args:
         job: What is to be timed.
@@ -84,25 +85,25 @@ def check_timed(job: Job, t: Tensors, results: tuple[Any, ...]) -> dict[str, flo
     return worst
 
 
-def _column_sums(t: Tensors) -> Any:
+def _column_sums(t: Arguments) -> Tensor:
     """dgamma, dbeta and the sums of their terms' absolute values in float64, on the device; (4, N)."""
     N = t.x.shape[1]
     sums = torch.zeros(4, N, dtype=torch.float64, device=t.x.device)
     rows = max(1, _SLICE // N)
     for dy, x, mean, rstd in zip(*(each.split(rows) for each in (t.dy, t.x, t.mean, t.rstd)), strict=True):
         wide = dy.double()
-        terms = (x.double() - mean.double()[:, None]).mul_(rstd.double()[:, None]).mul_(wide)
+        terms = (x.double() - mean.double()).mul_(rstd.double()).mul_(wide)
         for number, part in enumerate((terms, wide, terms.abs(), wide.abs())):
             sums[number] += part.sum(0)
     return sums
 
 
-def _ends(rows: Any, job: Job) -> Any:
+def _ends(rows: Tensor, job: Job) -> Array:
     """The first and last rows of a matrix, or of statistics as (M, 1), as many as the reference can take."""
     rows = rows.reshape(job.M, -1)
     count = max(1, _END // job.N)
     return _numpy(rows if 2 * count >= job.M else torch.cat((rows[:count], rows[-count:])))
 
 
-def _numpy(tensor: Any) -> Any:
+def _numpy(tensor: Tensor) -> Array:
     return as_numpy(tensor.detach().cpu())

@@ -1,4 +1,4 @@
-"""The scope "jax": forward and backward of a jitted lngrad.jax.layer_norm against the jitted formula, as a user meets them.
+"""The scope "jax": forward and backward of a jitted lngrad.jax.layer_norm against the jitted formula.
 
 Both are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's own memory, and fresh pages count for both.
 """
@@ -11,20 +11,33 @@ from typing import Any
 import numpy as np
 
 import lngrad
+from lngrad.bench.arguments import Arguments
 from lngrad.bench.cases import Job
-from lngrad.bench.measure import Contestants
-from lngrad.bench.peers import Arrays, jax_layer_norm
+from lngrad.bench.cpu.peers import jax_layer_norm
+from lngrad.bench.measure import Call, Context
 from lngrad.testing import Inputs, check_forward, check_grads, check_same_bits
 
 __all__ = ["jitted"]
 
 
-def jitted(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
-    """lngrad.jax.layer_norm against the formula that people write."""
+def jitted(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], dict[str, Context]]:
+    """lngrad.jax.layer_norm against the formula that people write.
+
+    Args:
+        job: What is timed.
+        a: Its arguments, NumPy's.
+        checked: Those of its rows that are compared with the reference.
+
+    Returns:
+        Contestants, and the contexts of their turns: none.
+
+    Raises:
+        GradientError: Our results are wrong.
+    """
     import jax
     from lngrad.jax import layer_norm
 
-    given = tuple(jax.numpy.asarray(array) for array in (arrays.x, arrays.gamma, arrays.beta, arrays.dy))
+    given = tuple(jax.numpy.asarray(array) for array in (a.x, a.gamma, a.beta, a.dy))
 
     def call(function: Callable[..., Any]) -> Callable[[], Any]:
         def both(x: Any, gamma: Any, beta: Any, dy: Any) -> Any:
@@ -35,12 +48,12 @@ def jitted(job: Job, arrays: Arrays, checked: Inputs) -> Contestants:
         return lambda: jax.block_until_ready(program(*given))
 
     ours = call(layer_norm)
-    _check(arrays, checked, tuple(np.asarray(result) for result in ours()))
+    _check(a, checked, tuple(np.asarray(result) for result in ours()))
     return {"lngrad": ours, "jax": call(jax_layer_norm)}, {}
 
 
-def _check(a: Arrays, checked: Inputs, results: tuple[Any, ...]) -> None:
-    """Refuse to time a wrong program: some rows of the core against the reference, all of the program against the core."""
+def _check(a: Arguments, checked: Inputs, results: tuple[Any, ...]) -> None:
+    """Refuse to time a wrong program: compare some rows of the core with the reference, and the program with the core."""
     check_forward(lngrad.layer_norm(checked.x, gamma=a.gamma, beta=a.beta), checked)
     check_grads(lngrad.layer_norm_backward(checked.dy, checked.x, checked.mean, checked.rstd, a.gamma), checked)
     y = lngrad.layer_norm(a.x, gamma=a.gamma, beta=a.beta).y

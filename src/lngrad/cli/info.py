@@ -1,0 +1,63 @@
+"""The command `lngrad info`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lngrad import backends, get_num_threads
+from lngrad.cli.app import REFUSED, fail
+
+__all__ = ["info"]
+
+
+def info(
+    warm: Annotated[bool, typer.Option("--warm", help="Compile every kernel into the cache now.")] = False,
+) -> None:
+    """Show versions, backends, threads, caches; or compile the kernels ahead of their first use."""
+    from lngrad.system.fallbacks import last_run
+    from lngrad.system.machine import caches, huge_pages, processor, versions
+
+    if warm:
+        _warm()
+        return
+    facts = versions() | {f"backend {name}": state for name, state in backends().items()}
+    facts |= {
+        "processor": processor(),
+        "caches": ", ".join(caches()) or "unknown",
+        "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
+        "huge pages": huge_pages(),
+        "kernel cache": _kernel_cache(),
+        "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
+    }
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        typer.echo(f"{name:{width}}  {fact}")
+
+
+def _kernel_cache() -> str:
+    if backends()["numba_cpu"] != "available":
+        return "none, without numba"
+    from lngrad.kernels.numba_cpu import cache
+
+    if not cache.ENABLED:
+        return f"none, as {cache.FOLDER} can't be written: kernels are compiled anew in every process"
+    files = [file.stat().st_size for file in cache.FOLDER.iterdir() if file.is_file()]
+    return f"{cache.FOLDER} ({len(files)} files, {sum(files) / 1e6:.1f} MB)"
+
+
+def _warm() -> None:
+    if backends()["numba_cpu"] != "available":
+        fail(f"backend: numba_cpu is not available: {backends()['numba_cpu']}", REFUSED)
+    from rich.console import Console
+    from rich.progress import track
+
+    from lngrad.kernels.numba_cpu.cache import ENABLED
+    from lngrad.kernels.numba_cpu.warm import KERNELS, compile_kernel
+
+    if not ENABLED:
+        fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
+    for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
+        compile_kernel(*kernel)
+    typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")

@@ -1,0 +1,139 @@
+"""The command `lngrad run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lngrad import set_num_threads
+from lngrad.cli.app import REFUSED, fail
+from lngrad.errors import LngradError
+from lngrad.problem import Problem
+from lngrad.typing import Mask
+
+__all__ = ["run"]
+
+PROGRESS_BYTES = 64 << 20  # of dx: less is done before a bar could be read
+
+
+def run(
+    input: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            show_default=False,
+            help="A .npz, a .safetensors or a folder of .npy with dy and x; mean with rstd or variance, or neither; "
+            "and gamma if there is one.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUTPUT",
+            show_default=False,
+            help="Where dx, dgamma and dbeta go: a .npz, a .safetensors, or a folder (no suffix).",
+        ),
+    ],
+    backend: Annotated[
+        str | None, typer.Option(help="One of those that `lngrad info` lists.", show_default="the first available")
+    ] = None,
+    output_mask: Annotated[
+        str, typer.Option(help="Which gradients are wanted, separated by commas.")
+    ] = "dx,dgamma,dbeta",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="At most this many.", show_default="what the machine grants")
+    ] = None,
+    eps: Annotated[
+        float | None, typer.Option(help="Added to the variance where rstd is computed.", show_default="1e-5")
+    ] = None,
+    normalized_dims: Annotated[
+        int | None, typer.Option(help="How many of x's last dimensions.", show_default="as many as gamma has, or 1")
+    ] = None,
+    block_bytes: Annotated[
+        int, typer.Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
+    ] = 256 << 20,
+    soc: Annotated[
+        str | None, typer.Option(help="The simulated SoC of --backend ascend_sim.", show_default="Ascend910B1")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT if it exists.")] = False,
+) -> None:
+    """Compute the gradients of arrays in a file, which may be larger than memory.
+
+    Arrays are mapped and computed some rows at a time; OUTPUT appears whole or not at all. bfloat16 in .npy and .npz is
+    NumPy's raw two-byte V2, in and out. Nothing is ever unpickled.
+    """
+    from time import perf_counter
+
+    from lngrad.files.reading import read_tensors
+    from lngrad.files.rowblocks import NAMES, RowBlocks
+    from lngrad.files.writing import new_output
+    from lngrad.plan import make_plan
+
+    if threads is not None:
+        set_num_threads(threads)
+    if soc is not None:
+        _use_soc(soc, backend)
+    mask = _mask(output_mask)
+    if output.exists() and input.exists() and output.samefile(input):
+        fail(f"{output}: is the input, and is not replaced", REFUSED)
+    start = perf_counter()
+    tensors = read_tensors(input, NAMES)
+    if tensors.others:
+        typer.echo(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
+    try:
+        blocks = RowBlocks(
+            tensors.arrays, normalized_dims=normalized_dims, output_mask=mask, eps=eps, block_bytes=block_bytes
+        )
+        used = make_plan(blocks.problem, backend).backend
+        specs = dict(zip(blocks.problem.out, blocks.problem.outputs(), strict=True))
+        wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items() if spec is not None}
+        with new_output(output, wanted, replace=force) as writer, _progress(blocks.problem) as advance:
+            blocks.run(writer.append, backend=backend, advance=advance)
+    except LngradError as error:
+        about = "" if str(error).startswith((str(output), "backend")) else f"{input}: "
+        fail(f"{about}{error}", REFUSED)
+    results = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in wanted.items())
+    typer.echo(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
+
+
+def _use_soc(name: str, backend: str | None) -> None:
+    from lngrad.ascend.soc import use
+
+    if backend != "ascend_sim":
+        fail(f"--soc: expected --backend ascend_sim beside it, got {backend or 'no backend'}", REFUSED)
+    use(name)
+
+
+def _mask(text: str) -> Mask:
+    names = [name.strip() for name in text.split(",")]
+    wrong = [name for name in names if name not in ("dx", "dgamma", "dbeta")]
+    if wrong:
+        fail(f"--output-mask: expected some of dx,dgamma,dbeta, got {text!r}", REFUSED)
+    return "dx" in names, "dgamma" in names, "dbeta" in names
+
+
+@contextmanager
+def _progress(problem: Problem) -> Iterator[Callable[[int], None]]:
+    """Gives a function that takes how many more rows are done: a bar for large problems on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from lngrad.dtypes import bytes_of
+
+    large = problem.M * problem.N * bytes_of(problem.dtype) >= PROGRESS_BYTES
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.completed} of {task.total} rows"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not (large and console.is_terminal)) as shown:
+        task = shown.add_task("rows", total=problem.M)
+        yield lambda rows: shown.advance(task, rows)

@@ -1,4 +1,4 @@
-"""Write what is generated into the documents: the measured table and picture, from benchmarks/results.
+"""Write the measured tables and the picture into the documents, from benchmarks/results.
 
 Run by `make docs`. Text between `<!-- bench:begin -->` and `<!-- bench:end -->` is replaced.
 """

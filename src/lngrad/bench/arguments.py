@@ -39,7 +39,10 @@ class Arguments:
 
 
 def random_arguments(job: Job) -> Arguments:
-    """Random NumPy arrays, with the mean and rstd of lngrad's forward. Blocks of rows are rotations of one another."""
+    """Random NumPy arrays, with the mean and rstd of lngrad's forward.
+
+    Blocks of 4096 rows are rotations of one another.
+    """
     rng = np.random.default_rng([job.M, job.N])
 
     def noise(shape: tuple[int, ...], offset: float) -> Array:
@@ -63,7 +66,7 @@ def first_rows(a: Arguments) -> Inputs:
 
 
 def as_tensors(a: Arguments | Inputs) -> Arguments:
-    """The same memory as torch's CPU tensors; mean and rstd in x's dtype, as torch's forward keeps them on a CPU."""
+    """torch's CPU tensors on the same memory; mean and rstd in x's dtype, as its forward keeps them."""
     import torch
 
     torch.set_num_threads(get_num_threads())

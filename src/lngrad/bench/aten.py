@@ -28,7 +28,7 @@ def compiled(job: Job, t: Arguments) -> Callable[[], tuple[Any, ...]]:
     """The same operators under torch.compile, for static shapes."""
     import torch
 
-    # One code object may be compiled for eight shapes; for the ninth torch takes eager code, and does not say so.
+    # One code object is compiled for at most eight shapes; then torch silently takes eager code.
     torch._dynamo.reset()
     if job.op == "forward":
         norm = torch.ops.aten.native_layer_norm

@@ -32,7 +32,7 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that must move at the least: backward reads dy and x and writes dx, forward reads x and writes y."""
+        """Bytes that must move at the least: dy, x and dx backward, x and y forward."""
         return _PASSES[self.op] * self.M * self.N * bytes_of(self.dtype)
 
 

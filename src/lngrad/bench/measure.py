@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 __all__ = ["Call", "Clock", "Context", "Timing", "TurnClock", "interleave", "keep_memory", "rest"]
 
 REST = 0.004  # seconds before a turn, at the least
-QUIET = 0.25  # the share of a millisecond that this process may work in, and still counts as at rest
+QUIET = 0.25  # of a millisecond: a process that works less is at rest
 LONGEST_REST = 0.25  # seconds; something other than waiting threads keeps this process busy
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
@@ -48,7 +48,7 @@ class Clock(Protocol):
 
 @dataclass
 class TurnClock:
-    """The clock of a CPU: a turn runs once untimed, then as often as fills `turn` seconds, and counts the mean."""
+    """A CPU's clock: a turn runs once untimed, then fills `turn` seconds and counts the mean."""
 
     turn: float = TURN
     _repeats: dict[str, int] = field(default_factory=dict)
@@ -71,7 +71,8 @@ def _seconds(call: Call, repeats: int) -> float:
 def rest() -> None:
     """Sleep until no thread of this process works any more.
 
-    OpenMP's threads wait actively after their work, some for 20 ms, and would take a core from whoever is next.
+    OpenMP's threads wait actively after their work, some for 20 ms, and would take a core from
+    whoever is next.
     """
     end = time.perf_counter() + LONGEST_REST
     time.sleep(REST)
@@ -105,7 +106,7 @@ def interleave(
 
 
 def keep_memory() -> None:
-    """Have glibc keep freed memory, so that page faults of results do not drown the kernels, for all alike."""
+    """Have glibc keep freed memory, for all alike: page faults of results would hide the kernels."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

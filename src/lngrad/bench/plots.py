@@ -13,13 +13,14 @@ _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 
 def plot(lines: list[Record], path: Path, peer: str = "torch", scope: str = "kernel") -> None:
-    """Draw the ratios to a peer and the shares of the roofline of the newest records of a scope, of each case.
+    """Draw ratios to a peer and shares of the roofline, of the newest record of each case.
 
     Args:
         lines: Records.
         path: Where to write; .svg or .png.
         peer: Whose ratio.
-        scope: One whose records are backwards and have a roofline: kernel, or call of a CUDA device.
+        scope: One whose records are backwards and have a roofline: kernel, or call of a CUDA
+            device.
 
     Raises:
         ValueError: No record of this scope has this peer.

@@ -28,7 +28,7 @@ Key: TypeAlias = tuple[str, int, Job]
 
 
 def machine() -> Record:
-    """Processor, instruction sets, cores, last-level cache and system: what timings can be compared within."""
+    """What decides timings: processor, instruction sets, cores, last-level cache, system."""
     found = caches()
     return {
         "cpu": processor(),
@@ -40,7 +40,7 @@ def machine() -> Record:
 
 
 def commit() -> str:
-    """The commit of the sources that are run, with a + if they differ from it; "release" where they are installed."""
+    """The commit of the running sources, with + if they are changed; "release" if installed."""
     folder = Path(__file__).parent.parent
 
     def git(*arguments: str) -> str:
@@ -94,7 +94,7 @@ def _microseconds(timing: Timing) -> dict[str, float]:
 
 
 def threads_of(line: Record) -> int:
-    """With how many threads a record was made; the first records have it among the machine's facts."""
+    """The threads of a record; the first records have them among the machine's facts."""
     threads: int = line.get("threads") or line["machine"]["cores"]
     return threads
 
@@ -105,7 +105,7 @@ def key(scope: str, threads: int, job: Job) -> Key:
 
 
 def finished(lines: Iterable[Record], peers: Iterable[str], rounds: int) -> set[Key]:
-    """What need not be timed again: records of these sources and this machine with as many rounds, and no peer fewer."""
+    """What need not be timed again: these sources and this machine, no fewer rounds or peers."""
     here, now, wanted = machine(), commit(), set(peers)
     return {
         key(line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"]))

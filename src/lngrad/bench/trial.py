@@ -1,4 +1,4 @@
-"""What a device gives to the runner: peers, jobs, and for each job a trial that is ready to be timed."""
+"""What a device gives to the runner: peers, jobs, and a trial for each job."""
 
 from __future__ import annotations
 

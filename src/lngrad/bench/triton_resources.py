@@ -1,9 +1,10 @@
-"""What Triton's kernels take of a GPU, without one: compiled ahead of time, then asked of the assembler.
+"""What Triton's kernels take of a GPU, as the assembler reports it; needs no GPU.
 
     python -m lngrad.bench.triton_resources benchmarks/results/triton-resources.jsonl
 
-writes one line a kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes of shared memory, and how
-many instructions there are in the kernel and in its longest loop, which is the one over rows.
+writes one line a kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes
+of shared memory, and how many instructions there are in the kernel and in its longest loop, which
+is the one over rows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NARROW = {"N", "chunks", "span", "slots", "P"}  # 32-bit; other whole numbers h
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel as the backend launches it: all results wanted, gamma and beta there, contiguous aligned rows.
+    """A kernel as the backend launches it: all results, gamma and beta, contiguous aligned rows.
 
     Attributes:
         kernel: Its name in kernels/triton_gpu.py.
@@ -58,7 +59,7 @@ _PLAIN = {"SPLIT": False, "ALIGNED": True}
 
 
 def jobs() -> Iterator[Job]:
-    """What the policy chooses for each width, dtype and architecture; kernels that are the same for two widths once."""
+    """What the policy chooses for each width, dtype and architecture; equal kernels once."""
     from lngrad.kernels import triton_gpu as kernels
 
     for dtype in ("float32", "bfloat16", "float16", "float64"):
@@ -168,7 +169,7 @@ def _assembler(ptx: str, architecture: int) -> dict[str, int]:
 
 
 def _instructions(binary: bytes) -> dict[str, int]:
-    """Machine instructions of a kernel, and of its longest loop: from a branch back to where it leads."""
+    """Machine instructions of a kernel, and of its longest loop: from a branch back to its target."""
     import triton.backends.nvidia
 
     disassembler = Path(triton.backends.nvidia.__file__).parent / "bin" / "nvdisasm"

@@ -14,7 +14,8 @@ from lngrad.errors import LngradError
 
 __all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "fail", "in_one_line", "need"]
 
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2  # exit codes: Ctrl-C; a check did not pass; bad input, or something is missing
+# Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing.
+INTERRUPTED, FAILED, REFUSED = 130, 1, 2
 
 app = typer.Typer(
     help="Layer-normalization gradients: exact, fast and the same everywhere.",

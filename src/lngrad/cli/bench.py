@@ -52,8 +52,8 @@ def bench(
 ) -> None:
     """Time the kernels side by side with peers and with the memory's own speed, turn by turn.
 
-    Every result is checked before it is timed. Other programs on the machine disturb everybody's turns, and peers with
-    OpenMP threads most of all: quote nothing from a busy machine.
+    Every result is checked before it is timed. Other programs on the machine disturb everybody's
+    turns, and peers with OpenMP threads most of all: quote nothing from a busy machine.
     """
     if plot is not None:
         need("plots", matplotlib="matplotlib")
@@ -100,7 +100,8 @@ def settings_of(
     """Settings from comma-separated options.
 
     Raises:
-        ValueError: A name, shape or number cannot be used; the text names the option and what it takes.
+        ValueError: A name, shape or number cannot be used; the text names the option and what it
+            takes.
     """
     from lngrad.bench.cases import DTYPES
     from lngrad.bench.settings import Settings, names_of, shapes_of, threads_of

@@ -1,7 +1,7 @@
 """The console script: every command, in the order of the help.
 
-A command reads options, calls one function below and prints. It imports what it needs when it runs, so that
-`lngrad --help` is quick and `import lngrad` stays light.
+A command reads options, calls one function below and prints. It imports what it needs when it runs,
+so that `lngrad --help` is quick and `import lngrad` stays light.
 """
 
 from __future__ import annotations

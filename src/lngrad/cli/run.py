@@ -65,8 +65,8 @@ def run(
 ) -> None:
     """Compute the gradients of arrays in a file, which may be larger than memory.
 
-    Arrays are mapped and computed some rows at a time; OUTPUT appears whole or not at all. bfloat16 in .npy and .npz is
-    NumPy's raw two-byte V2, in and out. Nothing is ever unpickled.
+    Arrays are mapped and computed some rows at a time; OUTPUT appears whole or not at all. bfloat16
+    in .npy and .npz is NumPy's raw two-byte V2, in and out. Nothing is ever unpickled.
     """
     from time import perf_counter
 
@@ -120,7 +120,7 @@ def _mask(text: str) -> Mask:
 
 @contextmanager
 def _progress(problem: Problem) -> Iterator[Callable[[int], None]]:
-    """Gives a function that takes how many more rows are done: a bar for large problems on a terminal."""
+    """Gives a function to call with the rows just done: a bar on a terminal, for large problems."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

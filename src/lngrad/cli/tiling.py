@@ -25,8 +25,8 @@ def tiling(
 ) -> None:
     """Say whether a temporary buffer suffices for an Ascend C tile API, and what would be safe.
 
-    Prints the tiling struct, draws the buffers and states what a kernel would touch. Ends with 1 if that is more than
-    the buffer has, which a device does not notice.
+    Prints the tiling struct, draws the buffers and states what a kernel would touch. Ends with 1 if
+    that is more than the buffer has, which a device does not notice.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""Print what the tiling lint found: the struct, the temporary buffer as bars, the verdict and a size that is safe."""
+"""Print what the tiling lint found: struct, temporary buffer, verdict and a safe size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _struct_table(report: TilingReport) -> Table:
 
 
 def _bars(report: TilingReport) -> Table:
-    """Return one bar a buffer on a common scale; what lies behind the end of the temporary buffer is red."""
+    """Return one bar a buffer on a common scale; red past the end of the temporary buffer."""
     table = Table(title="temporary buffer, bytes", title_justify="left", box=None, pad_edge=False)
     table.add_column("part")
     table.add_column("from", justify="right")

@@ -1,1 +1,1 @@
-"""The demonstration: a network with layer normalization learns to read digits, and its gradients are checked."""
+"""The demonstration: a network with LayerNorm learns digits, and its gradients are checked."""

@@ -1,4 +1,4 @@
-"""The gradients of a trained network's own activations, against float64, and against torch where it is installed."""
+"""Gradients of a trained network's own activations, against float64 and, if installed, torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAUSE_S = 0.005  # between turns: both keep their threads waiting for a while, a
 
 @dataclass
 class Side:
-    """One library's gradients: the error of every element in units of the tolerance, and a call's best time."""
+    """One library's gradients: errors in units of the tolerance, and a call's best time."""
 
     errors: np.ndarray[Any, np.dtype[np.float64]]
     time_us: float
@@ -39,7 +39,7 @@ class Side:
 
 @dataclass
 class Check:
-    """What was found for one dtype, over all LayerNorm layers. torch is None where it is not installed."""
+    """What was found for one dtype, over all LayerNorm layers; torch is None if not installed."""
 
     dtype: str
     lngrad: Side
@@ -53,8 +53,8 @@ class Check:
 def layer_inputs(training: Training) -> list[tuple[Any, Any, Any, Any]]:
     """(dy, x, gamma, beta) of every LayerNorm layer, over all training images at once.
 
-    dy is scaled by a power of two so that its largest element lies between 0.5 and 1, which is the usual care that
-    float16 takes: the loss of a trained network hardly has a gradient left.
+    dy is scaled by a power of two so that its largest element lies between 0.5 and 1, which is the
+    usual care that float16 takes: the loss of a trained network hardly has a gradient left.
     """
     network, data = training.network, training.data
     _, gradient = loss_and_gradient(network.forward(data.train_images), data.train_labels)
@@ -89,7 +89,7 @@ def _lngrad_call(dy: Any, x: Any, gamma: Any, beta: Any) -> Call:
 
 
 def _torch_call(dy: Any, x: Any, gamma: Any, beta: Any) -> Call:
-    """torch's backward after torch's forward. It is judged by the mean and rstd that its forward gave it."""
+    """torch's backward after its forward, judged by the mean and rstd that its forward computed."""
     import torch
 
     tensors, shape = [to_torch(array) for array in (dy, x, gamma, beta)], list(gamma.shape)
@@ -108,7 +108,7 @@ def _errors(call: Callable[[], Grads], inputs: Inputs) -> Any:
 
 
 def _times(sides: dict[str, list[Callable[[], Grads]]]) -> dict[str, float]:
-    """The best time of a call in µs, by side: on a busy machine the best is less of an accident than the median."""
+    """The best time of a call in µs, by side: on a busy machine it varies less than the median."""
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(ROUNDS):
         for name, calls in sides.items():

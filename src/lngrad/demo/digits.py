@@ -1,4 +1,4 @@
-"""A small network that learns handwritten digits, in NumPy, with lngrad's gradients and no autograd.
+"""A small network that learns handwritten digits: NumPy, lngrad's gradients, no autograd.
 
 64 pixels → 128 → LayerNorm → ReLU → 128 → LayerNorm → ReLU → 10 digits, in float32, by Adam.
 """
@@ -179,7 +179,7 @@ class Adam:
 
 @dataclass
 class Training:
-    """A trained network and how it came about: the loss of every step, the test accuracy after every epoch."""
+    """A trained network, the loss of every step and the test accuracy after every epoch."""
 
     network: Network
     data: Data

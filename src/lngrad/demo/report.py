@@ -24,7 +24,7 @@ LEAST, MOST = -4, 2  # of the histograms: powers of ten of the tolerance
 
 
 def table(checks: list[Check]) -> Table:
-    """One row a dtype: largest errors in units of the tolerance, best times as called, and their ratio."""
+    """One row a dtype: largest errors in tolerances, best times as called, and their ratio."""
     shown = Table(title="Gradients of the trained network's LayerNorm layers, against float64")
     shown.add_column("dtype")
     for heading in ("lngrad: max error", "torch: max error", "lngrad: best µs", "torch: best µs", "torch ÷ lngrad"):

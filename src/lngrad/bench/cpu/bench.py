@@ -58,9 +58,12 @@ AS_CALLED = ("call", *DOORS)
 class CpuBench:
     """Scopes of the CPU.
 
-    call: the public function in the default environment, as a user meets it, outputs of 64 MB and more.
-    override, autograd, jax: forward and backward through a front door, in the default environment too.
-    kernel: backward with the plan ready, outputs and workspace given; freed memory is kept, for all peers alike.
+    call: the public function in the default environment, as a user meets it, outputs of 64 MB and
+    more.
+    override, autograd, jax: forward and backward through a front door, in the default environment
+    too.
+    kernel: backward with the plan ready, outputs and workspace given; freed memory is kept, for all
+    peers alike.
     forward: the same for the forward.
     overhead: the public function on 64×64, where arithmetic is nothing.
     first_call: a fresh process, with an empty and with a full kernel cache.

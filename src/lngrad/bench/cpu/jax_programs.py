@@ -1,6 +1,7 @@
-"""The scope "jax": forward and backward of a jitted lngrad.jax.layer_norm against the jitted formula.
+"""The scope "jax": a jitted lngrad.jax.layer_norm, forward and backward, against the formula.
 
-Both are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's own memory, and fresh pages count for both.
+Both are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's own memory, and fresh
+pages count for both.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def jitted(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], di
 
 
 def _check(a: Arguments, checked: Inputs, results: tuple[Any, ...]) -> None:
-    """Refuse to time a wrong program: compare some rows of the core with the reference, and the program with the core."""
+    """Refuse to time a wrong program.
+
+    Some rows of the core are compared with the reference, and the whole program with the core.
+    """
     check_forward(lngrad.layer_norm(checked.x, gamma=a.gamma, beta=a.beta), checked)
     check_grads(lngrad.layer_norm_backward(checked.dy, checked.x, checked.mean, checked.rstd, a.gamma), checked)
     y = lngrad.layer_norm(a.x, gamma=a.gamma, beta=a.beta).y

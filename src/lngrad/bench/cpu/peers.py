@@ -1,4 +1,4 @@
-"""Peers on the CPU. Each has the same memory as lngrad, and computes what its own users get. Results are not used."""
+"""Peers on the CPU. Each has the same memory as lngrad, and computes what its own users get."""
 
 from __future__ import annotations
 

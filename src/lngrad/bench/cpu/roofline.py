@@ -1,4 +1,4 @@
-"""The roofline of this machine at this moment, measured in the same rounds as what is compared with it."""
+"""The roofline of this machine at this moment, measured in the same rounds as the kernels."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Forward and backward of a torch module, as a training script meets them: autograd, allocator and all.
+"""Forward and backward of a torch module in a training script: with autograd and allocator.
 
-Two ways to use lngrad are timed against torch's own module: its kernels replaced under it, and a module of ours.
+Two ways to use lngrad are timed against torch's own module: its kernels replaced under it, and a
+module of ours.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _step(kind: type[Any], a: Arguments) -> Call:
 
 
 def _check(kind: type[Any], forward: Callable[..., Any], inputs: Inputs) -> None:
-    """Refuse to time a wrong module: compare its gradients, by the statistics that its own forward computes."""
+    """Refuse to time a wrong module: compare its gradients, by its own forward's statistics."""
     import torch
 
     t = as_tensors(inputs)

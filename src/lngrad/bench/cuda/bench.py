@@ -1,4 +1,4 @@
-"""The scopes of a CUDA device: results are checked first, then all take turns, a copy among them."""
+"""The scopes of a CUDA device: results are checked, then all take turns, a copy among them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lngrad.bench.trial import LNGRAD, ROOFLINE, Peer, Prepare, Say, Trial
 
 __all__ = ["CudaBench"]
 
-# M·N of 2^26 elements and more, for the bandwidth; common widths that are no power of two among them.
+# M·N of 2^26 elements and more, for the bandwidth; some widths are no power of two.
 _WIDTHS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384)
 SHAPES = tuple((-(-(1 << 26) // N), N) for N in (*_WIDTHS, 32768, 65536, 131072))
 # Where launching takes as long as the work.
@@ -24,7 +24,7 @@ LATENCY = ((64, 768), (512, 1024), (512, 4096), (2048, 2048), (16, 16384), (4, 1
 QUICK = ((1 << 16, 1024), (16384, 5120), (512, 131072))
 
 COPY_BYTES = 512 << 20
-SMALL = 1 << 22  # elements: L2 has room for fewer anyway, and what counts is the time of a call, launches and all
+SMALL = 1 << 22  # elements: they fit L2 anyway, and what counts is a call with its launches
 REPEATS = 20  # of a small job in a turn
 QUICK_ROUNDS = 5
 WARM_CALLS = 3  # compile, and fill the allocator's cache
@@ -33,10 +33,11 @@ _OPS = {"call": "backward", "forward": "forward"}
 
 
 class CudaBench:
-    """Scopes of a CUDA device: call (backward) and forward; both are the public functions, as a user calls them.
+    """Scopes of a CUDA device: call (backward) and forward, both through the public functions.
 
     Args:
-        clock, device, prepare, copy_bytes: For tests: another clock, the CPU, our kernels under the interpreter.
+        clock, device, prepare, copy_bytes: For tests: another clock, the CPU, our kernels under the
+            interpreter.
     """
 
     scopes = tuple(_OPS)
@@ -77,7 +78,7 @@ class CudaBench:
                 calls[name] = peer.prepare(job, t)
                 calls[name]()
                 versions |= peer.versions()
-            except Exception as reason:  # a peer's limit on N or on registers, or its lack of memory: its own business
+            except Exception as reason:  # a peer's limits on N, registers or memory are its own
                 say(f"{name} {job.M}x{job.N} {job.dtype} {job.op}: {type(reason).__name__}: {str(reason)[:120]}")
                 calls.pop(name, None)
         for call in calls.values():

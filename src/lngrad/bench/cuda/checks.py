@@ -1,4 +1,4 @@
-"""Are the results right that are timed on a device: all results of few rows, and the timed job itself."""
+"""Whether results are right that are timed on a device: on few rows, and in the timed job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END = 1 << 16  # elements of the first rows, and of the last, that the referenc
 
 
 def error_of(job: Job, device: str, prepare: Prepare, *, strict: bool) -> dict[str, float]:
-    """The worst error of each result against float64, in tolerances of lngrad.testing, on fewer rows of the same N.
+    """The worst error of each result against float64, in tolerances, on fewer rows.
 
     Args:
         job: What is to be timed.
@@ -59,7 +59,7 @@ def _share_of_y(y: Tensor, inputs: Inputs) -> float:
 
 
 def check_timed(job: Job, t: Arguments, results: tuple[Tensor, ...]) -> dict[str, float]:
-    """The worst error of our results of the whole job, in tolerances: first and last rows, and column sums of all.
+    """The worst error of the timed job, in tolerances: first and last rows, all column sums.
 
     Args:
         job: What is to be timed.
@@ -86,7 +86,7 @@ def check_timed(job: Job, t: Arguments, results: tuple[Tensor, ...]) -> dict[str
 
 
 def _column_sums(t: Arguments) -> Tensor:
-    """dgamma, dbeta and the sums of their terms' absolute values in float64, on the device; (4, N)."""
+    """(4, N) in float64: dgamma, dbeta and the sums of their terms' absolute values."""
     N = t.x.shape[1]
     sums = torch.zeros(4, N, dtype=torch.float64, device=t.x.device)
     rows = max(1, _SLICE // N)
@@ -99,7 +99,7 @@ def _column_sums(t: Arguments) -> Tensor:
 
 
 def _ends(rows: Tensor, job: Job) -> Array:
-    """The first and last rows of a matrix, or of statistics as (M, 1), as many as the reference can take."""
+    """The first and last rows of a matrix or of statistics, as many as the reference can take."""
     rows = rows.reshape(job.M, -1)
     count = max(1, _END // job.N)
     return _numpy(rows if 2 * count >= job.M else torch.cat((rows[:count], rows[-count:])))

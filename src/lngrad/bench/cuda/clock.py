@@ -9,8 +9,8 @@ from lngrad.bench.measure import Call
 
 __all__ = ["DeviceClock", "EventClock"]
 
-FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch what is timed
-READ_BYTES = 256 << 20  # read after that: several times any L2, which then has neither data nor lines to write back
+FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch
+READ_BYTES = 256 << 20  # then read: several times any L2, which then has nothing to write back
 
 
 class DeviceClock(Protocol):
@@ -22,8 +22,9 @@ class DeviceClock(Protocol):
 class EventClock:
     """CUDA events on the current stream.
 
-    Before a single call, much is written, and then enough is read to empty L2: that keeps the device busy while the
-    host launches what is timed, and leaves no line that would be written back meanwhile.
+    Before a single call, much is written, and then enough is read to empty L2: that keeps the
+    device busy while the host launches what is timed, and leaves no line that would be written back
+    meanwhile.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who is timed on a CUDA device, with which arguments. Everything but the clock runs on a CPU too, for tests."""
+"""Contestants on a CUDA device and their arguments. All but the clock runs on a CPU, for tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tensors(job: Job, device: str) -> Arguments:
 
 
 def checked_tensors(job: Job, device: str) -> tuple[Inputs, Arguments]:
-    """Arguments with the same N and few rows: as NumPy arrays, which lngrad.testing judges by, and on the device."""
+    """Arguments with the same N and few rows: in NumPy, for lngrad.testing, and on the device."""
     rows = min(job.M, max(4, CHECKED_ELEMENTS // job.N))
     inputs = make_inputs(Case((rows,), (job.N,)), job.dtype)
 
@@ -75,7 +75,7 @@ def _liger(job: Job, t: Arguments) -> Callable[[], tuple[Any, ...]]:
 
 
 def _quack(job: Job, t: Arguments) -> Callable[[], tuple[Any, ...]]:
-    """Gamma and beta are float32 there. Its releases have a forward; a backward is taken from those that have one."""
+    """Gamma and beta are float32 there. Its releases have a forward, and some have a backward."""
     rmsnorm = import_module("quack.rmsnorm")  # the package has a function of that name
     gamma, beta = t.gamma.float(), t.beta.float()
     if job.op == "forward":

@@ -1,0 +1,1 @@
+"""Doors to other people's implementations that have no Python interface."""

@@ -20,6 +20,7 @@ __all__ = [
     "dtype_name",
     "from_torch",
     "bytes_of",
+    "contiguous_strides",
     "numpy_dtype",
     "to_torch",
     "torch_dtype",
@@ -59,6 +60,15 @@ def dtype_name(dtype: Any) -> str | None:
 def bytes_of(name: str) -> int:
     """Bytes of one element."""
     return DTYPES[name].itemsize
+
+
+def contiguous_strides(shape: tuple[int, ...], itemsize: int = 1) -> tuple[int, ...]:
+    """Strides of a row-major array: in bytes for an itemsize in bytes, in elements for 1."""
+    steps, step = [], itemsize
+    for size in reversed(shape):
+        steps.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(steps))
 
 
 @cache

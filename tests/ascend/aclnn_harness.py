@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl.tensor import DTYPES
+from lngrad.ascend.acl.element_types import NUMPY_DTYPES
 from lngrad.dtypes import numpy_dtype
 from lngrad.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
@@ -37,7 +37,7 @@ def tensor(array, dtype=None, data=...):
 
 def empty_tensor(shape, dtype=acl.ACL_FLOAT):
     """A tensor with a storage of its own, for arguments that will be refused."""
-    return tensor(np.zeros(shape, DTYPES.get(dtype, np.float32)), dtype)
+    return tensor(np.zeros(shape, NUMPY_DTYPES.get(dtype, np.float32)), dtype)
 
 
 def strided(shape, dtype, order=None, steps=None, offset=0):

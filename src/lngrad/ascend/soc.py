@@ -6,6 +6,7 @@ where its numbers come from; a number that could not be confirmed is marked UNVE
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,12 +14,14 @@ from typing import Literal
 
 from lngrad.ascend.faults import UnknownSoc
 
-__all__ = ["DEFAULT", "Mode", "Rounding", "Soc", "Target", "current", "get", "names", "use"]
+__all__ = ["DEFAULT", "Documents", "Mode", "Rounding", "Soc", "Target", "current", "get", "names", "use"]
 
 Mode = Literal["strict", "compat"]
 Rounding = Literal["even", "device"]
+Documents = Literal["8.0.RC1", "8.3", "master"]
 
 DEFAULT = "Ascend910B1"
+_RELEASE = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Target:
 
     Attributes:
         soc: the facts of the SoC.
-        cann: the CANN release whose documents the checks follow.
+        cann: the CANN release whose documents the checks follow; "master" for the pages as they are published now.
         mode: "strict" follows the documents, "compat" the published code, quirk for quirk.
         rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels do.
     """
@@ -72,6 +75,13 @@ class Target:
     cann: str = "8.3"
     mode: Mode = "strict"
     rounding: Rounding = "even"
+
+    @property
+    def documents(self) -> Documents:
+        """Which of the documents that are known apply: those of the first release, the later ones, or the newest."""
+        if self.cann.startswith("8.0.RC1"):
+            return "8.0.RC1"
+        return "master" if self.cann == "master" else "8.3"
 
 
 KIB = 1024
@@ -100,8 +110,12 @@ _TABLE = {
     )
 }  # fmt: skip
 
-# The names that a device reports for itself, where one row stands for a family.
-_ALIASES = {"Ascend310P3": "Ascend310P", "Ascend910_9392": "Ascend910_93", "Ascend950PR_958b": "Ascend950"}
+# The names that a device reports for itself, or that operators are registered under, where one row is for a family.
+_ALIASES = {
+    "Ascend310P3": "Ascend310P",
+    "Ascend910_9392": "Ascend910_93",
+    "Ascend950PR_958b": "Ascend950",
+}
 
 
 class _Thread(threading.local):
@@ -119,13 +133,14 @@ class use:
 
     Args:
         name: a SoC of ``names()``.
-        cann: the CANN release whose documents the checks follow.
+        cann: the CANN release whose documents the checks follow, such as "8.0.RC1" or "8.3"; "master" for the pages
+            as they are published now.
         mode: "strict" (documents) or "compat" (published code).
         rounding: "even" or "device".
 
     Raises:
         UnknownSoc: the name is not in the table; the text lists the known ones.
-        ValueError: ``mode`` or ``rounding`` is not one of its two words.
+        ValueError: ``cann`` is no release, or ``mode`` or ``rounding`` not one of its two words.
 
     Examples:
         >>> with use("Ascend950") as target:
@@ -141,6 +156,8 @@ class use:
             raise ValueError(f"mode: expected 'strict' or 'compat', got {mode!r}")
         if rounding not in ("even", "device"):
             raise ValueError(f"rounding: expected 'even' or 'device', got {rounding!r}")
+        if cann != "master" and not _RELEASE.match(cann):
+            raise ValueError(f"cann: expected a release such as '8.3', or 'master', got {cann!r}")
         self._before = _thread.target
         self._target = Target(get(name), cann, mode, rounding)
         _thread.target = self._target

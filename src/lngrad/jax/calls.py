@@ -20,7 +20,7 @@ import numpy as np
 
 from lngrad.arrays import Facts
 from lngrad.backend.numba_cpu.prepared import prepare
-from lngrad.dtypes import bytes_of
+from lngrad.dtypes import bytes_of, contiguous_strides
 from lngrad.jax.frames import Buffer, make_handler
 from lngrad.plan import make_plan
 from lngrad.problem import Grads, Problem
@@ -171,9 +171,8 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
     def facts(name: str, *shape: int) -> Facts | None:
         if name not in buffers:
             return None
-        itemsize = bytes_of(buffers[name][0])
-        strides = tuple(itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape)))
-        return Facts(shape, buffers[name][0], strides, "cpu", "numpy")
+        dtype, _ = buffers[name]
+        return Facts(shape, dtype, contiguous_strides(shape, bytes_of(dtype)), "cpu", "numpy")
 
     if op == FORWARD:
         return Problem.forward(facts("x", M, N), facts("gamma", N), facts("beta", N), (N,))[0]

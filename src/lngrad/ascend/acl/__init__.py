@@ -1,29 +1,94 @@
 """What ``acl/acl.h`` and ``aclnn/acl_meta.h`` declare, under the same names.
 
 Each function returns values first, its status last, as pyACL does; those that return a pointer in C (aclCreateTensor,
-aclCreateIntArray, aclCreateBoolArray, aclGetRecentErrMsg) return the object alone, None for a null pointer. Nothing
-raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg.
+aclCreateIntArray, …, aclGetRecentErrMsg) return the object alone, None for a null pointer. Nothing raises: a wrong
+argument gives a code, and a text for aclGetRecentErrMsg.
 """
 
 from __future__ import annotations
 
-from lngrad.ascend.acl import codes as acl_codes
-from lngrad.ascend.acl.codes import *  # noqa: F403 - the enumerators are plain names in C too
+from lngrad.ascend.acl import enums as acl_enums
+from lngrad.ascend.acl import status as acl_status
+from lngrad.ascend.acl.contexts import (
+    aclrtContext,
+    aclrtCreateContext,
+    aclrtCtxGetSysParamOpt,
+    aclrtCtxSetSysParamOpt,
+    aclrtDestroyContext,
+    aclrtGetCurrentContext,
+    aclrtGetSysParamOpt,
+    aclrtSetCurrentContext,
+    aclrtSetSysParamOpt,
+)
+from lngrad.ascend.acl.copies import (
+    aclrtMemcpy,
+    aclrtMemcpyAsync,
+    aclrtMemset,
+    aclrtMemsetAsync,
+)
 from lngrad.ascend.acl.device import (
     aclFinalize,
+    aclFinalizeReference,
     aclInit,
     aclrtGetDevice,
     aclrtGetDeviceCount,
+    aclrtGetRunMode,
     aclrtGetSocName,
+    aclrtGetVersion,
     aclrtResetDevice,
+    aclrtResetDeviceForce,
     aclrtSetDevice,
 )
-from lngrad.ascend.acl.errors import aclGetRecentErrMsg
-from lngrad.ascend.acl.getters import (
-    aclGetBoolArraySize,
+from lngrad.ascend.acl.element_types import (
+    aclDataTypeSize,
+    aclFloat16ToFloat,
+    aclFloatToFloat16,
+)
+from lngrad.ascend.acl.enums import *  # noqa: F403 - the enumerators are plain names in C too
+from lngrad.ascend.acl.events import (
+    aclrtCreateEvent,
+    aclrtDestroyEvent,
+    aclrtEvent,
+    aclrtEventElapsedTime,
+    aclrtRecordEvent,
+    aclrtStreamWaitEvent,
+    aclrtSynchronizeEvent,
+)
+from lngrad.ascend.acl.memory import (
+    aclrtFree,
+    aclrtFreeHost,
+    aclrtGetMemInfo,
+    aclrtMalloc,
+    aclrtMallocAlign32,
+    aclrtMallocCached,
+    aclrtMallocHost,
+)
+from lngrad.ascend.acl.refusals import (
+    aclGetRecentErrMsg,
+)
+from lngrad.ascend.acl.status import *  # noqa: F403
+from lngrad.ascend.acl.stream import (
+    aclrtCreateStream,
+    aclrtCreateStreamWithConfig,
+    aclrtDestroyStream,
+    aclrtDestroyStreamForce,
+    aclrtStreamQuery,
+    aclrtSynchronizeDevice,
+    aclrtSynchronizeStream,
+    aclrtSynchronizeStreamWithTimeout,
+)
+from lngrad.ascend.acl.stream_worker import (
+    aclrtStream,
+)
+from lngrad.ascend.acl.tensor import (
+    aclCreateTensor,
+    aclDestroyTensor,
+    aclInitTensor,
+    aclTensor,
+)
+from lngrad.ascend.acl.tensor_properties import (
     aclGetDataType,
     aclGetFormat,
-    aclGetIntArraySize,
     aclGetRawTensorAddr,
     aclGetStorageShape,
     aclGetViewOffset,
@@ -31,63 +96,124 @@ from lngrad.ascend.acl.getters import (
     aclGetViewStrides,
     aclSetRawTensorAddr,
 )
-from lngrad.ascend.acl.memory import aclrtFree, aclrtMalloc, aclrtMemcpy
-from lngrad.ascend.acl.stream import (
-    aclrtCreateStream,
-    aclrtDestroyStream,
-    aclrtStream,
-    aclrtSynchronizeDevice,
-    aclrtSynchronizeStream,
+from lngrad.ascend.acl.unsupported import (
+    aclDumpOpTensors,
+    not_supported,
 )
-from lngrad.ascend.acl.tensor import (
+from lngrad.ascend.acl.values import (
     aclBoolArray,
     aclCreateBoolArray,
+    aclCreateFloatArray,
     aclCreateIntArray,
-    aclCreateTensor,
+    aclCreateScalar,
+    aclCreateScalarList,
+    aclCreateTensorList,
     aclDestroyBoolArray,
+    aclDestroyFloatArray,
     aclDestroyIntArray,
-    aclDestroyTensor,
-    aclInitTensor,
+    aclDestroyScalar,
+    aclDestroyScalarList,
+    aclDestroyTensorList,
+    aclFloatArray,
+    aclGetBoolArraySize,
+    aclGetFloatArraySize,
+    aclGetIntArraySize,
+    aclGetScalarListSize,
+    aclGetTensorListSize,
     aclIntArray,
-    aclTensor,
+    aclScalar,
+    aclScalarList,
+    aclTensorList,
 )
 
 __all__ = [
     "aclBoolArray",
     "aclCreateBoolArray",
+    "aclCreateFloatArray",
     "aclCreateIntArray",
+    "aclCreateScalar",
+    "aclCreateScalarList",
     "aclCreateTensor",
+    "aclCreateTensorList",
+    "aclDataTypeSize",
     "aclDestroyBoolArray",
+    "aclDestroyFloatArray",
     "aclDestroyIntArray",
+    "aclDestroyScalar",
+    "aclDestroyScalarList",
     "aclDestroyTensor",
+    "aclDestroyTensorList",
+    "aclDumpOpTensors",
     "aclFinalize",
+    "aclFinalizeReference",
+    "aclFloat16ToFloat",
+    "aclFloatArray",
+    "aclFloatToFloat16",
     "aclGetBoolArraySize",
     "aclGetDataType",
+    "aclGetFloatArraySize",
     "aclGetFormat",
     "aclGetIntArraySize",
     "aclGetRawTensorAddr",
     "aclGetRecentErrMsg",
+    "aclGetScalarListSize",
     "aclGetStorageShape",
+    "aclGetTensorListSize",
     "aclGetViewOffset",
     "aclGetViewShape",
     "aclGetViewStrides",
     "aclInit",
     "aclInitTensor",
     "aclIntArray",
+    "aclScalar",
+    "aclScalarList",
     "aclSetRawTensorAddr",
     "aclTensor",
+    "aclTensorList",
+    "aclrtContext",
+    "aclrtCreateContext",
+    "aclrtCreateEvent",
     "aclrtCreateStream",
+    "aclrtCreateStreamWithConfig",
+    "aclrtCtxGetSysParamOpt",
+    "aclrtCtxSetSysParamOpt",
+    "aclrtDestroyContext",
+    "aclrtDestroyEvent",
     "aclrtDestroyStream",
+    "aclrtDestroyStreamForce",
+    "aclrtEvent",
+    "aclrtEventElapsedTime",
     "aclrtFree",
+    "aclrtFreeHost",
+    "aclrtGetCurrentContext",
     "aclrtGetDevice",
     "aclrtGetDeviceCount",
+    "aclrtGetMemInfo",
+    "aclrtGetRunMode",
     "aclrtGetSocName",
+    "aclrtGetSysParamOpt",
+    "aclrtGetVersion",
     "aclrtMalloc",
+    "aclrtMallocAlign32",
+    "aclrtMallocCached",
+    "aclrtMallocHost",
     "aclrtMemcpy",
+    "aclrtMemcpyAsync",
+    "aclrtMemset",
+    "aclrtMemsetAsync",
+    "aclrtRecordEvent",
     "aclrtResetDevice",
+    "aclrtResetDeviceForce",
+    "aclrtSetCurrentContext",
     "aclrtSetDevice",
+    "aclrtSetSysParamOpt",
     "aclrtStream",
+    "aclrtStreamQuery",
+    "aclrtStreamWaitEvent",
     "aclrtSynchronizeDevice",
+    "aclrtSynchronizeEvent",
     "aclrtSynchronizeStream",
+    "aclrtSynchronizeStreamWithTimeout",
+    "not_supported",
 ]
-__all__ += acl_codes.__all__
+__all__ += acl_enums.__all__ + acl_status.__all__

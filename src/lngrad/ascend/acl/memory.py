@@ -1,213 +1,152 @@
-"""Device memory: allocating, copying, and telling what an address or a host buffer gives access to.
-
-A device address is a number that the host can't dereference, as on a device. Addresses grow and are never handed out
-twice, so that one kept after aclrtFree can't point into a younger block: use after free is an error, never a mix-up.
-"""
+"""Allocating and freeing: device memory, and host memory that streams may copy from."""
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right
-from enum import IntEnum
-from typing import Any, NamedTuple
+import os
 
-import numpy as np
+from lngrad.arrays import address_of
+from lngrad.ascend import soc
+from lngrad.ascend.acl.device import require_device
+from lngrad.ascend.acl.enums import aclrtMemAttr, aclrtMemMallocPolicy
+from lngrad.ascend.acl.heap import aligned_bytes, heap
+from lngrad.ascend.acl.refusals import Refused, invalid_param, report, returns_status, returns_value
+from lngrad.ascend.acl.status import aclError
+from lngrad.typing import Address, Bytes
 
-from lngrad.arrays import address_of, as_numpy
-from lngrad.ascend.acl.codes import aclError, aclrtMemcpyKind, aclrtMemMallocPolicy
-from lngrad.ascend.acl.device import on_release, require_device
-from lngrad.ascend.acl.errors import Refused, report
-from lngrad.errors import DtypeError
+__all__ = [
+    "aclrtFree",
+    "aclrtFreeHost",
+    "aclrtGetMemInfo",
+    "aclrtMalloc",
+    "aclrtMallocAlign32",
+    "aclrtMallocCached",
+    "aclrtMallocHost",
+]
 
-__all__ = ["Block", "Region", "aclrtFree", "aclrtMalloc", "aclrtMemcpy", "region_of"]
-
-FIRST_ADDRESS = 0x12C0_0000_0000
-ALIGNMENT = 64  # of a block's start, as documented
-TAIL_BYTES = 32  # a block is rounded up to 32 bytes and has 32 more, as documented
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-class Block:
-    """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive`` does not."""
-
-    __slots__ = ("address", "alive", "memory")
-
-    def __init__(self, address: int, memory: Bytes):
-        self.address, self.memory, self.alive = address, memory, True
-
-
-class Region(NamedTuple):
-    """The bytes from an address or a buffer's start to its end, and the block if they are the device's."""
-
-    memory: Bytes
-    block: Block | None
+UNIT_BYTES = 32  # a size is rounded up to a multiple of it
+TAIL_BYTES = 32  # and has as many more, except on Ascend 950
+FLAGS = (
+    aclrtMemMallocPolicy.ACL_MEM_TYPE_LOW_BAND_WIDTH
+    | aclrtMemMallocPolicy.ACL_MEM_TYPE_HIGH_BAND_WIDTH
+    | aclrtMemMallocPolicy.ACL_MEM_ACCESS_USER_SPACE_READONLY
+)
 
 
-class _Heap:
-    """All blocks of the device, by address."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._starts: list[int] = []
-        self._blocks: dict[int, Block] = {}
-        self._next = FIRST_ADDRESS
-
-    def allocate(self, size: int) -> int:
-        whole = -(-size // 32) * 32 + TAIL_BYTES
-        memory = np.empty(whole + ALIGNMENT, np.uint8)
-        start = -address_of(memory) % ALIGNMENT
-        with self._lock:
-            address = self._next
-            self._next += -(-whole // ALIGNMENT) * ALIGNMENT
-            self._starts.append(address)  # addresses grow, so the list stays sorted
-            self._blocks[address] = Block(address, memory[start : start + size])
-        return address
-
-    def free(self, address: int) -> bool:
-        with self._lock:
-            block = self._blocks.pop(address, None)
-            if block is None:
-                return False
-            block.alive = False
-            del self._starts[bisect_right(self._starts, address) - 1]
-        return True
-
-    def find(self, address: int) -> Block | None:
-        """The block that an address lies in."""
-        with self._lock:
-            at = bisect_right(self._starts, address) - 1
-            if at < 0:
-                return None
-            block = self._blocks[self._starts[at]]
-        return block if address < block.address + block.memory.nbytes else None
-
-    def clear(self) -> None:
-        with self._lock:
-            for block in self._blocks.values():
-                block.alive = False
-            self._blocks.clear()
-            self._starts.clear()
-
-
-_heap = _Heap()
-on_release("memory", _heap.clear)
-
-
-def region_of(name: str, data: Any) -> Region:
-    """The memory behind a device address (an int), or a host buffer: NumPy, torch on the CPU, the buffer protocol.
-
-    Raises:
-        Refused: with ACL_ERROR_INVALID_PARAM; the address is in no living block, or the object no contiguous buffer.
-    """
-    if type(data) is int:
-        block = _heap.find(data)
-        if block is None:
-            raise _invalid(f"{name}: expected an address inside device memory from aclrtMalloc, got {data:#x}")
-        return Region(block.memory[data - block.address :], block)
-    if type(data) is not np.ndarray:
-        data = _host_array(name, data)
-    if data.dtype.hasobject:
-        raise _invalid(f"{name}: expected a buffer of numbers, got one of Python objects")
-    if not data.flags.c_contiguous:
-        raise _invalid(f"{name}: expected a contiguous buffer, got strides {data.strides} for shape {data.shape}")
-    return Region(data.reshape(-1).view(np.uint8), None)
-
-
-def _host_array(name: str, data: Any) -> np.ndarray[Any, Any]:
-    """Another object's memory as a NumPy array."""
-    try:
-        if hasattr(data, "data_ptr"):
-            return as_numpy(data)
-        return np.frombuffer(data, np.uint8)
-    except (AttributeError, BufferError, DtypeError, LookupError, RuntimeError, TypeError, ValueError) as reason:
-        kind = type(data).__name__
-        raise _invalid(f"{name}: expected a device address or a contiguous host buffer, got {kind}: {reason}") from None
-
-
-def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> tuple[int | None, aclError]:
+@returns_value(aclError, otherwise=None)
+def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate uninitialised device memory, aligned to 64 bytes. Returns (address, ret).
+
+    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies past `size` is
+    reserved and can't be used: an access there is refused.
+
+    Args:
+        size: In bytes, at least 1.
+        policy: Of aclrtMemMallocPolicy; all memory is the same here.
 
     C: ``aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
     """
+    return _allocate("aclrtMalloc", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
+
+
+@returns_value(aclError, otherwise=None)
+def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
+    """Allocate as aclrtMalloc does, without the 32 bytes more. Returns (address, ret).
+
+    C: ``aclError aclrtMallocAlign32(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
+    """
+    return _allocate("aclrtMallocAlign32", size, policy, 0)
+
+
+@returns_value(aclError, otherwise=None)
+def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
+    """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address, ret).
+
+    C: ``aclError aclrtMallocCached(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
+    """
+    return _allocate("aclrtMallocCached", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
+
+
+def _allocate(function: str, size: object, policy: object, tail: int) -> Address:
+    require_device(function)
+    if not isinstance(policy, int) or policy < 0 or policy & ~FLAGS not in list(aclrtMemMallocPolicy):
+        raise invalid_param(f"policy: expected one of aclrtMemMallocPolicy, got {policy!r}")
+    number = _checked_size(size)
     try:
-        require_device("aclrtMalloc")
-        if not _is_size(size) or size == 0:
-            raise _invalid(f"size: expected at least 1 byte, got {size!r}")
-        if not _is_member(policy, aclrtMemMallocPolicy):
-            raise _invalid(f"policy: expected 0 to 2, got {policy!r}")
-        return _heap.allocate(size), aclError.ACL_SUCCESS
-    except Refused as refusal:
-        return None, report(aclError(refusal.code), refusal.text)
+        return heap.allocate(number, -(-number // UNIT_BYTES) * UNIT_BYTES + tail)
     except (MemoryError, ValueError, OverflowError):  # NumPy has ValueError for more bytes than an address can count
-        return None, report(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated")
+        raise _no_memory(number) from None
 
 
-def aclrtFree(devPtr: int) -> aclError:
+@returns_status(aclError)
+def aclrtFree(devPtr: Address) -> None:
     """Free what aclrtMalloc returned.
 
     C: ``aclError aclrtFree(void *devPtr)``
     """
+    require_device("aclrtFree")
+    if type(devPtr) is not int or not heap.free(devPtr):
+        got = f"{devPtr:#x}" if type(devPtr) is int else repr(devPtr)
+        raise invalid_param(f"devPtr: expected an address from aclrtMalloc, not yet freed, got {got}")
+
+
+_host: dict[Address, Bytes] = {}  # from aclrtMallocHost, until aclrtFreeHost
+
+
+@returns_value(aclError, otherwise=None)
+def aclrtMallocHost(size: int) -> Bytes:
+    """Allocate uninitialised host memory, aligned to 64 bytes. Returns (buffer, ret).
+
+    C: ``aclError aclrtMallocHost(void **hostPtr, size_t size)``. CANN: pinned memory, for faster copies.
+    """
+    require_device("aclrtMallocHost")
+    number = _checked_size(size)
     try:
-        require_device("aclrtFree")
-    except Refused as refusal:
-        return report(aclError(refusal.code), refusal.text)
-    if type(devPtr) is not int or not _heap.free(devPtr):
-        at = f"{devPtr:#x}" if type(devPtr) is int else repr(devPtr)
-        return report(
-            aclError.ACL_ERROR_INVALID_PARAM, f"devPtr: expected an address from aclrtMalloc, not yet freed, got {at}"
+        memory = aligned_bytes(number)
+    except (MemoryError, ValueError, OverflowError):
+        raise _no_memory(number) from None
+    _host[address_of(memory)] = memory
+    return memory
+
+
+@returns_status(aclError)
+def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
+    """Free what aclrtMallocHost returned. An array that still looks at it stays valid.
+
+    Args:
+        hostPtr: The buffer, or its address.
+
+    C: ``aclError aclrtFreeHost(void *hostPtr)``
+    """
+    address = hostPtr if type(hostPtr) is int else getattr(getattr(hostPtr, "ctypes", None), "data", None)
+    if _host.pop(address, None) is None:  # type: ignore[arg-type]  # None is no key
+        raise invalid_param(
+            f"hostPtr: expected memory from aclrtMallocHost, not yet freed, got {type(hostPtr).__name__}"
         )
-    return aclError.ACL_SUCCESS
 
 
-def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: int) -> aclError:
-    """Copy bytes now, whatever waits in the streams.
+def aclrtGetMemInfo(attr: int) -> tuple[int, int, aclError]:
+    """Return (free, total, ret) in bytes. The device's memory is the host's, so total is that of the host.
 
-    A device side is an address, a host side a buffer: NumPy, torch, bytearray, bytes as a source.
+    Args:
+        attr: Of aclrtMemAttr; all memory is the same here.
 
-    C: ``aclError aclrtMemcpy(void *dst, size_t destMax, const void *src, size_t count, aclrtMemcpyKind kind)``.
-    CANN: destMax is trusted; here it is compared with the memory too.
+    C: ``aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total)``
     """
     try:
-        require_device("aclrtMemcpy")
-        target, source = _sides(dst, destMax, src, count, kind)
+        require_device("aclrtGetMemInfo")
+        if not isinstance(attr, int) or attr not in list(aclrtMemAttr):
+            raise invalid_param(f"attr: expected one of aclrtMemAttr, got {attr!r}")
     except Refused as refusal:
-        return report(aclError(refusal.code), refusal.text)
-    target[:count] = source[:count]
-    return aclError.ACL_SUCCESS
+        return 0, 0, report(refusal, aclError)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(total - heap.allocated, 0), total, aclError.ACL_SUCCESS
 
 
-def _sides(dst: Any, destMax: int, src: Any, count: int, kind: int) -> tuple[Bytes, Bytes]:
-    """The checked memory of both sides of a copy."""
-    if not _is_member(kind, aclrtMemcpyKind):
-        raise _invalid(f"kind: expected 0 to 3, got {kind!r}")
-    if not _is_size(count) or not _is_size(destMax):
-        raise _invalid(f"count, destMax: expected numbers of bytes, got {count!r} and {destMax!r}")
-    if count > destMax:
-        raise _invalid(f"count: expected at most destMax, {destMax} bytes, got {count}")
-    regions = []
-    for name, side, on_device in (("dst", dst, kind in (1, 3)), ("src", src, kind in (2, 3))):
-        region = region_of(name, side)
-        if (region.block is not None) != on_device:
-            wanted, got = ("device", "host") if on_device else ("host", "device")
-            raise _invalid(f"{name}: expected {wanted} memory for {aclrtMemcpyKind(kind).name}, got {got} memory")
-        regions.append(region.memory)
-    for name, number, region_bytes in (("destMax", destMax, regions[0].nbytes), ("count", count, regions[1].nbytes)):
-        if number > region_bytes:
-            side = "dst" if name == "destMax" else "src"
-            raise _invalid(f"{name}: expected at most the {region_bytes} bytes that {side} has, got {number}")
-    if not regions[0].flags.writeable:
-        raise _invalid("dst: expected writable memory, got a read-only buffer")
-    return regions[0], regions[1]
+def _checked_size(size: object) -> int:
+    if type(size) is not int or size < 1:
+        raise invalid_param(f"size: expected at least 1 byte, got {size!r}")
+    return size
 
 
-def _is_member(number: object, kind: type[IntEnum]) -> bool:
-    return isinstance(number, int) and number in list(kind)
-
-
-def _is_size(number: object) -> bool:
-    return type(number) is int and number >= 0
-
-
-def _invalid(text: str) -> Refused:
-    return Refused(aclError.ACL_ERROR_INVALID_PARAM, text)
+def _no_memory(size: int) -> Refused:
+    return Refused(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated")

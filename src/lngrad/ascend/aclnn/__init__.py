@@ -1,23 +1,60 @@
-"""What ``aclnnop/aclnn_layer_norm_backward.h`` and ``aclnn/aclnn_base.h`` declare, under the same names."""
+"""What the headers of ``aclnnop`` and ``aclnn/aclnn_base.h`` declare, under the same names."""
 
-from lngrad.ascend.acl.codes import aclnnStatus
+from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.aclnn.base import aclnnFinalize, aclnnInit
 from lngrad.ascend.aclnn.executor import (
+    AclSetDynamicInputTensorAddr,
+    AclSetDynamicOutputTensorAddr,
+    AclSetDynamicTensorAddr,
+    AclSetInputTensorAddr,
+    AclSetOutputTensorAddr,
+    AclSetTensorAddr,
     aclDestroyAclOpExecutor,
     aclOpExecutor,
     aclSetAclOpExecutorRepeatable,
+    aclSetDynamicInputTensorAddr,
+    aclSetDynamicOutputTensorAddr,
+    aclSetDynamicTensorAddr,
     aclSetInputTensorAddr,
     aclSetOutputTensorAddr,
+    aclSetTensorAddr,
+)
+from lngrad.ascend.aclnn.layer_norm import (
+    aclnnFastLayerNorm,
+    aclnnFastLayerNormGetWorkspaceSize,
+    aclnnLayerNorm,
+    aclnnLayerNormGetWorkspaceSize,
+    aclnnLayerNormWithImplMode,
+    aclnnLayerNormWithImplModeGetWorkspaceSize,
 )
 from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
 
 __all__ = [
+    "AclSetDynamicInputTensorAddr",
+    "AclSetDynamicOutputTensorAddr",
+    "AclSetDynamicTensorAddr",
+    "AclSetInputTensorAddr",
+    "AclSetOutputTensorAddr",
+    "AclSetTensorAddr",
     "aclDestroyAclOpExecutor",
     "aclOpExecutor",
     "aclSetAclOpExecutorRepeatable",
+    "aclSetDynamicInputTensorAddr",
+    "aclSetDynamicOutputTensorAddr",
+    "aclSetDynamicTensorAddr",
     "aclSetInputTensorAddr",
     "aclSetOutputTensorAddr",
+    "aclSetTensorAddr",
+    "aclnnFastLayerNorm",
+    "aclnnFastLayerNormGetWorkspaceSize",
+    "aclnnFinalize",
+    "aclnnInit",
+    "aclnnLayerNorm",
     "aclnnLayerNormBackward",
     "aclnnLayerNormBackwardGetWorkspaceSize",
+    "aclnnLayerNormGetWorkspaceSize",
+    "aclnnLayerNormWithImplMode",
+    "aclnnLayerNormWithImplModeGetWorkspaceSize",
     "aclnnStatus",
 ]
 

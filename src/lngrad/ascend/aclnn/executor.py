@@ -2,158 +2,251 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lngrad.ascend.acl.codes import aclnnStatus
-from lngrad.ascend.acl.errors import Refused
-from lngrad.ascend.acl.memory import Region
-from lngrad.ascend.acl.tensor import aclTensor, reported
-from lngrad.ascend.aclnn.rules import INPUTS, OUTPUTS
-from lngrad.ascend.aclnn.work import Work
+from lngrad.ascend.acl.handles import Handle
+from lngrad.ascend.acl.heap import Block
+from lngrad.ascend.acl.refusals import Refused, invalid_argument, null_argument, returns_status
+from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.tensor import View, aclTensor
+from lngrad.ascend.acl.values import aclTensorList
+from lngrad.ascend.aclnn.decision import Argument, Decision
+from lngrad.typing import Array
 
 __all__ = [
+    "AclSetDynamicInputTensorAddr",
+    "AclSetDynamicOutputTensorAddr",
+    "AclSetDynamicTensorAddr",
+    "AclSetInputTensorAddr",
+    "AclSetOutputTensorAddr",
+    "AclSetTensorAddr",
     "aclDestroyAclOpExecutor",
     "aclOpExecutor",
     "aclSetAclOpExecutorRepeatable",
+    "aclSetDynamicInputTensorAddr",
+    "aclSetDynamicOutputTensorAddr",
+    "aclSetDynamicTensorAddr",
     "aclSetInputTensorAddr",
     "aclSetOutputTensorAddr",
-    "living_executor",
+    "aclSetTensorAddr",
+    "check_executor",
 ]
 
 
-class aclOpExecutor:
-    """A decided call and its tensors: what phase 1 hands to phase 2.
+class aclOpExecutor(Handle):
+    """A decided call and its tensors: what phase 1 gives to phase 2.
 
     Attributes:
-        alive: False once run (unless repeatable) or destroyed.
-        repeatable: whether it may run again.
+        decision: What to do.
+        repeatable: Whether it may run again.
     """
 
-    __slots__ = ("_bound", "_tensors", "alive", "repeatable", "work")
+    __slots__ = ("_rebound", "_tensors", "decision", "repeatable")
 
-    def __init__(self, work: Work, tensors: dict[str, aclTensor | None]):
-        self.alive, self.repeatable = True, False
-        self.work, self._tensors = work, tensors
-        self._bound: dict[str, tuple[Any, Region]] = {}  # by aclSetInputTensorAddr, aclSetOutputTensorAddr
+    def __init__(self, decision: Decision, tensors: tuple[object, ...]):
+        super().__init__()
+        self.decision, self.repeatable = decision, False
+        prototype = decision.prototype
+        self._tensors = dict(zip(prototype.inputs + prototype.outputs, tensors, strict=True))
+        self._rebound: dict[str, View] = {}  # by aclSetInputTensorAddr and its like
 
-    def bind(self, name: str, tensor: aclTensor, addr: Any) -> None:
-        """Have a tensor's view laid over another storage in the runs to come.
-
-        Raises:
-            Refused: the tensor is not the one that phase 1 got, or the storage does not fit it.
-        """
-        if self._tensors[name] is not tensor:
-            raise _invalid(f"tensor: expected the {name} that phase 1 was given, got another one")
-        if addr is None:
-            raise Refused(aclnnStatus.ACLNN_ERR_PARAM_NULLPTR, "addr: expected an address, got a null pointer")
-        self._bound[name] = tensor.view_of("addr", addr)
-
-    def array(self, name: str) -> tuple[Any, Region | None]:
-        """The array of a tensor that will be used, and what it lies in.
+    def bind(self, name: str, tensor: object, addr: object) -> None:
+        """Lay a tensor's view over another storage in the runs to come.
 
         Raises:
-            Refused: the tensor was destroyed or described anew since phase 1, or has no data.
+            Refused: The tensor is not the one that phase 1 got, or the storage does not fit it.
         """
-        tensor = self._tensors[name]
         if tensor is None:
-            return None, None
+            raise null_argument("tensor: expected an aclTensor, got a null pointer")
+        if not isinstance(tensor, aclTensor) or self._tensors[name] is not tensor:
+            raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
+        if addr is None:
+            raise null_argument("addr: expected an address, got a null pointer")
+        view = tensor.view_of("addr", addr)
+        if view is not None:
+            self._rebound[name] = view
+
+    def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
+        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
+
+        Raises:
+            Refused: A tensor was destroyed or described anew since phase 1, has no data, or its memory was freed.
+        """
+        blocks: list[Block] = []
+        reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
+        writes = tuple([self._array(argument, blocks) for argument in self.decision.writes])
+        return reads, writes, blocks
+
+    def _array(self, argument: Argument, blocks: list[Block]) -> Array | None:
+        if argument.facts is None:
+            return None
+        name, tensor = argument.name, self._tensors[argument.name]
+        assert isinstance(tensor, aclTensor)
         if not tensor.alive:
-            raise _invalid(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
-        if tensor.facts is not getattr(self.work.arguments, name) and tensor.facts != getattr(
-            self.work.arguments, name
-        ):
-            raise _invalid(f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}")
-        array, region = self._bound.get(name) or (tensor.array, tensor.region)
-        if array is None:
-            raise Refused(aclnnStatus.ACLNN_ERR_PARAM_NULLPTR, f"{name}: expected data, got a null address")
-        if region is not None and region.block is not None and not region.block.alive:
-            raise _invalid(f"{name}: expected device memory that is still allocated, but it was freed")
-        return array, region
+            raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
+        if tensor.facts is not argument.facts and tensor.facts != argument.facts:
+            raise invalid_argument(
+                f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
+            )
+        view = self._rebound.get(name, tensor.view)
+        if view is None:
+            raise null_argument(f"{name}: expected data, got a null address")
+        block = None if view.region is None else view.region.block
+        if block is not None:
+            if not block.alive:
+                raise invalid_argument(f"{name}: expected device memory that is still allocated, but it was freed")
+            blocks.append(block)
+        return view.array
 
 
-def aclSetAclOpExecutorRepeatable(executor: aclOpExecutor | None) -> aclnnStatus:
+def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
+    """Return an executor that may be used.
+
+    Args:
+        executor: What a caller passed.
+        null: The code for a null pointer.
+
+    Raises:
+        Refused: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
+    """
+    if executor is None:
+        raise Refused(null, "executor: expected an aclOpExecutor, got a null pointer")
+    if not isinstance(executor, aclOpExecutor):
+        raise invalid_argument(f"executor: expected an aclOpExecutor, got {type(executor).__name__}")
+    if not executor.alive:
+        raise invalid_argument(
+            "executor: expected one that has not run and is not destroyed; it is one-shot unless repeatable"
+        )
+    return executor
+
+
+@returns_status(aclnnStatus)
+def aclSetAclOpExecutorRepeatable(executor: aclOpExecutor | None) -> None:
     """Let an executor run any number of times, until aclDestroyAclOpExecutor.
 
     C: ``aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor *executor)``
     """
-    try:
-        living_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).repeatable = True
-    except Refused as refusal:
-        return reported(refusal)
-    return aclnnStatus.ACLNN_SUCCESS
+    check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).repeatable = True
 
 
-def aclDestroyAclOpExecutor(executor: aclOpExecutor | None) -> aclnnStatus:
+@returns_status(aclnnStatus)
+def aclDestroyAclOpExecutor(executor: aclOpExecutor | None) -> None:
     """Destroy an executor that has not run, or is repeatable; what it has submitted still runs.
 
     C: ``aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor *executor)``
     """
-    try:
-        living_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).alive = False
-    except Refused as refusal:
-        return reported(refusal)
-    return aclnnStatus.ACLNN_SUCCESS
+    check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).alive = False
 
 
-def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: Any) -> aclnnStatus:
+@returns_status(aclnnStatus)
+def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor read an input from another address in the runs to come.
 
     Args:
-        index: its place among the input tensors of the prototype: gradOut 0, input 1, mean 2, rstd 3, weightOptional 4,
-            biasOptional 5, whether or not the optional ones were given.
-        tensor: the one that phase 1 got.
-        addr: as aclCreateTensor's data.
+        executor: From phase 1, made repeatable.
+        index: Its place among the input tensors of the prototype, whether or not the optional ones were given. Of
+            aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3, weightOptional 4, biasOptional 5; of
+            aclnnLayerNorm and its like: input 0, weightOptional 1, biasOptional 2.
+        tensor: The one that phase 1 got.
+        addr: As aclCreateTensor's data.
 
     C: ``aclnnStatus aclSetInputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor *tensor, void *addr)``
     """
-    return _rebind(executor, INPUTS, index, tensor, addr)
+    known = _repeatable(executor)
+    _rebind(known, known.decision.prototype.inputs, index, tensor, addr)
 
 
-def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: Any) -> aclnnStatus:
+@returns_status(aclnnStatus)
+def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor write an output to another address in the runs to come.
 
     Args:
-        index: gradInputOut 0, gradWeightOut 1, gradBiasOut 2.
-        tensor: the one that phase 1 got.
-        addr: as aclCreateTensor's data.
+        executor: From phase 1, made repeatable.
+        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward: gradInputOut 0,
+            gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0, meanOutOptional 1, rstdOutOptional 2.
+        tensor: The one that phase 1 got.
+        addr: As aclCreateTensor's data.
 
     C: ``aclnnStatus aclSetOutputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor *tensor, void
     *addr)``
     """
-    return _rebind(executor, OUTPUTS, index, tensor, addr)
+    known = _repeatable(executor)
+    _rebind(known, known.decision.prototype.outputs, index, tensor, addr)
 
 
-def _rebind(
-    executor: aclOpExecutor | None, names: tuple[str, ...], index: int, tensor: aclTensor, addr: Any
-) -> aclnnStatus:
-    try:
-        known = living_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
-        if not known.repeatable:
-            raise _invalid("executor: expected a repeatable one, see aclSetAclOpExecutorRepeatable")
-        if tensor is None:
-            raise Refused(aclnnStatus.ACLNN_ERR_PARAM_NULLPTR, "tensor: expected an aclTensor, got a null pointer")
-        if type(index) is not int or not 0 <= index < len(names):
-            raise _invalid(f"index: expected 0 to {len(names) - 1} ({', '.join(names)}), got {index!r}")
-        known.bind(names[index], tensor, addr)
-    except Refused as refusal:
-        return reported(refusal)
-    return aclnnStatus.ACLNN_SUCCESS
+@returns_status(aclnnStatus)
+def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
+    """Have a repeatable executor find a tensor at another address in the runs to come.
 
+    Args:
+        executor: From phase 1, made repeatable.
+        index: Its place among all tensors of the prototype: the inputs, then the outputs.
+        tensor: The one that phase 1 got.
+        addr: As aclCreateTensor's data.
 
-def living_executor(executor: Any, null: aclnnStatus) -> aclOpExecutor:
-    """The executor, if it may be used.
-
-    Raises:
-        Refused: with `null` for a null pointer, with ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
+    C: ``aclnnStatus aclSetTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor *tensor, void *addr)``
     """
-    if executor is None:
-        raise Refused(null, "executor: expected an aclOpExecutor, got a null pointer")
-    if type(executor) is not aclOpExecutor:
-        raise _invalid(f"executor: expected an aclOpExecutor, got {type(executor).__name__}")
-    if not executor.alive:
-        raise _invalid("executor: expected one that has not run and is not destroyed; it is one-shot unless repeatable")
-    return executor
+    known = _repeatable(executor)
+    prototype = known.decision.prototype
+    _rebind(known, prototype.inputs + prototype.outputs, index, tensor, addr)
 
 
-def _invalid(text: str) -> Refused:
-    return Refused(aclnnStatus.ACLNN_ERR_PARAM_INVALID, text)
+@returns_status(aclnnStatus)
+def aclSetDynamicInputTensorAddr(
+    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
+) -> None:
+    """Refused: the functions here have no list of tensors among their inputs.
+
+    C: ``aclnnStatus aclSetDynamicInputTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t relativeIndex,
+    aclTensorList *tensors, void *addr)``
+    """
+    _refuse_dynamic(executor)
+
+
+@returns_status(aclnnStatus)
+def aclSetDynamicOutputTensorAddr(
+    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
+) -> None:
+    """Refused: the functions here have no list of tensors among their outputs.
+
+    C: ``aclnnStatus aclSetDynamicOutputTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t relativeIndex,
+    aclTensorList *tensors, void *addr)``
+    """
+    _refuse_dynamic(executor)
+
+
+@returns_status(aclnnStatus)
+def aclSetDynamicTensorAddr(
+    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
+) -> None:
+    """Refused: the functions here have no list of tensors.
+
+    C: ``aclnnStatus aclSetDynamicTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t relativeIndex,
+    aclTensorList *tensors, void *addr)``
+    """
+    _refuse_dynamic(executor)
+
+
+# CANN: the older spelling, still exported.
+AclSetInputTensorAddr = aclSetInputTensorAddr
+AclSetOutputTensorAddr = aclSetOutputTensorAddr
+AclSetTensorAddr = aclSetTensorAddr
+AclSetDynamicInputTensorAddr = aclSetDynamicInputTensorAddr
+AclSetDynamicOutputTensorAddr = aclSetDynamicOutputTensorAddr
+AclSetDynamicTensorAddr = aclSetDynamicTensorAddr
+
+
+def _repeatable(executor: object) -> aclOpExecutor:
+    known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
+    if not known.repeatable:
+        raise invalid_argument("executor: expected a repeatable one, see aclSetAclOpExecutorRepeatable")
+    return known
+
+
+def _rebind(executor: aclOpExecutor, names: tuple[str, ...], index: object, tensor: object, addr: object) -> None:
+    if type(index) is not int or not 0 <= index < len(names):
+        raise invalid_argument(f"index: expected 0 to {len(names) - 1} ({', '.join(names)}), got {index!r}")
+    executor.bind(names[index], tensor, addr)
+
+
+def _refuse_dynamic(executor: object) -> None:
+    function = _repeatable(executor).decision.prototype.function
+    raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")

@@ -1,0 +1,254 @@
+"""Arguments that are not tensors: scalars, arrays of numbers, and lists of tensors and scalars.
+
+All copy their values. The destruction of a list destroys what is in it, as in CANN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import index
+from typing import TypeVar
+
+from lngrad.ascend.acl.enums import aclDataType
+from lngrad.ascend.acl.handles import Array, Handle, check_handle, destroy
+from lngrad.ascend.acl.refusals import invalid_argument, null_argument, returns_pointer, returns_status, returns_value
+from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.tensor import aclTensor, enumerator
+
+__all__ = [
+    "aclBoolArray",
+    "aclCreateBoolArray",
+    "aclCreateFloatArray",
+    "aclCreateIntArray",
+    "aclCreateScalar",
+    "aclCreateScalarList",
+    "aclCreateTensorList",
+    "aclDestroyBoolArray",
+    "aclDestroyFloatArray",
+    "aclDestroyIntArray",
+    "aclDestroyScalar",
+    "aclDestroyScalarList",
+    "aclDestroyTensorList",
+    "aclFloatArray",
+    "aclGetBoolArraySize",
+    "aclGetFloatArraySize",
+    "aclGetIntArraySize",
+    "aclGetScalarListSize",
+    "aclGetTensorListSize",
+    "aclIntArray",
+    "aclScalar",
+    "aclScalarList",
+    "aclTensorList",
+]
+
+Value = TypeVar("Value")
+Member = TypeVar("Member", bound=Handle)
+
+
+class aclScalar(Handle):
+    """A number and its type."""
+
+    __slots__ = ("dtype", "value")
+
+    def __init__(self, value: float, dtype: aclDataType):
+        super().__init__()
+        self.value, self.dtype = value, dtype
+
+
+class aclIntArray(Array[int]):
+    """64-bit integers."""
+
+
+class aclFloatArray(Array[float]):
+    """Floating-point numbers."""
+
+
+class aclBoolArray(Array[bool]):
+    """Booleans."""
+
+
+class aclTensorList(Array[aclTensor]):
+    """Tensors."""
+
+
+class aclScalarList(Array[aclScalar]):
+    """Scalars."""
+
+
+def _copied(value: Iterable[object], convert: Callable[[object], Value], kind: str) -> tuple[Value, ...]:
+    if value is None:
+        raise null_argument(f"value: expected a sequence of {kind}, got a null pointer")
+    try:
+        return tuple(convert(one) for one in value)
+    except (TypeError, ValueError, OverflowError) as reason:
+        raise invalid_argument(f"value: expected a sequence of {kind}: {reason}") from None
+
+
+def _members(value: Iterable[object], kind: type[Member]) -> tuple[Member, ...]:
+    return _copied(value, lambda one: check_handle(one, kind, "value"), kind.__name__)
+
+
+@returns_pointer
+def aclCreateScalar(value: float, dataType: int) -> aclScalar:
+    """Copy a number. Returns a null pointer, None, if it is none.
+
+    C: ``aclScalar *aclCreateScalar(void *value, aclDataType dataType)``
+    """
+    if value is None:
+        raise null_argument("value: expected a number, got a null pointer")
+    if not isinstance(value, (bool, int, float)):
+        raise invalid_argument(f"value: expected a number, got {type(value).__name__}")
+    return aclScalar(value, enumerator("dataType", aclDataType, dataType))
+
+
+@returns_pointer
+def aclCreateIntArray(value: Iterable[int]) -> aclIntArray:
+    """Copy integers. Returns a null pointer, None, if they are none.
+
+    C: ``aclIntArray *aclCreateIntArray(const int64_t *value, uint64_t size)``
+    """
+    return aclIntArray(_copied(value, index, "integers"))  # type: ignore[arg-type]  # what has no index is refused
+
+
+@returns_pointer
+def aclCreateFloatArray(value: Iterable[float]) -> aclFloatArray:
+    """Copy floating-point numbers. Returns a null pointer, None, if they are none.
+
+    C: ``aclFloatArray *aclCreateFloatArray(const float *value, uint64_t size)``
+    """
+    return aclFloatArray(_copied(value, float, "numbers"))  # type: ignore[arg-type]  # what is no number is refused
+
+
+@returns_pointer
+def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
+    """Copy booleans. Returns a null pointer, None, if it is no sequence.
+
+    C: ``aclBoolArray *aclCreateBoolArray(const bool *value, uint64_t size)``
+    """
+    return aclBoolArray(_copied(value, bool, "booleans"))
+
+
+@returns_pointer
+def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
+    """Copy a list of tensors: the tensors themselves are not copied. Returns a null pointer, None, if they are none.
+
+    C: ``aclTensorList *aclCreateTensorList(const aclTensor *const *value, uint64_t size)``
+    """
+    return aclTensorList(_members(value, aclTensor))
+
+
+@returns_pointer
+def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
+    """Copy a list of scalars: the scalars themselves are not copied. Returns a null pointer, None, if they are none.
+
+    C: ``aclScalarList *aclCreateScalarList(const aclScalar *const *value, uint64_t size)``
+    """
+    return aclScalarList(_members(value, aclScalar))
+
+
+@returns_status(aclnnStatus)
+def aclDestroyScalar(scalar: aclScalar | None) -> None:
+    """Destroy a scalar; a null pointer is fine, a second time is not.
+
+    C: ``aclnnStatus aclDestroyScalar(const aclScalar *scalar)``
+    """
+    destroy(scalar, aclScalar, "scalar")
+
+
+@returns_status(aclnnStatus)
+def aclDestroyIntArray(array: aclIntArray | None) -> None:
+    """Destroy an array of integers; a null pointer is fine, a second time is not.
+
+    C: ``aclnnStatus aclDestroyIntArray(const aclIntArray *array)``
+    """
+    destroy(array, aclIntArray, "array")
+
+
+@returns_status(aclnnStatus)
+def aclDestroyFloatArray(array: aclFloatArray | None) -> None:
+    """Destroy an array of floating-point numbers; a null pointer is fine, a second time is not.
+
+    C: ``aclnnStatus aclDestroyFloatArray(const aclFloatArray *array)``
+    """
+    destroy(array, aclFloatArray, "array")
+
+
+@returns_status(aclnnStatus)
+def aclDestroyBoolArray(array: aclBoolArray | None) -> None:
+    """Destroy an array of booleans; a null pointer is fine, a second time is not.
+
+    C: ``aclnnStatus aclDestroyBoolArray(const aclBoolArray *array)``
+    """
+    destroy(array, aclBoolArray, "array")
+
+
+@returns_status(aclnnStatus)
+def aclDestroyTensorList(array: aclTensorList | None) -> None:
+    """Destroy a list and the tensors in it, which need not, and can't, be destroyed again.
+
+    C: ``aclnnStatus aclDestroyTensorList(const aclTensorList *array)``
+    """
+    _destroy_list(array, aclTensorList)
+
+
+@returns_status(aclnnStatus)
+def aclDestroyScalarList(array: aclScalarList | None) -> None:
+    """Destroy a list and the scalars in it, which need not, and can't, be destroyed again.
+
+    C: ``aclnnStatus aclDestroyScalarList(const aclScalarList *array)``
+    """
+    _destroy_list(array, aclScalarList)
+
+
+def _destroy_list(array: object, kind: type[aclTensorList] | type[aclScalarList]) -> None:
+    if array is None:
+        return
+    known: aclTensorList | aclScalarList = check_handle(array, kind, "array")
+    known.alive = False
+    for member in known.values:
+        member.alive = False
+
+
+@returns_value(aclnnStatus, otherwise=0)
+def aclGetIntArraySize(array: aclIntArray) -> int:
+    """Return (size, ret).
+
+    C: ``aclnnStatus aclGetIntArraySize(const aclIntArray *array, uint64_t *size)``
+    """
+    return len(check_handle(array, aclIntArray, "array").values)
+
+
+@returns_value(aclnnStatus, otherwise=0)
+def aclGetFloatArraySize(array: aclFloatArray) -> int:
+    """Return (size, ret).
+
+    C: ``aclnnStatus aclGetFloatArraySize(const aclFloatArray *array, uint64_t *size)``
+    """
+    return len(check_handle(array, aclFloatArray, "array").values)
+
+
+@returns_value(aclnnStatus, otherwise=0)
+def aclGetBoolArraySize(array: aclBoolArray) -> int:
+    """Return (size, ret).
+
+    C: ``aclnnStatus aclGetBoolArraySize(const aclBoolArray *array, uint64_t *size)``
+    """
+    return len(check_handle(array, aclBoolArray, "array").values)
+
+
+@returns_value(aclnnStatus, otherwise=0)
+def aclGetTensorListSize(tensorList: aclTensorList) -> int:
+    """Return (size, ret).
+
+    C: ``aclnnStatus aclGetTensorListSize(const aclTensorList *tensorList, uint64_t *size)``
+    """
+    return len(check_handle(tensorList, aclTensorList, "tensorList").values)
+
+
+@returns_value(aclnnStatus, otherwise=0)
+def aclGetScalarListSize(scalarList: aclScalarList) -> int:
+    """Return (size, ret).
+
+    C: ``aclnnStatus aclGetScalarListSize(const aclScalarList *scalarList, uint64_t *size)``
+    """
+    return len(check_handle(scalarList, aclScalarList, "scalarList").values)

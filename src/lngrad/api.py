@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import empty, scratch
+from lngrad.arrays import address_of, empty, scratch
 from lngrad.errors import WorkspaceError
 from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
@@ -117,6 +117,11 @@ def execute(
             None if output is None else given if given is not None else empty(problem.kind, output, problem.device)
             for output, given in zip(outputs, out, strict=True)
         )
+    if workspace is None and plan.bind is not None:
+        arrays, eps = (inputs, ()) if problem.op == "backward" else (inputs[:-1], inputs[-1:])
+        addresses = [0 if array is None else address_of(array) for array in (*arrays, *results)]
+        plan.on_addresses(*addresses, *eps)  # type: ignore[misc]  # a plan with bind has it
+        return results  # type: ignore[return-value]  # three, as outputs() has
     if workspace is None:
         workspace = scratch(plan.workspace_bytes, problem.device)
     elif workspace.nbytes < plan.workspace_bytes:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import address_of, as_numpy, facts_of, key_of
+from lngrad.arrays import address_of, array_at, as_numpy, facts_of, key_of
 from lngrad.errors import OverlapError
 from lngrad.problem import Problem
+from lngrad.typing import AnyArray, Array
 
 __all__ = ["check_memory"]
 
@@ -18,7 +18,7 @@ _IN_PLACE = {"dx": ("dy", "x"), "y": ("x",)}
 _MOST_WORK = 1000  # of numpy.shares_memory; a pair too entangled to be told apart is refused
 
 
-def check_memory(problem: Problem, inputs: Sequence[Any], out: Sequence[Any]) -> None:
+def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Sequence[AnyArray | None]) -> None:
     """Refuse outputs that can't be written, or share memory with an input or another output.
 
     Raises:
@@ -30,47 +30,33 @@ def check_memory(problem: Problem, inputs: Sequence[Any], out: Sequence[Any]) ->
         if wanted and array is not None
     ]
     for position, (name, array) in enumerate(outputs):
-        view = _places(array, problem.device)
+        view = _view(array, problem.device)
         if not view.flags.writeable:
             raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
         for other_name, other in zip(problem.inputs, inputs, strict=False):
             if other is None or (other_name in _IN_PLACE.get(name, ()) and _same(array, other)):
                 continue
-            if _shares(view, _places(other, problem.device)):
+            if _shares(view, _view(other, problem.device)):
                 allowed = " or ".join(_IN_PLACE.get(name, ())) or "none"
                 raise OverlapError(
                     f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
                     f"whole, with the same strides (out.{name}: {allowed})"
                 )
         for other_name, other in outputs[:position]:
-            if _shares(view, _places(other, problem.device)):
+            if _shares(view, _view(other, problem.device)):
                 raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
 
 
-class _Elsewhere:
-    """Another device's memory to NumPy: addresses and strides that are compared, and never read."""
-
-    def __init__(self, array: Any):
-        facts = facts_of("array", array)
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": facts.shape,
-            "strides": facts.strides,
-            "typestr": f"|V{array.element_size()}",
-            "data": (address_of(array), False),
-        }
+def _view(array: AnyArray, device: str) -> Array:
+    """An array as NumPy sees its memory; on another device than the CPU its elements must not be read."""
+    return as_numpy(array) if device == "cpu" else array_at(address_of(array), facts_of("array", array))
 
 
-def _places(array: Any, device: str) -> np.ndarray[Any, Any]:
-    """An array as NumPy sees its memory."""
-    return as_numpy(array) if device == "cpu" else np.asarray(_Elsewhere(array))
-
-
-def _same(one: Any, other: Any) -> bool:
+def _same(one: AnyArray, other: AnyArray) -> bool:
     return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
 
 
-def _shares(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+def _shares(one: Array, other: Array) -> bool:
     if not np.may_share_memory(one, other):
         return False
     try:

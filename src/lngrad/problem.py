@@ -7,18 +7,23 @@ fits, and nothing here touches data. Two calls with equal facts get the same `Pr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from numpy import ndarray
 
 from lngrad.arrays import Facts, Output, as_array, facts_of, key_of
 from lngrad.dtypes import ACCUMULATORS
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.table import Table
+from lngrad.typing import AnyArray, Mask, Shape
 
-__all__ = ["Forward", "Grads", "Problem"]
+__all__ = ["Described", "Forward", "Grads", "Problem"]
+
+Described: TypeAlias = "AnyArray | Facts"  # an array, or facts that stand for one
+_Given: TypeAlias = "tuple[Described | None, ...] | None"  # the caller's arrays for results
 
 
 class Forward(NamedTuple):
@@ -57,35 +62,40 @@ class Problem:
     """
 
     op: Literal["forward", "backward"]
-    lead: tuple[int, ...]
-    normalized_shape: tuple[int, ...]
+    lead: Shape
+    normalized_shape: Shape
     M: int
     N: int
     dtype: str
     accumulator: str
     inputs: dict[str, Facts | None]
     out: dict[str, Facts | None]
-    wanted: tuple[bool, bool, bool]
+    wanted: Mask
     kind: str
     device: str
 
     @staticmethod
     def forward(
-        x: Any, gamma: Any, beta: Any, normalized_shape: int | Sequence[int] | None = None, out: Forward | None = None
+        x: Described,
+        gamma: Described | None,
+        beta: Described | None,
+        normalized_shape: int | Sequence[int] | None = None,
+        out: Forward | None = None,
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a forward call. Returns the problem and the arguments as arrays, in the order x, gamma, beta."""
         arrays = _arrays(("x", "gamma", "beta"), (x, gamma, beta))
         given = _out(Forward, out)
-        key = tuple(map(key_of, arrays)), _shape_key(normalized_shape), tuple(map(key_of, given))
-        return _known(_check_forward, key, arrays, given), arrays
+        shape = _shape_key(normalized_shape)
+        key = "forward", *map(key_of, arrays), shape, given and tuple(map(key_of, given))
+        return _known(key, lambda: _check_forward(arrays, normalized_shape=shape, given=given)), arrays
 
     @staticmethod
     def backward(
-        dy: Any,
-        x: Any,
-        mean: Any,
-        rstd: Any,
-        gamma: Any,
+        dy: Described,
+        x: Described,
+        mean: Described,
+        rstd: Described,
+        gamma: Described | None,
         normalized_shape: int | Sequence[int] | None = None,
         output_mask: Sequence[bool] = (True, True, True),
         out: Grads | None = None,
@@ -93,8 +103,9 @@ class Problem:
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
         arrays = _arrays(_BACKWARD_INPUTS, (dy, x, mean, rstd, gamma))
         given = _out(Grads, out)
-        key = tuple(map(key_of, arrays)), _shape_key(normalized_shape), tuple(map(key_of, given)), _mask(output_mask)
-        return _known(_check_backward, key, arrays, given), arrays
+        shape, wanted = _shape_key(normalized_shape), _mask(output_mask)
+        key = "backward", *map(key_of, arrays), shape, wanted, given and tuple(map(key_of, given))
+        return _known(key, lambda: _check_backward(arrays, normalized_shape=shape, given=given, wanted=wanted)), arrays
 
     def outputs(self) -> tuple[Output | None, Output | None, Output | None]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
@@ -120,13 +131,10 @@ def _expected(problem: Problem) -> tuple[Output, Output, Output]:
     return full, parameter, parameter
 
 
-# --- From arguments to a key ----------------------------------------------------------------------------------------
-
-
 _OPTIONAL = ("gamma", "beta")
 
 
-def _arrays(names: tuple[str, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+def _arrays(names: tuple[str, ...], arrays: tuple[Described | None, ...]) -> tuple[Any, ...]:
     for array in arrays:
         if type(array) is not ndarray:
             break
@@ -138,9 +146,9 @@ def _arrays(names: tuple[str, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _out(kind: type[Forward] | type[Grads], out: Any) -> tuple[Any, ...]:
+def _out(kind: type[Forward] | type[Grads], out: Forward | Grads | None) -> _Given:
     if out is None:
-        return (None, None, None)
+        return None
     if not isinstance(out, tuple) or len(out) != 3:
         raise ShapeError(f"out: expected a {kind.__name__} of three arrays or None, got {type(out).__name__}")
     return tuple(
@@ -148,7 +156,7 @@ def _out(kind: type[Forward] | type[Grads], out: Any) -> tuple[Any, ...]:
     )
 
 
-def _shape_key(normalized_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:
+def _shape_key(normalized_shape: int | Sequence[int] | None) -> Shape | None:
     if normalized_shape is None or type(normalized_shape) is tuple:
         return normalized_shape
     if isinstance(normalized_shape, int):
@@ -156,7 +164,7 @@ def _shape_key(normalized_shape: int | Sequence[int] | None) -> tuple[int, ...] 
     return tuple(normalized_shape)
 
 
-def _mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
+def _mask(output_mask: Sequence[bool]) -> Mask:
     if output_mask == (True, True, True):
         return (True, True, True)
     mask = tuple(map(bool, output_mask))
@@ -165,45 +173,33 @@ def _mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
     return mask
 
 
-_problems: dict[Any, Problem] = {}
 _MOST_PROBLEMS = 4096
+_problems: Table[Hashable, Problem] = Table(_MOST_PROBLEMS)
 
 
-def _known(check: Any, key: Any, arrays: tuple[Any, ...], given: tuple[Any, ...]) -> Problem:
+def _known(key: Hashable, check: Callable[[], Problem]) -> Problem:
     """The problem of these facts; checked on first sight only, as all rules are about facts."""
     try:
-        problem = _problems.get((check, key))
+        problem = _problems.get(key)
     except TypeError:  # sizes of a traced tensor are symbols, which can't be hashed and hold for one trace only
-        return check(arrays, key[1], given, *key[3:])  # type: ignore[no-any-return]
-    if problem is None:
-        problem = check(arrays, key[1], given, *key[3:])
-        if len(_problems) >= _MOST_PROBLEMS:
-            _problems.clear()
-        _problems[check, key] = problem
-    return problem
+        return check()
+    return problem or _problems.keep(key, check())
 
 
-# --- The rules ------------------------------------------------------------------------------------------------------
-
-
-def _check_forward(
-    arrays: tuple[Any, ...], normalized_shape: tuple[int, ...] | None, given: tuple[Any, ...]
-) -> Problem:
+def _check_forward(arrays: tuple[Described | None, ...], *, normalized_shape: Shape | None, given: _Given) -> Problem:
     x, gamma, beta = _all_facts(("x", "gamma", "beta"), arrays)
-    lead, R = _split("x", x, gamma, normalized_shape)
+    lead, R = _split(x, gamma, normalized_shape)
     _check_parameter("gamma", gamma, x, R)
     _check_parameter("beta", beta, x, R)
-    return _problem("forward", x, lead, R, {"x": x, "gamma": gamma, "beta": beta}, Forward._fields, given, (True,) * 3)
+    inputs = {"x": x, "gamma": gamma, "beta": beta}
+    return _described("forward", x, lead=lead, R=R, inputs=inputs, given=given, wanted=(True, True, True))
 
 
 def _check_backward(
-    arrays: tuple[Any, ...],
-    normalized_shape: tuple[int, ...] | None,
-    given: tuple[Any, ...],
-    wanted: tuple[bool, bool, bool],
+    arrays: tuple[Described | None, ...], *, normalized_shape: Shape | None, given: _Given, wanted: Mask
 ) -> Problem:
     dy, x, mean, rstd, gamma = _all_facts(_BACKWARD_INPUTS, arrays)
-    lead, R = _split("x", x, gamma, normalized_shape)
+    lead, R = _split(x, gamma, normalized_shape)
     if dy.shape != x.shape:
         raise ShapeError(f"dy: expected the shape of x, {x.shape}, got {dy.shape}")
     if dy.dtype != x.dtype:
@@ -212,10 +208,10 @@ def _check_backward(
         _check_statistics(name, facts, x, lead, R)
     _check_parameter("gamma", gamma, x, R)
     inputs = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}
-    return _problem("backward", x, lead, R, inputs, Grads._fields, given, wanted)
+    return _described("backward", x, lead=lead, R=R, inputs=inputs, given=given, wanted=wanted)
 
 
-def _all_facts(names: tuple[str, ...], arrays: tuple[Any, ...]) -> Any:
+def _all_facts(names: tuple[str, ...], arrays: tuple[Described | None, ...]) -> Any:
     facts = tuple(None if array is None else facts_of(name, array) for name, array in zip(names, arrays, strict=True))
     device = facts[names.index("x")].device  # type: ignore[union-attr]
     for name, one in zip(names, facts, strict=True):
@@ -224,19 +220,17 @@ def _all_facts(names: tuple[str, ...], arrays: tuple[Any, ...]) -> Any:
     return facts
 
 
-def _split(
-    name: str, x: Facts, gamma: Facts | None, normalized_shape: tuple[int, ...] | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _split(x: Facts, gamma: Facts | None, normalized_shape: Shape | None) -> tuple[Shape, Shape]:
     """x's shape as (lead, normalized)."""
     if not 1 <= len(x.shape) <= 8:
-        raise ShapeError(f"{name}: expected 1 to 8 dimensions, got {len(x.shape)}")
+        raise ShapeError(f"x: expected 1 to 8 dimensions, got {len(x.shape)}")
     if normalized_shape is None:
         normalized_shape = x.shape[-1:] if gamma is None else gamma.shape
     if not normalized_shape:
         raise ShapeError("normalized_shape: expected at least 1 dimension, got ()")
     if len(normalized_shape) > len(x.shape) or x.shape[-len(normalized_shape) :] != normalized_shape:
         raise ShapeError(
-            f"normalized_shape: expected the last dimensions of {name}, whose shape is {x.shape}, got {normalized_shape}"
+            f"normalized_shape: expected the last dimensions of x, whose shape is {x.shape}, got {normalized_shape}"
         )
     return x.shape[: -len(normalized_shape)], normalized_shape
 
@@ -247,7 +241,7 @@ def _check_dtype(name: str, got: str, x: Facts) -> None:
         raise DtypeError(f"{name}: expected {' or '.join(sorted(allowed))} beside x in {x.dtype}, got {got}")
 
 
-def _check_statistics(name: str, facts: Facts, x: Facts, lead: tuple[int, ...], R: tuple[int, ...]) -> None:
+def _check_statistics(name: str, facts: Facts, x: Facts, lead: Shape, R: Shape) -> None:
     M = math.prod(lead)
     if math.prod(facts.shape) != M:
         elements = f"{M} element{'s' if M != 1 else ''}"
@@ -257,7 +251,7 @@ def _check_statistics(name: str, facts: Facts, x: Facts, lead: tuple[int, ...], 
     _check_dtype(name, facts.dtype, x)
 
 
-def _check_parameter(name: str, facts: Facts | None, x: Facts, R: tuple[int, ...]) -> None:
+def _check_parameter(name: str, facts: Facts | None, x: Facts, R: Shape) -> None:
     if facts is None:
         return
     if facts.shape != R:
@@ -265,33 +259,36 @@ def _check_parameter(name: str, facts: Facts | None, x: Facts, R: tuple[int, ...
     _check_dtype(name, facts.dtype, x)
 
 
-def _problem(
+def _described(
     op: Literal["forward", "backward"],
     x: Facts,
-    lead: tuple[int, ...],
-    R: tuple[int, ...],
+    *,
+    lead: Shape,
+    R: Shape,
     inputs: dict[str, Facts | None],
-    fields: tuple[str, ...],
-    given: tuple[Any, ...],
-    wanted: tuple[bool, bool, bool],
+    given: _Given,
+    wanted: Mask,
 ) -> Problem:
+    """The problem, once its inputs are checked; its outputs are checked here."""
+    fields = Forward._fields if op == "forward" else Grads._fields
     out: dict[str, Facts | None] = dict.fromkeys(fields)
     problem = Problem(
-        op,
-        lead,
-        R,
-        math.prod(lead),
-        math.prod(R),
-        x.dtype,
-        ACCUMULATORS[x.dtype],
-        inputs,
-        out,
-        wanted,
-        x.kind,
-        x.device,
+        op=op,
+        lead=lead,
+        normalized_shape=R,
+        M=math.prod(lead),
+        N=math.prod(R),
+        dtype=x.dtype,
+        accumulator=ACCUMULATORS[x.dtype],
+        inputs=inputs,
+        out=out,
+        wanted=wanted,
+        kind=x.kind,
+        device=x.device,
     )
-    for name, array, output in zip(fields, given, _expected(problem), strict=True):
-        if array is not None and problem.wanted[fields.index(name)]:
+    arrays = given or (None, None, None)
+    for name, array, output, is_wanted in zip(fields, arrays, _expected(problem), wanted, strict=True):
+        if array is not None and is_wanted:
             facts = facts_of(f"out.{name}", array)
             _check_out(f"out.{name}", facts, output, x, full=name in ("dx", "y"), free=op == "backward")
             out[name] = facts

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lngrad.problem import Forward, Grads
+from lngrad.typing import AnyArray
 
-__all__ = ["layer_norm", "layer_norm_backward"]
+__all__ = ["Terms", "backward_terms", "layer_norm", "layer_norm_backward"]
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def layer_norm(x: Any, gamma: Any = None, beta: Any = None, *, normalized: int = 1, eps: float = 1e-5) -> Forward:
+def layer_norm(
+    x: AnyArray, gamma: AnyArray | None = None, beta: AnyArray | None = None, *, normalized: int = 1, eps: float = 1e-5
+) -> Forward:
     """y, mean and rstd in float64.
 
     Args:
@@ -31,7 +34,30 @@ def layer_norm(x: Any, gamma: Any = None, beta: Any = None, *, normalized: int =
     return Forward((x - mean) * rstd * gamma + beta, mean, rstd)
 
 
-def layer_norm_backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any = None, *, normalized: int = 1) -> Grads:
+class Terms(NamedTuple):
+    """What the gradients are made of, in float64: dy, xhat and dxhat (*A, *R), rstd (*A, 1, …, 1)."""
+
+    dy: Array
+    xhat: Array
+    dxhat: Array
+    rstd: Array
+
+
+def backward_terms(
+    dy: AnyArray, x: AnyArray, mean: AnyArray, rstd: AnyArray, gamma: AnyArray | None = None, *, normalized: int = 1
+) -> Terms:
+    """xhat = (x - mean)·rstd and dxhat = dy·gamma; the arguments are those of layer_norm_backward."""
+    dy, _, _ = _float64(dy, normalized)
+    x, _, _ = _float64(x, normalized)
+    statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
+    mean = np.asarray(mean, np.float64).reshape(statistics)
+    rstd = np.asarray(rstd, np.float64).reshape(statistics)
+    return Terms(dy, (x - mean) * rstd, dy * (1.0 if gamma is None else np.asarray(gamma, np.float64)), rstd)
+
+
+def layer_norm_backward(
+    dy: AnyArray, x: AnyArray, mean: AnyArray, rstd: AnyArray, gamma: AnyArray | None = None, *, normalized: int = 1
+) -> Grads:
     """dx, dgamma and dbeta in float64, from the row statistics as they are given.
 
     Args:
@@ -40,21 +66,16 @@ def layer_norm_backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any = None
         gamma: (*R) or None for 1.
         normalized: How many dimensions R has.
     """
-    dy, _, _ = _float64(dy, normalized)
-    x, rows, axes = _float64(x, normalized)
-    statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
-    mean = np.asarray(mean, np.float64).reshape(statistics)
-    rstd = np.asarray(rstd, np.float64).reshape(statistics)
-    xhat = (x - mean) * rstd
-    dxhat = dy * (1.0 if gamma is None else np.asarray(gamma, np.float64))
-    N = max(1, math.prod(x.shape[x.ndim - normalized :]))  # a mean over nothing is 0, and no warning
+    dy, xhat, dxhat, rstd = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized)
+    _, rows, axes = _float64(dy, normalized)
+    N = max(1, math.prod(dy.shape[dy.ndim - normalized :]))  # a mean over nothing is 0, and no warning
     mean_dxhat = dxhat.sum(axes, keepdims=True) / N
     mean_dxhat_xhat = (dxhat * xhat).sum(axes, keepdims=True) / N
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
 
 
-def _float64(array: Any, normalized: int) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+def _float64(array: AnyArray, normalized: int) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
     """The array in float64, the axes of its rows and the axes that are normalized."""
     array = np.asarray(array).astype(np.float64)
     split = array.ndim - normalized

@@ -12,6 +12,7 @@ from lngrad import reference
 from lngrad.arrays import as_numpy
 from lngrad.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.problem import Forward, Grads
+from lngrad.reference import Terms, backward_terms
 
 __all__ = [
     "CASES",
@@ -29,14 +30,12 @@ __all__ = [
     "gradient_scales",
     "make_inputs",
     "round_to",
+    "terms_of",
 ]
 
 
 class GradientError(AssertionError):
     """A result differs from what it should be; the text says which one, where, and by how much."""
-
-
-# --- Cases and inputs -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,6 @@ def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
     return Inputs(dy, x, mean, rstd, gamma, beta, len(case.normalized))
 
 
-# --- Tolerances and the comparator ----------------------------------------------------------------------------------
-
 # |error| <= u(result)·|result| + C(accumulator)·u(accumulator)·scale: one rounding, and what the sum before it may lose.
 # u is half the distance from 1 to the next number of a dtype, scale the sum of the absolute values of the terms that a
 # result is a sum of. C is half of the 64 rows that a column sum adds in sequence, which equal rows come near to (15 seen);
@@ -140,22 +137,20 @@ TOLERANCES = {"float32": 32.0, "float64": 32.0}
 
 def gradient_scales(inputs: Inputs) -> Grads:
     """The sums of the absolute values of the terms of dx, dgamma and dbeta."""
-    absolute = _absolute_terms(inputs)
-    split = inputs.x.ndim - inputs.normalized
-    rows, axes = tuple(range(split)), tuple(range(split, inputs.x.ndim))
-    dy, xhat, dxhat, rstd = absolute
+    dy, xhat, dxhat, rstd = _absolute_terms(inputs)
+    rows, axes = _axes(inputs)
     dx = rstd * (dxhat + dxhat.mean(axes, keepdims=True) + xhat * (dxhat * xhat).mean(axes, keepdims=True))
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
 
 
-def _absolute_terms(inputs: Inputs) -> tuple[Any, Any, Any, Any]:
-    split = inputs.x.ndim - inputs.normalized
-    statistics = inputs.x.shape[:split] + (1,) * inputs.normalized
-    mean = np.asarray(inputs.mean, np.float64).reshape(statistics)
-    rstd = np.asarray(inputs.rstd, np.float64).reshape(statistics)
-    dy = np.abs(np.asarray(inputs.dy).astype(np.float64))
-    gamma = 1.0 if inputs.gamma is None else np.abs(np.asarray(inputs.gamma).astype(np.float64))
-    return dy, np.abs((np.asarray(inputs.x).astype(np.float64) - mean) * rstd), dy * gamma, np.abs(rstd)
+def _absolute_terms(inputs: Inputs) -> Terms:
+    return Terms(*map(np.abs, terms_of(inputs)))
+
+
+def terms_of(inputs: Inputs) -> Terms:
+    """What the true gradients are made of."""
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    return backward_terms(*arrays, normalized=inputs.normalized)
 
 
 def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
@@ -289,9 +284,6 @@ def _bits(array: Any) -> Any:
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
-# --- Mutants: wrong backwards that the comparator must reject -------------------------------------------------------
-
-
 def _mutate(**changes: Callable[[Inputs], Any]) -> Callable[[Inputs], Grads]:
     """The reference on changed inputs."""
 
@@ -308,29 +300,24 @@ def _true(inputs: Inputs) -> Grads:
     )
 
 
-def _terms(inputs: Inputs) -> tuple[Any, Any, Any, Any, Any]:
-    """dxhat, xhat and rstd in float64, the axes of rows and those that are normalized."""
+def _axes(inputs: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of rows, and those that are normalized."""
     split = inputs.x.ndim - inputs.normalized
-    statistics = inputs.x.shape[:split] + (1,) * inputs.normalized
-    mean = np.asarray(inputs.mean, np.float64).reshape(statistics)
-    rstd = np.asarray(inputs.rstd, np.float64).reshape(statistics)
-    dxhat = inputs.dy.astype(np.float64) * (1.0 if inputs.gamma is None else inputs.gamma.astype(np.float64))
-    xhat = (inputs.x.astype(np.float64) - mean) * rstd
-    return dxhat, xhat, rstd, tuple(range(split)), tuple(range(split, inputs.x.ndim))
+    return tuple(range(split)), tuple(range(split, inputs.x.ndim))
 
 
 def _without_dy_mean(inputs: Inputs) -> Grads:
-    dxhat, xhat, rstd, _, axes = _terms(inputs)
+    (_, xhat, dxhat, rstd), (_, axes) = terms_of(inputs), _axes(inputs)
     return _true(inputs)._replace(dx=rstd * (dxhat - xhat * (dxhat * xhat).mean(axes, keepdims=True)))
 
 
 def _without_xhat_mean(inputs: Inputs) -> Grads:
-    dxhat, _, rstd, _, axes = _terms(inputs)
+    (_, _, dxhat, rstd), (_, axes) = terms_of(inputs), _axes(inputs)
     return _true(inputs)._replace(dx=rstd * (dxhat - dxhat.mean(axes, keepdims=True)))
 
 
 def _low_precision_sums(inputs: Inputs) -> Grads:
-    _, xhat, _, rows, _ = _terms(inputs)
+    xhat, (rows, _) = terms_of(inputs).xhat, _axes(inputs)
     dy = inputs.dy.astype(np.float64)
     narrow = numpy_dtype("bfloat16")
 
@@ -345,7 +332,7 @@ def _low_precision_sums(inputs: Inputs) -> Grads:
 
 
 def _last_row_lost(inputs: Inputs) -> Grads:
-    _, xhat, _, _, _ = _terms(inputs)
+    xhat = terms_of(inputs).xhat
     dy = inputs.dy.astype(np.float64).reshape(-1, *inputs.normalized_shape)
     xhat = xhat.reshape(dy.shape)
     return _true(inputs)._replace(dgamma=(dy * xhat)[:-1].sum(0), dbeta=dy[:-1].sum(0))

@@ -19,6 +19,7 @@ import lngrad.jax as door
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.jax import calls, formulas, frames
 from lngrad.problem import Forward, Grads
+from lngrad.table import Table
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs
 
 SOME = (CASES[0], Case((3, 5, 7), (4, 6)), Case((65,), (1000,), gamma=False))
@@ -154,9 +155,9 @@ def three(count=3, shape=((20,), (12,))):
 def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     examples, x, _, _, _ = three()
     problems = []
-    runner = calls._runner
-    monkeypatch.setattr(calls, "_runner", lambda problem: problems.append(problem) or runner(problem))
-    monkeypatch.setattr(calls, "_calls", {})
+    make_plan = calls.make_plan
+    monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
+    monkeypatch.setattr(calls, "_calls", Table(9))
     gamma, beta = examples[0].gamma, examples[0].beta
     batched = jax.vmap(door.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)

@@ -22,7 +22,7 @@ from lngrad.plan import Plan
 from lngrad.problem import Problem
 from lngrad.typing import Dtype
 
-__all__ = ["plan", "run", "simulate"]
+__all__ = ["context", "plan", "run", "simulate"]
 
 TILE_DTYPES = ("float16", "float32")
 
@@ -36,18 +36,23 @@ class Steps:
     tiling: BackwardTiling | None
 
 
-def plan(problem: Problem, threads: int) -> Plan:
-    """Decide how the SoC of this thread computes a backward.
+def context() -> socs.Soc:
+    """The SoC that this thread uses: plans differ by it."""
+    return socs.current().soc
+
+
+def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
+    """Decide how a SoC computes a backward.
 
     Args:
         problem: A backward in float16 or float32.
         threads: Ignored; blocks run one after the other.
+        soc: The SoC.
 
     Raises:
         BackendUnavailable: A forward, another dtype, a SoC without the tile APIs, or rows that do not fit its Unified
             Buffer; the text states the largest that do.
     """
-    soc = socs.current().soc
     if problem.op != "backward":
         raise BackendUnavailable("backend: ascend_sim computes the backward only")
     if problem.dtype not in TILE_DTYPES:

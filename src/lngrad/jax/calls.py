@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterator
 from ctypes import memset
 from itertools import product
 from struct import Struct
@@ -19,22 +19,17 @@ from typing import Any
 import numpy as np
 
 from lngrad.arrays import Facts
-from lngrad.backend.numba_cpu.prepared import prepare
 from lngrad.dtypes import bytes_of, contiguous_strides
 from lngrad.jax.frames import Buffer, make_handler
 from lngrad.plan import make_plan
 from lngrad.problem import Grads, Problem
 from lngrad.system.huge_pages import HUGE_BYTES, advise_huge
+from lngrad.table import Table
 
 __all__ = ["backward_attribute", "forward_attribute", "handler", "wait_until_idle"]
 
 FORWARD, BACKWARD = 0, 1
 _PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
-# What a run takes, in the order of backends.prepared.
-_ORDERS = (
-    ("x", "y", "mean", "rstd", "gamma", "beta"),
-    ("dy", "x", "dx", "mean", "rstd", "gamma", "dgamma", "dbeta"),
-)
 _MOST = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
@@ -62,39 +57,6 @@ def backward_attribute(lead: int, normalized: int, gamma: bool, wanted: tuple[bo
 # --- One call -------------------------------------------------------------------------------------------------------
 
 
-class _At:
-    """An array of which the address alone is asked for: contiguous, and in the dtype that the kernels want."""
-
-    __slots__ = ("_address",)
-
-    def __init__(self, address: int):
-        self._address = address
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
-def _at(*addresses: int) -> tuple[_At | None, ...]:
-    return tuple(_At(address) if address else None for address in addresses)
-
-
-def _run(problem: Problem, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-    plan = make_plan(problem, "numba_cpu")
-    plan.run(plan, inputs, outputs, np.empty(plan.workspace_bytes, np.uint8))
-
-
-def _runner(problem: Problem) -> Callable[..., None]:
-    """A function of addresses in the order of _ORDERS; for the forward, eps last."""
-    prepared = prepare(make_plan(problem, "numba_cpu"))
-    if prepared is not None:
-        return prepared
-    if problem.op == "forward":
-        return lambda x, y, mean, rstd, gamma, beta, eps: _run(problem, (*_at(x, gamma, beta), eps), _at(y, mean, rstd))
-    return lambda dy, x, dx, mean, rstd, gamma, dgamma, dbeta: _run(
-        problem, _at(dy, x, mean, rstd, gamma), _at(dx, dgamma, dbeta)
-    )
-
-
 class _Call:
     """What is decided about calls with equal facts: bound at the first, run with addresses at each."""
 
@@ -110,7 +72,6 @@ class _Call:
             wanted = _chosen(Grads._fields, rest[1:])
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
-        self._take = [names.index(name) if name in names else -1 for name in _ORDERS[op]]
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]
         self._large = [(at, nbytes) for at, nbytes in self._fresh if nbytes >= HUGE_BYTES]
 
@@ -126,19 +87,22 @@ class _Call:
             M, batch = math.prod(batch) * M, ()  # more rows of one call
         self._batch = batch
         self._empty = M * N == 0
-        self._runs = None if self._empty else _runner(_problem(op, M, N, dtype, buffers))
+        self._problem = problem = _problem(op, M, N, dtype, buffers)
+        # The number of each address that a run takes; -1 is the 0 behind the last.
+        self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
 
     def run(self, addresses: list[int]) -> None:
         """Compute, given the addresses of the arguments and results."""
         for at, nbytes in self._large:
             advise_huge(addresses[at], nbytes)
-        if self._runs is None:
+        if self._empty:
             for at, nbytes in self._fresh:
                 memset(addresses[at], 0, nbytes)  # sums over no rows
             return
+        run = make_plan(self._problem, "numba_cpu").on_addresses
         for example in self._examples(addresses) if self._batch else (addresses,):
-            places = [*example, 0]
-            self._runs(*[places[index] for index in self._take], *self._last)
+            with_none = [*example, 0]
+            run(*[with_none[index] for index in self._take], *self._last)  # type: ignore[misc]  # CPU plans have it
 
     def _examples(self, addresses: list[int]) -> Iterator[list[int]]:
         """The addresses of one example of a batch after the other: the bits of a call of its own."""
@@ -181,7 +145,7 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
     return Problem.backward(*inputs, (N,), mask, Grads(None, facts("dgamma", N), facts("dbeta", N)))[0]
 
 
-_calls: dict[Any, _Call] = {}
+_calls: Table[Hashable, _Call] = Table(_MOST)
 _running: set[int] = set()  # threads in a call
 _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 
@@ -191,9 +155,7 @@ def _serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffe
     key = attribute, *[buffer[1:] for buffer in buffers]
     call = _calls.get(key)
     if call is None:
-        if len(_calls) >= _MOST:
-            _calls.clear()
-        call = _calls[key] = _Call(attribute, inputs, results)
+        call = _calls.keep(key, _Call(attribute, inputs, results))
     thread = get_ident()
     _running.add(thread)
     try:

@@ -1,13 +1,16 @@
-"""How many threads a call may use: what the caller set, else what the machine grants this process."""
+"""How many threads a call may use: what the caller set, else what the machine grants this process; and whose they are."""
 
 from __future__ import annotations
 
 import math
 import os
+import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
-__all__ = ["get_num_threads", "set_num_threads"]
+__all__ = ["MOST_THREADS", "ParallelFor", "get_num_threads", "lent_parallel_for", "lent_threads", "set_num_threads"]
 
 MOST_THREADS = 64
 
@@ -66,3 +69,42 @@ def _cgroup_quota() -> list[int]:
         except (OSError, ValueError):
             continue
     return quotas
+
+
+# (first, stop, grain, function, argument) -> 0: calls the C function (first, stop, argument) at an address for parts of
+# first … stop-1, each number in one part, and returns when all have ended.
+ParallelFor: TypeAlias = Callable[[int, int, int, int, int], int]
+
+
+class _Lent(threading.local):
+    """In each thread of Python, whose threads help with its jobs."""
+
+    parallel_for: ParallelFor | None = None
+
+
+_lent = _Lent()
+
+
+def lent_parallel_for() -> ParallelFor | None:
+    """What this thread's jobs are shared by, or None for lngrad's own workers."""
+    return _lent.parallel_for
+
+
+class lent_threads:
+    """A context in which a framework's threads help with this thread's jobs, and ours sleep on.
+
+    A program that computes with threads of its own between our calls keeps them awake for a while, as we do ours: two
+    such crews would take the cores from each other.
+
+    Args:
+        parallel_for: The framework's; None: only lngrad's own workers help.
+    """
+
+    def __init__(self, parallel_for: ParallelFor | None):
+        self._parallel_for = parallel_for
+
+    def __enter__(self) -> None:
+        _lent.parallel_for = self._parallel_for
+
+    def __exit__(self, *exception: object) -> None:
+        _lent.parallel_for = None

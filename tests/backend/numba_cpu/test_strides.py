@@ -10,7 +10,7 @@ import pytest
 
 import lngrad
 from lngrad.arrays import Facts
-from lngrad.backend.numba_cpu.plan import row_stride
+from lngrad.backend.numba_cpu.strides import row_stride
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 

@@ -16,6 +16,7 @@ import lngrad  # noqa: E402
 from lngrad.api import execute  # noqa: E402
 from lngrad.backend.triton_gpu import plan as triton_gpu  # noqa: E402
 from lngrad.backend.triton_gpu import policy as triton_policy  # noqa: E402
+from lngrad.backend.triton_gpu import run as triton_run  # noqa: E402
 from lngrad.backend.triton_gpu.policy import Columns, Tiles  # noqa: E402
 from lngrad.errors import BackendUnavailable  # noqa: E402
 from lngrad.kernels import triton_gpu as kernels  # noqa: E402
@@ -339,14 +340,14 @@ def test_long_rows_with_strides_in_place(regime: type, how: str) -> None:
 def test_partial_sums_begin_on_16_bytes(regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a second kernel would be compiled for those of dbeta, which follow those of dgamma."""
     seen: list[int] = []
-    launch = triton_gpu.launch
+    launch = triton_run.launch
 
-    def spied(kernel: Any, programs: int, arguments: tuple[Any, ...], **constants: Any) -> None:
+    def spied(kernel: Any, programs: int, named: dict[str, Any], **constants: Any) -> None:
         if kernel is kernels.finalize:
-            seen.extend(part.data_ptr() % 16 for part in arguments[:2])
-        launch(kernel, programs, arguments, **constants)
+            seen.extend(named[name].data_ptr() % 16 for name in ("dgamma_parts", "dbeta_parts"))
+        launch(kernel, programs, named, **constants)
 
-    monkeypatch.setattr(triton_gpu, "launch", spied)
+    monkeypatch.setattr(triton_run, "launch", spied)
     for columns in (13, 201):
         inputs = make_inputs(Case((5,), (columns,)), "float32")
         check_grads(backward(*tensors(inputs)), inputs)

@@ -13,8 +13,10 @@ torch = pytest.importorskip("torch")
 from lngrad.backend.triton_gpu import launch as triton_launch  # noqa: E402
 from lngrad.backend.triton_gpu import plan as triton_gpu  # noqa: E402
 from lngrad.backend.triton_gpu import policy as triton_policy  # noqa: E402
+from lngrad.backend.triton_gpu import run as triton_run  # noqa: E402
 from lngrad.kernels import triton_gpu as kernels  # noqa: E402
 from lngrad.problem import Problem  # noqa: E402
+from lngrad.table import Table  # noqa: E402
 
 
 class FakeKernel:
@@ -47,14 +49,16 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a device: not interpreted, and nothing compiled yet."""
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(triton_launch, "_compiled", {})
+    monkeypatch.setattr(triton_launch, "_compiled", Table(9))
     return
 
 
 def test_a_second_launch_binds_nothing(compiled: None) -> None:
     kernel, x = FakeKernel(), torch.zeros(64)
     for M, programs in ((3, 7), (1, 8), (16, 9)):
-        triton_launch.launch(kernel, programs, (x, M, None), 4, ROWS=2, BLOCK=64, UNKNOWN=1)
+        triton_launch.launch(
+            kernel, programs, {"x": x, "M": M, "gamma": None, "other": 3}, 4, ROWS=2, BLOCK=64, UNKNOWN=1
+        )
     assert len(kernel.bound) == 1
     grid, _, constants = kernel.bound[0]
     assert grid == (7,)
@@ -75,10 +79,10 @@ def test_what_triton_specializes_on_compiles_again(compiled: None, monkeypatch: 
         (x, None, 64, 8),
     ]
     for tensor, gamma, block, warps in launches * 2:
-        triton_launch.launch(kernel, 1, (tensor, 5, gamma), warps, ROWS=1, BLOCK=block)
+        triton_launch.launch(kernel, 1, {"x": tensor, "M": 5, "gamma": gamma}, warps, ROWS=1, BLOCK=block)
     assert len(kernel.bound) == len(launches)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    triton_launch.launch(kernel, 1, (x, 5, None), 4, ROWS=1, BLOCK=64)
+    triton_launch.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
     assert len(kernel.bound) == len(launches) + 1
 
 
@@ -87,14 +91,14 @@ def test_on_rocm_triton_chooses_what_it_compiled(compiled: None, monkeypatch: py
     monkeypatch.setattr(torch.version, "hip", "6.4")
     kernel, x = FakeKernel(), torch.zeros(64)
     for _ in range(3):
-        triton_launch.launch(kernel, 1, (x, 5, None), 4, ROWS=1, BLOCK=64)
+        triton_launch.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
     assert len(kernel.bound) == 3
     assert not kernel.direct
 
 
 def test_a_kernel_without_an_argument_is_refused(compiled: None) -> None:
     with pytest.raises(KeyError, match="ROWS"):
-        triton_launch.launch(FakeKernel(), 1, (torch.zeros(4), 5, None), 4, BLOCK=64)
+        triton_launch.launch(FakeKernel(), 1, {"x": torch.zeros(4), "M": 5, "gamma": None}, 4, BLOCK=64)
 
 
 class Waited(Exception):
@@ -116,8 +120,8 @@ def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypa
         raise Waited
 
     launches: list[bool] = []
-    monkeypatch.setattr(triton_gpu, "launch", lambda kernel, *_, **__: launches.append(inside == [True]))
-    monkeypatch.setattr(triton_gpu, "on_device", lambda tensor: Guard())
+    monkeypatch.setattr(triton_run, "launch", lambda kernel, *_, **__: launches.append(inside == [True]))
+    monkeypatch.setattr(triton_run, "on_device", lambda tensor: Guard())
     band = triton_policy._Band(64, 64, 1, 4, 4)
     monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,)})  # 200 columns are a long row
     monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2)})

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from lngrad.arrays import address_of
+from lngrad.backend.numba_cpu.job import new_job
 from lngrad.backend.numba_cpu.plan import STREAM_BYTES, TASK_ELEMENTS, TASKS_PER_THREAD
-from lngrad.backend.numba_cpu.workers import new_job, run_job
-from lngrad.dtypes import bytes_of
-from lngrad.kernels.numba_cpu.simd import LANES
+from lngrad.backend.numba_cpu.workers import run_job
+from lngrad.dtypes import ACCUMULATORS, bytes_of
+from lngrad.kernels.numba_cpu.jobs import LANES, Slice
 from lngrad.kernels.numba_cpu.tasks import task_function
 
 __all__ = ["LEAST_COLUMNS", "run_slices"]
@@ -45,16 +46,17 @@ def run_slices(
         mean, rstd, gamma, beta, row_numbers: Addresses of contiguous arrays in the accumulator's dtype; gamma and beta 0 for
             1 and 0.
     """
-    accumulator = "float64" if dtype == "float64" else "float32"
+    accumulator = ACCUMULATORS[dtype]
     itemsize = bytes_of(dtype)
     ones, zeros = np.ones(0 if gamma else N, accumulator), np.zeros(0 if beta else N, accumulator)
     rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
     alignment = min(LANES * itemsize, 32)
     streaming = M * N * itemsize >= STREAM_BYTES and result % alignment == 0 and N * itemsize % alignment == 0
     tasks = -(-M // rows_per_task)
-    arguments = (
-        dy[0], x[0], result, mean, rstd, gamma or address_of(ones), beta or address_of(zeros), row_numbers,
-        M, N, dy[1], x[1], N * itemsize, int(streaming), rows_per_task,
+    record = Slice(
+        dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], result=result, result_stride=N * itemsize,
+        mean=mean, rstd=rstd, gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
+        M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task,
     )  # fmt: skip
-    job = new_job(task_function(task, dtype, accumulator), tasks, arguments)
+    job = new_job(task_function(task, dtype, accumulator), tasks, record)
     run_job(address_of(job), tasks, M * N, threads)

@@ -8,27 +8,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from lngrad.arrays import address_of
-from lngrad.kernels.numba_cpu.pool import (
-    ARGUMENTS,
-    ASLEEP,
-    SLOT_BYTES,
-    TASKS,
-    close,
-    offer,
-    serve,
-    settle,
-    share_function,
-    work,
-)
-from lngrad.system.threads import MOST_THREADS
+from lngrad.kernels.numba_cpu.jobs import ASLEEP, SLOT_BYTES
+from lngrad.kernels.numba_cpu.pool import begin, close, offer, serve, settle, share_function, work
+from lngrad.system.threads import MOST_THREADS, lent_parallel_for
+from lngrad.typing import Address
 
-__all__ = ["ARGUMENTS", "lent_threads", "new_job", "run_job"]
+__all__ = ["SERIAL_ELEMENTS", "run_job"]
 
 SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
 ROUSING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
@@ -87,61 +76,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def new_job(function: int, tasks: int, arguments: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A job for run_job: the task function's address, the number of tasks and the arguments from place ARGUMENTS on."""
-    job = np.zeros(ARGUMENTS + len(arguments), np.int64)
-    job[0], job[TASKS] = function, tasks
-    job[ARGUMENTS:] = arguments
-    return job
-
-
-class _Lent(threading.local):
-    """In each thread of Python, whose threads help with its jobs."""
-
-    parallel_for: Callable[[int, int, int, int, int], int] | None = None
-
-
-_lent = _Lent()
-
-
-class lent_threads:
-    """A context in which somebody else's threads help with this thread's jobs, and ours sleep on.
-
-    A program that computes with threads of its own between our calls keeps them awake for a while, as we do ours: two
-    such crews would take the cores from each other.
-
-    Args:
-        parallel_for: (first, stop, grain, function, argument) -> 0. It calls the C function (first, stop, argument) at an
-            address for parts of first … stop-1, each number in one part, and returns when all have ended. None: nobody helps
-            but our own workers.
-    """
-
-    def __init__(self, parallel_for: Callable[[int, int, int, int, int], int] | None):
-        self._parallel_for = parallel_for
-
-    def __enter__(self) -> None:
-        _lent.parallel_for = self._parallel_for
-
-    def __exit__(self, *exception: object) -> None:
-        _lent.parallel_for = None
-
-
-def run_job(address: int, tasks: int, elements: int, threads: int) -> None:
+def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
     """Run all tasks of a job, with up to `threads` threads. On return no other thread touches its memory any more.
 
     Args:
-        address: Of a job from new_job, its ticket at 0.
+        address: Of a job that nobody works on.
         tasks: How many tasks it has.
         elements: How many elements the tasks go through together: how much help is worth asking for.
         threads: The caller included.
     """
+    begin(address)
     batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
     if elements < SERIAL_ELEMENTS or tasks == 1 or threads == 1:
         while not work(address, 0, batch):
             pass
         return
-    if _lent.parallel_for is not None:
-        if _lent.parallel_for(0, min(threads, tasks), 1, share_function(), address):
+    parallel_for = lent_parallel_for()
+    if parallel_for is not None:
+        if parallel_for(0, min(threads, tasks), 1, share_function(), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
     workers, helpers = _workers, min(threads, tasks) - 1

@@ -2,87 +2,77 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from lngrad.arrays import address_of, as_numpy
-from lngrad.dtypes import numpy_dtype
-from lngrad.problem import Problem
+from lngrad.arrays import Facts, address_of, array_at
+from lngrad.dtypes import bytes_of, numpy_dtype
+from lngrad.typing import Address, Array, Bytes, Shape
 
-__all__ = ["Copy", "Layout", "Places"]
+__all__ = ["Regions", "Workspace"]
 
 LINE = 64  # bytes of a cache line
 
 
-class Layout:
-    """Places in a workspace, each on a cache line of its own; one line more lets the workspace begin anywhere."""
+class Regions:
+    """Offsets in a workspace by name, each on a cache line; one line more lets the workspace begin anywhere."""
 
     def __init__(self) -> None:
-        self.places: dict[str, int] = {}
+        self.offsets: dict[str, int] = {}
         self.nbytes = LINE
 
-    def add(self, name: str, nbytes: int) -> None:
-        """Reserve a place."""
-        self.places[name] = self.nbytes - LINE
-        self.nbytes += -(-nbytes // LINE) * LINE
+    def add(self, name: str, elements: int, dtype: str) -> None:
+        """Reserve a region."""
+        self.offsets[name] = self.nbytes - LINE
+        self.nbytes += -(-elements * bytes_of(dtype) // LINE) * LINE
+
+    def add_table(self, name: str, entries: int) -> None:
+        """Reserve a region for a table of offsets."""
+        self.add(name, entries, "float64")  # as wide as an int64
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A small array that passes through the workspace: its dtype there, and what it holds if the caller gave none."""
+class Workspace:
+    """The memory of one run. `start`, its first whole cache line, is the address that offsets count from."""
 
-    name: str
-    elements: int
-    dtype: str
-    default: float = 0.0
+    def __init__(self, memory: Bytes, offsets: Mapping[str, int]):
+        address = address_of(memory)
+        self._skipped = -address % LINE
+        self.start = address + self._skipped
+        self._memory, self._offsets = memory, offsets
 
+    def address(self, name: str) -> Address:
+        """Where a region begins."""
+        return self.start + self._offsets[name]
 
-class Places:
-    """The workspace of one run. `start`, the first whole cache line, is the address that offsets count from."""
+    def _view(self, name: str, elements: int, dtype: np.dtype[np.generic]) -> Array:
+        at = self._skipped + self._offsets[name]
+        return self._memory[at : at + elements * dtype.itemsize].view(dtype)
 
-    def __init__(self, workspace: np.ndarray[Any, Any], places: dict[str, int]):
-        address = address_of(workspace)
-        self._offset = -address % LINE
-        self.start = address + self._offset
-        self._workspace, self._places = workspace, places
+    def fill(self, name: str, elements: int, dtype: str, value: float) -> None:
+        """Fill a region with a number."""
+        self._view(name, elements, numpy_dtype(dtype))[...] = value
 
-    def of(self, name: str) -> int:
-        """The address of a place, 0 if the plan has none of this name."""
-        at = self._places.get(name)
-        return 0 if at is None else self.start + at
+    def copy_in(self, name: str, dtype: str, source: Address, facts: Facts) -> None:
+        """Convert an array into its region."""
+        array = array_at(source, facts)
+        np.copyto(self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), array, casting="same_kind")
 
-    def _view(self, name: str, elements: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        at = self._offset + self._places[name]
-        return self._workspace[at : at + elements * dtype.itemsize].view(dtype)
+    def copy_out(self, name: str, dtype: str, target: Address, facts: Facts) -> None:
+        """Convert what a kernel left in a region into the output that it stood in for."""
+        array = array_at(target, facts)
+        np.copyto(array, self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), casting="same_kind")
 
-    def fill(self, copy: Copy, array: Any) -> int:
-        """Convert an array, or the default, into its place; the address."""
-        view = self._view(copy.name, copy.elements, numpy_dtype(copy.dtype))
-        if array is None:
-            view[...] = copy.default
-        else:
-            np.copyto(view.reshape(array.shape), as_numpy(array), casting="same_kind")
-        return self.of(copy.name)
-
-    def deliver(self, copy: Copy, array: Any) -> None:
-        """Convert what a kernel left in a place to the output that it stood in for."""
-        view = self._view(copy.name, copy.elements, numpy_dtype(copy.dtype))
-        np.copyto(as_numpy(array), view.reshape(array.shape), casting="same_kind")
-
-    def table(self, name: str, array: Any, problem: Problem) -> int:
-        """The address of a tensor's table of row and column offsets, 0 if it has a plain row stride."""
-        if array is None or f"{name}_table" not in self._places:
-            return 0
-        table = self._view(f"{name}_table", problem.M + problem.N, np.dtype(np.int64))
-        strides, lead = as_numpy(array).strides, len(problem.lead)
-        _fill_offsets(table[: problem.M], problem.lead, strides[:lead])
-        _fill_offsets(table[problem.M :], problem.normalized_shape, strides[lead:])
-        return self.of(f"{name}_table")
+    def fill_table(self, name: str, facts: Facts, lead: int) -> None:
+        """Write the offsets in bytes of all rows, and then of all columns, of a tensor with `lead` leading dimensions."""
+        rows, columns = facts.shape[:lead], facts.shape[lead:]
+        M = int(np.prod(rows, dtype=np.int64))
+        table = self._view(name, M + int(np.prod(columns, dtype=np.int64)), np.dtype(np.int64))
+        _fill_offsets(table[:M], rows, facts.strides[:lead])
+        _fill_offsets(table[M:], columns, facts.strides[lead:])
 
 
-def _fill_offsets(table: np.ndarray[Any, Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+def _fill_offsets(table: Array, shape: Shape, strides: Shape) -> None:
     """Offsets in bytes of all elements of a shape, in C order."""
     table[...] = 0
     grid = table.reshape(shape)

@@ -6,15 +6,18 @@ with a grid too, as `warmup` is used in Triton's own tutorials; it is kept here 
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from lngrad.kernels import triton_gpu as kernels
+from lngrad.table import Table
 
 __all__ = ["launch", "on_device"]
 
-_compiled: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+_MOST = 4096  # compiled kernels that are remembered
+_compiled: Table[Hashable, tuple[Any, tuple[Any, ...]]] = Table(_MOST)
 
 
 def on_device(tensor: Any) -> AbstractContextManager[Any]:
@@ -22,18 +25,18 @@ def on_device(tensor: Any) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
-def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, **constants: Any) -> None:
+def launch(kernel: Any, programs: int, named: Mapping[str, Any], warps: int, **constants: Any) -> None:
     """Launch a kernel.
 
     Args:
         kernel: From kernels.triton_gpu, whose whole numbers are annotated or not specialized.
         programs: How many; the grid has one axis.
-        arguments: Its run-time arguments, in order.
+        named: Its run-time arguments; those that it does not have are passed over.
         warps: 32 threads each, of a program.
         constants: Its compile-time arguments; those that it does not have are passed over.
     """
-    names = kernel.arg_names[len(arguments) :]
-    constants = {name: constants[name] for name in names}
+    arguments = tuple([named[name] for name in kernel.arg_names if name in named])
+    constants = {name: constants[name] for name in kernel.arg_names[len(arguments) :]}
     if kernels.INTERPRETED:
         kernel[(programs,)](*arguments, **constants)
         return
@@ -44,7 +47,7 @@ def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], warps: int, *
     if known is None:
         # Said here, since Triton's default for the fusion of products and sums is about to change, and with it all bits.
         compiled = kernel[(programs,)](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
-        _compiled[key] = compiled, tuple(constants.values())
+        _compiled.keep(key, (compiled, tuple(constants.values())))
         return
     compiled, tail = known
     compiled[(programs, 1, 1)](*arguments, *tail)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from lngrad.arrays import Output, address_of, empty
-from lngrad.backend.numba_cpu.workers import new_job, run_job
-from lngrad.kernels.numba_cpu.pool import TICKET
+from lngrad.backend.numba_cpu.job import new_job
+from lngrad.backend.numba_cpu.workers import run_job
+from lngrad.kernels.numba_cpu.jobs import Triad
 from lngrad.kernels.numba_cpu.roofline import BLOCK, triad_function
 from lngrad.system.threads import get_num_threads
 
@@ -28,15 +29,14 @@ class Roofline:
         for number, array in enumerate(self._arrays):
             array[...] = np.float32(number)
         tasks = FLOATS // BLOCK
-        arguments = (*map(address_of, self._arrays), FLOATS)
-        self._job, self._tasks = new_job(triad_function(True), tasks, arguments), tasks
+        record = Triad(*map(address_of, self._arrays), elements=FLOATS)
+        self._job, self._tasks = new_job(triad_function(True), tasks, record), tasks
 
     def call(self) -> Callable[[], None]:
         """One pass over the three arrays."""
-        job, address, threads = self._job, address_of(self._job), get_num_threads()
+        address, threads = address_of(self._job), get_num_threads()
 
         def once() -> None:
-            job[TICKET] = 0
             run_job(address, self._tasks, FLOATS, threads)
 
         return once

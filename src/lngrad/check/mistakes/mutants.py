@@ -17,7 +17,7 @@ from lngrad.check.case import CheckCase
 from lngrad.check.inputs import Given
 from lngrad.dtypes import numpy_dtype
 from lngrad.problem import Grads
-from lngrad.testing import MUTANTS, Inputs
+from lngrad.testing import MUTANTS, Inputs, terms_of
 
 __all__ = [
     "Wrong",
@@ -86,11 +86,9 @@ def _rows(array: Any, inputs: Inputs) -> Any:
 
 def _flat(inputs: Inputs) -> tuple[Any, Any, Any, Any]:
     """dy, xhat, dxhat (rows, N) and rstd (rows, 1), in float64."""
-    rows = inputs.x.size // max(1, int(np.prod(inputs.normalized_shape)))
-    dy, x = (np.asarray(one).astype(np.float64).reshape(rows, -1) for one in (inputs.dy, inputs.x))
-    mean, rstd = (np.asarray(one, np.float64).reshape(rows, 1) for one in (inputs.mean, inputs.rstd))
-    gamma = 1.0 if inputs.gamma is None else np.asarray(inputs.gamma).astype(np.float64).reshape(1, -1)
-    return dy, (x - mean) * rstd, dy * gamma, rstd
+    dy, xhat, dxhat, rstd = terms_of(inputs)
+    rows = rstd.size
+    return dy.reshape(rows, -1), xhat.reshape(rows, -1), dxhat.reshape(rows, -1), rstd.reshape(rows, 1)
 
 
 def with_results(make: Callable[..., dict[str, Any] | None]) -> Wrong:

@@ -6,16 +6,14 @@ binary tree of their index. The walks (one row at a time, four short rows at a t
 orders, so a choice among them is a choice of speed only.
 """
 
-from collections import namedtuple
-
 import numpy as np
 from numba.core import types
 from numba.extending import overload
 
 from lngrad.column_tree import CHUNK
-from lngrad.kernels.numba_cpu.pool import words
+from lngrad.kernels.numba_cpu.jobs import DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
+from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
-    LANES,
     fma,
     gather,
     given,
@@ -32,7 +30,6 @@ from lngrad.kernels.numba_cpu.simd import (
 )
 from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import (
-    SEGMENT,
     dx_of,
     inlined,
     plain,
@@ -42,18 +39,6 @@ from lngrad.kernels.numba_cpu.sweeps import (
     segment_sums,
     sweep,
 )
-
-DX, DGAMMA, DBETA = 1, 2, 4  # bits of `wants`
-
-Backward = namedtuple(
-    "Backward",
-    "dy x dx mean rstd gamma slots scratch row_sums "  # addresses
-    "M N dy_stride x_stride dx_stride dy_table x_table dx_table "  # bytes from row to row, or a table of offsets
-    "wants how chunks_per_task slots_per_task block_rows first_row stop_row",  # how: whether to stream; wants, if tiny
-)
-
-
-# --- Rows -----------------------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -68,7 +53,7 @@ def row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx
 
 
 @plain
-def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming):
+def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
     """One row at a time: both its visits while it is in the cache, and dx as one stream.
 
     Four at a time saved the column sums' traffic but lost more: four interleaved streams of dx broke the write combining
@@ -81,7 +66,7 @@ def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, 
 
 
 @plain
-def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming):
+def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
     """Four rows at a time: their sums run side by side, and the column sums are read and written once for four."""
     whole = rows - rows % 4
     for i in range(0, whole, 4):
@@ -96,7 +81,7 @@ def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride,
 
 
 @plain
-def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming):
+def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
     """All that remains to do where dbeta alone is wanted; x is not read."""
     for i in range(rows):
         row, dbeta = dy + i * dy_stride, sums + N * size_of(acc)
@@ -107,7 +92,7 @@ def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_s
 
 
 @plain
-def tiny_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, wants):
+def tiny_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
     """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right.
 
     sums holds eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever walks beside it.
@@ -179,12 +164,11 @@ def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
         if b.dx_table != 0:
             dx, dx_stride = scratch + 2 * packed, b.N * size
         mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
-        walk_rows(walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, b.N, rows, dy_stride, x_stride, dx_stride, b.how)
+        walk_rows(
+            walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, b.N, rows, dy_stride, x_stride, dx_stride, b.streaming, b.wants,
+        )  # fmt: skip
         if b.dx_table != 0 and b.wants & DX:
             unpack(tag, dx, b.dx, b.dx_table, b.M, start, rows, b.N)
-
-
-# --- Column sums: the tree over chunks ------------------------------------------------------------------------------
 
 
 @plain
@@ -244,7 +228,7 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
 
     with_dx, with_sums: None where dx, or dgamma and dbeta, are not wanted, so that their code is not there either.
     """
-    b = Backward(*words(arguments, 24))
+    b = read(Backward, arguments)
     chunks = (b.M + CHUNK - 1) // CHUNK
     first = task * b.chunks_per_task
     count = min(b.chunks_per_task, chunks - first)
@@ -262,13 +246,10 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
             merge_after(acc, slots, slot_bytes, 0, k, k == count - 1, 2 * b.N)
 
 
-# --- Wide rows: sums by segment first, then columns -----------------------------------------------------------------
-
-
 @plain
 def backward_segment_sums(tag, acc, arguments, task, thread):
     """One task: the share of segment task mod S in the row sums of one of the rows first_row … stop_row-1."""
-    b = Backward(*words(arguments, 24))
+    b = read(Backward, arguments)
     segments = segment_count(b.N)
     i, segment = b.first_row + task // segments, task % segments
     at, at_gamma = segment * SEGMENT * size_of(tag), segment * SEGMENT * size_of(acc)
@@ -282,7 +263,7 @@ def backward_segment_sums(tag, acc, arguments, task, thread):
 @plain
 def backward_columns(tag, acc, with_sums, arguments, task, thread):
     """One task: segment `task` of the rows first_row … stop_row-1, which lie in one chunk and have their row sums."""
-    b = Backward(*words(arguments, 24))
+    b = read(Backward, arguments)
     segments, start, n = segment_count(b.N), task * SEGMENT, segment_columns(b.N, task)
     slot_bytes = slot_elements(b.N) * size_of(acc)
     k = b.first_row // CHUNK
@@ -314,16 +295,11 @@ def backward_columns(tag, acc, with_sums, arguments, task, thread):
             given(with_sums, slot + at_acc),
             b.N,
             n,
-            b.how,
+            b.streaming,
         )
     if with_sums is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
         merge_after(acc, b.slots, slot_bytes, at_dbeta, k, b.stop_row == b.M, n)
-
-
-# --- The last sum ---------------------------------------------------------------------------------------------------
-
-Combine = namedtuple("Combine", "slots dgamma dbeta slot_stride parts N columns_per_task")
 
 
 @plain
@@ -332,7 +308,7 @@ def combine(acc, out, arguments, task, thread):
 
     dgamma or dbeta is 0 where it is not wanted.
     """
-    c = Combine(*words(arguments, 7))
+    c = read(Combine, arguments)
     start = task * c.columns_per_task
     n = min(c.columns_per_task, c.N - start)
     for half in range(2):

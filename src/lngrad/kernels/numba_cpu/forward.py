@@ -5,13 +5,12 @@ no accuracy, and the variance is never a difference of two large numbers. Source
 """
 
 import math
-from collections import namedtuple
 
-from lngrad.kernels.numba_cpu.pool import words
+from lngrad.kernels.numba_cpu.jobs import LANES, SEGMENT, SHORT, Forward
+from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
-    LANES,
-    TAGS,
     fma,
+    from_bits,
     gather,
     lane_of,
     load,
@@ -29,15 +28,7 @@ from lngrad.kernels.numba_cpu.simd import (
     zeros,
 )
 from lngrad.kernels.numba_cpu.strided import pack, unpack
-from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, SEGMENT, SHORT, inlined, plain, segment_columns, segment_count
-
-EPS = 16  # place of eps among the arguments, a float64 behind the integers
-EPS_TAG = TAGS["float64"]
-
-Forward = namedtuple(
-    "Forward",
-    "x y mean rstd gamma beta scratch M N x_stride y_stride x_table y_table streaming rows_per_task block_rows",
-)
+from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, inlined, plain, segment_columns, segment_count
 
 
 @inlined
@@ -184,8 +175,8 @@ def tiny_forward(tag, acc, x, y, mean, rstd, gamma, beta, N, rows, x_stride, y_s
 @plain
 def forward_rows(tag, acc, arguments, task, thread):
     """One task: rows_per_task rows; tensors without a plain row stride pass through this thread's scratch."""
-    f = Forward(*words(arguments, 16))
-    eps = load_scalar(EPS_TAG, arguments, EPS)
+    f = read(Forward, arguments)
+    eps = from_bits(f.eps)
     size = size_of(tag)
     packed = f.block_rows * f.N * size
     scratch = f.scratch + thread * 2 * packed

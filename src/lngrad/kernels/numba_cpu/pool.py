@@ -16,11 +16,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from lngrad.kernels.numba_cpu.cache import OPTIONS
+from lngrad.kernels.numba_cpu.jobs import ARGUMENTS, ASLEEP, FUNCTION, IDLE, NEXT, SLOT_BYTES, TASKS, TICKET
 
-FUNCTION, TASKS, TICKET, ARGUMENTS = 0, 1, 8, 16  # places in a job; the ticket has a cache line of its own
-IDLE, ASLEEP = 0, 1  # no job has these addresses
 PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
-SLOT_BYTES = 64
 
 _I64 = ir.IntType(64)
 _PAUSES = {
@@ -42,17 +40,17 @@ def word(typingctx, address, index):
     return types.int64(types.int64, types.int64), codegen
 
 
-@intrinsic(prefer_literal=True)
-def words(typingctx, address, count):
-    """The first `count` int64 at an address, as a tuple; count is a literal."""
-    number = count.literal_value
+@intrinsic
+def read(typingctx, kind, address):
+    """The record of int64 at an address, as the named tuple `kind`."""
+    number = len(kind.instance_class._fields)
 
     def codegen(context, builder, signature, args):
-        base = builder.inttoptr(args[0], _I64.as_pointer())
+        base = builder.inttoptr(args[1], _I64.as_pointer())
         values = [builder.load(builder.gep(base, [ir.Constant(_I64, k)])) for k in range(number)]
         return context.make_tuple(builder, signature.return_type, values)
 
-    return types.UniTuple(types.int64, number)(types.int64, count), codegen
+    return types.NamedUniTuple(types.int64, number, kind.instance_class)(kind, types.int64), codegen
 
 
 @intrinsic
@@ -113,6 +111,23 @@ def work(job, thread, most):
             return True
         call_task(function, job + 8 * ARGUMENTS, task, thread)
     return word(job, TICKET) >= tasks
+
+
+@njit(nogil=True, **OPTIONS)
+def run_alone(job):
+    """Run all tasks of a chain of jobs, one job after the other; nobody else knows of them."""
+    while True:
+        for task in range(word(job, TASKS)):
+            call_task(word(job, FUNCTION), job + 8 * ARGUMENTS, task, 0)
+        if word(job, NEXT) == 0:
+            return
+        job += 8 * word(job, NEXT)
+
+
+@njit(nogil=True, **OPTIONS)
+def begin(job):
+    """Let the first ticket of a job be drawn next; nobody works on it."""
+    fetch_add(job + 8 * TICKET, -word(job, TICKET))
 
 
 @cache

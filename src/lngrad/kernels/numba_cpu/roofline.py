@@ -5,8 +5,9 @@ from functools import cache
 from numba import cfunc
 
 from lngrad.kernels.numba_cpu.cache import OPTIONS
-from lngrad.kernels.numba_cpu.pool import words
-from lngrad.kernels.numba_cpu.simd import LANES, TAGS, load, store, stream
+from lngrad.kernels.numba_cpu.jobs import LANES, Triad
+from lngrad.kernels.numba_cpu.pool import read
+from lngrad.kernels.numba_cpu.simd import TAGS, load, store, stream
 from lngrad.kernels.numba_cpu.sweeps import plain
 from lngrad.kernels.numba_cpu.tasks import TASK
 
@@ -16,13 +17,13 @@ BLOCK = 1 << 16  # float32 elements a task goes through
 @plain
 def triad(tag, arguments, task, streaming):
     """result = a + b for one block of float32, whole vectors only."""
-    a, b, result, n = words(arguments, 4)
-    for j in range(task * BLOCK, min(n, (task + 1) * BLOCK), LANES):
-        total = load(tag, a, j) + load(tag, b, j)
+    t = read(Triad, arguments)
+    for j in range(task * BLOCK, min(t.elements, (task + 1) * BLOCK), LANES):
+        total = load(tag, t.a, j) + load(tag, t.b, j)
         if streaming is None:
-            store(tag, result, j, total)
+            store(tag, t.result, j, total)
         else:
-            stream(tag, result, j, total)
+            stream(tag, t.result, j, total)
 
 
 def _streamed(tag):

@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.core.datamodel import PrimitiveModel, register_default
 from numba.extending import intrinsic, lower_builtin, type_callable
 
-LANES = 8
+from lngrad.kernels.numba_cpu.jobs import LANES
 
 # 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
 TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
@@ -289,6 +289,16 @@ def given(typingctx, wanted, value):
     if wanted == types.none:
         return types.none(wanted, value), lambda context, builder, signature, args: context.get_dummy_value()
     return value(wanted, value), lambda context, builder, signature, args: args[1]
+
+
+@intrinsic
+def from_bits(typingctx, bits):
+    """The float64 that an int64 is the bits of."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], _F64)
+
+    return types.float64(types.int64), codegen
 
 
 @intrinsic

@@ -3,24 +3,17 @@
 A slice has N >= 8 columns. Arithmetic and the order of sums are those of whole rows.
 """
 
-from collections import namedtuple
-
 from lngrad.kernels.numba_cpu.forward import centred_sums, row_sum, write_row
-from lngrad.kernels.numba_cpu.pool import words
+from lngrad.kernels.numba_cpu.jobs import Slice
+from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import load_scalar, scalar, splat, store_scalar
 from lngrad.kernels.numba_cpu.sweeps import plain, row_sums, sweep
-
-Slice = namedtuple(
-    "Slice",
-    "dy x result mean rstd gamma beta row_numbers "  # addresses; row_numbers: two or three per row, (2 or 3, M)
-    "M N dy_stride x_stride result_stride streaming rows_per_task",
-)
 
 
 @plain
 def slice_moments(tag, acc, arguments, task, thread):
     """One task: centre, rest of the mean and squares around the mean of each row, to row_numbers (3, M)."""
-    s = Slice(*words(arguments, 15))
+    s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x = s.x + i * s.x_stride
         centre = row_sum(tag, acc, x, s.N) / scalar(acc, s.N)
@@ -37,7 +30,7 @@ def slice_moments(tag, acc, arguments, task, thread):
 @plain
 def slice_forward(tag, acc, arguments, task, thread):
     """One task: y of some rows, from their mean and rstd."""
-    s = Slice(*words(arguments, 15))
+    s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x, y = s.x + i * s.x_stride, s.result + i * s.result_stride
         row_mean, row_rstd = load_scalar(acc, s.mean, i), load_scalar(acc, s.rstd, i)
@@ -47,7 +40,7 @@ def slice_forward(tag, acc, arguments, task, thread):
 @plain
 def slice_row_sums(tag, acc, arguments, task, thread):
     """One task: sum of dxhat and of dxhat·xhat of each row, to row_numbers (2, M)."""
-    s = Slice(*words(arguments, 15))
+    s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
         sums = row_sums(tag, acc, s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.gamma, s.N, m, r)
@@ -58,7 +51,7 @@ def slice_row_sums(tag, acc, arguments, task, thread):
 @plain
 def slice_dx(tag, acc, arguments, task, thread):
     """One task: dx of some rows, from mean_dxhat and mean_dxhat_xhat of whole rows in row_numbers (2, M)."""
-    s = Slice(*words(arguments, 15))
+    s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         dy, x, dx = s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.result + i * s.result_stride
         m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))

@@ -9,8 +9,8 @@ the accumulator's dtype, told by `acc`. Source: docs/math.md, equations 7 to 9.
 
 from numba import njit
 
+from lngrad.kernels.numba_cpu.jobs import LANES, SEGMENT
 from lngrad.kernels.numba_cpu.simd import (
-    LANES,
     fma,
     load,
     only,
@@ -24,18 +24,11 @@ from lngrad.kernels.numba_cpu.simd import (
     zeros,
 )
 
-SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
-
-SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
-
 LINE_BYTES = 64  # of a cache line, at most
 
 _INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 inlined = njit(forceinline=True, **_INNER)
 plain = njit(**_INNER)
-
-
-# --- Row sums -------------------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -98,9 +91,6 @@ def row_means(tag, acc, dy, x, gamma, N, mean, rstd):
     """mean_dxhat and mean_dxhat_xhat of one row of N >= 8 columns."""
     sum_dxhat, sum_dxhat_xhat = row_sums(tag, acc, dy, x, gamma, N, mean, rstd)
     return splat(sum_dxhat / scalar(acc, N)), splat(sum_dxhat_xhat / scalar(acc, N))
-
-
-# --- Sweeps: dx, and the rows' share of dgamma and dbeta ------------------------------------------------------------
 
 
 @inlined

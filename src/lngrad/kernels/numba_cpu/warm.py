@@ -8,6 +8,8 @@ from lngrad.kernels.numba_cpu.tasks import TASK_FUNCTIONS, task_function
 
 # How the threads share a job, and the tasks: (name, dtype, accumulator).
 _POOL = {
+    "run_alone": (types.int64,),
+    "begin": (types.int64,),
     "work": (types.int64,) * 3,
     "close": (types.int64,),
     "offer": (types.int64, types.int64, types.int64, types.boolean),

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lngrad.backend.numba_cpu.slices import LEAST_COLUMNS, run_slices
-from lngrad.backend.numba_cpu.workers import lent_threads
+from lngrad.system.threads import lent_threads
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.threads import parallel_for, thread_count
 

@@ -1,0 +1,58 @@
+"""What the host and the compiled code agree on: the words of a job, and the sizes that decide the order of a sum.
+
+A job is an array of int64: the head, then one record of arguments. Both sides read and write a record by the names below,
+so a field is added here and used where it is needed, and nowhere else. Nothing here imports Numba.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+LANES = 8  # elements of a vector
+SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
+SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
+
+# The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The ticket has a cache line of
+# its own, since all threads write it.
+FUNCTION, TASKS, NEXT, TICKET, ARGUMENTS = 0, 1, 2, 8, 16
+
+# What a worker's slot holds beside the address of a job; no job has these addresses.
+IDLE, ASLEEP = 0, 1
+SLOT_BYTES = 64
+
+DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
+
+
+def _record(name, fields):
+    names = fields.split()
+    return namedtuple(name, names, defaults=(0,) * len(names))
+
+
+# Addresses first, then bytes from row to row, tables of offsets (0: there is none) and how the work is cut.
+Backward = _record(
+    "Backward",
+    "dy x mean rstd gamma dx slots scratch row_sums "
+    "M N dy_stride x_stride dx_stride dy_table x_table dx_table "
+    "wants streaming chunks_per_task slots_per_task block_rows first_row stop_row",
+)
+
+Forward = _record(
+    "Forward",
+    "x gamma beta y mean rstd eps "  # eps: the bits of a float64
+    "scratch M N x_stride y_stride x_table y_table streaming rows_per_task block_rows",
+)
+
+# dgamma or dbeta is 0 where another job rounds it, or nobody wants it.
+Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task")
+
+# Task k converts the elements at source to target; as many as elements says. The tasks' records follow each other.
+Convert = _record("Convert", "source target elements")
+
+# row_numbers: two or three per row, (2 or 3, M).
+Slice = _record(
+    "Slice",
+    "dy x result mean rstd gamma beta row_numbers M N dy_stride x_stride result_stride streaming rows_per_task",
+)
+
+# Of the memory's own speed: result = a + b, arrays of so many float32.
+Triad = _record("Triad", "a b result elements")

@@ -3,13 +3,13 @@
 A block's language says what happens to it:
 
     python  runs; the blocks of a page share their names, and one that begins with `>>>` is a doctest
-    sh      every command runs in a temporary folder that sees cases/ and examples/, and must succeed
+    sh      runs in a temporary folder that sees cases/ and examples/; every command must succeed
     yaml    must be well-formed
     text    is shown, not run
 
 `<!-- invisible-code-block: python … -->` runs and is not shown: what a block needs and a reader knows.
-`<!-- skip: next "why" -->` in front of a block names the reason why it can't run here. tests/meta/test_documents.py checks that
-there is no block of another kind.
+`<!-- skip: next "why" -->` in front of a block names the reason why it can't run here.
+tests/meta/test_documents.py checks that there is no block of another kind.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipP
 
 ROOT = Path(__file__).parent
 
-# Several workers of pytest-xdist share the cores, and so do other programs. Threads of OpenMP and OpenBLAS that wait actively for
-# each other then wait for a core: a small Transformer's training step took 1,100 ms in place of 60 on 2 busy cores.
+# Several workers of pytest-xdist share the cores, and so do other programs. Threads of OpenMP and
+# OpenBLAS that wait actively for each other then wait for a core: a small Transformer's training
+# step took 1,100 ms in place of 60 on 2 busy cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started by nohup or in the background of a script. Programs that tests start would ignore Ctrl-C as well, which some of these
-    # tests send. A handler is not inherited, and this one still lets the suite itself ignore it.
+    # Started by nohup or in the background of a script. Programs that tests start would ignore
+    # Ctrl-C as well, which some tests send. A handler is not inherited, and with this one the suite
+    # itself still ignores it.
     signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
@@ -67,7 +69,9 @@ def document_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 def run_commands(example: Example) -> str | None:
     """Run a block of shell commands with this Python and this source. Returns what went wrong, for sybil."""
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join([".", str(ROOT / "src")])}
-    programs = 'lngrad() { "$PYTHON" -m lngrad "$@"; }\npython() { "$PYTHON" "$@"; }\npip() { "$PYTHON" -m pip "$@"; }\n'
+    programs = (
+        'lngrad() { "$PYTHON" -m lngrad "$@"; }\npython() { "$PYTHON" "$@"; }\npip() { "$PYTHON" -m pip "$@"; }\n'
+    )
     command = ["bash", "-euo", "pipefail", "-c", programs + str(example.parsed)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     if result.returncode == 0:

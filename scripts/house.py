@@ -1,13 +1,14 @@
-"""Print the numbers of the house: for each folder its rooms, the arrows between them, arrows upward, circles and lines.
+"""Print the numbers of the house: rooms, arrows, arrows upward, circles and lines of each folder.
 
     python scripts/house.py                      the working tree
     python scripts/house.py aad2b3b HEAD         any commits, one table each
     python scripts/house.py --arrows ascend      the arrows of one folder, one a line
 
-A room is a module or a subfolder of a folder. An arrow is an import from one room of a folder to another, counted once however
-many names and files it has; imports inside functions and under TYPE_CHECKING count too, as for import-linter. An arrow is
-upward if the layers contracts of that commit's pyproject.toml put the importer below what it imports. A circle is a set of rooms
-that all reach each other.
+A room is a module or a subfolder of a folder. An arrow is an import from one room of a folder to
+another, counted once however many names and files it has; imports inside functions and under
+TYPE_CHECKING count too, as for import-linter. An arrow is upward if the layers contracts of that
+commit's pyproject.toml put the importer below what it imports. A circle is a set of rooms that all
+reach each other.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ def circles(pairs: set[tuple[str, str]]) -> list[set[str]]:
         for targets in reach.values():
             if middle in targets:
                 targets |= reach[middle]
-    together = {frozenset({other for other in reach[room] if room in reach[other]}) for room in reach if room in reach[room]}
+    together = {
+        frozenset({other for other in reach[room] if room in reach[other]}) for room in reach if room in reach[room]
+    }
     return [set(one) for one in together]
 
 
@@ -149,7 +152,8 @@ def main() -> int:
     for commit in options.commits:
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
         with tempfile.TemporaryDirectory() as folder:
-            tarfile.open(fileobj=io.BytesIO(archive)).extractall(folder, filter="data")
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
+                tree.extractall(folder, filter="data")
             print(f"== {commit}\n" + "\n".join(table(Path(folder))))
     return 0
 

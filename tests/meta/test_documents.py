@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^ *(?:```|~~~)(.*)$", re.MULTILINE)
 RUN, SHOWN = {"python", "sh", "yaml"}, {"text", "c", "cpp", "mermaid"}
-SKIPPED = re.compile(r'<!-- *skip: *next(.*?)-->', re.DOTALL)
+SKIPPED = re.compile(r"<!-- *skip: *next(.*?)-->", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -38,7 +38,24 @@ def test_a_block_that_does_not_run_says_why(page):
 
 @pytest.mark.parametrize("page", [*PAGES, *(ROOT / "docs").glob("*/*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for pair in LINK.findall(page.read_text("utf-8")):
+    for pair in LINK.findall(re.sub(r"`[^`]*`", "", page.read_text("utf-8"))):
         target = pair[0] or pair[1]
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+OURS = [ROOT / "docs" / name for name in ("architecture.md", "path.md", "state.md", "gpu.md")] + [
+    ROOT / "CONTRIBUTING.md"
+]
+NAMED = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+)?|\w+\.(?:py|toml|md|json))`")
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    """By their path from the root, from src/lngrad, or by a name that some folder has."""
+    names = {path.name for path in (ROOT / "src").rglob("*.py")}
+    names |= {f"{path.name}/" for path in (ROOT / "src").rglob("*") if path.is_dir()}
+    for name in NAMED.findall(page.read_text("utf-8")):
+        places = [ROOT / name, ROOT / "src" / name, ROOT / "src" / "lngrad" / name]
+        generic = "NAME" in name or name in {"dist/", "fallbacks.json"}
+        assert generic or name in names or any(place.exists() for place in places), f"{page.name}: {name}"

@@ -1,4 +1,4 @@
-"""Tests that send Ctrl-C pass also where the suite was started with SIGINT ignored, by nohup or in the background of a script."""
+"""Tests that send Ctrl-C pass also if the suite was started with SIGINT ignored: by nohup, or in the background."""
 
 from __future__ import annotations
 

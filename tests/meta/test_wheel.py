@@ -69,8 +69,12 @@ def test_the_archives_hold_what_they_should(built):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packed == here
-    assert {name.split("/")[0] for name in names} == {"lngrad", next(n for n in names if ".dist-info" in n).split("/")[0]}
-    inside = {name.partition("/")[2] for name in tarfile.open(source).getnames()}
+    assert {name.split("/")[0] for name in names} == {
+        "lngrad",
+        next(n for n in names if ".dist-info" in n).split("/")[0],
+    }
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "Makefile", "conftest.py"} <= inside
     assert {"tests/conftest.py", "examples/numpy_quickstart.py", "docs/path.md", "cases/lngrad.yaml"} <= inside
 

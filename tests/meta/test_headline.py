@@ -25,7 +25,6 @@ def test_the_headline_has_the_figures_of_the_records():
 
     sixteen = ("float16", "bfloat16")
     expected = [mean(True, ("float32",)), mean(True, sixteen), mean(False, ("float32",)), mean(False, sixteen)]
-    text = re.search(r"headline:begin -->(.*?)<!-- headline:end", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert text is not None
-    claimed = [float(number) for number in re.findall(r"\*\*([\d.]+)×\*\*", text[1])]
+    first_lines = (ROOT / "README.md").read_text("utf-8").partition("**You write kernels")[0]
+    claimed = [float(number) for number in re.findall(r"\*\*([\d.]+)×\*\*", first_lines)]
     assert claimed == [float(f"{ratio:.2g}") for ratio in expected], [f"{ratio:.2f}" for ratio in expected]

@@ -3,16 +3,31 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test slow lint fmt types docs bench check clean
+# Processes of pytest; auto: as many as this process may use cores, at most 8. A file stays in one of them.
+JOBS ?= auto
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+# A cross-section of the suite: every rule about arguments, the bits, the precision, each door once.
+QUICK := tests/test_problem.py tests/test_golden_bits.py tests/test_reference.py tests/test_precision.py \
+  tests/meta/test_imports.py tests/meta/test_documents.py tests/backend/test_backends.py \
+  tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/system/test_threads.py
+
+.PHONY: demo quick test slow wheel lint fmt types docs bench house check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
 
+quick: $(VENV)/.dev lint types
+	$(PYTEST) -q $(QUICK) -k "not ctrl_c"
+
 test: $(VENV)/.dev lint types
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+wheel: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/meta/test_wheel.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -32,8 +47,11 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/lngrad bench
 
+house: $(VENV)/.dev
+	$(BIN)/python scripts/house.py
+
 check: $(VENV)/.dev
-	for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example || exit 1; done
+	$(BIN)/python -m pytest tests/test_examples.py
 
 # What the demo needs: no torch.
 $(VENV)/.demo: pyproject.toml

@@ -1,0 +1,61 @@
+"""Every code block of a page is of a kind that conftest.py runs, or says that it is only shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^ *(?:```|~~~)(.*)$", re.MULTILINE)
+RUN, SHOWN = {"python", "sh", "yaml"}, {"text", "c", "cpp", "mermaid"}
+SKIPPED = re.compile(r"<!-- *skip: *next(.*?)-->", re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_have_a_kind(page):
+    fences = FENCE.findall(page.read_text("utf-8"))
+    assert len(fences) % 2 == 0
+    for language in fences[::2]:
+        assert language.strip() in RUN | SHOWN, f"{page.name}: a block of {language or 'no language'!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_are_fenced(page):
+    """Blocks by indentation have no language, so they would never run."""
+    inside = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"\n\n {4}(?!\s*[-*\d])\S.*", inside) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_block_that_does_not_run_says_why(page):
+    for reason in SKIPPED.findall(page.read_text("utf-8")):
+        assert re.search(r"\w{3,} \w+", reason), f"{page.name}: skip: next{reason}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "docs").glob("*/*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for pair in LINK.findall(re.sub(r"`[^`]*`", "", page.read_text("utf-8"))):
+        target = pair[0] or pair[1]
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+OURS = [ROOT / "docs" / name for name in ("architecture.md", "path.md", "state.md", "gpu.md")] + [
+    ROOT / "CONTRIBUTING.md"
+]
+NAMED = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+)?|\w+\.(?:py|toml|md|json))`")
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    """By their path from the root, from src/lngrad, or by a name that some folder has."""
+    names = {path.name for path in (ROOT / "src").rglob("*.py")}
+    names |= {f"{path.name}/" for path in (ROOT / "src").rglob("*") if path.is_dir()}
+    for name in NAMED.findall(page.read_text("utf-8")):
+        places = [ROOT / name, ROOT / "src" / name, ROOT / "src" / "lngrad" / name]
+        generic = "NAME" in name or name in {"dist/", "fallbacks.json"}
+        assert generic or name in names or any(place.exists() for place in places), f"{page.name}: {name}"

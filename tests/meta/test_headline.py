@@ -1,0 +1,30 @@
+"""The speed that README's first lines claim is what the records say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lngrad.bench.records import newest, read
+from lngrad.bench.tables import geometric_mean
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "benchmarks" / "results" / "amd-epyc-7003-2-cores.jsonl"
+
+
+def test_the_headline_has_the_figures_of_the_records():
+    ratios = {key: record["ratio"]["torch"] for key, record in newest(read(RECORDS), "kernel", "torch").items()}
+
+    def mean(long: bool, dtypes: tuple[str, ...]) -> float:
+        chosen = [
+            ratio
+            for (shape, dtype), ratio in ratios.items()
+            if dtype in dtypes and (int(shape.partition("x")[2]) >= 64) == long
+        ]
+        return geometric_mean(chosen)
+
+    sixteen = ("float16", "bfloat16")
+    expected = [mean(True, ("float32",)), mean(True, sixteen), mean(False, ("float32",)), mean(False, sixteen)]
+    first_lines = (ROOT / "README.md").read_text("utf-8").partition("**You write kernels")[0]
+    claimed = [float(number) for number in re.findall(r"\*\*([\d.]+)×\*\*", first_lines)]
+    assert claimed == [float(f"{ratio:.2g}") for ratio in expected], [f"{ratio:.2f}" for ratio in expected]

@@ -1,0 +1,84 @@
+"""docs/state.md names every module-level value that can change, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "lngrad"
+ROW = re.compile(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
+
+EMPTY = (ast.Dict, ast.List, ast.Set)
+# Calls at module level whose results do not change, by the last part of the function's name. Whatever else is called
+# for a name in lower case, or one of CHANGES for any name, counts as state.
+CONSTANT = {"TypeVar", "compile", "frozenset", "namedtuple", "njit", "errstate", "dtype", "constexpr", "dataclass", "Struct",
+            "MappingProxyType", "attrgetter", "itemgetter", "contextmanager", "getLogger", "NewType", "partial", "CFUNCTYPE",
+            "IntType", "signature"}  # fmt: skip
+CHANGES = {"dict", "list", "set", "deque", "Counter", "defaultdict", "OrderedDict", "WeakSet", "WeakKeyDictionary",
+           "WeakValueDictionary", "Lock", "RLock", "Condition", "Event", "local", "ContextVar", "_references", "_data_offset",
+           "_stamp", "_writable", "cache_folder", "DispatchKeySet"}  # fmt: skip
+# Public singletons without fields: the graph ops.
+NO_STATE = {
+    ("ascend/graph/layer_norm_grad.py", "LayerNormGrad"),
+    ("ascend/graph/layer_norm_grad.py", "LayerNormGradV3"),
+}
+
+
+def last_name(node: ast.expr) -> str:
+    return ast.unparse(node).split("(")[0].rpartition(".")[2]
+
+
+def state_of(text: str) -> set[str]:
+    """The names in a module that hold what outlives a call."""
+    tree = ast.parse(text)
+    found = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            decorators = {last_name(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
+            if decorators & {"cache", "lru_cache"}:
+                found.add(node.name)
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        (target, *_) = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if not isinstance(target, ast.Name) or target.id == "__all__":
+            continue
+        if isinstance(node.value, EMPTY):
+            if not (node.value.keys if isinstance(node.value, ast.Dict) else node.value.elts):
+                found.add(target.id)
+        elif isinstance(node.value, ast.Call):
+            called = last_name(node.value.func)
+            if called in CHANGES or (target.id.islower() and called not in CONSTANT):
+                found.add(target.id)
+    return found
+
+
+def test_the_page_is_complete_and_true():
+    here = {
+        (str(path.relative_to(SOURCE)), name)
+        for path in SOURCE.rglob("*.py")
+        for name in state_of(path.read_text("utf-8"))
+    }
+    page = set(ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
+    assert here - NO_STATE - page == set(), "docs/state.md lacks these"
+    assert page - here == set(), "docs/state.md has rows for what is not there"
+
+
+def test_the_search_finds_every_kind():
+    text = """
+from functools import cache
+import threading
+_table: dict[str, int] = {}
+_lock = threading.Lock()
+LIMIT = 3
+FULL = {"a": 1}
+_pattern = re.compile("x")
+_heap = _Heap()
+@cache
+def once(): ...
+def count():
+    global _users
+"""
+    assert state_of(text) == {"_table", "_lock", "_heap", "once", "_users"}

@@ -1,0 +1,122 @@
+"""The sdist and the wheel hold all that lngrad needs: built, installed outside the checkout, and used from there.
+
+The environment is empty but for lngrad's dependencies, which are lent by path, so that nothing is downloaded: a path file adds
+the folder of this Python's packages, and an editable lngrad in that folder is not seen through it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("build", "hatchling")), reason="needs build and hatchling"
+)
+
+
+def run(*command, cwd, environment=None):
+    result = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with the sdist, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lngrad(built, tmp_path_factory):
+    """Runs the installed `lngrad` in a folder of its own. Returns what it printed."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "env", cwd=folder)
+    python = folder / "env" / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (wheel,) = built.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def installed(*arguments):
+        return run(folder / "env" / "bin" / "lngrad", *arguments, cwd=folder, environment=environment)
+
+    installed.folder, installed.python, installed.site, installed.environment = folder, python, site, environment
+    return installed
+
+
+def test_the_archives_hold_what_they_should(built):
+    (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    names = zipfile.ZipFile(wheel).namelist()
+    packed = {name.removeprefix("lngrad/") for name in names if name.startswith("lngrad/")}
+    here = {
+        str(path.relative_to(ROOT / "src" / "lngrad"))
+        for path in (ROOT / "src" / "lngrad").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == here
+    assert {name.split("/")[0] for name in names} == {
+        "lngrad",
+        next(n for n in names if ".dist-info" in n).split("/")[0],
+    }
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "Makefile", "conftest.py"} <= inside
+    assert {"tests/conftest.py", "examples/numpy_quickstart.py", "docs/path.md", "cases/lngrad.yaml"} <= inside
+
+
+def test_a_wheel_built_twice_is_the_same(built, tmp_path):
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    (first,), (second,) = built.glob("*.whl"), tmp_path.glob("*.whl")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_it_is_the_installed_one(lngrad):
+    program = "import lngrad; print(lngrad.__file__)"
+    where = run(lngrad.python, "-c", program, cwd=lngrad.folder, environment=lngrad.environment)
+    assert Path(where.strip()).is_relative_to(lngrad.site)
+    assert "numba_cpu" in lngrad("info")
+
+
+def test_run(lngrad):
+    rng = np.random.default_rng(0)
+    np.savez(lngrad.folder / "in.npz", **{name: rng.standard_normal((5, 7), np.float32) for name in ("dy", "x")})
+    lngrad("run", "in.npz", "-o", "out.npz")
+    assert set(np.load(lngrad.folder / "out.npz")) == {"dx", "dgamma", "dbeta"}
+
+
+def test_check_writes_its_report(lngrad):
+    """The report's template is data of the package."""
+    for module in ("jinja2", "yaml"):
+        pytest.importorskip(module)
+    (lngrad.folder / "cases.yaml").write_text("lngrad: 1\ncases:\n  - {name: one, shape: [3, 5]}\n")
+    assert "1 passed" in lngrad("check", "cases.yaml", "--impl", "numpy_cpu", "--report", "report.html")
+    assert "one" in (lngrad.folder / "report.html").read_text("utf-8")
+
+
+def test_demo(lngrad):
+    for module in ("sklearn", "matplotlib"):
+        pytest.importorskip(module)
+    assert lngrad("demo")
+
+
+def test_types_are_there_for_users(lngrad):
+    pytest.importorskip("mypy")
+    program = lngrad.folder / "program.py"
+    program.write_text("import lngrad\n\nn: int = lngrad.get_num_threads()\n")
+    command = [sys.executable, "-m", "mypy", "--no-incremental", "--python-executable", lngrad.python, program]
+    assert "Success" in run(*command, cwd=lngrad.folder, environment=lngrad.environment)

@@ -1,0 +1,40 @@
+"""Every program in examples/ runs to its end: each checks what it claims, and exits with another code where that is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+NEEDS = {
+    "distributed_layer_norm.py": ["torch"],
+    "graph_export.py": ["torch"],
+    "jax_digits.py": ["jax", "sklearn"],
+    "precision_against_torch.py": ["torch"],
+    "train_digits.py": ["sklearn"],
+    "transformer_digits.py": ["torch", "sklearn", "matplotlib"],
+}
+ARGUMENTS = {"transformer_digits.py": ["pictures"]}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_example_runs(name, tmp_path):
+    for module in NEEDS.get(name, []):
+        if find_spec(module) is None:
+            pytest.skip(f"needs {module}")
+    command = [sys.executable, str(ROOT / "examples" / name), *ARGUMENTS.get(name, [])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.strip(), "an example says what it found"
+
+
+def test_the_table_names_examples_that_exist():
+    assert {*NEEDS, *ARGUMENTS} <= set(PROGRAMS)

@@ -16,14 +16,16 @@ from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
 from lngrad.cli.run import run
+from lngrad.cli.sdk import CutAtRun, sdk
 from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (demo, run, check, golden, bench, tiling, info)
+COMMANDS = (demo, run, check, golden, bench, tiling, sdk, info)
+CLASSES = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
 for function in COMMANDS:
-    app.command()(in_one_line(function))
+    app.command(cls=CLASSES.get(function))(in_one_line(function))
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Seq
         command = [*c_compiler(), "-std=gnu11"]
     else:
         command = [*cxx_compiler(), "-std=c++17"]
-    _run([*command, "-O1", "-g", *flags, str(source), "-o", str(program), *libs], str(source))
+    _run([*command, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"], str(source))
 
 
 def _compiler(variable: str, language: str, names: tuple[str, ...]) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lngrad.ascend.aclnn import aclnnStatus
 from lngrad.ascend.acl import aclError
+from lngrad.ascend.aclnn import aclnnStatus
 from lngrad.ascend.sdk.attach import CALL_WORDS, LIST_WORDS, RESULT_WORDS, TEXT_BYTES
 from lngrad.ascend.sdk.functions import FUNCTIONS
 from lngrad.ascend.sdk.prototypes import Function, Kind, Parameter
@@ -73,6 +73,8 @@ def _writes(function: Function) -> list[str]:
             lines.append(f"        *{one.name} = lngrad_new_array(frame.list, frame.results[{at + 1}]);")
         elif one.kind in (Kind.OUT_HANDLE, Kind.OUT_ADDRESS):
             lines.append(f"        *{one.name} = LNGRAD_POINTER(frame.results[{at}]);")
+        elif one.kind is Kind.OUT_REAL:
+            lines.append(f"        *{one.name} = ({one.base})lngrad_double_of_word(frame.results[{at}]);")
         else:
             lines.append(f"        *{one.name} = ({one.base})frame.results[{at}];")
     return lines

@@ -49,6 +49,8 @@ _RUNTIME = (
     function("aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream)"),
     function("aclError aclrtSynchronizeEvent(aclrtEvent event)"),
     function("aclError aclrtDestroyEvent(aclrtEvent event)"),
+    function("aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event)"),
+    function("aclError aclrtEventElapsedTime(float *ms, aclrtEvent startEvent, aclrtEvent endEvent)"),
     function("aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy)"),
     function("aclError aclrtMallocAlign32(void **devPtr, size_t size, aclrtMemMallocPolicy policy)"),
     function("aclError aclrtMallocCached(void **devPtr, size_t size, aclrtMemMallocPolicy policy)"),

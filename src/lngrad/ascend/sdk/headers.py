@@ -19,7 +19,6 @@ __all__ = ["headers"]
 
 VERSION = {"ACL_MAJOR_VERSION": 1, "ACL_MINOR_VERSION": 17, "ACL_PATCH_VERSION": 0}  # of the header that is mirrored
 
-_RUNTIME_ERRORS = "ACL_ERROR_RT_"
 _BASE_ENUMS = ("aclDataType", "aclFormat")
 _STATUS_ENUMS = ("aclError", "aclnnStatus")
 
@@ -43,7 +42,7 @@ def headers() -> dict[str, str]:
         "acl/acl_base_rt.h": _base_types(),
         "acl/acl_rt.h": _handles(HANDLE_TYPES) + _enums(one for one in _enum_names() if one not in _BASE_ENUMS),
         "acl/acl.h": "".join(f"#define {name} {value}\n" for name, value in VERSION.items()),
-        "acl/error_codes/rt_error_codes.h": _defines(acl.aclError, _RUNTIME_ERRORS),
+        "acl/error_codes/rt_error_codes.h": _defines(acl.aclError),
         "aclnn/acl_meta.h": _meta_types(),
         "aclnn/opdev/op_errno.h": _constants("aclnnStatus", aclnn.aclnnStatus),
         "aclnnop/aclnn_util.h": '#define ACLNN_API __attribute__((visibility("default")))\n',
@@ -89,14 +88,19 @@ def _enum(name: str) -> str:
     return "\n".join([f"typedef enum {name} {{", *lines, f"}} {name};", ""])
 
 
-def _defines(kind: type[IntEnum], prefix: str) -> str:
-    found = {name: value for name, value in kind.__members__.items() if name.startswith(prefix)}
+def _is_runtime_error(name: str) -> bool:
+    """Those of rt_error_codes.h, which are macros there."""
+    return name.startswith("ACL_ERROR_RT_") and name != "ACL_ERROR_RT_FAILURE"
+
+
+def _defines(kind: type[IntEnum]) -> str:
+    found = {name: value for name, value in kind.__members__.items() if _is_runtime_error(name)}
     return "".join(f"#define {name} {int(value)}\n" for name, value in found.items())
 
 
-def _constants(type_: str, kind: type[IntEnum], without: str = "\0") -> str:
-    """Constants that have the type in C++, and can stand in an #if-free constant expression in C."""
-    members = {name: int(value) for name, value in kind.__members__.items() if not name.startswith(without)}
+def _constants(type_: str, kind: type[IntEnum]) -> str:
+    """Constants that have the type in C++, as `auto` sees it, and are constant expressions in C too."""
+    members = {name: int(value) for name, value in kind.__members__.items() if not _is_runtime_error(name)}
     typed = "".join(f"static const {type_} {name} = {value};\n" for name, value in members.items())
     plain = "".join(f"    {name} = {value},\n" for name, value in members.items())
     return f"#ifdef __cplusplus\n{typed}#else\nenum {{\n{plain}}};\n#endif\n"
@@ -105,7 +109,7 @@ def _constants(type_: str, kind: type[IntEnum], without: str = "\0") -> str:
 def _base_types() -> str:
     return (
         "typedef int aclError;\ntypedef uint16_t aclFloat16;\n\n"
-        + _constants("int", acl.aclError, _RUNTIME_ERRORS)
+        + _constants("int", acl.aclError)
         + "\n"
         + _enums(name for name in _enum_names() if name in _BASE_ENUMS)
     )

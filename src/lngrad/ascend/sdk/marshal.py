@@ -11,9 +11,12 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl.errors import report
-from lngrad.ascend.acl.memory import FIRST_ADDRESS
+from lngrad.ascend.acl.element_types import NUMPY_DTYPES
+from lngrad.ascend.acl.heap import FIRST_ADDRESS
+from lngrad.ascend.acl.refusals import Refused, invalid_param, report
 from lngrad.ascend.sdk.functions import FUNCTIONS
 from lngrad.ascend.sdk.handles import Handles
 from lngrad.ascend.sdk.host_memory import LARGEST, HostMemory, NoSuchMemory
@@ -37,13 +40,6 @@ class Answer(NamedTuple):
     results: Words
     values: tuple[int, ...] = ()
     text: str | None = None
-
-
-class _Refused(Exception):
-    """A rule of C alone is broken."""
-
-    def __init__(self, code: str, text: str):
-        self.code, self.text = code, text
 
 
 class _Call:
@@ -91,22 +87,26 @@ class _Door:
             for at, one in enumerate(function.parameters)
             if one.kind is not Kind.LENGTH and not one.is_result
         ]
-        self._null_code = "ACLNN_ERR_PARAM_NULLPTR" if function.result == "aclnnStatus" else "ACL_ERROR_INVALID_PARAM"
+        self._null: acl.aclError | aclnn.aclnnStatus = acl.aclError.ACL_ERROR_INVALID_PARAM
+        if function.result == "aclnnStatus":
+            self._null = aclnn.aclnnStatus.ACLNN_ERR_PARAM_NULLPTR
 
     def answer(self, words: Words, host: HostMemory) -> Answer:
         try:
             return self._answer(_Call(words, host, self._handles))
-        except _Refused as refusal:
-            return self._failure(refusal.code, refusal.text)
+        except Refused as refusal:
+            return self._failure(refusal)
         except Exception as reason:
-            return self._failure("ACL_ERROR_INTERNAL_ERROR", f"{self._function.name}: {type(reason).__name__}: {reason}")
+            text = f"{self._function.name}: {type(reason).__name__}: {reason}"
+            return self._failure(Refused(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
 
     def _answer(self, call: _Call) -> Answer:
         if self._call is None:
-            raise _Refused("ACL_ERROR_API_NOT_SUPPORT", f"{self._function.name}: not supported by lngrad's toolkit")
+            ret = acl.not_supported(self._function.name)
+            return Answer([int(ret) if self._function.has_status else 0])
         for at, one in self._outs:
             if call.words[at] == 0:
-                raise _Refused(self._null_code, f"{one.name}: expected where to write to, got a null pointer")
+                raise Refused(self._null, f"{one.name}: expected where to write to, got a null pointer")
         result = self._call(*[read(call) for read in self._readers])
         for address, view, touched in call.filled:
             call.host.put(address, view, touched)
@@ -114,10 +114,9 @@ class _Door:
             self._handles.forget_destroyed(number, thing)
         return self._results(result)
 
-    def _failure(self, code: str, text: str) -> Answer:
-        number = int(getattr(acl, code, 0) or getattr(aclnn, code))
-        report(acl.aclError.ACL_ERROR_FAILURE, text)
-        return Answer([number if self._function.has_status else 0])
+    def _failure(self, refusal: Refused) -> Answer:
+        report(refusal, acl.aclError)
+        return Answer([int(refusal.code) if self._function.has_status else 0])
 
     def _results(self, result: Any) -> Answer:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
@@ -138,6 +137,8 @@ class _Door:
                 words.append(self._handles.number_of(one.base, value))
             elif one.kind is Kind.OUT_ADDRESS:
                 words.append(_address(value))
+            elif one.kind is Kind.OUT_REAL:
+                words.append(_bits_of_double(value))
             else:
                 words.append(int(value))
         return Answer(words, listed)
@@ -162,6 +163,8 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
     names = [parameter.name for parameter in function.parameters]
     if one.kind is Kind.HANDLE:
         return lambda call: _handle(call, call.words[at])
+    if unified and one.base == "aclrtMemcpyKind":
+        return lambda call: _kind_by_address(call.words[at])
     if one.kind is Kind.NUMBER:
         return _number_reader(one.base, at)
     if one.kind is Kind.REAL:
@@ -187,6 +190,12 @@ def _number_reader(base: str, at: int) -> Reader:
     return lambda call: call.words[at]
 
 
+def _kind_by_address(kind: int) -> int:
+    """Where both memories are one, an address alone says which side of a copy it is."""
+    known = kind in list(acl.aclrtMemcpyKind)
+    return acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT if known else kind
+
+
 def _handle(call: _Call, number: int) -> Any:
     thing = call.handles.object_of(number)
     call.used.append((number, thing))
@@ -199,7 +208,7 @@ def _list(call: _Call, one: Parameter, address: int, length: int) -> Any:
     if address == 0:
         return None if count or one.name == "stride" else ()
     if count > MOST_ELEMENTS:
-        raise _Refused("ACL_ERROR_INVALID_PARAM", f"{one.name}: expected at most {MOST_ELEMENTS} elements, got {count}")
+        raise invalid_param(f"{one.name}: expected at most {MOST_ELEMENTS} elements, got {count}")
     code, size = ELEMENTS[one.base]
     values = struct.unpack(f"={count}{code}", _read(call, one.name, address, count * size))
     return [call.handles.object_of(value) for value in values] if one.base in HANDLES else values
@@ -212,13 +221,20 @@ def _read(call: _Call, name: str, address: int, nbytes: int) -> bytes:
         raise _no_memory(name, address, nbytes, "readable") from None
 
 
-def _no_memory(name: str, address: int, nbytes: int, what: str) -> _Refused:
+def _no_memory(name: str, address: int, nbytes: int, what: str) -> Refused:
     text = f"{name}: expected {nbytes} {what} bytes of host memory, got the pointer {_unsigned(address):#x}"
-    return _Refused("ACL_ERROR_INVALID_PARAM", text)
+    return invalid_param(text)
 
 
 def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
-    raise NotImplementedError
+    """The number that a pointer leads to; 0 for a type that acl refuses anyway."""
+    if address == 0:
+        return None
+    dtype = NUMPY_DTYPES.get(kind)  # type: ignore[call-overload]  # any integer may come
+    if dtype is None:
+        return 0
+    value = np.frombuffer(_read(call, name, address, dtype.itemsize), dtype)[0]
+    return float(value) if dtype.kind == "V" else value.item()
 
 
 def _side(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:

@@ -34,13 +34,14 @@ class Kind(Enum):
     LIST = auto()  # of numbers, booleans or handles, its length in another parameter
     LENGTH = auto()  # of a list; no argument in Python
     OUT_NUMBER = auto()
+    OUT_REAL = auto()
     OUT_HANDLE = auto()
     OUT_ADDRESS = auto()
     OUT_LIST = auto()  # a new array of int64_t that the caller frees
     OUT_LENGTH = auto()
 
 
-RESULTS = (Kind.OUT_NUMBER, Kind.OUT_HANDLE, Kind.OUT_ADDRESS, Kind.OUT_LIST, Kind.OUT_LENGTH)
+RESULTS = (Kind.OUT_NUMBER, Kind.OUT_REAL, Kind.OUT_HANDLE, Kind.OUT_ADDRESS, Kind.OUT_LIST, Kind.OUT_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _parameter(type_: str, name: str, names: list[str], lengths: dict[str, str])
         kind, length = Kind.OUT_LIST, names.index(name + "Num")
     elif stars == 1:
         is_length = name.endswith("Num") and name.removesuffix("Num") in names
-        kind = Kind.OUT_LENGTH if is_length else Kind.OUT_NUMBER
+        kind = Kind.OUT_LENGTH if is_length else Kind.OUT_REAL if base in REALS else Kind.OUT_NUMBER
     else:
         kind = Kind.REAL if base in REALS else Kind.NUMBER
     return Parameter(name, type_, kind, base, length)

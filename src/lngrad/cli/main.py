@@ -10,6 +10,8 @@ import signal
 import sys
 from types import FrameType
 
+from typer.core import TyperCommand
+
 from lngrad.cli.app import app, in_one_line
 from lngrad.cli.bench import bench
 from lngrad.cli.check import check, golden
@@ -22,7 +24,7 @@ from lngrad.cli.tiling import tiling
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS = (demo, run, check, golden, bench, tiling, sdk, info)
-CLASSES = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
+CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
 for function in COMMANDS:
     app.command(cls=CLASSES.get(function))(in_one_line(function))

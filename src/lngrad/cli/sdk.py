@@ -36,7 +36,9 @@ def sdk(
     run: Annotated[
         bool, typer.Option("--run", help="FILE [ARG]…: compile, link and run one C or C++ file. Comes last.")
     ] = False,
-    cflags: Annotated[bool, typer.Option("--cflags", help="Print what a compiler needs to find DIR's headers.")] = False,
+    cflags: Annotated[
+        bool, typer.Option("--cflags", help="Print what a compiler needs to find DIR's headers.")
+    ] = False,
     libs: Annotated[bool, typer.Option("--libs", help="Print what a compiler needs to link DIR's library.")] = False,
     soc: Annotated[
         str | None, typer.Option(help="The simulated SoC of its programs.", show_default="Ascend910B1")

@@ -140,7 +140,11 @@ def _argument(function: Function, one: Parameter, lines: list[str]) -> str:
         buffer = "host" if one.name == "dst" else "other_host"
         return f"(below(2) ? (void *){buffer} : address())"
     if one.kind is Kind.LIST:
-        return f"(below(10) ? (void *)numbers : wild())" if one.base not in ("aclTensor", "aclScalar") else "(void *)handles"
+        return (
+            "(below(10) ? (void *)numbers : wild())"
+            if one.base not in ("aclTensor", "aclScalar")
+            else "(void *)handles"
+        )
     if one.kind is Kind.LENGTH:
         return "few()"
     if one.kind is Kind.HANDLE:

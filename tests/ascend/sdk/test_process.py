@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from programs import build, needs_c, run
 
-from lngrad.ascend.sdk import Settings, toolkit as toolkit_module, write_toolkit
+from lngrad.ascend.sdk import Settings, write_toolkit
+from lngrad.ascend.sdk import toolkit as toolkit_module
 
 START = """
 #include <stdio.h>

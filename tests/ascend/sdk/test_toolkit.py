@@ -24,7 +24,9 @@ def test_the_library_has_every_name_that_programs_link(toolkit: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
 def test_the_library_exports_the_table_and_nothing_else(toolkit: Path) -> None:
-    listed = subprocess.run(["nm", "-D", "--defined-only", toolkit / "lib64" / "liblngrad_cann.so"], capture_output=True)
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", toolkit / "lib64" / "liblngrad_cann.so"], capture_output=True
+    )
     assert set(re.findall(rb" T (\w+)", listed.stdout)) == {one.name.encode() for one in FUNCTIONS}
 
 
@@ -59,7 +61,7 @@ def test_a_compiler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @needs_c
 def test_what_the_compiler_says_is_shown(tmp_path: Path) -> None:
-    with pytest.raises(LngradError, match="(?s)the toolkit's library: cc failed with 1:.*no-such-flag"):
+    with pytest.raises(LngradError, match=r"(?s)the toolkit's library: cc failed with 1:.*no-such-flag"):
         write_toolkit(tmp_path / "toolkit", flags=["--no-such-flag"])
 
 

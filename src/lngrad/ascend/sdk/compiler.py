@@ -43,7 +43,17 @@ def compile_library(
     Raises:
         LngradError: the compiler failed; with what it wrote.
     """
-    command = [*compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread"]
+    command = [
+        *compiler,
+        "-std=gnu11",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-shared",
+        "-pthread",
+    ]
     command += [f"-Wl,-soname,{library.name}", *(f"-I{path}" for path in include), *flags]
     _run([*command, *map(str, sources), "-o", str(library), "-ldl"], "the toolkit's library")
 

@@ -132,7 +132,9 @@ _META = (
     function(
         "aclnnStatus aclGetStorageShape(const aclTensor *tensor, int64_t **storageDims, uint64_t *storageDimsNum)"
     ),
-    function("aclnnStatus aclGetViewStrides(const aclTensor *tensor, int64_t **stridesValue, uint64_t *stridesValueNum)"),
+    function(
+        "aclnnStatus aclGetViewStrides(const aclTensor *tensor, int64_t **stridesValue, uint64_t *stridesValueNum)"
+    ),
     function("aclnnStatus aclGetViewOffset(const aclTensor *tensor, int64_t *offset)"),
     function("aclnnStatus aclGetFormat(const aclTensor *tensor, aclFormat *format)"),
     function("aclnnStatus aclGetDataType(const aclTensor *tensor, aclDataType *dataType)"),
@@ -166,7 +168,9 @@ _ACLNN_BASE = (
 def _two_phases(name: str, parameters: str) -> tuple[Function, Function]:
     """Both functions of an operator interface."""
     return (
-        function(f"aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t *workspaceSize, aclOpExecutor **executor)"),
+        function(
+            f"aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t *workspaceSize, aclOpExecutor **executor)"
+        ),
         function(
             f"aclnnStatus {name}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream)",
             device={"workspace": "workspaceSize"},

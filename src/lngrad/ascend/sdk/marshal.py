@@ -19,7 +19,7 @@ from lngrad.ascend.acl.heap import FIRST_ADDRESS
 from lngrad.ascend.acl.refusals import Refused, invalid_param, report
 from lngrad.ascend.sdk.functions import FUNCTIONS
 from lngrad.ascend.sdk.handles import Handles
-from lngrad.ascend.sdk.host_memory import LARGEST, HostMemory, NoSuchMemory
+from lngrad.ascend.sdk.host_memory import HostMemory, NoSuchMemory
 from lngrad.ascend.sdk.prototypes import HANDLES, Function, Kind, Parameter
 
 __all__ = ["DEVICE_SPAN", "FIRST_ADDRESS", "Answer", "Doors", "implementation"]
@@ -28,7 +28,7 @@ DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
 MOST_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
 
 # How an element of a list lies in memory: the format of struct, and its bytes.
-ELEMENTS = {"int64_t": ("q", 8), "float": ("f", 4), "bool": ("?", 1)} | {kind: ("q", 8) for kind in HANDLES}
+ELEMENTS = {"int64_t": ("q", 8), "float": ("f", 4), "bool": ("?", 1)} | dict.fromkeys(HANDLES, ("q", 8))
 
 Words = list[int]
 Reader = Callable[["_Call"], Any]
@@ -271,7 +271,7 @@ def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
         def of_dims(call: _Call) -> int:
             count = min(_unsigned(call.words[dims + 1]), MOST_ELEMENTS)
             sizes = struct.unpack(f"={count}q", _read(call, what, call.words[dims], 8 * count))
-            return math.prod(sizes) * _element_bytes(call.words[kind])
+            return int(math.prod(sizes)) * _element_bytes(call.words[kind])
 
         return of_dims
     at = names.index(what)

@@ -14,9 +14,17 @@ from enum import Enum, auto
 __all__ = ["HANDLES", "Function", "Kind", "Parameter", "function"]
 
 # Pointers to these are handles; those of the second line are themselves pointers in C.
-OPAQUE = ("aclTensor", "aclScalar", "aclIntArray", "aclFloatArray", "aclBoolArray", "aclTensorList", "aclScalarList")
-OPAQUE += ("aclOpExecutor",)
-HANDLE_TYPES = ("aclrtStream", "aclrtContext", "aclrtEvent")
+OPAQUE: tuple[str, ...] = (
+    "aclTensor",
+    "aclScalar",
+    "aclIntArray",
+    "aclFloatArray",
+    "aclBoolArray",
+    "aclTensorList",
+    "aclScalarList",
+    "aclOpExecutor",
+)
+HANDLE_TYPES: tuple[str, ...] = ("aclrtStream", "aclrtContext", "aclrtEvent")
 HANDLES = OPAQUE + HANDLE_TYPES
 
 REALS = ("double", "float")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lngrad.ascend import soc
+from lngrad.ascend.soc import DEFAULT, Mode, Rounding, use
 
 __all__ = ["Settings"]
 
@@ -21,20 +21,20 @@ class Settings:
         unified: whether host memory may be in the place of device memory.
     """
 
-    soc: str = soc.DEFAULT
+    soc: str = DEFAULT
     cann: str = "8.3"
-    mode: soc.Mode = "strict"
-    rounding: soc.Rounding = "even"
+    mode: Mode = "strict"
+    rounding: Rounding = "even"
     unified: bool = False
 
     def __post_init__(self) -> None:
         with self.choose():  # refuses what is wrong
             pass
 
-    def choose(self) -> soc.use:
+    def choose(self) -> use:
         """Simulate this in the calling thread, from now on or for a ``with`` block.
 
         Raises:
             UnknownSoc, ValueError: as ``lngrad.ascend.soc.use``.
         """
-        return soc.use(self.soc, cann=self.cann, mode=self.mode, rounding=self.rounding)
+        return use(self.soc, cann=self.cann, mode=self.mode, rounding=self.rounding)

@@ -124,11 +124,7 @@ def _package() -> str:
 
 def _libpython() -> str:
     """Python's shared library, or "" where Python has none."""
-    names = [sysconfig.get_config_var("INSTSONAME"), sysconfig.get_config_var("LDLIBRARY")]
-    folders = [sysconfig.get_config_var("LIBDIR"), os.path.join(sys.base_prefix, "lib")]
-    for folder in filter(None, folders):
-        for name in filter(None, names):
-            path = os.path.join(folder, name)
-            if ".so" in name and os.path.exists(path):
-                return path
-    return ""
+    names = [str(sysconfig.get_config_var(variable) or "") for variable in ("INSTSONAME", "LDLIBRARY")]
+    folders = [str(sysconfig.get_config_var("LIBDIR") or ""), os.path.join(sys.base_prefix, "lib")]
+    paths = [os.path.join(folder, name) for folder in folders for name in names if ".so" in name]
+    return next((path for path in paths if os.path.exists(path)), "")

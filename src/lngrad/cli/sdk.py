@@ -77,7 +77,7 @@ def sdk(
         fail("DIR: expected a folder to write, or --run FILE", REFUSED)
     if cflags or libs:
         if not is_toolkit(folder):
-            fail(f"{folder}: expected a folder that `lngrad sdk {folder}` wrote", REFUSED)
+            fail(f"{folder}: expected a folder that `lngrad sdk` wrote", REFUSED)
         words = compile_flags(folder) * cflags + link_flags(folder) * libs
         typer.echo(shlex.join(words))
         return

@@ -35,7 +35,7 @@ static void *wild(void)
     case 2: return (void *)(intptr_t)(0x110000000000 + below(1 << 14));
     case 3: return (void *)(intptr_t)(0x12C000000000 + below(1 << 14));
     case 4: return (void *)(intptr_t)draw();
-    default: return (void *)(intptr_t)(draw() & 0x7fff00000000);
+    default: return (void *)(intptr_t)(0x200000000000 + below(1ull << 44)); /* no system maps anything there */
     }
 }
 static void *handle(void) { return below(8) ? handles[below(POOL)] : below(4) ? wild() : (void *)host; }

@@ -10,20 +10,24 @@ import signal
 import sys
 from types import FrameType
 
+from typer.core import TyperCommand
+
 from lngrad.cli.app import app, in_one_line
 from lngrad.cli.bench import bench
 from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
 from lngrad.cli.run import run
+from lngrad.cli.sdk import CutAtRun, sdk
 from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (demo, run, check, golden, bench, tiling, info)
+COMMANDS = (demo, run, check, golden, bench, tiling, sdk, info)
+CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
 for function in COMMANDS:
-    app.command()(in_one_line(function))
+    app.command(cls=CLASSES.get(function))(in_one_line(function))
 
 
 def main() -> None:

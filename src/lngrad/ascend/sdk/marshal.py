@@ -1,0 +1,313 @@
+"""From the words of a C call to a call of ``lngrad.ascend.acl`` or ``aclnn``, and from its results to words.
+
+Nothing here knows a rule of an interface but those that exist in C alone: a result needs a place to go, and a pointer
+must lead to memory. One `Door` is made for each function of the table.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngrad.ascend import acl, aclnn
+from lngrad.ascend.acl.element_types import NUMPY_DTYPES
+from lngrad.ascend.acl.heap import FIRST_ADDRESS
+from lngrad.ascend.acl.refusals import Refused, invalid_param, report
+from lngrad.ascend.sdk.functions import FUNCTIONS
+from lngrad.ascend.sdk.handles import Handles
+from lngrad.ascend.sdk.host_memory import HostMemory, NoSuchMemory
+from lngrad.ascend.sdk.prototypes import HANDLES, Function, Kind, Parameter
+
+__all__ = ["DEVICE_SPAN", "FIRST_ADDRESS", "Answer", "Doors", "implementation"]
+
+DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
+MOST_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
+
+# How an element of a list lies in memory: the format of struct, and its bytes.
+ELEMENTS = {"int64_t": ("q", 8), "float": ("f", 4), "bool": ("?", 1)} | dict.fromkeys(HANDLES, ("q", 8))
+
+Words = list[int]
+Reader = Callable[["_Call"], Any]
+
+
+class Answer(NamedTuple):
+    """What goes back to C: the function's own result and what it writes through pointers, as words; a list; a text."""
+
+    results: Words
+    values: tuple[int, ...] = ()
+    text: str | None = None
+
+
+class _Call:
+    """One call under way."""
+
+    __slots__ = ("filled", "handles", "host", "used", "words")
+
+    def __init__(self, words: Words, host: HostMemory, handles: Handles):
+        self.words, self.host, self.handles = words, host, handles
+        self.filled: list[tuple[int, Any, int]] = []  # host memory that the call writes, and how much
+        self.used: list[tuple[int, Any]] = []  # handles that came with it
+
+
+class Doors:
+    """All functions of the table, by number, over one set of handles.
+
+    Args:
+        unified: whether host memory may be in the place of device memory.
+    """
+
+    def __init__(self, unified: bool = False) -> None:
+        self.handles = Handles()
+        self._doors = tuple(_Door(one, self.handles, unified) for one in FUNCTIONS)
+
+    def answer(self, number: int, words: Words, host: HostMemory) -> Answer:
+        """Answer the call of a function by its number in the table. Never raises."""
+        return self._doors[number].answer(words, host)
+
+
+def implementation(function: Function) -> Callable[..., Any] | None:
+    """The Python function that answers; None for one that is not supported."""
+    found = getattr(acl, function.python, None) or getattr(aclnn, function.python, None)
+    return found if callable(found) else None
+
+
+class _Door:
+    """One function."""
+
+    def __init__(self, function: Function, handles: Handles, unified: bool):
+        self._function, self._handles = function, handles
+        self._call = implementation(function)
+        self._outs = [(at, one) for at, one in enumerate(function.parameters) if one.is_result]
+        self._readers = [
+            _reader(function, one, at, unified)
+            for at, one in enumerate(function.parameters)
+            if one.kind is not Kind.LENGTH and not one.is_result
+        ]
+        self._null: acl.aclError | aclnn.aclnnStatus = acl.aclError.ACL_ERROR_INVALID_PARAM
+        if function.result == "aclnnStatus":
+            self._null = aclnn.aclnnStatus.ACLNN_ERR_PARAM_NULLPTR
+
+    def answer(self, words: Words, host: HostMemory) -> Answer:
+        try:
+            return self._answer(_Call(words, host, self._handles))
+        except Refused as refusal:
+            return self._failure(refusal)
+        except Exception as reason:
+            text = f"{self._function.name}: {type(reason).__name__}: {reason}"
+            return self._failure(Refused(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
+
+    def _answer(self, call: _Call) -> Answer:
+        if self._call is None:
+            ret = acl.not_supported(self._function.name)
+            return Answer([int(ret) if self._function.has_status else 0])
+        for at, one in self._outs:
+            if call.words[at] == 0:
+                raise Refused(self._null, f"{one.name}: expected where to write to, got a null pointer")
+        result = self._call(*[read(call) for read in self._readers])
+        for address, view, touched in call.filled:
+            call.host.put(address, view, touched)
+        for number, thing in call.used:
+            self._handles.forget_destroyed(number, thing)
+        return self._results(result)
+
+    def _failure(self, refusal: Refused) -> Answer:
+        report(refusal, acl.aclError)
+        return Answer([int(refusal.code) if self._function.has_status else 0])
+
+    def _results(self, result: Any) -> Answer:
+        """Values first, ret last, as the Python functions return them; in C ret comes first."""
+        function = self._function
+        if not function.has_status:
+            return self._own_result(result)
+        if not self._outs:
+            return Answer([int(result)])
+        *values, ret = result
+        if ret != 0:
+            return Answer([int(ret)])
+        words, listed = [0], ()
+        for (_, one), value in zip(self._with_values(), values, strict=True):
+            if one.kind is Kind.OUT_LIST:
+                listed = tuple(value)
+                words += [0, len(listed)]
+            elif one.kind is Kind.OUT_HANDLE:
+                words.append(self._handles.number_of(one.base, value))
+            elif one.kind is Kind.OUT_ADDRESS:
+                words.append(_address(value))
+            elif one.kind is Kind.OUT_REAL:
+                words.append(_bits_of_double(value))
+            else:
+                words.append(int(value))
+        return Answer(words, listed)
+
+    def _with_values(self) -> list[tuple[int, Parameter]]:
+        return [(at, one) for at, one in self._outs if one.kind is not Kind.OUT_LENGTH]
+
+    def _own_result(self, result: Any) -> Answer:
+        """A pointer, a number or a text."""
+        kind = self._function.result
+        if kind == "const char *":
+            return Answer([int(result is not None)], text=result)
+        if kind.endswith("*"):
+            return Answer([self._handles.number_of(kind.removesuffix("*").strip(), result)])
+        if kind == "float":
+            return Answer([_bits_of_double(result)])
+        return Answer([int(result)])
+
+
+def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reader:
+    """How one argument is made from the words of a call."""
+    names = [parameter.name for parameter in function.parameters]
+    if one.kind is Kind.HANDLE:
+        return lambda call: _handle(call, call.words[at])
+    if unified and one.base == "aclrtMemcpyKind":
+        return lambda call: _kind_by_address(call.words[at])
+    if one.kind is Kind.NUMBER:
+        return _number_reader(one.base, at)
+    if one.kind is Kind.REAL:
+        return lambda call: _double_of_bits(call.words[at])
+    if one.kind is Kind.TEXT:
+        return lambda call: None  # paths of configurations that change nothing, names of dumps
+    if one.kind is Kind.LIST:
+        return lambda call: _list(call, one, call.words[at], call.words[one.length])
+    if function.name == "aclCreateScalar":
+        return lambda call: _scalar(call, one.name, call.words[at], call.words[at + 1])
+    if one.name in function.host:
+        length, touched = names.index(function.host[one.name]), names.index("count")
+        return lambda call: _side(call, one, call.words[at], call.words[length], call.words[touched])
+    if unified and one.name in function.device:
+        size = _size_reader(names, function.device[one.name])
+        return lambda call: _device_or_host(call, one, call.words[at], size)
+    return lambda call: _unsigned(call.words[at]) or None
+
+
+def _number_reader(base: str, at: int) -> Reader:
+    if base in ("size_t", "uint64_t"):
+        return lambda call: _unsigned(call.words[at])
+    return lambda call: call.words[at]
+
+
+def _kind_by_address(kind: int) -> int:
+    """Where both memories are one, an address alone says which side of a copy it is."""
+    known = kind in list(acl.aclrtMemcpyKind)
+    return acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT if known else kind
+
+
+def _handle(call: _Call, number: int) -> Any:
+    thing = call.handles.object_of(number)
+    call.used.append((number, thing))
+    return thing
+
+
+def _list(call: _Call, one: Parameter, address: int, length: int) -> Any:
+    """The values of an array; None for a null pointer with elements to it."""
+    count = _unsigned(length)
+    if address == 0:
+        return None if count or one.name == "stride" else ()
+    if count > MOST_ELEMENTS:
+        raise invalid_param(f"{one.name}: expected at most {MOST_ELEMENTS} elements, got {count}")
+    code, size = ELEMENTS[one.base]
+    values = struct.unpack(f"={count}{code}", _read(call, one.name, address, count * size))
+    return [call.handles.object_of(value) for value in values] if one.base in HANDLES else values
+
+
+def _read(call: _Call, name: str, address: int, nbytes: int) -> bytes:
+    try:
+        return call.host.read(_unsigned(address), nbytes)
+    except NoSuchMemory:
+        raise _no_memory(name, address, nbytes, "readable") from None
+
+
+def _no_memory(name: str, address: int, nbytes: int, what: str) -> Refused:
+    text = f"{name}: expected {nbytes} {what} bytes of host memory, got the pointer {_unsigned(address):#x}"
+    return invalid_param(text)
+
+
+def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
+    """The number that a pointer leads to; 0 for a type that acl refuses anyway."""
+    if address == 0:
+        return None
+    dtype = NUMPY_DTYPES.get(kind)  # type: ignore[call-overload]  # any integer may come
+    if dtype is None:
+        return 0
+    value = np.frombuffer(_read(call, name, address, dtype.itemsize), dtype)[0]
+    return float(value) if dtype.kind == "V" else value.item()
+
+
+def _side(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:
+    """One side of a copy: a device address as it is, host memory as a buffer."""
+    if address == 0 or _is_device(address):
+        return address or None
+    return _buffer(call, one, address, _unsigned(nbytes), _unsigned(touched))
+
+
+def _device_or_host(call: _Call, one: Parameter, address: int, size: Callable[[_Call], int]) -> Any:
+    """Where host memory may be in the place of device memory."""
+    if address == 0 or _is_device(address):
+        return address or None
+    nbytes = size(call)
+    return _buffer(call, one, address, nbytes, nbytes)
+
+
+def _buffer(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:
+    writable = not one.type.startswith("const")
+    try:
+        view = call.host.view(_unsigned(address), nbytes, touched, writable)
+    except NoSuchMemory:
+        raise _no_memory(one.name, address, nbytes, "writable" if writable else "readable") from None
+    if writable:
+        call.filled.append((address, view, min(touched, nbytes)))
+    return view
+
+
+def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
+    """How many bytes a pointer to device memory leads to."""
+    if what == "storageDims":
+        dims, kind = names.index("storageDims"), names.index("dataType")
+
+        def of_dims(call: _Call) -> int:
+            count = min(_unsigned(call.words[dims + 1]), MOST_ELEMENTS)
+            sizes = struct.unpack(f"={count}q", _read(call, what, call.words[dims], 8 * count))
+            return int(math.prod(sizes)) * _element_bytes(call.words[kind])
+
+        return of_dims
+    at = names.index(what)
+    if what == "tensor":
+
+        def of_tensor(call: _Call) -> int:
+            tensor = call.handles.object_of(call.words[at])
+            (sizes, ret), (kind, _) = acl.aclGetStorageShape(tensor), acl.aclGetDataType(tensor)
+            return math.prod(sizes) * _element_bytes(kind) if ret == 0 else 0
+
+        return of_tensor
+    return lambda call: _unsigned(call.words[at])
+
+
+def _element_bytes(kind: int) -> int:
+    return int(acl.aclDataTypeSize(kind))
+
+
+def _is_device(address: int) -> bool:
+    return FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN
+
+
+def _address(value: Any) -> int:
+    """A device address as it is; of a host buffer, where it begins."""
+    if value is None or isinstance(value, int):
+        return value or 0
+    return int(value.ctypes.data)
+
+
+def _unsigned(word: int) -> int:
+    return word & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _double_of_bits(word: int) -> float:
+    return float(struct.unpack("=d", struct.pack("=q", word))[0])
+
+
+def _bits_of_double(value: float) -> int:
+    return int(struct.unpack("=q", struct.pack("=d", value))[0])

@@ -1,0 +1,41 @@
+"""Compiling, linking and running one file in one step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lngrad.ascend.sdk.compiler import compile_program
+from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, write_toolkit
+
+__all__ = ["run_program"]
+
+
+def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
+    """Build a C or C++ file against a toolkit folder and run it, here and now.
+
+    Args:
+        source: the file; what it includes by name is looked for beside it.
+        arguments: for the program.
+        folder: the toolkit; written if it is not there. None: one that lasts as long as the program.
+        settings: what the program sees, where a folder is written.
+
+    Returns:
+        The program's exit code; 128 and a signal's number if that ended it.
+
+    Raises:
+        LngradError: no compiler, or it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="lngrad-sdk-") as scratch:
+        toolkit = folder or Path(scratch) / "toolkit"
+        if not is_toolkit(toolkit):
+            write_toolkit(toolkit, settings)
+        program = Path(scratch) / source.stem
+        compile_program(source, program, [*cflags(toolkit), f"-I{source.resolve().parent}"], libs(toolkit))
+        sys.stdout.flush()
+        code = subprocess.run([str(program), *arguments]).returncode
+    return code if code >= 0 else 128 - code

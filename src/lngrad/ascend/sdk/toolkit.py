@@ -1,0 +1,130 @@
+"""The toolkit folder: what lies in it, as a table of files, and how it is written.
+
+Layout, as the toolkit of CANN has it::
+
+    include/    acl/ aclnn/ aclnnop/        headers of host programs; more folders come from further rows of `_files`
+    lib64/      liblngrad_cann.so, and the names that programs link as links to it
+    share/      a CMake package
+    src/        the C files that lib64 was made of
+    set_env.sh  README.md
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from importlib.resources import files as resources
+from pathlib import Path
+
+import lngrad
+from lngrad.ascend.sdk import texts
+from lngrad.ascend.sdk.compiler import c_compiler, compile_library
+from lngrad.ascend.sdk.entry_points import entry_points, frame_header
+from lngrad.ascend.sdk.functions import HEADERS
+from lngrad.ascend.sdk.headers import headers
+from lngrad.ascend.sdk.settings import Settings
+from lngrad.errors import LngradError
+
+__all__ = ["LIBRARIES", "LIBRARY", "cflags", "is_toolkit", "libs", "write_toolkit"]
+
+LIBRARY = "liblngrad_cann.so"
+LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")
+INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
+LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
+SOURCES = ("interpreter.c", "shim.h")  # written by hand
+
+
+def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequence[str] = ()) -> None:
+    """Write a folder, and build its library with the user's C compiler.
+
+    Args:
+        folder: where; one that an earlier call wrote is written anew, any other one must be empty or absent.
+        settings: what its programs see.
+        flags: more flags for the compiler.
+
+    Raises:
+        LngradError: there is no compiler, it failed, or the folder is something else.
+    """
+    compiler = c_compiler()
+    if folder.exists() and not is_toolkit(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise LngradError(f"{folder}: expected a new or empty folder, or one that `lngrad sdk` wrote")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in _files(folder.resolve(), settings or Settings()).items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    (folder / "lib64").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a program that runs keeps the library it has
+        built = Path(scratch) / LIBRARY
+        sources = sorted((folder / "src").glob("*.c"))
+        compile_library(compiler, sources, built, [folder / "src", *_include(folder)], flags)
+        os.replace(built, folder / "lib64" / LIBRARY)
+    for name in LIBRARIES:
+        _link(folder / "lib64" / f"lib{name}.so")
+
+
+def is_toolkit(folder: Path) -> bool:
+    """Whether write_toolkit wrote this folder."""
+    return (folder / "src" / "entry_points.c").is_file() and (folder / "include" / "acl" / "acl.h").is_file()
+
+
+def cflags(folder: Path) -> list[str]:
+    """What a compiler needs to find the headers."""
+    return [f"-I{path}" for path in _include(folder.resolve())]
+
+
+def libs(folder: Path) -> list[str]:
+    """What a compiler needs to link a program that finds its library without LD_LIBRARY_PATH."""
+    library = folder.resolve() / "lib64"
+    return [f"-L{library}", f"-Wl,-rpath,{library}", *(f"-l{name}" for name in LINKED)]
+
+
+def _include(folder: Path) -> list[Path]:
+    return [folder / path for path in INCLUDE_FOLDERS]
+
+
+def _files(folder: Path, settings: Settings) -> dict[str, str]:
+    """Every file but the library, by its path. A kind of headers to come is one more row."""
+    shim = resources("lngrad.ascend.sdk") / "shim"
+    return {
+        **{f"include/{path}": text for path, text in headers().items()},
+        **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
+        "src/frame.h": frame_header(),
+        "src/entry_points.c": entry_points(list(HEADERS)),
+        "src/environment.h": texts.environment_header(_python(), _libpython(), _version(), _package(), settings),
+        "share/cmake/lngrad-cann/lngrad-cann-config.cmake": texts.cmake_package(LIBRARIES, LIBRARY, INCLUDE_FOLDERS),
+        "set_env.sh": texts.set_env(),
+        "README.md": texts.readme(folder, settings),
+    }
+
+
+def _link(name: Path) -> None:
+    name.unlink(missing_ok=True)
+    try:
+        name.symlink_to(LIBRARY)
+    except OSError:  # a file system without links
+        shutil.copy2(name.parent / LIBRARY, name)
+
+
+def _python() -> str:
+    return sys.executable
+
+
+def _version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}."
+
+
+def _package() -> str:
+    return str(Path(lngrad.__file__).resolve().parents[1])
+
+
+def _libpython() -> str:
+    """Python's shared library, or "" where Python has none."""
+    names = [str(sysconfig.get_config_var(variable) or "") for variable in ("INSTSONAME", "LDLIBRARY")]
+    folders = [str(sysconfig.get_config_var("LIBDIR") or ""), os.path.join(sys.base_prefix, "lib")]
+    paths = [os.path.join(folder, name) for folder in folders for name in names if ".so" in name]
+    return next((path for path in paths if os.path.exists(path)), "")

@@ -1,0 +1,95 @@
+"""The command `lngrad sdk`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from lngrad.cli.app import REFUSED, fail
+
+__all__ = ["CutAtRun", "sdk"]
+
+_PROGRAM = "lngrad.sdk.program"
+
+
+class CutAtRun(TyperCommand):
+    """Everything after --run belongs to the program: its file, and its own arguments and options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--run" in args:
+            at = args.index("--run")
+            ctx.meta[_PROGRAM] = args[at + 1 :]
+            args = args[: at + 1]
+        return super().parse_args(ctx, args)
+
+
+def sdk(
+    ctx: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", show_default=False, help="The toolkit folder; with --run it may be left out."),
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="FILE [ARG]…: compile, link and run one C or C++ file. Comes last.")
+    ] = False,
+    cflags: Annotated[
+        bool, typer.Option("--cflags", help="Print what a compiler needs to find DIR's headers.")
+    ] = False,
+    libs: Annotated[bool, typer.Option("--libs", help="Print what a compiler needs to link DIR's library.")] = False,
+    soc: Annotated[
+        str | None, typer.Option(help="The simulated SoC of its programs.", show_default="Ascend910B1")
+    ] = None,
+    cann: Annotated[
+        str | None, typer.Option(help="The CANN release whose documents the checks follow.", show_default="8.3")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="strict (documents) or compat (published code).", show_default="strict")
+    ] = None,
+    rounding: Annotated[
+        str | None, typer.Option(help="even, or device: as the SoC's kernels round.", show_default="even")
+    ] = None,
+    unified: Annotated[
+        bool, typer.Option("--unified", help="Programs may pass host memory in the place of device memory.")
+    ] = False,
+) -> None:
+    """Write a toolkit folder: CANN host programs in C and C++ compile, link and run with it, without an NPU.
+
+    Headers, a library under the names that programs link, set_env.sh, a CMake package. Built with your C compiler. With
+    --cflags or --libs, a folder that is there is described, not written.
+    """
+    from lngrad.ascend.sdk import Settings, is_toolkit, write_toolkit
+    from lngrad.ascend.sdk import cflags as compile_flags
+    from lngrad.ascend.sdk import libs as link_flags
+
+    chosen = {"soc": soc, "cann": cann, "mode": mode, "rounding": rounding, "unified": unified or None}
+    try:
+        settings = Settings(**{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
+    except ValueError as error:
+        fail(str(error), REFUSED)
+    if run:
+        _run(folder, settings, ctx.meta[_PROGRAM])
+        return
+    if folder is None:
+        fail("DIR: expected a folder to write, or --run FILE", REFUSED)
+    if cflags or libs:
+        if not is_toolkit(folder):
+            fail(f"{folder}: expected a folder that `lngrad sdk` wrote", REFUSED)
+        words = compile_flags(folder) * cflags + link_flags(folder) * libs
+        typer.echo(shlex.join(words))
+        return
+    write_toolkit(folder, settings)
+    typer.echo(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
+
+
+def _run(folder: Path | None, settings: Any, words: list[str]) -> None:
+    from lngrad.ascend.sdk.program import run_program
+
+    if not words:
+        fail("--run: expected a C or C++ file after it", REFUSED)
+    code = run_program(Path(words[0]), words[1:], folder, settings)
+    if code != 0:
+        raise typer.Exit(code)

@@ -1,0 +1,91 @@
+"""The command `lngrad sdk`, by subprocess."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import needs_c
+
+PROGRAM = """
+#include <stdio.h>
+#include "acl/acl.h"
+#include "beside.h"
+int main(int count, char **arguments)
+{
+    if (aclInit(NULL) != ACL_SUCCESS) return 1;
+    printf("%s", aclrtGetSocName());
+    for (int i = 1; i < count; i++) printf(" %s", arguments[i]);
+    return BESIDE;
+}
+"""
+
+
+def lngrad(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lngrad", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "beside.h").write_text("#define BESIDE 42\n")
+    (tmp_path / "main.c").write_text(PROGRAM)
+    return tmp_path / "main.c"
+
+
+@needs_c
+def test_run_gives_the_program_its_words_and_returns_its_code(source: Path, toolkit: Path) -> None:
+    done = lngrad("sdk", toolkit, "--run", source, "one", "-v", "--help", "--run")
+    assert (done.returncode, done.stdout, done.stderr) == (42, "Ascend910B1 one -v --help --run", "")
+
+
+@needs_c
+def test_run_without_a_folder(source: Path) -> None:
+    done = lngrad("sdk", "--soc", "Ascend950", "--run", source)
+    assert (done.returncode, done.stdout) == (42, "Ascend950")
+
+
+@needs_c
+def test_flags_for_a_compiler(source: Path, toolkit: Path, tmp_path: Path) -> None:
+    flags = lngrad("sdk", toolkit, "--cflags", "--libs").stdout
+    both = lngrad("sdk", toolkit, "--cflags").stdout.split() + lngrad("sdk", toolkit, "--libs").stdout.split()
+    assert shlex.split(flags) == both
+    subprocess.run(["cc", source, *both, "-o", tmp_path / "main"], check=True)
+    assert subprocess.run([tmp_path / "main"], capture_output=True, text=True).stdout == "Ascend910B1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "lngrad: DIR: expected a folder to write, or --run FILE\n"),
+        (("--run",), "lngrad: --run: expected a C or C++ file after it\n"),
+        (("no-such-folder", "--libs"), "lngrad: no-such-folder: expected a folder that `lngrad sdk` wrote\n"),
+        (("new", "--mode", "lax"), "lngrad: mode: expected 'strict' or 'compat', got 'lax'\n"),
+        (("new", "--soc", "Ascend1"), "lngrad: soc: expected one of "),
+    ],
+)
+def test_refuses_in_one_line(arguments: tuple[str, ...], text: str) -> None:
+    done = lngrad("sdk", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(text)
+    assert done.stderr.count("\n") == 1
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("name", "text"), [("main.py", "main.py: expected a file that ends in .c"), ("absent.c", "absent.c: no such file")]
+)
+def test_run_refuses_what_is_no_program(name: str, text: str, toolkit: Path, source: Path) -> None:
+    (source.parent / "main.py").touch()
+    done = lngrad("sdk", toolkit, "--run", source.parent / name)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+@needs_c
+def test_a_program_that_a_signal_ends(tmp_path: Path, toolkit: Path) -> None:
+    (tmp_path / "main.c").write_text("#include <stdlib.h>\nint main(void) { abort(); }\n")
+    assert lngrad("sdk", toolkit, "--run", tmp_path / "main.c").returncode == 134

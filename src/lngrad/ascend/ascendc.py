@@ -2,40 +2,79 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
-from lngrad.ascend.device.datacopy import DataCopy, DataCopyExtParams, DataCopyPad, DataCopyPadExtParams
+from lngrad.ascend.device.datacopy import (
+    DataCopy,
+    DataCopyExtParams,
+    DataCopyPad,
+    DataCopyPadExtParams,
+    DataCopyPadParams,
+    DataCopyParams,
+    PaddingMode,
+)
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
-from lngrad.ascend.device.launch import (
+from lngrad.ascend.device.launch import launch
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.pipe import GetTPipePtr, TBuf, TPipe, TQue
+from lngrad.ascend.device.pipes import HardEvent, pipe_t
+from lngrad.ascend.device.repeat_params import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
+from lngrad.ascend.device.report import BlockReport, LaunchReport
+from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
+from lngrad.ascend.device.system import (
     GET_TILING_DATA,
-    BlockReport,
+    GET_TILING_DATA_MEMBER,
+    GET_TILING_DATA_WITH_STRUCT,
+    TILING_KEY_IS,
     CopyTiling,
+    DisableDmaAtomic,
     GetBlockIdx,
     GetBlockNum,
-    LaunchReport,
-    launch,
+    GetSubBlockIdx,
+    GetSubBlockNum,
+    GetUserWorkspace,
+    InitOutput,
+    SetAtomicAdd,
+    SetAtomicNone,
+    ToBfloat16,
+    ToFloat,
 )
-from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.transpose import TransDataTo5HD, TransDataTo5HDParams
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import (
+    Abs,
     Add,
     Adds,
     Brcb,
     Cast,
+    Copy,
     Div,
     Duplicate,
+    Exp,
+    Ln,
+    Max,
+    Maxs,
+    Min,
+    Mins,
     Mul,
     Muls,
+    Reciprocal,
+    ReduceRepeat,
     ReduceSum,
+    ReduceType,
+    Relu,
     RoundMode,
+    Rsqrt,
     Sqrt,
     Sub,
     WholeReduceSum,
 )
 from lngrad.ascend.faults import AscendWarning, DeviceFault
-from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
-from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.tile.checks import DataFormat
+from lngrad.ascend.tile.layernorm import LayerNorm
+from lngrad.ascend.tile.layernorm_forward import LayerNormConfig, LayerNormPara
+from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
@@ -44,57 +83,118 @@ from lngrad.ascend.tiling.structs import (
     TilingStruct,
 )
 
-half = np.float16  # the C++ names of the element types; ``float`` is Python's own, which NumPy reads as double
+half = np.float16  # the C++ names of the element types
 float32 = np.float32
+bfloat16_t = ml_dtypes.bfloat16
 QuePosition = TPosition  # the older name, which sample kernels use
+PIPE_S, PIPE_V, PIPE_MTE2, PIPE_MTE3 = pipe_t.PIPE_S, pipe_t.PIPE_V, pipe_t.PIPE_MTE2, pipe_t.PIPE_MTE3
+PIPE_ALL = pipe_t.PIPE_ALL
+EVENT_ID0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVENT_ID7 = range(8)
 
 __all__ = [
-    "launch",
-    "LaunchReport",
-    "BlockReport",
-    "GetBlockIdx",
-    "GetBlockNum",
-    "CopyTiling",
-    "GET_TILING_DATA",
+    "DataCopy",
+    "DataCopyExtParams",
+    "DataCopyPad",
+    "DataCopyPadExtParams",
+    "DataCopyPadParams",
+    "DataCopyParams",
+    "PaddingMode",
     "GlobalAddress",
     "GlobalTensor",
+    "launch",
     "LocalTensor",
-    "TPosition",
-    "QuePosition",
+    "GetTPipePtr",
+    "TBuf",
     "TPipe",
     "TQue",
-    "TBuf",
-    "DataCopy",
-    "DataCopyPad",
-    "DataCopyExtParams",
-    "DataCopyPadExtParams",
-    "LayerNorm",
-    "LayerNormConfig",
-    "LayerNormPara",
-    "LayerNormGrad",
-    "LayerNormGradShapeInfo",
-    "DataFormat",
-    "LayerNormGradBeta",
-    "TilingStruct",
-    "LayerNormTiling",
-    "LayerNormSeparateTiling",
-    "LayerNormGradTiling",
-    "LayerNormGradBetaTiling",
+    "HardEvent",
+    "pipe_t",
+    "BinaryRepeatParams",
+    "BrcbRepeatParams",
+    "CopyRepeatParams",
+    "UnaryRepeatParams",
+    "BlockReport",
+    "LaunchReport",
+    "CrossCoreSetFlag",
+    "CrossCoreWaitFlag",
+    "PipeBarrier",
+    "SetFlag",
+    "SyncAll",
+    "WaitFlag",
+    "CopyTiling",
+    "DisableDmaAtomic",
+    "GET_TILING_DATA",
+    "GET_TILING_DATA_MEMBER",
+    "GET_TILING_DATA_WITH_STRUCT",
+    "GetBlockIdx",
+    "GetBlockNum",
+    "GetSubBlockIdx",
+    "GetSubBlockNum",
+    "GetUserWorkspace",
+    "InitOutput",
+    "SetAtomicAdd",
+    "SetAtomicNone",
+    "TILING_KEY_IS",
+    "ToBfloat16",
+    "ToFloat",
+    "TransDataTo5HD",
+    "TransDataTo5HDParams",
+    "TPosition",
+    "Abs",
     "Add",
     "Adds",
     "Brcb",
     "Cast",
+    "Copy",
     "Div",
     "Duplicate",
+    "Exp",
+    "Ln",
+    "Max",
+    "Maxs",
+    "Min",
+    "Mins",
     "Mul",
     "Muls",
+    "Reciprocal",
+    "ReduceRepeat",
     "ReduceSum",
+    "ReduceType",
+    "Relu",
     "RoundMode",
+    "Rsqrt",
     "Sqrt",
     "Sub",
     "WholeReduceSum",
+    "AscendWarning",
+    "DeviceFault",
+    "DataFormat",
+    "LayerNorm",
+    "LayerNormConfig",
+    "LayerNormPara",
+    "LayerNormGrad",
+    "LayerNormGradBeta",
+    "LayerNormGradShapeInfo",
+    "LayerNormGradBetaTiling",
+    "LayerNormGradTiling",
+    "LayerNormSeparateTiling",
+    "LayerNormTiling",
+    "TilingStruct",
     "half",
     "float32",
-    "DeviceFault",
-    "AscendWarning",
+    "bfloat16_t",
+    "QuePosition",
+    "PIPE_S",
+    "PIPE_V",
+    "PIPE_MTE2",
+    "PIPE_MTE3",
+    "PIPE_ALL",
+    "EVENT_ID0",
+    "EVENT_ID1",
+    "EVENT_ID2",
+    "EVENT_ID3",
+    "EVENT_ID4",
+    "EVENT_ID5",
+    "EVENT_ID6",
+    "EVENT_ID7",
 ]

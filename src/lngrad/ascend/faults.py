@@ -13,6 +13,7 @@ __all__ = [
     "AscendWarning",
     "BoundsFault",
     "CapacityFault",
+    "DeadlockFault",
     "DeviceFault",
     "LeakFault",
     "LifetimeFault",
@@ -20,6 +21,8 @@ __all__ = [
     "PoisonFault",
     "PositionFault",
     "QueueFault",
+    "RaceFault",
+    "SyncFault",
     "TilingError",
     "UnknownSoc",
 ]
@@ -71,6 +74,24 @@ class PoisonFault(DeviceFault):
 
 class OverlapFault(DeviceFault):
     """Two operands share memory where the instruction needs them apart."""
+
+
+class SyncFault(DeviceFault):
+    """A flag that is set twice, waited for without being set, never waited for, or between pipes that have none."""
+
+
+class DeadlockFault(SyncFault):
+    """Blocks wait for each other, and none can go on."""
+
+
+class RaceFault(SyncFault):
+    """Two accesses to the same bytes, one of them a write, that nothing on the device orders.
+
+    Attributes:
+        svg: A picture of the last instructions of the block by pipe, the two in red.
+    """
+
+    svg: str = ""
 
 
 class AscendWarning(UserWarning):

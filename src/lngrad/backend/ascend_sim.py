@@ -14,7 +14,8 @@ import numpy as np
 
 from lngrad.arrays import as_numpy
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.launch import LaunchReport, launch
+from lngrad.ascend.device.launch import launch
+from lngrad.ascend.device.report import LaunchReport
 from lngrad.ascend.tile.backward_kernel import BackwardTiling, backward_rows, combine, largest_row, plan_backward
 from lngrad.dtypes import numpy_dtype
 from lngrad.errors import BackendUnavailable

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from lngrad.ascend import ascendc as asc
-from lngrad.ascend.faults import BoundsFault, DeviceFault, LeakFault, OverlapFault, TilingError, UnknownSoc
+from lngrad.ascend.faults import (
+    BoundsFault,
+    DeviceFault,
+    LeakFault,
+    PoisonFault,
+    RaceFault,
+    TilingError,
+    UnknownSoc,
+)
 from lngrad.errors import DtypeError, ShapeError
 
 F = np.float32
@@ -66,9 +74,11 @@ def test_each_block_has_a_buffer_of_its_own():
     def kernel():
         pipe = asc.TPipe()
         assert pipe.ub.next_free == 0
+        assert pipe.ub.peak == 0
         buffer = asc.TBuf()
         pipe.InitBuffer(buffer, 1024)
-        assert not pipe.ub.written.any()
+        with pytest.raises(PoisonFault):
+            buffer.Get(F).GetValue(0)
         asc.Duplicate(buffer.Get(F), 1.0, 256)
 
     asc.launch(kernel, 2)
@@ -104,7 +114,7 @@ def test_two_blocks_must_not_write_the_same_bytes():
     def kernel(source, target):
         doubled(source, target + (-8 * asc.GetBlockIdx() if asc.GetBlockIdx() == 2 else 0))
 
-    with pytest.raises(OverlapFault, match=r"blocks 0 and 2 both write the same 32 bytes of arrays\[1\]"):
+    with pytest.raises(RaceFault, match=r"blocks 0 and 2 both write the same 32 bytes of arrays\[1\]"):
         asc.launch(kernel, 3, source, target + 0)
 
 

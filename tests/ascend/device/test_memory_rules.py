@@ -254,7 +254,7 @@ class TestPoison:
     def test_reading_what_was_never_written(self, pipe):
         local = buffer(pipe)
         Duplicate(local, 1.0, 60)
-        with pytest.raises(PoisonFault, match="never written at element 60, 16 of the 256 bytes read hold no value"):
+        with pytest.raises(PoisonFault, match="never written at byte 240, 16 of the 256 bytes read hold no value"):
             Add(buffer(pipe, name="out"), local, local, 64)
 
     def test_a_new_tensor_holds_nothing_of_the_last_one(self, pipe):
@@ -262,7 +262,7 @@ class TestPoison:
         local = que.AllocTensor(F)
         Duplicate(local, 1.0, 64)
         que.FreeTensor(local)
-        with pytest.raises(PoisonFault, match="never written at element 0"):
+        with pytest.raises(PoisonFault, match="never written at byte 0"):
             que.AllocTensor(F).GetValue(0)
 
     def test_copying_out_what_was_never_written(self, pipe):
@@ -339,7 +339,7 @@ class TestPositions:
             DataCopy(global_tensor(), local, 64)
 
     def test_one_side_is_local(self):
-        with pytest.raises(PositionFault, match="both global"):
+        with pytest.raises(PositionFault, match="both are global"):
             DataCopy(global_tensor(), global_tensor(), 64)
 
 
@@ -390,14 +390,25 @@ class TestDataCopyPad:
         got = [[local[16 * row + column].GetValue(0) for column in range(16)] for row in range(3)]
         assert got == [[10.0 * r + c for c in range(10)] + [-1.0] * 6 for r in range(3)]
 
-    def test_the_rest_of_a_block_holds_nothing(self, pipe):
+    def test_without_padding_the_rest_of_a_block_is_its_first_element(self, pipe):
+        que = queue(pipe, nbytes=64)
+        local = que.AllocTensor(F)
+        DataCopyPad(local, global_tensor()[5], DataCopyExtParams(2, 12))
+        que.EnQue(local)
+        assert (
+            que.DeQue(F).read("test", "src", 16).tolist() == [5.0, 6.0, 7.0] + [5.0] * 5 + [8.0, 9.0, 10.0] + [8.0] * 5
+        )
+
+    def test_padding_without_is_pad_is_undefined(self, pipe):
         que = queue(pipe)
         local = que.AllocTensor(F)
-        DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 12))
+        DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 12), DataCopyPadExtParams(False, 1, 0))
         que.EnQue(local)
-        assert que.DeQue(F).read("test", "src", 3).tolist() == [0.0, 1.0, 2.0]
-        with pytest.raises(PoisonFault, match="never written at element 3"):
-            local.read("test", "src", 8)
+        local = que.DeQue(F)
+        assert [local.GetValue(i) for i in (1, 2, 3)] == [0.0, 1.0, 2.0]
+        for index in (0, 4):
+            with pytest.raises(PoisonFault, match="never written"):
+                local.GetValue(index)
 
     def test_out_again(self, pipe):
         que = queue(pipe, TPosition.VECOUT)
@@ -418,7 +429,7 @@ class TestDataCopyPad:
             DataCopyPad(local, global_tensor(), DataCopyExtParams(2, 12, 2))
         with pytest.raises(DtypeError, match="one type"):
             DataCopyPad(local, global_tensor(dtype=np.float16), DataCopyExtParams(1, 12))
-        with pytest.raises(PositionFault, match="one of dst and src must be global"):
+        with pytest.raises(PositionFault, match="must be a LocalTensor, both are global"):
             DataCopyPad(global_tensor(), global_tensor(), DataCopyExtParams(1, 12))
         with soc.use("Ascend310P"):
             old = queue(TPipe()).AllocTensor(F)

@@ -23,7 +23,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend import tiling
 from lngrad.ascend.ascendc import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo, TPipe, launch
 from lngrad.ascend.device.local_tensor import pop_stack_buffer
-from lngrad.ascend.device.vector import pairwise_sum
+from lngrad.ascend.device.summation import pairwise_sum
 from lngrad.ascend.faults import (
     AlignmentFault,
     AscendWarning,
@@ -434,7 +434,7 @@ class TestDoor:
         with pytest.raises(DtypeError, match="sharedTmpBuffer must be uint8, got float32"):
             self.call(sharedTmpBuffer=Tile().temporary(1 << 14).ReinterpretCast(F))
         with pytest.raises(PositionFault, match="sharedTmpBuffer must be at one of VECIN, VECOUT, VECCALC"):
-            self.call(sharedTmpBuffer=pop_stack_buffer(TPipe().ub))
+            self.call(sharedTmpBuffer=pop_stack_buffer(TPipe().core))
 
     def test_finding_a_the_published_minimum_is_caught_where_it_is_too_small(self):
         case = make_case(1, 2, 16, "f2", seed=20)

@@ -1,17 +1,65 @@
-"""Global memory: the arrays that a kernel is launched on, as addresses and as typed tensors."""
+"""Global memory: the arrays that a kernel is launched on, as addresses, regions and typed tensors."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lngrad.ascend.device.current import current_core
+from lngrad.ascend.device.element_types import element_type
 from lngrad.ascend.faults import BoundsFault, LifetimeFault
 from lngrad.errors import DtypeError, ShapeError
-from lngrad.typing import Array, Dtype
+from lngrad.typing import Array, Bytes, Dtype
 
-__all__ = ["GlobalAddress", "GlobalTensor"]
+__all__ = ["GlobalAddress", "GlobalTensor", "Region", "Regions"]
+
+
+class Region:
+    """A contiguous array in global memory.
+
+    Attributes:
+        start, stop: Addresses of its first byte and of the byte behind its last one.
+        data: Its bytes.
+    """
+
+    __slots__ = ("data", "name", "start", "stop")
+
+    def __init__(self, array: Array, name: str) -> None:
+        if not array.flags.c_contiguous:
+            raise ShapeError(f"{name}: global memory must be contiguous, got strides {array.strides}")
+        self.name = name
+        self.data: Bytes = array.reshape(-1).view(np.uint8)
+        self.start = int(array.__array_interface__["data"][0])
+        self.stop = self.start + array.nbytes
+
+
+class Regions:
+    """The regions that a launch may touch, found by address: what a compiled kernel has of them."""
+
+    def __init__(self, regions: list[Region]) -> None:
+        self._regions = sorted(regions, key=lambda region: region.start)
+        self._starts = [region.start for region in self._regions]
+
+    def find(self, api: str, address: int, nbytes: int) -> Region:
+        """Return the region that [address, address + nbytes) lies in.
+
+        Raises:
+            BoundsFault: None does; the text says how far away the nearest one is.
+        """
+        place = bisect_right(self._starts, address) - 1
+        # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
+        for region in reversed(self._regions[: place + 1]):
+            if address + nbytes <= region.stop:
+                return region
+        nearest = self._regions[place] if place >= 0 else None
+        where = f"; {nearest.name} ends {address + nbytes - nearest.stop} bytes before its end" if nearest else ""
+        raise BoundsFault(
+            f"{api}: {nbytes} bytes of global memory at {address:#x} belong to no array of the launch{where} "
+            "[ErrorRead3, ErrorWrite2]"
+        )
 
 
 @dataclass(frozen=True)
@@ -25,18 +73,35 @@ class GlobalAddress:
     def __add__(self, elements: int) -> GlobalAddress:
         return GlobalAddress(self.array, self.name, self.offset + elements)
 
+    def ReinterpretCast(self, T: DTypeLike) -> GlobalAddress:
+        """Return the same memory as another type (``reinterpret_cast<__gm__ T*>``).
+
+        Raises:
+            BoundsFault: The address is not a multiple of the type's size.
+        """
+        dtype = element_type("ReinterpretCast", T)
+        first, old = self.offset * self.array.dtype.itemsize, self.array.reshape(-1)
+        if first % dtype.itemsize:
+            raise BoundsFault(f"{self.name}: byte {first} is not the start of an element of {dtype}")
+        whole = old.view(np.uint8)[: old.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+        return GlobalAddress(whole, self.name, first // dtype.itemsize)
+
 
 class GlobalTensor:
     """A window on global memory (``GlobalTensor<T>``).
 
     Args:
-        dtype: T; None takes the type of the address. Raw bytes (a workspace) can become any type, else the two agree.
+        dtype: T; None takes the type of the address. Raw bytes (a workspace) can become any type,
+            else the two agree; ``GlobalAddress.ReinterpretCast`` changes the type on purpose.
     """
 
+    __slots__ = ("_end", "_region", "_start", "dtype", "name")
+
     def __init__(self, dtype: DTypeLike | None = None) -> None:
-        self.dtype: Dtype | None = None if dtype is None else np.dtype(dtype)
+        self.dtype: Dtype | None = None if dtype is None else element_type("GlobalTensor", dtype)
         self.name = "a GlobalTensor without SetGlobalBuffer"
-        self._memory: Array | None = None
+        self._region: Region | None = None
+        self._start = self._end = 0
 
     def SetGlobalBuffer(self, buffer: GlobalAddress | Array, bufferSize: int | None = None) -> None:
         """Bind the tensor to memory.
@@ -45,56 +110,94 @@ class GlobalTensor:
 
             void SetGlobalBuffer(__gm__ PrimType* buffer, uint64_t bufferSize)
 
-        CANN: an array serves as an address, and a size past its end is refused here rather than at the access.
+        CANN: an array serves as an address, and a size past its end is refused here rather than at
+        the access.
         """
         address = buffer if isinstance(buffer, GlobalAddress) else GlobalAddress(buffer)
-        memory = address.array
-        if not memory.flags.c_contiguous:
-            raise ShapeError(f"{address.name}: global memory must be contiguous, got strides {memory.strides}")
-        flat = memory.reshape(-1)[address.offset :]
-        wanted = flat.dtype if self.dtype is None else self.dtype
-        if flat.dtype != wanted:
-            if flat.dtype != np.uint8:
-                raise DtypeError(f"{address.name}: holds {flat.dtype}, the GlobalTensor is of {wanted}")
-            flat = flat[: flat.size // wanted.itemsize * wanted.itemsize].view(wanted)
-        size = flat.size if bufferSize is None else bufferSize
-        if size > flat.size:
-            raise BoundsFault(f"{address.name}: has {flat.size} elements from here on, SetGlobalBuffer got {size}")
+        region = Region(address.array, address.name)
+        given = address.array.dtype
+        wanted = given if self.dtype is None else self.dtype
+        if given not in (wanted, np.uint8):
+            raise DtypeError(f"{address.name}: holds {given}, the GlobalTensor is of {wanted}")
+        start = address.offset * given.itemsize
+        room = max(0, region.data.size - start) // wanted.itemsize
+        size = room if bufferSize is None else bufferSize
+        if size > room:
+            raise BoundsFault(f"{address.name}: has {room} elements from here on, SetGlobalBuffer got {size}")
         self.dtype, self.name = wanted, address.name
-        self._memory = flat[:size]
+        self._region, self._start, self._end = region, start, start + size * wanted.itemsize
 
     def GetSize(self) -> int:
         """Return the number of elements. C prototype: ``uint64_t GetSize() const``."""
-        return int(self._bound("GetSize").size)
+        _, dtype = self.bound("GetSize")
+        return (self._end - self._start) // dtype.itemsize
 
-    def _bound(self, api: str) -> Array:
-        if self._memory is None:
-            raise LifetimeFault(f"{api}: {self.name}")
-        return self._memory
+    def GetPhyAddr(self, offset: int = 0) -> GlobalAddress:
+        """Return the address of element ``offset``, to which elements can be added.
 
-    def elements(self, api: str, count: int) -> Array:
-        """Return the first ``count`` elements as a view.
+        C prototype: ``const __gm__ T* GetPhyAddr(const uint64_t offset) const``
+        """
+        region, dtype = self.bound("GetPhyAddr")
+        whole = region.data[self._start % dtype.itemsize :]
+        typed = whole[: whole.size // dtype.itemsize * dtype.itemsize].view(dtype)
+        return GlobalAddress(typed, self.name, self._start // dtype.itemsize + offset)
+
+    def bound(self, api: str) -> tuple[Region, Dtype]:
+        """Return the memory and T.
 
         Raises:
-            BoundsFault: there are fewer.
+            LifetimeFault: SetGlobalBuffer was not called.
         """
-        memory = self._bound(api)
-        if count > memory.size:
-            raise BoundsFault(f"{api}: {self.name} has {memory.size} elements from here on, the access takes {count}")
-        return memory[:count]
+        if self._region is None or self.dtype is None:
+            raise LifetimeFault(f"{api}: {self.name}")
+        return self._region, self.dtype
 
-    def GetValue(self, offset: int) -> float:
-        """Return one element. C prototype: ``PrimType GetValue(const uint64_t offset) const``."""
-        return float(self.elements("GetValue", offset + 1)[offset])
+    def window(self, api: str, first: int, count: int) -> tuple[Region, int, int]:
+        """Return the region and the byte range of elements [first, first + count).
+
+        Raises:
+            BoundsFault: There are fewer.
+        """
+        region, dtype = self.bound(api)
+        start = self._start + first * dtype.itemsize
+        stop = start + count * dtype.itemsize
+        if stop > self._end or first < 0:
+            raise BoundsFault(
+                f"{api}: {self.name} has {self.GetSize()} elements from here on, the access takes {first + count} "
+                "[ErrorRead3, ErrorWrite2]"
+            )
+        return region, start, stop
+
+    def GetValue(self, offset: int) -> np.generic:
+        """Return one element in T. C prototype: ``PrimType GetValue(const uint64_t offset) const``."""
+        region, start, stop = self.window("GetValue", offset, 1)
+        core = current_core.get()
+        if core is not None:
+            core.scalar_global("GetValue", region, start, stop, writing=False)
+        return region.data[start:stop].view(self.bound("GetValue")[1])[0]  # type: ignore[no-any-return]
 
     def SetValue(self, offset: int, value: float) -> None:
         """Set one element. C prototype: ``void SetValue(const uint64_t offset, PrimType value)``."""
-        self.elements("SetValue", offset + 1)[offset] = value
+        region, start, stop = self.window("SetValue", offset, 1)
+        core = current_core.get()
+        if core is not None:
+            core.scalar_global("SetValue", region, start, stop, writing=True)
+        region.data[start:stop].view(self.bound("SetValue")[1])[0] = value
+
+    def ReinterpretCast(self, T: DTypeLike) -> GlobalTensor:
+        """Return the same bytes as another type. C prototype: ``GlobalTensor<U> ReinterpretCast() const``."""
+        dtype = element_type("ReinterpretCast", T)
+        region, _ = self.bound("ReinterpretCast")
+        return self._derived(region, self._start, self._end, dtype)
 
     def __getitem__(self, offset: int) -> GlobalTensor:
-        memory = self._bound("operator[]")
-        if not 0 <= offset <= memory.size:
-            raise BoundsFault(f"{self.name}: has {memory.size} elements, got [{offset}]")
-        rest = GlobalTensor(self.dtype)
-        rest.name, rest._memory = self.name, memory[offset:]
+        region, dtype = self.bound("operator[]")
+        if not 0 <= offset <= self.GetSize():
+            raise BoundsFault(f"{self.name}: has {self.GetSize()} elements, got [{offset}]")
+        return self._derived(region, self._start + offset * dtype.itemsize, self._end, dtype)
+
+    def _derived(self, region: Region, start: int, end: int, dtype: Dtype) -> GlobalTensor:
+        rest = GlobalTensor.__new__(GlobalTensor)
+        rest.dtype, rest.name = dtype, self.name
+        rest._region, rest._start, rest._end = region, start, end
         return rest

@@ -1,38 +1,47 @@
-"""Tensors in the Unified Buffer, and the rules of every access to them.
-
-Every access goes through ``LocalTensor.read`` or ``LocalTensor.write``, and those enforce what a device does not check:
-lifetime, queue state, bounds, 32-byte alignment, and that nobody reads bytes that were never written. The bytes
-themselves are NumPy views, so that an instruction costs one NumPy call however long it is.
-"""
+"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's checks."""
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lngrad.ascend.device.unified_buffer import Allocation, Pipe, State, TPosition, UnifiedBuffer
-from lngrad.ascend.faults import AlignmentFault, BoundsFault, LifetimeFault, PoisonFault, QueueFault
+from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.element_types import CODES, element_type
+from lngrad.ascend.device.pipes import S, V
+from lngrad.ascend.device.source import Site
+from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.faults import BoundsFault
 from lngrad.typing import Array, Dtype
 
-__all__ = ["LocalTensor", "pop_stack_buffer"]
+__all__ = ["LocalTensor", "caller", "pop_stack_buffer"]
 
 
 class LocalTensor:
     """A typed window on the Unified Buffer (``LocalTensor<T>``).
 
-    Indexing follows C++: ``tensor[n]`` is the rest of the tensor from element n on; a slice is a window.
-    Kernels get tensors from a TQue or a TBuf; nothing else constructs them.
+    Indexing follows C++: ``tensor[n]`` is the rest of the tensor from element n on; a slice is a
+    window. Kernels get tensors from a TQue or a TBuf; nothing else constructs them.
+
+    Attributes:
+        core: The core whose Unified Buffer it is.
+        allocation: The piece that it lies in.
+        handle: Which life of that piece it belongs to.
+        dtype, code: T, and its code in descriptors.
+        start, end: First byte, and the byte behind the last one.
     """
 
-    __slots__ = ("_epoch", "allocation", "dtype", "nbytes", "start", "ub")
+    __slots__ = ("allocation", "code", "core", "dtype", "end", "handle", "start")
 
-    def __init__(self, ub: UnifiedBuffer, allocation: Allocation, dtype: Dtype, start: int, nbytes: int) -> None:
-        self.ub = ub
+    def __init__(self, core: Core, allocation: Allocation, dtype: Dtype, start: int, nbytes: int) -> None:
+        self.core = core
         self.allocation = allocation
+        self.handle = allocation.handle
         self.dtype = dtype
+        self.code = CODES[dtype]
         self.start = start
-        self.nbytes = nbytes
-        self._epoch = allocation.epoch
+        self.end = start + nbytes
 
     def __repr__(self) -> str:
         return f"LocalTensor({self.describe()}, {self.GetSize()} x {self.dtype})"
@@ -41,21 +50,39 @@ class LocalTensor:
         """Return the owner and the place, for texts."""
         return f"{self.allocation.name} at byte {self.start}"
 
+    @property
+    def ub(self) -> UnifiedBuffer:
+        """The Unified Buffer that it lies in."""
+        return self.core.ub
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return self.end - self.start
+
     def GetSize(self) -> int:
         """Return the number of elements. C prototype: ``uint32_t GetSize() const``."""
-        return self.nbytes // self.dtype.itemsize
+        return (self.end - self.start) // self.dtype.itemsize
 
     def SetSize(self, size: int) -> None:
         """Set the number of elements. C prototype: ``void SetSize(const uint32_t size)``.
 
         CANN: refused past the end of the allocation; a device lets it pass.
         """
-        self._within("SetSize", "this", self.start, size * self.dtype.itemsize, self.allocation_end)
-        self.nbytes = size * self.dtype.itemsize
+        stop, end = self.start + size * self.dtype.itemsize, self.allocation.start + self.allocation.size
+        if stop > end:
+            raise BoundsFault(
+                f"SetSize: this ({self.describe()}) ends at byte {end}, the access reaches byte {stop}, "
+                f"{stop - end} too far"
+            )
+        self.end = stop
 
-    def GetPhyAddr(self) -> int:
-        """Return the byte address in the Unified Buffer. C prototype: ``uint64_t GetPhyAddr() const``."""
-        return self.start
+    def GetPhyAddr(self, offset: int = 0) -> int:
+        """Return the byte address of an element in the Unified Buffer.
+
+        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset) const``
+        """
+        return self.start + offset * self.dtype.itemsize
 
     def GetPosition(self) -> TPosition:
         """Return the position. C prototype: ``int32_t GetPosition() const``."""
@@ -63,122 +90,95 @@ class LocalTensor:
 
     def ReinterpretCast(self, dtype: DTypeLike) -> LocalTensor:
         """Return the same bytes as another type. C prototype: ``LocalTensor<CAST_T> ReinterpretCast() const``."""
-        return self._window(self.start, self.nbytes, np.dtype(dtype))
+        return self._window(self.start, self.end, element_type("ReinterpretCast", dtype))
 
-    def GetValue(self, index: int) -> float:
-        """Return one element. C prototype: ``PrimType GetValue(const uint32_t index) const``."""
-        return float(self[index].read("GetValue", "this", 1, aligned=False)[0])
+    def GetValue(self, index: int) -> np.generic:
+        """Return one element, in T. C prototype: ``PrimType GetValue(const uint32_t index) const``."""
+        start = self._scalar("GetValue", index, writing=False)
+        return self.core.ub.typed[self.code][start // self.dtype.itemsize]  # type: ignore[no-any-return]
 
     def SetValue(self, index: int, value: float) -> None:
         """Set one element. C prototype: ``void SetValue(const uint32_t index, const T1 value) const``."""
-        self[index].write("SetValue", "this", 1, aligned=False)[0] = value
+        start = self._scalar("SetValue", index, writing=True)
+        self.core.ub.typed[self.code][start // self.dtype.itemsize] = value
+
+    def _scalar(self, api: str, index: int, writing: bool) -> int:
+        size = self.dtype.itemsize
+        start = self.start + index * size
+        place = (self.handle, start, start + size, self.end)
+        with self.core.scalar_access():
+            self.core.access(api, "this", place, size, S, writing)
+        return start
 
     def __getitem__(self, index: int | slice) -> LocalTensor:
-        first = index if isinstance(index, int) else (index.start or 0)
-        last = self.GetSize() if isinstance(index, int) or index.stop is None else index.stop
-        if isinstance(index, slice) and index.step not in (None, 1):
-            raise BoundsFault(f"{self.describe()}: a slice has step 1, got {index.step}")
+        size = self.dtype.itemsize
+        if not isinstance(index, slice):
+            start = self.start + index * size
+            if self.start <= start <= self.end:
+                return self._window(start, self.end, self.dtype)
+            first, last = index, self.GetSize()
+        else:
+            if index.step not in (None, 1):
+                raise BoundsFault(f"{self.describe()}: a slice has step 1, got {index.step}")
+            first = index.start or 0
+            last = self.GetSize() if index.stop is None else index.stop
         if not 0 <= first <= last <= self.GetSize():
             raise BoundsFault(f"{self.describe()}: has {self.GetSize()} elements, got [{first}:{last}]")
-        size = self.dtype.itemsize
-        return self._window(self.start + first * size, (last - first) * size, self.dtype)
+        return self._window(self.start + first * size, self.start + last * size, self.dtype)
 
     @property
     def is_dead(self) -> bool:
         """Whether the memory was given back since this tensor was handed out."""
-        return self.allocation.epoch != self._epoch or self.allocation.state is State.FREE
+        return self.allocation.handle != self.handle
 
-    @property
-    def allocation_end(self) -> int:
-        """The first byte behind the piece of the Unified Buffer that this tensor lies in."""
-        return self.allocation.start + self.allocation.size
-
-    def _window(self, start: int, nbytes: int, dtype: Dtype) -> LocalTensor:
-        window = LocalTensor(self.ub, self.allocation, dtype, start, nbytes)
-        window._epoch = self._epoch
+    def _window(self, start: int, end: int, dtype: Dtype) -> LocalTensor:
+        window = LocalTensor.__new__(LocalTensor)
+        window.core, window.allocation, window.handle = self.core, self.allocation, self.handle
+        window.dtype, window.code = dtype, self.code if dtype is self.dtype else CODES[dtype]
+        window.start, window.end = start, end
         return window
 
-    def _within(self, api: str, role: str, start: int, nbytes: int, end: int) -> None:
-        if start + nbytes > end:
-            raise BoundsFault(
-                f"{api}: {role} ({self.describe()}) ends at byte {end}, the access reaches byte {start + nbytes}, "
-                f"{start + nbytes - end} too far"
-            )
-
-    def _check(self, api: str, role: str, count: int, pipe: Pipe, aligned: bool, writing: bool) -> int:
-        """Check one access of ``count`` elements and return the byte behind it."""
-        allocation = self.allocation
-        if allocation.epoch != self._epoch or allocation.state is State.FREE:
-            raise LifetimeFault(f"{api}: {role} ({self.describe()}) was freed and must not be used any more")
-        if allocation.state is State.ENQUED:
-            raise LifetimeFault(f"{api}: {role} ({self.describe()}) waits in its queue, DeQue it first")
-        if allocation.state is not State.BUFFER:
-            self._check_order(api, role, pipe, writing)
-        stop = self.start + count * self.dtype.itemsize
-        if stop > self.start + self.nbytes:
-            self._within(api, role, self.start, stop - self.start, self.start + self.nbytes)
-        if aligned and self.start % self.ub.soc.block_bytes:
-            raise AlignmentFault(
-                f"{api}: {role} ({self.describe()}): an address must be a multiple of {self.ub.soc.block_bytes} "
-                f"bytes, this one is {self.start % self.ub.soc.block_bytes} past it"
-            )
-        return stop
-
-    def _check_order(self, api: str, role: str, pipe: Pipe, writing: bool) -> None:
-        """Refuse what only works by luck on a device, because EnQue and DeQue are what makes one unit wait."""
-        position, state = self.allocation.position, self.allocation.state
-        fix = ""
-        if position is TPosition.VECIN:
-            if state is State.ALLOCATED and pipe is Pipe.V:
-                fix = "EnQue and DeQue it between the copy and the computation"
-            elif state is State.DEQUED and pipe is Pipe.MTE2:
-                fix = "free it and allocate a new one before the next copy"
-        elif position is TPosition.VECOUT:
-            if state is State.ALLOCATED and pipe is Pipe.MTE3:
-                fix = "EnQue and DeQue it between the computation and the copy"
-            elif state is State.DEQUED and pipe is Pipe.V and writing:
-                fix = "free it and allocate a new one before the next computation"
-        if fix:
-            raise QueueFault(f"{api}: {role} ({self.describe()}) is {state.value}, {pipe.value} must not use it: {fix}")
-
-    def read(self, api: str, role: str, count: int, pipe: Pipe = Pipe.V, aligned: bool = True) -> Array:
-        """Return the first ``count`` elements as a view to read.
+    def read(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
+        """Return the first ``count`` elements as a view to read, for code that is one instruction or many.
 
         Raises:
-            DeviceFault: one of the rules of this module; the text starts with ``api`` and ``role``.
+            DeviceFault: A rule of the memory is broken; the text starts with ``api`` and ``role``.
         """
-        stop = self._check(api, role, count, pipe, aligned, writing=False)
-        written = self.ub.written[self.start : stop]
-        # count_nonzero, not all(): 0.3 instead of 3.6 microseconds for 4 KiB, and every operand comes through here.
-        if np.count_nonzero(written) != written.size:
-            first = int(np.argmin(written))
-            raise PoisonFault(
-                f"{api}: {role} ({self.describe()}) was never written at element {first // self.dtype.itemsize}, "
-                f"{written.size - np.count_nonzero(written)} of the {written.size} bytes read hold no value"
-            )
-        if self.ub.stale:
-            self.ub.note_read(self.start, stop)
-        return self.ub.data[self.start : stop].view(self.dtype)
+        return self._access(api, role, count, aligned, writing=False)
 
-    def write(self, api: str, role: str, count: int, pipe: Pipe = Pipe.V, aligned: bool = True) -> Array:
-        """Return the first ``count`` elements as a view to fill; they count as written from here on."""
-        stop = self._check(api, role, count, pipe, aligned, writing=True)
-        self.ub.note_write(self.start, stop)
-        return self.ub.data[self.start : stop].view(self.dtype)
+    def write(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
+        """Return the first ``count`` elements as a view to fill; they have values from here on."""
+        return self._access(api, role, count, aligned, writing=True)
+
+    def _access(self, api: str, role: str, count: int, aligned: bool, writing: bool) -> Array:
+        size = self.dtype.itemsize
+        stop = self.start + count * size
+        align = self.core.soc.block_bytes if aligned else 1
+        self.core.access(api, role, (self.handle, self.start, stop, self.end), align, V, writing)
+        if self.start % size:
+            return self.core.ub.data[self.start : stop].view(self.dtype)
+        return self.core.ub.typed[self.code][self.start // size : stop // size]
 
     def mark_stale(self, count: int, text: str) -> None:
         """Warn with ``text`` when somebody reads of the first ``count`` elements from now on."""
-        self.ub.mark_stale(self.start, self.start + count * self.dtype.itemsize, text)
+        self.core.ub.mark_stale(self.start, self.start + count * self.dtype.itemsize, text)
 
     def overlaps(self, other: LocalTensor) -> bool:
         """Return whether the two share a byte."""
-        same = self.ub is other.ub
-        return same and self.start < other.start + other.nbytes and other.start < self.start + self.nbytes
+        return self.core is other.core and self.start < other.end and other.start < self.end
 
 
-def pop_stack_buffer(ub: UnifiedBuffer) -> LocalTensor:
+def caller() -> Site:
+    """Return where the caller of the function that calls this stands: the line of a kernel."""
+    frame = sys._getframe(2)
+    return frame.f_code, frame.f_lasti
+
+
+def pop_stack_buffer(core: Core) -> LocalTensor:
     """Return what no allocation has taken, as the framework's temporary buffer (``PopStackBuffer``)."""
+    ub = core.ub
     start, size = ub.next_free, ub.size - ub.next_free
     rest = Allocation("the framework's temporary buffer", TPosition.LCM, start, size, State.BUFFER)
-    ub.poison(start, start + size)
-    return LocalTensor(ub, rest, np.dtype(np.uint8), start, size)
+    ub.new_handle(rest)
+    ub.forget(start, start + size)
+    return LocalTensor(core, rest, np.dtype(np.uint8), start, size)

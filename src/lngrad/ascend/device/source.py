@@ -1,15 +1,19 @@
-"""Where in a kernel an instruction stands: the first frame outside the simulator."""
+"""Where in a kernel an instruction stands."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Union
 
 from lngrad.ascend.faults import AscendWarning
 
-__all__ = ["kernel_frame", "warn_at_kernel"]
+__all__ = ["Site", "kernel_frame", "kernel_site", "site_text", "warn_at_kernel"]
+
+# A place in Python code, to be turned into a line only when a fault needs it, or a file and a line.
+Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 
 _ASCEND = Path(__file__).parents[1]
 _INSIDE = tuple(f"{_ASCEND / folder}" for folder in ("device", "tile"))
@@ -25,6 +29,23 @@ def kernel_frame() -> FrameType:
             return frame
         frame = frame.f_back
     return frame
+
+
+def kernel_site() -> Site:
+    """Return where ``kernel_frame`` stands."""
+    frame = kernel_frame()
+    return frame.f_code, frame.f_lasti
+
+
+def site_text(site: Site) -> str:
+    """Return ``file:line`` of a site."""
+    where, place = site
+    if isinstance(where, str):
+        return f"{Path(where).name}:{place}" if where else "unknown place"
+    line = next(
+        (line for start, stop, line in where.co_lines() if start <= place < stop and line), where.co_firstlineno
+    )
+    return f"{Path(where.co_filename).name}:{line}"
 
 
 def warn_at_kernel(text: str) -> None:

@@ -1,23 +1,21 @@
-"""The Unified Buffer of one block: its bytes, which of them hold values, and who owns what."""
+"""The Unified Buffer of one core: its bytes, which of them have a value, and who owns what."""
 
 from __future__ import annotations
 
 import enum
-import warnings
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.faults import AscendWarning, CapacityFault
+from lngrad.ascend.device.clock import Snapshot
+from lngrad.ascend.device.element_types import DTYPES
+from lngrad.ascend.device.source import warn_at_kernel
+from lngrad.ascend.device.spans import Span, Spans
+from lngrad.ascend.faults import CapacityFault
+from lngrad.typing import Array, Bytes
 
-__all__ = ["Allocation", "Block", "Pipe", "State", "TPosition", "Tally", "UnifiedBuffer", "current_block"]
+__all__ = ["READ_MTE3", "READ_V", "WRITE_MTE2", "WRITE_V", "Allocation", "State", "TPosition", "UnifiedBuffer"]
 
 
 class TPosition(enum.Enum):
@@ -38,14 +36,6 @@ class TPosition(enum.Enum):
     CO2 = "CO2"
 
 
-class Pipe(enum.Enum):
-    """Which unit makes an access; the units run side by side on a device, and queues are what orders them."""
-
-    MTE2 = "the copy from global memory"
-    V = "the vector unit"
-    MTE3 = "the copy to global memory"
-
-
 class State(enum.Enum):
     """Where a piece of the Unified Buffer is in its life."""
 
@@ -56,11 +46,28 @@ class State(enum.Enum):
     BUFFER = "a TBuf"
 
 
-@dataclass
+# What may be forbidden: one bit for each unit and direction.
+READ_V, WRITE_V, WRITE_MTE2, READ_MTE3 = 1, 2, 4, 8
+
+# EnQue and DeQue are what makes one unit wait for another. What works without them only by luck:
+_FORBIDDEN = {
+    (TPosition.VECIN, State.ALLOCATED): READ_V | WRITE_V,
+    (TPosition.VECIN, State.DEQUED): WRITE_MTE2,
+    (TPosition.VECOUT, State.ALLOCATED): READ_MTE3,
+    (TPosition.VECOUT, State.DEQUED): WRITE_V,
+}
+
+
+@dataclass(eq=False)
 class Allocation:
     """A piece of the Unified Buffer with an owner.
 
-    ``epoch`` counts the times it was handed out: a tensor of an earlier epoch is one that was freed.
+    Attributes:
+        handle: Number under which tensors of its present life know it; -1 when it is free. A
+            tensor with another number is one that was freed.
+        forbidden: Bits of what no unit may do in its present state.
+        in_queue: What EnQue's flag says to be finished, until DeQue has waited for it.
+        freed: The same of FreeTensor's flag, until AllocTensor has waited for it.
     """
 
     name: str
@@ -68,52 +75,54 @@ class Allocation:
     start: int
     size: int
     state: State
-    epoch: int = 0
+    handle: int = -1
+    forbidden: int = 0
+    in_queue: Snapshot | None = None
+    freed: Snapshot | None = None
 
-
-@dataclass
-class Tally:
-    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
-
-    bytes_in: int = 0
-    bytes_out: int = 0
-    instructions: Counter[str] = field(default_factory=Counter)
-    tile_apis: Counter[str] = field(default_factory=Counter)
-    api_instructions: Counter[str] = field(default_factory=Counter)
-
-    @contextmanager
-    def within(self, api: str) -> Iterator[None]:
-        """Count one call of a tile API, and what is issued meanwhile as its instructions."""
-        before = self.instructions.total()
-        yield
-        self.tile_apis[api] += 1
-        self.api_instructions[api] += self.instructions.total() - before
+    def enter(self, state: State, checked: bool = True) -> None:
+        """Change the state; ``checked``: whether the order of the queue is enforced."""
+        self.state = state
+        if not checked:
+            self.forbidden = 0
+        elif state is State.ENQUED:
+            self.forbidden = READ_V | WRITE_V | WRITE_MTE2 | READ_MTE3
+        else:
+            self.forbidden = _FORBIDDEN.get((self.position, state), 0)
 
 
 class UnifiedBuffer:
-    """The Unified Buffer of one block: its bytes, which of them were written, and who owns what.
+    """The Unified Buffer of one core.
 
     Args:
-        soc: the SoC whose size and alignment hold.
-        size: bytes, where it is not the SoC's (a scratch copy that the simulator compares with).
+        soc: The SoC whose size and alignment apply.
+        size: Bytes, where it is not the SoC's (a scratch copy that the simulator compares with).
+
+    Attributes:
+        data: All bytes; 0xFF (NaN in every float format) where nothing was written.
+        typed: The same bytes as arrays of each element type, by its code.
+        handles: Every allocation by handle, also those that were freed.
     """
 
     def __init__(self, soc: socs.Soc, size: int | None = None) -> None:
         self.soc = soc
         self.size = soc.ub_bytes if size is None else size
-        self.data: NDArray[np.uint8] = np.full(self.size, 0xFF, np.uint8)  # NaN in every float format
-        self.written: NDArray[np.bool_] = np.zeros(self.size, np.bool_)
+        self.data: Bytes = np.full(self.size, 0xFF, np.uint8)
+        self.typed: tuple[Array, ...] = tuple(
+            self.data[: self.size // dtype.itemsize * dtype.itemsize].view(dtype) for dtype in DTYPES
+        )
+        self.spans = Spans(Span, self.size)
         self.next_free = 0
         self.peak = 0
-        self.tally = Tally()
         self.allocations: list[Allocation] = []
+        self.handles: list[Allocation] = []
         self.stale: list[tuple[int, int, str]] = []
 
     def allocate(self, name: str, position: TPosition, size: int, state: State) -> Allocation:
-        """Hand out the next ``size`` bytes, rounded up to whole blocks.
+        """Take the next ``size`` bytes, rounded up to whole blocks.
 
         Raises:
-            CapacityFault: they do not fit.
+            CapacityFault: They do not fit.
         """
         size = -(-size // self.soc.block_bytes) * self.soc.block_bytes
         if self.next_free + size > self.size:
@@ -128,52 +137,46 @@ class UnifiedBuffer:
         self.peak = max(self.peak, self.next_free)
         return allocation
 
+    def new_handle(self, allocation: Allocation) -> int:
+        """Start a new life of an allocation: tensors of an earlier one are dead."""
+        allocation.handle = len(self.handles)
+        self.handles.append(allocation)
+        return allocation.handle
+
     def release_all(self) -> None:
         """Take everything back; tensors of before are dead."""
         for allocation in self.allocations:
-            allocation.epoch += 1
+            allocation.handle = -1
             allocation.state = State.FREE
         self.allocations.clear()
         self.next_free = 0
         self.stale.clear()
 
-    def poison(self, start: int, stop: int) -> None:
-        """Forget what was written to [start, stop)."""
-        self.written[start:stop] = False
-        self.stale = [entry for entry in self.stale if entry[0] < start or entry[1] > stop]
+    def forget(self, start: int, stop: int) -> None:
+        """Let [start, stop) have no value; who touched it last stays known."""
+        for span in self.spans.cover(start, stop):
+            span.valid = False
+        self.unmark_stale(start, stop)
+
+    def copy_to(self, start: int, stop: int, target: UnifiedBuffer, there: int) -> None:
+        """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of another buffer."""
+        target.data[there : there + stop - start] = self.data[start:stop]
+        for span in self.spans.cover(start, stop):
+            if span.valid:
+                for copied in target.spans.cover(span.start - start + there, span.stop - start + there):
+                    copied.valid = True
 
     def mark_stale(self, start: int, stop: int, text: str) -> None:
         """Warn with ``text`` when somebody reads of [start, stop) from now on."""
         self.stale.append((start, stop, text))
 
-    def note_read(self, start: int, stop: int) -> None:
+    def warn_stale(self, start: int, stop: int) -> None:
         """Give the warning of a stale range that is being read, once."""
         for entry in [e for e in self.stale if e[0] < stop and start < e[1]]:
             self.stale.remove(entry)
-            warnings.warn(entry[2], AscendWarning, stacklevel=4)
+            warn_at_kernel(entry[2])
 
-    def note_write(self, start: int, stop: int) -> None:
-        """Record that [start, stop) holds values now."""
-        self.written[start:stop] = True
-        if stop > self.peak:
-            self.peak = stop
+    def unmark_stale(self, start: int, stop: int) -> None:
+        """Drop the stale ranges that are overwritten as a whole."""
         if self.stale:
             self.stale = [entry for entry in self.stale if entry[0] < start or entry[1] > stop]
-
-
-@dataclass
-class Block:
-    """One block of a launch: its index, its Unified Buffer, and the global bytes that it wrote.
-
-    Attributes:
-        global_writes: (first byte, byte behind the last, name) by address, for the check across blocks.
-    """
-
-    index: int
-    count: int
-    ub: UnifiedBuffer
-    global_writes: list[tuple[int, int, str]] = field(default_factory=list)
-    pipes: list[Any] = field(default_factory=list)
-
-
-current_block: ContextVar[Block | None] = ContextVar("current_block", default=None)

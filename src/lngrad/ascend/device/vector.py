@@ -1,294 +1,500 @@
-"""The vector instructions that the tile APIs are built from, one NumPy call each.
+"""The vector instructions as kernels call them: the count form, and the form with a mask and repeats.
 
-Arithmetic is IEEE in the type of the operands, rounded to nearest even after every instruction, as the vector unit
-does it; subnormals are kept. Operands lie in the Unified Buffer, start on a block of 32 bytes, and are the same
-memory or none at all of each other. Mask registers are not simulated: every instruction takes its count.
+Every function that ends in ``count, repeatTime, repeatParams`` has both forms::
+
+    Add(dst, src0, src1, count)
+    Add(dst, src0, src1, mask, repeatTime, repeatParams)
+
+``mask`` is how many elements of each repeat of 256 bytes take part, or two integers whose bits say
+which. C prototypes (Sub, Mul, … alike)::
+
+    template <typename T> void Add(const LocalTensor<T>& dst, const LocalTensor<T>& src0,
+        const LocalTensor<T>& src1, const int32_t& count)
+    template <typename T, bool isSetMask = true> void Add(const LocalTensor<T>& dst,
+        const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask | uint64_t mask[],
+        const uint8_t repeatTime, const BinaryRepeatParams& repeatParams)
+
+Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not
+simulated. All of them raise DeviceFault where a rule is broken, DtypeError for a wrong type.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from typing import Union
 
-import ml_dtypes
-import numpy as np
-
-from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.faults import BoundsFault, OverlapFault
+from lngrad.ascend.device.local_tensor import LocalTensor, caller
+from lngrad.ascend.device.operations import CAST_MODES, OPCODES, RoundMode
+from lngrad.ascend.device.plans import BITS, COUNT, MASK
+from lngrad.ascend.device.repeat_params import (
+    BinaryRepeatParams,
+    BrcbRepeatParams,
+    CopyRepeatParams,
+    Mask,
+    UnaryRepeatParams,
+    params_of,
+)
+from lngrad.ascend.device.source import Site
+from lngrad.ascend.faults import BoundsFault, DeviceFault
 from lngrad.errors import DtypeError
-from lngrad.typing import Array, Dtype
 
 __all__ = [
+    "Abs",
     "Add",
     "Adds",
     "Brcb",
     "Cast",
+    "Copy",
     "Div",
     "Duplicate",
+    "Exp",
+    "Ln",
+    "Max",
+    "Maxs",
+    "Min",
+    "Mins",
     "Mul",
     "Muls",
+    "Reciprocal",
+    "ReduceRepeat",
     "ReduceSum",
+    "ReduceType",
+    "Relu",
     "RoundMode",
+    "Rsqrt",
     "Sqrt",
     "Sub",
     "WholeReduceSum",
-    "pairwise_sum",
-    "quiet",
-    "refuse_partial_overlap",
-    "repeat_sums",
-    "round_to",
 ]
 
-ARITHMETIC = (np.dtype(np.float32), np.dtype(np.float16))
-CASTS = (*ARITHMETIC, np.dtype(ml_dtypes.bfloat16))
-REPEAT_FLOATS = 64  # 256 bytes a repeat
-MAX_REPEATS = 255
-BRCB_ROWS = 8
-
-# Infinities and NaN are results on the device, not events.
-quiet = np.errstate(all="ignore")
+MASK_WORD = 1 << 64
+ADD, SUB, MUL, DIV, MAX, MIN, ADDS, MULS, MAXS, MINS, SQRT, RSQRT, EXP, ABS, RECIPROCAL, LN, RELU = range(
+    17
+)  # places in OPERATIONS
+Binary = Union[BinaryRepeatParams, Sequence[int], None]  # noqa: UP007  # evaluated, on Python 3.10 too
+Unary = Union[UnaryRepeatParams, Sequence[int], None]  # noqa: UP007
 
 
-class RoundMode(enum.Enum):
-    """How Cast rounds. CAST_NONE rounds as CAST_RINT where the target cannot hold the value."""
+class ReduceType(enum.Enum):
+    """What ReduceRepeat computes. Only the sum is simulated."""
 
-    CAST_NONE = "none"
-    CAST_RINT = "nearest, ties to even"
-    CAST_FLOOR = "towards minus infinity"
-    CAST_CEIL = "towards plus infinity"
-    CAST_ROUND = "nearest, ties away from zero"
-    CAST_TRUNC = "towards zero"
-    CAST_ODD = "to odd where inexact"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
 
 
-def _operands(api: str, dst: LocalTensor, sources: dict[str, LocalTensor], count: int) -> tuple[Array, list[Array]]:
-    """Check the operands of an elementwise instruction and return their views."""
-    for role, src in sources.items():
-        if src.dtype != dst.dtype or dst.dtype not in ARITHMETIC:
-            raise DtypeError(f"{api}: dst and {role} must both be half or both float, got {dst.dtype} and {src.dtype}")
-        refuse_partial_overlap(api, dst, role, src, count)
-    views = [src.read(api, role, count) for role, src in sources.items()]
-    dst.ub.tally.instructions[api] += 1
-    return dst.write(api, "dst", count), views
+def _form(api: str, count: Mask, repeatTime: int | None) -> tuple[int, int, int, int]:
+    """Return (form, n, high, repeat) of a descriptor."""
+    if isinstance(count, Sequence):
+        low, high = (*count, 0)[:2] if count else (0, 0)
+        if repeatTime is None or len(count) > 2 or not (0 <= low < MASK_WORD and 0 <= high < MASK_WORD):
+            raise BoundsFault(f"{api}: a mask of bits is one or two uint64_t with a repeatTime, got {list(count)}")
+        # A descriptor has signed words.
+        return BITS, low - MASK_WORD * (low >> 63), high - MASK_WORD * (high >> 63), repeatTime
+    if repeatTime is None:
+        return COUNT, int(count), 0, 0
+    return MASK, int(count), 0, repeatTime
 
 
-def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTensor, count: int) -> None:
-    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write.
+def _binary(
+    site: Site,
+    op: int,
+    operands: tuple[LocalTensor, LocalTensor, LocalTensor],
+    count: Mask,
+    repeatTime: int | None,
+    repeatParams: BinaryRepeatParams | Sequence[int] | None,
+) -> None:
+    dst, a, b = operands
+    types = dst.code | a.code << 8 | b.code << 16
+    if repeatTime is None and type(count) is int:  # the common case, without a call
+        form: tuple[int, ...] = (op, types, 0, count, 0, 0, 1, 1, 1, 8, 8, 8)
+    else:
+        strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
+        form = (op, types, *_form("mask", count, repeatTime), *strides)
+    dst.core.issue(
+        site, 0.0, dst.handle, a.handle, b.handle, (*form, dst.start, dst.end, a.start, a.end, b.start, b.end)
+    )
 
-    Raises:
-        OverlapFault: they share some bytes and do not start together.
+
+def _unary(
+    site: Site,
+    op: int,
+    operands: tuple[LocalTensor, LocalTensor],
+    scalar: float,
+    count: Mask,
+    repeatTime: int | None,
+    repeatParams: UnaryRepeatParams | Sequence[int] | None,
+) -> None:
+    dst, a = operands
+    types = dst.code | a.code << 8
+    if repeatTime is None and type(count) is int:
+        form: tuple[int, ...] = (op, types, 0, count, 0, 0, 1, 1, 1, 8, 8, 8)
+    else:
+        d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, repeatParams)
+        form = (op, types, *_form("mask", count, repeatTime), d, s, 1, dr, sr, 8)
+    dst.core.issue(site, scalar, dst.handle, a.handle, 0, (*form, dst.start, dst.end, a.start, a.end, 0, 0))
+
+
+def Add(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = src0 + src1."""
+    _binary(caller(), ADD, (dst, src0, src1), count, repeatTime, repeatParams)
+
+
+def Sub(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = src0 - src1."""
+    _binary(caller(), SUB, (dst, src0, src1), count, repeatTime, repeatParams)
+
+
+def Mul(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = src0 * src1."""
+    _binary(caller(), MUL, (dst, src0, src1), count, repeatTime, repeatParams)
+
+
+def Div(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = src0 / src1."""
+    _binary(caller(), DIV, (dst, src0, src1), count, repeatTime, repeatParams)
+
+
+def Max(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = max(src0, src1)."""
+    _binary(caller(), MAX, (dst, src0, src1), count, repeatTime, repeatParams)
+
+
+def Min(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = min(src0, src1)."""
+    _binary(caller(), MIN, (dst, src0, src1), count, repeatTime, repeatParams)
+
+
+def Adds(
+    dst: LocalTensor,
+    src: LocalTensor,
+    scalarValue: float,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+) -> None:
+    """dst = src + scalarValue, the scalar rounded to T."""
+    _unary(caller(), ADDS, (dst, src), scalarValue, count, repeatTime, repeatParams)
+
+
+def Muls(
+    dst: LocalTensor,
+    src: LocalTensor,
+    scalarValue: float,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+) -> None:
+    """dst = src * scalarValue, the scalar rounded to T."""
+    _unary(caller(), MULS, (dst, src), scalarValue, count, repeatTime, repeatParams)
+
+
+def Maxs(
+    dst: LocalTensor,
+    src: LocalTensor,
+    scalarValue: float,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+) -> None:
+    """dst = max(src, scalarValue), the scalar rounded to T."""
+    _unary(caller(), MAXS, (dst, src), scalarValue, count, repeatTime, repeatParams)
+
+
+def Mins(
+    dst: LocalTensor,
+    src: LocalTensor,
+    scalarValue: float,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+) -> None:
+    """dst = min(src, scalarValue), the scalar rounded to T."""
+    _unary(caller(), MINS, (dst, src), scalarValue, count, repeatTime, repeatParams)
+
+
+def Sqrt(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = sqrt(src)."""
+    _unary(caller(), SQRT, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Rsqrt(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = 1 / sqrt(src)."""
+    _unary(caller(), RSQRT, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Exp(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = e ** src."""
+    _unary(caller(), EXP, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Abs(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = |src|."""
+    _unary(caller(), ABS, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Reciprocal(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = 1 / src."""
+    _unary(caller(), RECIPROCAL, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Ln(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = ln(src)."""
+    _unary(caller(), LN, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Relu(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+) -> None:
+    """dst = max(src, 0)."""
+    _unary(caller(), RELU, (dst, src), 0.0, count, repeatTime, repeatParams)
+
+
+def Duplicate(
+    dst: LocalTensor,
+    scalarValue: float,
+    count: Mask,
+    repeatTime: int | None = None,
+    dstBlockStride: int = 1,
+    dstRepeatStride: int = 8,
+) -> None:
+    """dst = scalarValue.
+
+    C prototypes::
+
+        void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, const int32_t& count)
+        void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask | uint64_t mask[],
+            const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride)
     """
-    distance = abs(dst.start - src.start)
-    if distance and dst.ub is src.ub and distance < count * max(dst.dtype.itemsize, src.dtype.itemsize):
-        ends = (dst.start + count * dst.dtype.itemsize, src.start + count * src.dtype.itemsize)
-        if dst.start < ends[1] and src.start < ends[0]:
-            raise OverlapFault(
-                f"{api}: dst ({dst.describe()}) and {role} ({src.describe()}) overlap {distance} bytes apart; they "
-                f"must be the same memory or none of each other's, count is {count}"
-            )
+    form = _form("Duplicate", count, repeatTime)
+    strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
+    descriptor = (OPCODES["Duplicate"], dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0)
+    dst.core.issue(caller(), scalarValue, dst.handle, 0, 0, descriptor)
 
 
-@quiet
-def Add(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
-    """dst = src0 + src1. C prototype: ``void Add(dst, src0, src1, const int32_t& count)``."""
-    out, (a, b) = _operands("Add", dst, {"src0": src0, "src1": src1}, count)
-    np.add(a, b, out=out)
+def Copy(
+    dst: LocalTensor,
+    src: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: CopyRepeatParams | Sequence[int] | None = None,
+) -> None:
+    """dst = src, inside the Unified Buffer.
+
+    C prototypes::
+
+        void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count)
+        void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask | const uint64_t mask[],
+            const uint8_t repeatTime, const CopyRepeatParams& repeatParams)
+    """
+    if repeatTime is None:
+        strides: Sequence[int] = (1, 1, 8, 8)
+    else:
+        strides = params_of("Copy", CopyRepeatParams, repeatParams)
+    _unary(caller(), OPCODES["Copy"], (dst, src), 0.0, count, repeatTime, tuple(strides))
 
 
-@quiet
-def Sub(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
-    """dst = src0 - src1. C prototype: ``void Sub(dst, src0, src1, const int32_t& count)``."""
-    out, (a, b) = _operands("Sub", dst, {"src0": src0, "src1": src1}, count)
-    np.subtract(a, b, out=out)
+def Cast(
+    dst: LocalTensor,
+    src: LocalTensor,
+    roundMode: RoundMode,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+    *,
+    saturate: bool = False,
+) -> None:
+    """Convert between half, float, bfloat16 and int32.
+
+    C prototypes::
+
+        void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode,
+            const uint32_t count)
+        void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode,
+            const uint64_t mask | const uint64_t mask[], const uint8_t repeatTime,
+            const UnaryRepeatParams& repeatParams)
+
+    A widening Cast may read from the upper half of its own result; then a repeat is counted in the
+    larger type.
+
+    Args:
+        dst: The target.
+        src: The source, of another type.
+        roundMode: Ignored where the target holds every value of the source.
+        count: Elements; or the mask.
+        repeatTime: Repeats, with a mask.
+        repeatParams: Strides, with a mask. Default: without gaps on both sides.
+        saturate: Clamp what is too large to the largest finite number instead of infinity. On a
+            device a register decides (INFNAN is the documented default); here the caller does.
+    """
+    if not isinstance(roundMode, RoundMode):
+        raise DtypeError(f"Cast: roundMode must be a RoundMode, got {roundMode!r}")
+    form = _form("Cast", count, repeatTime)
+    if repeatParams is None:
+        wide = max(dst.dtype.itemsize, src.dtype.itemsize)
+        strides: tuple[int, ...] = (1, 1, 8 * dst.dtype.itemsize // wide, 8 * src.dtype.itemsize // wide)
+    else:
+        strides = params_of("Cast", UnaryRepeatParams, repeatParams)
+    d, s, dr, sr = strides
+    places = (dst.start, dst.end, src.start, src.end, CAST_MODES.index(roundMode), int(saturate))
+    descriptor = (OPCODES["Cast"], dst.code | src.code << 8, *form, d, s, 1, dr, sr, 8, *places)
+    dst.core.issue(caller(), 0.0, dst.handle, src.handle, 0, descriptor)
 
 
-@quiet
-def Mul(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
-    """dst = src0 * src1. C prototype: ``void Mul(dst, src0, src1, const int32_t& count)``."""
-    out, (a, b) = _operands("Mul", dst, {"src0": src0, "src1": src1}, count)
-    np.multiply(a, b, out=out)
-
-
-@quiet
-def Div(dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: int) -> None:
-    """dst = src0 / src1. C prototype: ``void Div(dst, src0, src1, const int32_t& count)``."""
-    out, (a, b) = _operands("Div", dst, {"src0": src0, "src1": src1}, count)
-    np.divide(a, b, out=out)
-
-
-@quiet
-def Muls(dst: LocalTensor, src: LocalTensor, scalarValue: float, count: int) -> None:
-    """dst = src * scalar. C prototype: ``void Muls(dst, src, const T& scalarValue, const int32_t& count)``."""
-    out, (a,) = _operands("Muls", dst, {"src": src}, count)
-    np.multiply(a, dst.dtype.type(scalarValue), out=out)
-
-
-@quiet
-def Adds(dst: LocalTensor, src: LocalTensor, scalarValue: float, count: int) -> None:
-    """dst = src + scalar. C prototype: ``void Adds(dst, src, const T& scalarValue, const int32_t& count)``."""
-    out, (a,) = _operands("Adds", dst, {"src": src}, count)
-    np.add(a, dst.dtype.type(scalarValue), out=out)
-
-
-@quiet
-def Sqrt(dst: LocalTensor, src: LocalTensor, count: int) -> None:
-    """dst = sqrt(src). C prototype: ``void Sqrt(dst, src, const int32_t& count)``."""
-    out, (a,) = _operands("Sqrt", dst, {"src": src}, count)
-    np.sqrt(a, out=out)
-
-
-def Duplicate(dst: LocalTensor, scalarValue: float, count: int) -> None:
-    """dst = scalar. C prototype: ``void Duplicate(dst, const T& scalarValue, const int32_t& count)``."""
-    dst.ub.tally.instructions["Duplicate"] += 1
-    dst.write("Duplicate", "dst", count)[:] = scalarValue
-
-
-def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, dstBlkStride: int, dstRepStride: int) -> None:
+def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: BrcbRepeatParams | Sequence[int]) -> None:
     """Fill one 32-byte block of dst with each of 8 elements of src, ``repeatTime`` times.
 
     C prototype::
 
         void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint8_t repeatTime,
             const BrcbRepeatParams& repeatParams)
-
-    CANN: the two strides of BrcbRepeatParams, in blocks, are arguments.
     """
-    if not 0 <= repeatTime <= MAX_REPEATS:
-        raise BoundsFault(f"Brcb: repeatTime is a uint8_t, got {repeatTime}")
-    lanes = dst.ub.soc.block_bytes // dst.dtype.itemsize
-    values = src.read("Brcb", "src", repeatTime * BRCB_ROWS)
-    dst.ub.tally.instructions["Brcb"] += 1
-    for index in range(repeatTime * BRCB_ROWS):
-        repeat, row = divmod(index, BRCB_ROWS)
-        place = (repeat * dstRepStride + row * dstBlkStride) * lanes
-        dst[place:].write("Brcb", "dst", lanes)[:] = values[index]
+    block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
+    strides = (block, 1, 1, repeat, 8, 8)
+    places = (dst.start, dst.end, src.start, src.end, 0, 0)
+    descriptor = (OPCODES["Brcb"], dst.code | src.code << 8, MASK, 0, 0, repeatTime, *strides, *places)
+    dst.core.issue(caller(), 0.0, dst.handle, src.handle, 0, descriptor)
 
 
-@quiet
-def Cast(dst: LocalTensor, src: LocalTensor, roundMode: RoundMode, count: int, *, saturate: bool = False) -> None:
-    """Convert between half, float and bfloat16.
-
-    C prototype: ``void Cast(dst, src, const RoundMode& roundMode, const uint32_t count)``
-
-    Args:
-        dst: the target.
-        src: the source, of another type.
-        roundMode: ignored where the target holds every value of the source.
-        count: elements.
-        saturate: clamp what is too large to the largest finite number instead of infinity. On a device a register
-            decides (INFNAN is the documented default); here the caller does.
-    """
-    if dst.dtype == src.dtype or dst.dtype not in CASTS or src.dtype not in CASTS:
-        raise DtypeError(f"Cast: expected two different types of half, float, bfloat16, got {src.dtype} to {dst.dtype}")
-    refuse_partial_overlap("Cast", dst, "src", src, count)
-    values = src.read("Cast", "src", count)
-    rounded = round_to(values, dst.dtype, roundMode)
-    if saturate:
-        largest = ml_dtypes.finfo(dst.dtype).max
-        rounded = np.where(np.isinf(rounded), np.copysign(largest, rounded), rounded)
-    dst.ub.tally.instructions["Cast"] += 1
-    dst.write("Cast", "dst", count)[:] = rounded
-
-
-def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
-    """Return ``values`` in ``dtype``, rounded as Cast does."""
-    nearest = values.astype(dtype)
-    if mode in (RoundMode.CAST_NONE, RoundMode.CAST_RINT) or dtype == np.float32:
-        return nearest
-    exact, got = values.astype(np.float64), nearest.astype(np.float64)
-    wrong = np.isfinite(exact) & (exact != got)
-    # The neighbour on the other side of the exact value: ``nearest`` and it are the two candidates of every mode.
-    # NumPy's overflow to infinity counts as the neighbour of the largest finite number.
-    other = np.nextafter(nearest, np.where(exact > got, dtype.type(np.inf), dtype.type(-np.inf)).astype(dtype))
-    lower = np.where(exact > got, nearest, other)
-    upper = np.where(exact > got, other, nearest)
-    if mode is RoundMode.CAST_FLOOR:
-        chosen = lower
-    elif mode is RoundMode.CAST_CEIL:
-        chosen = upper
-    elif mode is RoundMode.CAST_TRUNC:
-        chosen = np.where(exact > 0, lower, upper)
-    elif mode is RoundMode.CAST_ODD:
-        chosen = np.where(lower.view(np.uint16) & 1, lower, upper)
-    else:
-        tie = np.abs(exact - got) == np.abs(other.astype(np.float64) - exact)
-        chosen = np.where(tie, np.where(exact > 0, upper, lower), nearest)
-    return np.where(wrong, chosen, nearest).astype(dtype)
-
-
-def pairwise_sum(values: Array) -> Array:
-    """Return the sums over the last axis, adding neighbours and then their sums, as the vector unit does.
-
-    Shapes: (…, n) to (…); n is padded with zeros to a power of two, at most 64 on a device.
-    """
-    lanes = values.shape[-1]
-    width = 1 << (lanes - 1).bit_length()
-    if width != lanes:
-        values = np.concatenate([values, np.zeros((*values.shape[:-1], width - lanes), values.dtype)], axis=-1)
-    while values.shape[-1] > 1:
-        values = values[..., 0::2] + values[..., 1::2]
-    return values[..., 0]
-
-
-@quiet
 def WholeReduceSum(
     dst: LocalTensor,
     src: LocalTensor,
-    mask: int,
+    mask: Mask,
     repeatTime: int,
     dstRepStride: int,
     srcBlkStride: int,
     srcRepStride: int,
 ) -> None:
-    """Sum the first ``mask`` elements of every repeat of src into one element of dst.
+    """Sum the masked elements of every repeat of src into one element of dst.
 
     C prototype::
 
-        void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask,
-            const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
-            const int32_t srcRepStride)
+        void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+            const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
+            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride)
 
-    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other two in blocks.
+    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other
+    two in blocks. dst needs the alignment of an element only.
     """
-    lanes = src.ub.soc.block_bytes // src.dtype.itemsize
-    if not 1 <= mask <= 8 * lanes or not 0 <= repeatTime <= MAX_REPEATS:
-        raise BoundsFault(
-            f"WholeReduceSum: mask must be 1 to {8 * lanes} and repeatTime 0 to {MAX_REPEATS}, "
-            f"got {mask} and {repeatTime}"
-        )
-    src.ub.tally.instructions["WholeReduceSum"] += 1
-    lane = np.arange(mask)
-    places = lane // lanes * srcBlkStride * lanes + lane % lanes
-    for repeat in range(repeatTime):
-        window = src[repeat * srcRepStride * lanes :]
-        total = pairwise_sum(window.read("WholeReduceSum", "src", int(places[-1]) + 1)[places])
-        dst[repeat * dstRepStride :].write("WholeReduceSum", "dst", 1, aligned=False)[0] = total
+    _whole_reduce(caller(), (dst, src), mask, repeatTime, (dstRepStride, srcBlkStride, srcRepStride))
 
 
-@quiet
-def ReduceSum(dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: int) -> None:
-    """Sum ``count`` elements into dst[0]: repeats first, then the partial sums in the same way.
+def ReduceRepeat(
+    dst: LocalTensor,
+    src: LocalTensor,
+    mask: Mask,
+    repeatTime: int,
+    dstRepStride: int,
+    srcBlkStride: int,
+    srcRepStride: int,
+    reduceType: ReduceType = ReduceType.SUM,
+) -> None:
+    """WholeReduceSum under its new name.
 
-    C prototype: ``void ReduceSum(dst, src, sharedTmpBuffer, const int32_t count)``
+    C prototype::
+
+        template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
+        void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+            const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
+            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, …)
+
+    CANN: ``reduceType`` is an argument. MAX and MIN are not simulated: DeviceFault.
     """
-    values = src.read("ReduceSum", "src", count)
-    lanes = 256 // src.dtype.itemsize
-    sharedTmpBuffer.write("ReduceSum", "sharedTmpBuffer", -(-count // lanes))[:] = _partials(values[None], lanes)[0]
-    src.ub.tally.instructions["ReduceSum"] += 1
-    dst.write("ReduceSum", "dst", 1)[0] = repeat_sums(values[None], lanes)[0]
+    if reduceType is not ReduceType.SUM:
+        raise DeviceFault(f"ReduceRepeat: {reduceType} is not simulated; SUM is")
+    _whole_reduce(caller(), (dst, src), mask, repeatTime, (dstRepStride, srcBlkStride, srcRepStride))
 
 
-def _partials(rows: Array, lanes: int) -> Array:
-    """Return the sum of every ``lanes`` elements: (M, n) to (M, ceil(n / lanes))."""
-    M, n = rows.shape
-    whole = n // lanes * lanes
-    sums = pairwise_sum(rows[:, :whole].reshape(M, -1, lanes))
-    if whole < n:
-        sums = np.concatenate([sums, pairwise_sum(rows[:, whole:])[:, None]], axis=1)
-    return sums
+def _whole_reduce(
+    site: Site, operands: tuple[LocalTensor, LocalTensor], mask: Mask, repeatTime: int, strides: tuple[int, int, int]
+) -> None:
+    dst, src = operands
+    form = _form("WholeReduceSum", mask, repeatTime)
+    all_strides = (1, strides[1], 1, strides[0], strides[2], 8)
+    places = (dst.start, dst.end, src.start, src.end, 0, 0)
+    descriptor = (OPCODES["WholeReduceSum"], dst.code | src.code << 8, *form, *all_strides, *places)
+    dst.core.issue(site, 0.0, dst.handle, src.handle, 0, descriptor)
 
 
-def repeat_sums(rows: Array, lanes: int) -> Array:
-    """Return the sum of every row: (M, n) to (M,), one round of partial sums after the other."""
-    while rows.shape[1] > 1:
-        rows = _partials(rows, lanes)
-    return rows[:, 0]
+def ReduceSum(
+    dst: LocalTensor,
+    src: LocalTensor,
+    sharedTmpBuffer: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    srcRepStride: int = 8,
+) -> None:
+    """Sum elements of src into dst[0].
+
+    C prototypes::
+
+        void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+            const LocalTensor<T>& sharedTmpBuffer, const int32_t count)
+        void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+            const LocalTensor<T>& sharedTmpBuffer, const int32_t mask | const uint64_t mask[],
+            const int32_t repeatTime, const int32_t srcRepStride)
+
+    The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up
+    each 256 bytes as a tree and the partial sums one after another. dst needs the alignment of an
+    element only.
+    """
+    form = _form("ReduceSum", count, repeatTime)
+    types = dst.code | src.code << 8
+    places = (dst.start, dst.end, src.start, src.end, sharedTmpBuffer.start, sharedTmpBuffer.end)
+    descriptor = (OPCODES["ReduceSum"], types, *form, 1, 1, 1, 1, srcRepStride, 8, *places)
+    dst.core.issue(caller(), 0.0, dst.handle, src.handle, sharedTmpBuffer.handle, descriptor)

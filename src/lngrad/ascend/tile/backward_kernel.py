@@ -13,9 +13,11 @@ import numpy as np
 
 from lngrad.ascend.device.datacopy import DataCopy
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
-from lngrad.ascend.device.launch import CopyTiling, GetBlockIdx
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.pipes import HardEvent
+from lngrad.ascend.device.sync import SetFlag, WaitFlag
+from lngrad.ascend.device.system import CopyTiling, GetBlockIdx
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import Add, Cast, Duplicate, RoundMode
 from lngrad.ascend.soc import Soc
@@ -208,6 +210,10 @@ class _Rows:
             first += step.rows
         self.queues["gamma"].FreeTensor(gamma)
         target = _bind(partials)[GetBlockIdx() * 2 * H]
+        # The sums lie in a TBuf: no queue makes the copy wait for the last Add.
+        finished = self.pipe.FetchEventID(HardEvent.V_MTE3)
+        SetFlag(HardEvent.V_MTE3, finished)
+        WaitFlag(HardEvent.V_MTE3, finished)
         DataCopy(target, sums, 2 * H)
 
     def _step(self, first: int, step: StepTiling, gamma: LocalTensor, sums: LocalTensor) -> None:

@@ -100,7 +100,7 @@ def position(api: str, name: str, tensor: LocalTensor) -> None:
 
 def whole_blocks(api: str, tensor: LocalTensor, H: int) -> None:
     """Refuse a last axis that does not fill whole blocks."""
-    nbytes, block = H * tensor.dtype.itemsize, tensor.ub.soc.block_bytes
+    nbytes, block = H * tensor.dtype.itemsize, tensor.core.soc.block_bytes
     if nbytes % block:
         raise AlignmentFault(
             f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {tensor.dtype.itemsize} bytes = "

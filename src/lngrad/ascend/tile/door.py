@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.device.unified_buffer import Allocation, State, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import State
 from lngrad.ascend.tile import checks
 from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Array
@@ -61,7 +62,7 @@ class Door(Generic[Tensors]):
         self.tensors = tensors
         self.operands = operands
         self.first: LocalTensor = getattr(tensors, next(iter(operands)))
-        self.soc = self.first.ub.soc
+        self.soc = self.first.core.soc
 
     def check(self, H: int, isReuseSource: bool, shared: LocalTensor | None, stack_bytes: int) -> None:
         """Check everything that all tile APIs ask of their arguments.
@@ -99,7 +100,7 @@ class Door(Generic[Tensors]):
         with np.errstate(all="ignore"):  # infinities and NaN are results on the device, not events
             if separate is not None:
                 compute(separate)
-            with self.first.ub.tally.within(self.api):
+            with self.first.core.tile_api(self.api):
                 compute(self.tensors)
         if separate is not None:
             self._compare(separate)
@@ -128,7 +129,7 @@ class Door(Generic[Tensors]):
         if not shares:
             return None
         size = sum(align_up(tensor.nbytes, self.soc.block_bytes) for tensor in named.values())
-        scratch = UnifiedBuffer(self.soc, size)
+        scratch = Core(self.soc, size=size)
         return replace(self.tensors, **{name: _copy(tensor, scratch) for name, tensor in named.items()})
 
     def _compare(self, separate: Tensors) -> None:
@@ -144,12 +145,10 @@ class Door(Generic[Tensors]):
                 )
 
 
-def _copy(tensor: LocalTensor, scratch: UnifiedBuffer) -> LocalTensor:
-    place = Allocation(tensor.allocation.name, tensor.GetPosition(), scratch.next_free, tensor.nbytes, State.BUFFER)
-    there, here = slice(place.start, place.start + tensor.nbytes), slice(tensor.start, tensor.start + tensor.nbytes)
-    scratch.data[there] = tensor.ub.data[here]
-    scratch.written[there] = tensor.ub.written[here]
-    scratch.next_free += align_up(tensor.nbytes, scratch.soc.block_bytes)
+def _copy(tensor: LocalTensor, scratch: Core) -> LocalTensor:
+    place = scratch.ub.allocate(tensor.allocation.name, tensor.GetPosition(), tensor.nbytes, State.BUFFER)
+    scratch.ub.new_handle(place)
+    tensor.ub.copy_to(tensor.start, tensor.end, scratch.ub, place.start)
     return LocalTensor(scratch, place, tensor.dtype, place.start, tensor.nbytes)
 
 

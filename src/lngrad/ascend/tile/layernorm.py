@@ -85,12 +85,12 @@ def LayerNorm(
         x=inputX,
         gamma=gamma,
         beta=beta,
-        temp=pop_stack_buffer(output.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
+        temp=pop_stack_buffer(output.core) if sharedTmpBuffer is None else sharedTmpBuffer,
     )
     if isinstance(tiling, LayerNormTiling):
         _variance_form(t, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
     else:
-        form = RstdForm.of(para, tiling, config or LayerNormConfig(), output.ub.soc)
+        form = RstdForm.of(para, tiling, config or LayerNormConfig(), output.core.soc)
         _rstd_form(t, epsilon, form, sharedTmpBuffer, isReuseSource)
 
 
@@ -102,7 +102,7 @@ def _variance_form(
     reuse: bool,
     exact: bool,
 ) -> None:
-    rows, H, regbase = tiling.bLength * tiling.sLength, tiling.hLength, t.y.ub.soc.regbase
+    rows, H, regbase = tiling.bLength * tiling.sLength, tiling.hLength, t.y.core.soc.regbase
     door = Door(
         "LayerNorm",
         t,
@@ -144,6 +144,6 @@ def _rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm, shared: LocalT
             "x": Operand("inputX", A * row),
         },
     )
-    door.check(row, reuse, shared, 0 if t.y.ub.soc.regbase else tiling.tmpBufSize * 4)
+    door.check(row, reuse, shared, 0 if t.y.core.soc.regbase else tiling.tmpBufSize * 4)
     checks.rstd_scale_types("LayerNorm", t.y, t.gamma, t.beta)
     door.run(lambda tensors: rstd_form(tensors, epsilon, form))

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, RoundMode, Sqrt, Sub, pairwise_sum
+from lngrad.ascend.device.summation import lane_sums, pairwise_sum
+from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, RoundMode, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
 from lngrad.ascend.soc import Soc
-from lngrad.ascend.tile.row_loops import add_to_rows, clear_columns, lane_sums, multiply_rows, reciprocal
+from lngrad.ascend.tile.row_loops import add_to_rows, clear_columns, multiply_rows, reciprocal
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 from lngrad.typing import Array
 
@@ -176,15 +177,15 @@ def _forward_chunk(
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes pairwise."""
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
-    dst.ub.tally.instructions["Add"] += rows * ((H > 2 * VECTOR_FLOATS - 1) + (H > VECTOR_FLOATS and H % 64 > 0))
-    dst.ub.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
+    dst.core.tally.instructions["Add"] += rows * ((H > 2 * VECTOR_FLOATS - 1) + (H > VECTOR_FLOATS and H % 64 > 0))
+    dst.core.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
     dst.write("WholeReduceSum", "dst", rows, aligned=False)[:] = lane_sums(values)
 
 
 def _spread(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """Fill row i of dst with src[i] (published as Select with an empty mask)."""
     values = src.read("Select", "src", rows, aligned=False)
-    dst.ub.tally.instructions["Select"] += rows
+    dst.core.tally.instructions["Select"] += rows
     dst.write("Select", "dst", rows * H).reshape(rows, H)[:] = values[:, None]
 
 
@@ -224,7 +225,7 @@ def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
     """
     A, R, row, tiling, config = form.A, form.R, form.row, form.tiling, form.config
     x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
-    regbase = t.x.ub.soc.regbase
+    regbase = t.x.core.soc.regbase
     rstd: Array
     if regbase:
         mean = _folded_mean(x, tiling)
@@ -287,4 +288,4 @@ def _padded(matrix: Array, row: int) -> Array:
 
 def _count(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
     for name, count in instructions.items():
-        tensor.ub.tally.instructions[name] += times * count
+        tensor.core.tally.instructions[name] += times * count

@@ -89,7 +89,7 @@ def LayerNormGrad(
         DeviceFault, DtypeError, TilingError: a rule is broken.
     """
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
-    matrix, regbase = rows * H, outputPdX.ub.soc.regbase
+    matrix, regbase = rows * H, outputPdX.core.soc.regbase
     door = Door(
         "LayerNormGrad",
         GradTensors(
@@ -100,7 +100,7 @@ def LayerNormGrad(
             variance=inputVariance,
             mean=inputMean,
             gamma=inputGamma,
-            temp=pop_stack_buffer(outputPdX.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
+            temp=pop_stack_buffer(outputPdX.core) if sharedTmpBuffer is None else sharedTmpBuffer,
         ),
         {
             "dx": Operand("outputPdX", matrix, output=True),
@@ -182,7 +182,7 @@ def LayerNormGradBeta(
     Raises:
         DeviceFault, DtypeError, TilingError: a rule is broken.
     """
-    H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.ub.soc.regbase
+    H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
     door = Door(
         "LayerNormGradBeta",
         BetaTensors(
@@ -190,7 +190,7 @@ def LayerNormGradBeta(
             dbeta=outputPdBeta,
             xhat=resForGamma,
             dy=inputDy,
-            temp=pop_stack_buffer(outputPdGamma.ub) if sharedTmpBuffer is None else sharedTmpBuffer,
+            temp=pop_stack_buffer(outputPdGamma.core) if sharedTmpBuffer is None else sharedTmpBuffer,
         ),
         {
             "dgamma": Operand("outputPdGamma", H, output=True),

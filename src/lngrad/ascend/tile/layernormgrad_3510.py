@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.summation import lane_sums
 from lngrad.ascend.faults import BoundsFault
 from lngrad.ascend.tile.layernormgrad_common import BetaTensors, GradTensors
-from lngrad.ascend.tile.row_loops import lane_sums
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
 from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Array
@@ -54,9 +54,9 @@ def grad_3510(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse
         _rows(t, scratch, first, step, epsilon, tiling, exact, together)
     vectors = -(-H // VECTOR_FLOATS)
     for name, count in PER_VECTOR.items():
-        t.dx.ub.tally.instructions[name] += count * vectors * M
+        t.dx.core.tally.instructions[name] += count * vectors * M
     for name, count in PER_ROW.items():
-        t.dx.ub.tally.instructions[name] += count * M
+        t.dx.core.tally.instructions[name] += count * M
 
 
 def _rows(
@@ -137,4 +137,4 @@ def beta_3510(t: BetaTensors, tiling: LayerNormGradBetaTiling) -> None:
             result[start:].write(BETA, role, width)[:] = total
     vectors = -(-H // VECTOR_FLOATS)
     for name, count in {"Mul": 1, "Add": 2}.items():
-        t.dy.ub.tally.instructions[name] += count * vectors * M
+        t.dy.core.tally.instructions[name] += count * vectors * M

@@ -1,0 +1,394 @@
+"""One simulated vector core: every instruction enters here, as plain integers, and is checked here.
+
+``Core.issue`` takes vector instructions, ``Core.copy`` (in ``copies``) those between global memory
+and the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and a
+compiled front all end here, so that there is one place for the rules, the counters and the texts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from lngrad.ascend import soc as socs
+from lngrad.ascend.device.clock import ALWAYS, Clock
+from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.device.pipes import S, V
+from lngrad.ascend.device.plans import PACKED, Descriptor, Plan, check_place, make_plan
+from lngrad.ascend.device.races import GlobalOrder, race
+from lngrad.ascend.device.source import Site, kernel_site, warn_at_kernel
+from lngrad.ascend.device.spans import Instruction, Span
+from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
+
+if TYPE_CHECKING:
+    from lngrad.ascend.device.global_memory import Region, Regions
+    from lngrad.ascend.device.pipe import TPipe
+
+__all__ = ["Core", "Rules", "Strictness", "Tally"]
+
+Strictness = Literal["checked", "device"]
+MAX_PLANS = 8192
+RECENT = 256  # instructions that the picture of a race shows
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How strict a launch is.
+
+    Attributes:
+        strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device":
+            what the hardware runs without a word, runs: use after FreeTensor, content that
+            survives it, tensors never freed, the states of queues.
+        auto_sync: Whether the compiler inserts barriers between vector instructions, and flags
+            around scalar accesses.
+        ordering: Whether races between pipes and between blocks are looked for.
+        timeline: Whether every instruction is kept for the picture in the report.
+    """
+
+    strictness: Strictness = "checked"
+    auto_sync: bool = True
+    ordering: bool = True
+    timeline: bool = False
+
+    @property
+    def checked(self) -> bool:
+        """Whether the order of queues and the life of tensors are enforced."""
+        return self.strictness == "checked"
+
+
+@dataclass
+class Tally:
+    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    instructions: Counter[str] = field(default_factory=Counter)
+    tile_apis: Counter[str] = field(default_factory=Counter)
+    api_instructions: Counter[str] = field(default_factory=Counter)
+
+
+class Schedule(Protocol):
+    """What lets blocks wait for each other; a core outside a launch has none."""
+
+    def set(self, core: Core, flag: object, snapshot: list[int]) -> None: ...
+
+    def wait(self, core: Core, flag: object, what: str) -> None: ...
+
+
+class Core:
+    """One vector core that runs one block.
+
+    Args:
+        soc: The SoC.
+        index: Of the block.
+        count: How many blocks were launched.
+        rules: How strict.
+        order: Accesses to global memory, shared by the blocks of a launch.
+        size: Bytes of the Unified Buffer where they are not the SoC's.
+
+    Attributes:
+        pipes: The TPipe objects that the kernel made.
+        site: Where the tile API that runs now was called; None outside of one.
+        atomic: Code of the element type of SetAtomicAdd, or None.
+        quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
+        tiling_key: What TILING_KEY_IS compares with.
+        schedule: What lets blocks wait for each other; None outside a launch.
+    """
+
+    def __init__(
+        self,
+        soc: socs.Soc,
+        *,
+        index: int = 0,
+        count: int = 1,
+        rules: Rules | None = None,
+        order: GlobalOrder | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.soc = soc
+        self.index = index
+        self.count = count
+        self.rules = rules or Rules()
+        self.ub = UnifiedBuffer(soc, size)
+        self.clock = Clock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
+        self.order = order or GlobalOrder()
+        self.tally = Tally()
+        self.log: deque[Instruction] | list[Instruction] = [] if self.rules.timeline else deque(maxlen=RECENT)
+        self.arrows: deque[tuple[Instruction, Instruction]] | list[tuple[Instruction, Instruction]]
+        self.arrows = [] if self.rules.timeline else deque(maxlen=RECENT)
+        self.pipes: list[TPipe] = []
+        self.site: Site | None = None
+        self.atomic: int | None = None
+        self.quiet = False
+        self.tiling_key = 0
+        self.schedule: Schedule | None = None
+        self.regions: Regions | None = None
+        self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
+        self.events: dict[int, set[int]] = {}
+        self._plans: dict[Sequence[int] | bytes, Plan] = {}
+        self._counts = [0] * len(OPERATIONS)
+
+    def issue(
+        self, site: Site, scalar: float, dst: int, src0: int, src1: int, descriptor: tuple[int, ...] | bytes
+    ) -> None:
+        """Check and execute one vector instruction.
+
+        Args:
+            site: Where the kernel issues it: (file, line) or (code, offset).
+            scalar: The scalar operand, where there is one.
+            dst, src0, src1: Handles of the tensors: which life of which allocation they belong to.
+            descriptor: A ``Descriptor`` as a tuple, or its 18 integers as bytes (``PACKED``).
+
+        Raises:
+            DeviceFault: A rule is broken.
+            DtypeError: A type that the instruction does not take.
+        """
+        plan = self._plans.get(descriptor)
+        if plan is None:
+            plan = self._plan(descriptor, (dst, src0, src1))
+        handles = self.ub.handles
+        allocation = handles[dst]
+        if allocation.handle != dst or allocation.forbidden & WRITE_V:
+            self.refuse(plan.name, "dst", allocation, dst, plan.write.start, V, writing=True)
+        if plan.sources:
+            allocation = handles[src0]
+            if allocation.handle != src0 or allocation.forbidden & READ_V:
+                self.refuse(plan.name, plan.reads[0].role if plan.reads else "src", allocation, src0, -1, V, False)
+            if plan.sources == 2:
+                allocation = handles[src1]
+                if allocation.handle != src1 or allocation.forbidden & READ_V:
+                    self.refuse(plan.name, "src1", allocation, src1, -1, V, False)
+        instruction = (plan.name, V, self.index, self.site or site)
+        known = self.clock.known[V]
+        for access in plan.reads:
+            for span in access.spans:
+                if not (span.live and span.valid and span.write_epoch <= known[span.writer_pipe]):
+                    access.spans = tuple(self._check_read(access.role, access.runs, instruction))
+                    break
+        for span in plan.write.spans:
+            if span.live and span.write_epoch <= known[span.writer_pipe]:
+                epochs = span.read_epochs
+                if epochs[1] <= known[1] and epochs[3] <= known[3] and epochs[0] <= known[0]:
+                    continue
+            plan.write.spans = tuple(self._check_write(plan.write.role, plan.write.runs, instruction))
+            break
+        if self.ub.stale:
+            self._warn_stale(plan)
+        if not self.quiet:
+            with np.errstate(all="ignore"):
+                plan.function(*((scalar,) if plan.arguments is None else plan.arguments))
+        elif plan.arguments is None:
+            plan.function(scalar)
+        else:
+            plan.function(*plan.arguments)
+        epoch = self.clock.now[V]
+        for access in plan.reads:
+            for span in access.spans:
+                if span.read_epochs[1] != epoch:
+                    span.read_epochs[1] = epoch
+                    span.readers[1] = instruction
+        for span in plan.write.spans:
+            span.valid = True
+            span.writer = instruction
+            span.write_epoch = epoch
+            span.writer_pipe = 1
+        self._counts[plan.op] += 1
+        self.log.append(instruction)
+
+    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int]) -> Plan:
+        d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
+        places = {"dst": (handles[0], d.dst), "src1": (handles[2], d.src1), "sharedTmpBuffer": (handles[2], d.src1)}
+
+        def names(role: str) -> str:
+            handle, start = places.get(role, (handles[1], d.src0))
+            return f"{role} ({self.ub.handles[handle].name} at byte {start})"
+
+        plan = make_plan(d, self.ub, names)
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+        self._plans[descriptor] = plan
+        for _, stop in plan.write.runs[-1:]:
+            self.ub.peak = max(self.ub.peak, stop)
+        return plan
+
+    def _warn_stale(self, plan: Plan) -> None:
+        for access in plan.reads:
+            for start, stop in access.runs:
+                self.ub.warn_stale(start, stop)
+        for start, stop in plan.write.runs:
+            self.ub.unmark_stale(start, stop)
+
+    def touch(
+        self, instruction: Instruction, role: str, handle: int, runs: Sequence[tuple[int, int]], bit: int
+    ) -> None:
+        """Check and keep one access to the Unified Buffer that is not a planned instruction.
+
+        Args:
+            instruction: What makes it, and on which pipe.
+            role: Its operand.
+            handle: Of the tensor.
+            runs: Byte ranges.
+            bit: What it does, as in ``Allocation.forbidden``.
+        """
+        pipe, writing = instruction[1], not bit & 9
+        allocation = self.ub.handles[handle]
+        start = runs[0][0] if runs else allocation.start
+        if allocation.handle != handle or allocation.forbidden & bit:
+            self.refuse(instruction[0], role, allocation, handle, start, pipe, writing)
+        if writing:
+            spans = self._check_write(role, runs, instruction)
+            for span in spans:
+                span.valid, span.writer = True, instruction
+                span.write_epoch, span.writer_pipe = self.clock.now[pipe], pipe
+            if runs and runs[-1][1] > self.ub.peak:
+                self.ub.peak = runs[-1][1]
+        else:
+            spans = self._check_read(role, runs, instruction)
+            for span in spans:
+                span.read_epochs[pipe], span.readers[pipe] = self.clock.now[pipe], instruction
+        if self.ub.stale:
+            for run in runs:
+                (self.ub.unmark_stale if writing else self.ub.warn_stale)(*run)
+
+    def _check_read(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
+        known = self.clock.known[instruction[1]]
+        found: list[Span] = []
+        for start, stop in runs:
+            for span in self.ub.spans.cover(start, stop):
+                if not span.valid:
+                    self._no_value(role, start, stop, instruction)
+                if span.write_epoch > known[span.writer_pipe]:
+                    raise race(
+                        self, (span.writer, True), (instruction, False), span.stop - span.start, self.owner(span.start)
+                    )
+                found.append(span)
+        return found
+
+    def _check_write(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
+        known = self.clock.known[instruction[1]]
+        merged = []
+        for start, stop in runs:
+            for span in self.ub.spans.cover(start, stop):
+                nbytes = span.stop - span.start
+                if span.write_epoch > known[span.writer_pipe] and span.writer is not instruction:
+                    raise race(self, (span.writer, True), (instruction, True), nbytes, self.owner(span.start))
+                for pipe, epoch in enumerate(span.read_epochs):
+                    if epoch > known[pipe] and span.readers[pipe] is not instruction:
+                        raise race(
+                            self, (span.readers[pipe], False), (instruction, True), nbytes, self.owner(span.start)
+                        )
+            merged.append(self.ub.spans.merge(start, stop))
+        return merged
+
+    def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
+        """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
+        holes = [(span.start, span.stop) for span in self.ub.spans.cover(start, stop) if not span.valid]
+        missing = sum(end - begin for begin, end in holes)
+        text = (
+            f"{instruction[0]}: {role} ({self.owner(start)}) was never written at byte {holes[0][0]}, {missing} of the "
+            f"{stop - start} bytes read hold no value [ErrorRead2]"
+        )
+        if self.rules.checked:
+            raise PoisonFault(text)
+        warn_at_kernel(text)
+        for span in self.ub.spans.cover(start, stop):
+            span.valid = True
+
+    def owner(self, start: int) -> str:
+        """Return who owns a byte of the Unified Buffer, for texts."""
+        for allocation in self.ub.allocations:
+            if allocation.start <= start < allocation.start + allocation.size:
+                return f"{allocation.name} at byte {start}"
+        return f"the framework's temporary buffer at byte {start}"
+
+    def refuse(
+        self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool
+    ) -> None:
+        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the access."""
+        if not self.rules.checked and allocation.handle != handle and allocation in self.ub.allocations:
+            return  # freed, or handed out again: the hardware does not know
+        name = f"{allocation.name} at byte {allocation.start if start < 0 else start}"
+        code = "ErrorWrite1" if writing else "ErrorRead1"
+        if allocation.handle != handle:
+            raise LifetimeFault(f"{api}: {role} ({name}) was freed and must not be used any more [{code}]")
+        if allocation.state is State.ENQUED:
+            raise LifetimeFault(f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]")
+        if allocation.position is TPosition.VECIN:
+            fix = (
+                "EnQue and DeQue it between the copy and the computation"
+                if allocation.state is State.ALLOCATED
+                else "free it and allocate a new one before the next copy"
+            )
+        elif allocation.state is State.ALLOCATED:
+            fix = "EnQue and DeQue it between the computation and the copy"
+        else:
+            fix = "free it and allocate a new one before the next computation"
+        unit = ("the scalar unit", "the vector unit", "the copy from global memory", "the copy to global memory")[pipe]
+        raise QueueFault(
+            f"{api}: {role} ({name}) is {allocation.state.value}, {unit} must not use it: {fix} [ErrorBuffer2]"
+        )
+
+    def knows(self, pipe: int, other: Instruction, epoch: int) -> bool:
+        """Return whether an access of another instruction has finished before ``pipe`` goes on."""
+        if not self.rules.ordering:
+            return True
+        _, other_pipe, index, _ = other
+        if index == self.index:
+            return epoch <= self.clock.known[pipe][other_pipe]
+        return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
+
+    def scalar_global(self, api: str, region: Region, start: int, stop: int, writing: bool) -> None:
+        """Check and keep an access of the scalar unit to global memory."""
+        instruction = (api, S, self.index, kernel_site())
+        with self.scalar_access():
+            self.order.note(self, (region.start + start, region.start + stop, region.name), instruction, writing)
+        self.log.append(instruction)
+
+    @contextmanager
+    def scalar_access(self) -> Iterator[None]:
+        """Order an access of the scalar unit as the compiler's flags do, where it inserts them."""
+        if self.rules.auto_sync:
+            self.clock.before_scalar_access()
+        yield
+        if self.rules.auto_sync:
+            self.clock.after_scalar_access()
+
+    @contextmanager
+    def tile_api(self, api: str) -> Iterator[None]:
+        """Count one call of a tile API; inside it vector instructions are in order, by its own barriers."""
+        before = self.instructions().total()
+        known, self.site = self.clock.known[V], kernel_site()
+        in_order, known[V] = known[V], ALWAYS
+        try:
+            yield
+        finally:
+            self.site = None
+            known[V] = max(in_order, self.clock.now[V]) if self.rules.ordering else ALWAYS
+            self.clock.now[V] += 1
+        self.tally.tile_apis[api] += 1
+        self.tally.api_instructions[api] += self.instructions().total() - before
+
+    def instructions(self) -> Counter[str]:
+        """Return how many instructions of each name the core has executed."""
+        counts = self.tally.instructions.copy()
+        for operation, count in zip(OPERATIONS, self._counts, strict=True):
+            if count:
+                counts[operation.name] += count
+        return counts
+
+    def access(
+        self, api: str, role: str, place: tuple[int, int, int, int], align: int, pipe: int, writing: bool
+    ) -> None:
+        """Check an access of a unit to part of a tensor: (handle, start, stop, end of the tensor)."""
+        handle, start, stop, end = place
+        check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
+        instruction = (api, pipe, self.index, self.site or kernel_site())
+        bit = WRITE_V if writing else READ_V
+        self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit)
+        self.log.append(instruction)

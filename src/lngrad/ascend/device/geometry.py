@@ -1,0 +1,131 @@
+"""Which bytes an instruction with a mask, repeats and strides touches, and the views on them.
+
+A repeat is 256 bytes of the larger type in 8 blocks of 32 bytes. The mask says which elements of
+each repeat take part; blocks lie a block stride apart, repeats a repeat stride, both counted in
+blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from lngrad.typing import Array
+
+__all__ = ["BLOCK_BYTES", "Geometry", "byte_runs", "contiguous", "mask_lanes", "repeated", "repeats_meet"]
+
+BLOCK_BYTES = 32
+Runs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The elements that one operand of an instruction touches.
+
+    Attributes:
+        places: The byte address of every element, (repeats, elements of a repeat).
+        size: Bytes of an element.
+        start: Byte address of the operand.
+        strides: (block stride, repeat stride) in blocks.
+    """
+
+    places: Array
+    size: int
+    start: int
+    strides: tuple[int, int]
+
+    @property
+    def stop(self) -> int:
+        """The byte behind the last one touched."""
+        return int(self.places.max()) + self.size if self.places.size else self.start
+
+    def runs(self) -> Runs:
+        """Return the contiguous ranges of bytes."""
+        return byte_runs(self.places, self.size)
+
+    def same_as(self, other: Geometry) -> bool:
+        """Whether element for element both operands are the same memory."""
+        return self.size == other.size and self.start == other.start and bool((self.places == other.places).all())
+
+    def view(self, typed: Array) -> Array | None:
+        """Return the elements as a view of ``typed``, (repeats, elements), or None if no strides do it."""
+        repeats, lanes = self.places.shape
+        if self.start % self.size:
+            return None
+        per_repeat = np.diff(self.places, axis=0)
+        per_lane = np.diff(self.places, axis=1)
+        repeat_step = int(per_repeat.flat[0]) if per_repeat.size else 0
+        lane_step = int(per_lane.flat[0]) if per_lane.size else self.size
+        if (per_repeat != repeat_step).any() or (per_lane != lane_step).any():
+            return None
+        first = typed[int(self.places[0, 0]) // self.size :]
+        return as_strided(first, (repeats, lanes), (repeat_step, lane_step))
+
+
+def byte_runs(places: Array, size: int) -> Runs:
+    """Return the contiguous byte ranges of elements of ``size`` bytes at ``places``, in order."""
+    addresses = np.unique(places)
+    if not addresses.size:
+        return ()
+    breaks = np.flatnonzero(np.diff(addresses) > size) + 1
+    starts = addresses[np.concatenate(([0], breaks))]
+    stops = addresses[np.concatenate((breaks - 1, [addresses.size - 1]))] + size
+    return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def contiguous(start: int, count: int, size: int) -> Geometry:
+    """Return ``count`` elements one after the other."""
+    return Geometry(start + size * np.arange(count)[None], size, start, (1, 8))
+
+
+def mask_lanes(form: int, low: int, high: int) -> Array:
+    """Return the elements of a repeat that a mask selects: the first ``low`` (form 1), or its bits (form 2)."""
+    if form == 1:
+        return np.arange(low)
+    bits = low | high << 64
+    return np.array([lane for lane in range(128) if bits >> lane & 1], np.int64)
+
+
+def repeated(start: int, size: int, lanes: Array, repeats: int, strides: tuple[int, int]) -> Geometry:
+    """Return the elements ``lanes`` of ``repeats`` repeats.
+
+    Args:
+        start: Byte address.
+        size: Bytes of an element.
+        lanes: Numbers of the elements of a repeat.
+        repeats: How often.
+        strides: (block stride, repeat stride) in blocks of 32 bytes.
+    """
+    block, lane = np.divmod(lanes, BLOCK_BYTES // size)
+    within = block * (strides[0] * BLOCK_BYTES) + lane * size
+    places = start + np.arange(repeats)[:, None] * (strides[1] * BLOCK_BYTES) + within[None]
+    return Geometry(places, size, start, strides)
+
+
+def repeats_meet(dst: Geometry, src: Geometry) -> tuple[bool, bool]:
+    """Return how a source shares memory with the destination.
+
+    Returns:
+        (inside, across): whether some repeat reads bytes that it writes, but elsewhere than element
+        for element; and whether some repeat reads what an earlier one writes.
+    """
+    low = min(int(dst.places.min()), int(src.places.min()))
+    high = max(dst.stop, src.stop)
+    repeats = dst.places.shape[0]
+    first = np.full(high - low, repeats, np.int64)  # the first repeat that writes each byte
+    for repeat in reversed(range(repeats)):
+        for byte in range(dst.size):
+            first[dst.places[repeat] - low + byte] = repeat
+    inside = across = False
+    for repeat in range(repeats):
+        written = np.zeros(high - low, np.bool_)
+        for byte in range(dst.size):
+            written[dst.places[repeat] - low + byte] = True
+        for byte in range(src.size):
+            place = src.places[repeat] - low + byte
+            across = across or bool((first[place] < repeat).any())
+            if not (src.size == dst.size and (src.places[repeat] == dst.places[repeat]).all()):
+                inside = inside or bool(written[place].any())
+    return inside, across

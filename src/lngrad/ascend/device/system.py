@@ -1,0 +1,172 @@
+"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory, scalars."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+from lngrad.ascend.device.copies import Blocks, Local, copy_global
+from lngrad.ascend.device.current import running
+from lngrad.ascend.device.element_types import CODES
+from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.local_tensor import caller, pop_stack_buffer
+from lngrad.ascend.device.operations import OPCODES
+from lngrad.ascend.device.pipes import MTE3, V
+from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
+from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad.ascend.tiling.structs import TilingStruct
+from lngrad.errors import DtypeError
+
+__all__ = [
+    "CopyTiling",
+    "DisableDmaAtomic",
+    "GET_TILING_DATA",
+    "GET_TILING_DATA_MEMBER",
+    "GET_TILING_DATA_WITH_STRUCT",
+    "GetBlockIdx",
+    "GetBlockNum",
+    "GetSubBlockIdx",
+    "GetSubBlockNum",
+    "GetUserWorkspace",
+    "InitOutput",
+    "SetAtomicAdd",
+    "SetAtomicNone",
+    "TILING_KEY_IS",
+    "ToBfloat16",
+    "ToFloat",
+]
+
+S = TypeVar("S", bound=TilingStruct)
+ATOMIC_TYPES = tuple(np.dtype(t) for t in (np.int8, np.int16, np.float16, ml_dtypes.bfloat16, np.int32, np.float32))
+BURST_BYTES = 255 * 32
+
+
+def GetBlockIdx() -> int:
+    """Return the index of the running block. C prototype: ``int64_t GetBlockIdx()``."""
+    return running("GetBlockIdx").index
+
+
+def GetBlockNum() -> int:
+    """Return how many blocks were launched. C prototype: ``int64_t GetBlockNum()``."""
+    return running("GetBlockNum").count
+
+
+def GetSubBlockIdx() -> int:
+    """Return 0: a launch has vector cores only. C prototype: ``int64_t GetSubBlockIdx()``."""
+    running("GetSubBlockIdx")
+    return 0
+
+
+def GetSubBlockNum() -> int:
+    """Return 1: a launch has vector cores only. C prototype: ``int64_t GetSubBlockNum()``."""
+    running("GetSubBlockNum")
+    return 1
+
+
+def CopyTiling(kind: type[S], tiling: bytes) -> S:
+    """Read the tiling of a kernel, as the samples' CopyTiling does word by word.
+
+    CANN: the struct is returned, and a buffer that is too short is refused instead of read past its
+    end.
+
+    Raises:
+        TilingError: The buffer is shorter than the struct.
+    """
+    if not isinstance(tiling, bytes):
+        raise TilingError(f"CopyTiling: expected the bytes that the kernel was given, got {type(tiling).__name__}")
+    return kind.from_bytes(tiling)
+
+
+# The macros declare a variable in C++; what they read, and what can go wrong, is the same.
+GET_TILING_DATA = CopyTiling
+GET_TILING_DATA_WITH_STRUCT = CopyTiling
+
+
+def GET_TILING_DATA_MEMBER(kind: type[TilingStruct], member: str, tiling: bytes) -> Any:
+    """Return one field of the tiling.
+
+    Raises:
+        TilingError: The buffer is too short, or the struct has no such field.
+    """
+    struct = CopyTiling(kind, tiling)
+    if not hasattr(struct, member):
+        raise TilingError(f"GET_TILING_DATA_MEMBER: {kind.__name__} has no field {member!r}")
+    return getattr(struct, member)
+
+
+def TILING_KEY_IS(key: int) -> bool:
+    """Return whether the launch's tiling key is ``key``. C macro: ``TILING_KEY_IS(k)``."""
+    return running("TILING_KEY_IS").tiling_key == key
+
+
+def GetUserWorkspace(workspace: GlobalAddress) -> GlobalAddress:
+    """Return the workspace behind the system's part, which is empty here.
+
+    C prototype: ``GM_ADDR GetUserWorkspace(GM_ADDR workspace)``
+    """
+    return workspace
+
+
+def SetAtomicAdd(T: Any) -> None:
+    """Let later copies to global memory add instead of store. C prototype: ``template <typename T> void SetAtomicAdd()``.
+
+    Adds of several blocks need no order among each other. The simulator adds in the order of the
+    blocks, so that every run gives the same bits; a device does not promise any.
+
+    Raises:
+        DtypeError: No copy adds in that type.
+    """
+    dtype = np.dtype(np.float32) if T is float else np.dtype(T)
+    if dtype not in ATOMIC_TYPES:
+        raise DtypeError(f"SetAtomicAdd: T must be one of {', '.join(map(str, ATOMIC_TYPES))}, got {dtype}")
+    running("SetAtomicAdd").atomic = CODES[dtype]
+
+
+def SetAtomicNone() -> None:
+    """Let later copies to global memory store again. C prototype: ``void SetAtomicNone()``."""
+    running("SetAtomicNone").atomic = None
+
+
+DisableDmaAtomic = SetAtomicNone  # its newer name
+
+
+def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
+    """Fill ``size`` elements of global memory from the Unified Buffer.
+
+    C prototype: ``template <typename T> void InitOutput(GlobalTensor<T> gm, uint32_t size, T value = 0)``
+
+    Nothing waits for the copies at the end, as upstream.
+
+    Raises:
+        DeviceFault: No room is left in the Unified Buffer, or past the end of the tensor.
+    """
+    core, site = running("InitOutput"), caller()
+    region, dtype = gm.bound("InitOutput")
+    code, size_bytes = CODES[dtype], dtype.itemsize
+    room = pop_stack_buffer(core)
+    nbytes = min(BURST_BYTES, -(-size * size_bytes // 32) * 32)
+    if room.nbytes < nbytes:
+        raise DeviceFault(f"InitOutput: needs {nbytes} bytes of Unified Buffer, {room.nbytes} are left")
+    source = Allocation("InitOutput's buffer", TPosition.VECOUT, room.start, nbytes, State.BUFFER)
+    handle = core.ub.new_handle(source)
+    count = nbytes // size_bytes
+    places = (room.start, room.start + nbytes, 0, 0, 0, 0)
+    core.issue(site, value, handle, 0, 0, (OPCODES["Duplicate"], code, 0, count, 0, 0, 1, 1, 1, 8, 8, 8, *places))
+    core.clock.acquire(MTE3, core.clock.release(V))
+    local = Local(handle, room.start, room.start + nbytes)
+    for first in range(0, size, count):
+        part = min(count, size - first) * size_bytes
+        _, start, stop = gm.window("InitOutput", first, min(count, size - first))
+        copy_global(core, site, "DataCopyPad", False, code, local, (region, start, stop), Blocks(1, part, part, part))
+
+
+def ToFloat(value: Any) -> np.float32:
+    """Return a bfloat16 scalar as float. C prototype: ``float ToFloat(const bfloat16_t& bVal)``."""
+    return np.float32(value)
+
+
+def ToBfloat16(value: Any) -> Any:
+    """Return a float scalar as bfloat16, to nearest even. C prototype: ``bfloat16_t ToBfloat16(const float& fVal)``."""
+    return ml_dtypes.bfloat16(value)

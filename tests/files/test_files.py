@@ -156,7 +156,7 @@ def test_objects_are_refused_not_unpickled(tmp_path):
     np.savez(tmp_path / "in.npz", dy=trap)
     (tmp_path / "pickled.npz").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     for name in (".", "in.npz"):
-        with pytest.raises(FileFormatError, match=r"dy.*: holds Python objects; expected numbers"):
+        with pytest.raises(FileFormatError, match=r"dy.*: contains Python objects; expected numbers"):
             read_tensors(tmp_path / name, ("dy",))
     with pytest.raises(FileFormatError, match=r"is no \.npz file"):
         read_tensors(tmp_path / "pickled.npz", ("dy",))
@@ -267,7 +267,7 @@ DAMAGED_SAFETENSORS = {
     "negative": (safetensors_file(entry(shape=(-4, -4))), "entry .* is damaged"),
     "not whole": (safetensors_file(entry(shape=(4.0, 4))), "entry .* is damaged"),
     "before": (safetensors_file(entry(data_offsets=(-64, 0))), "entry .* is damaged"),
-    "integers": (safetensors_file(entry(dtype="I32")), "dy: expected one of F16, BF16, F32, F64, got I32"),
+    "integers": (safetensors_file(entry(dtype="I32")), "dy: expected one of F16, BF16, F32, F64, got 'I32'"),
     "unlike": (safetensors_file(entry(shape=(4, 5))), r"expected 80 bytes for F32 of shape \(4, 5\), got 64"),
     "data cut": (
         safetensors_file(entry(), bytes(63)),

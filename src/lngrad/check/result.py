@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 __all__ = ["CaseResult", "OutputResult", "RuleResult", "WorstElement"]
 
@@ -96,6 +96,14 @@ class CaseResult:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> CaseResult:
+        """The result that to_json gave.
+
+        Raises:
+            ValueError, TypeError, KeyError: It is not one.
+        """
+        texts = ("name", "source", "reason", "facts", "standard", "sentence", "command", "key")
+        if entry["status"] not in get_args(Status) or any(type(entry[name]) is not str for name in texts):
+            raise ValueError("its status or one of its texts is not what lngrad check writes")
         outputs = tuple(
             OutputResult(
                 **{

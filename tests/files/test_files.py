@@ -42,9 +42,6 @@ def entries(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
 
-# --- Round trips ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.property
 @ANY_FILE
 @given(
@@ -91,9 +88,6 @@ def test_equal_arrays_are_equal_files(tmp_path):
         assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-# --- Other programs' files ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numpy_and_safetensors_agree_with_us(tmp_path, dtype):
     save_file = pytest.importorskip("safetensors.numpy").save_file
@@ -135,9 +129,6 @@ def test_fortran_order_and_other_versions(tmp_path):
         read = read_tensors(tmp_path, ("dy",)).arrays["dy"]
         assert read.flags.f_contiguous
         check_same_bits(read, array)
-
-
-# --- Damaged files --------------------------------------------------------------------------------------------------
 
 
 class Trap:
@@ -292,9 +283,6 @@ def test_what_is_no_input(tmp_path):
     for name in ("absent.npz", "absent", "absent.safetensors"):
         with pytest.raises(FileFormatError, match=rf"{name}: (does not exist|can't be read: No such file)"):
             read_tensors(tmp_path / name, ("dy",))
-
-
-# --- Outputs that can't be ------------------------------------------------------------------------------------------
 
 
 def test_outputs_that_can_not_be(tmp_path):

@@ -73,9 +73,6 @@ def find(name: str) -> Impl:
     return _users(module, function)
 
 
-# --- Ours -------------------------------------------------------------------------------------------------------------
-
-
 def _parameters(case: CheckCase) -> list[Any]:
     """Arrays for dgamma and dbeta in the dtypes that the case declares; filled, so that what is not written is seen."""
     return [
@@ -203,9 +200,6 @@ def _aclnn(case: CheckCase, given: Given) -> Grads:
     if status != 0:
         raise RuntimeError(f"aclnnLayerNormBackward: status {int(status)}: {acl.aclGetRecentErrMsg()}")
     return Grads(*outputs)
-
-
-# --- Others' ----------------------------------------------------------------------------------------------------------
 
 
 def _torch(case: CheckCase, given: Given) -> Grads:

@@ -123,9 +123,6 @@ def _reason(output: OutputResult) -> str:
     )
 
 
-# --- Blocks of rows ---------------------------------------------------------------------------------------------------
-
-
 def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[OutputResult], Any]:
     impl = None if options.against else _impl(options.impl)
     third = _impl(options.third) if standard == "dual" else None
@@ -194,9 +191,6 @@ def _results(case: CheckCase, given: Given, impl: Impl | None, options: Options,
 
 def _numpy(got: Grads) -> Grads:
     return Grads(*(None if one is None else as_numpy(one) for one in got))
-
-
-# --- Outputs ----------------------------------------------------------------------------------------------------------
 
 
 class _Judges:

@@ -57,9 +57,6 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     return names_unique([_case(_mapping(item, file), defaults, file) for item in listed.value])
 
 
-# --- YAML as cells: scalars by the safe schema, no tags, no anchors ---------------------------------------------------
-
-
 def _compose(text: str, file: str) -> Any:
     """The document's nodes. Aliases are refused, since ten lines of them stand for gigabytes."""
     import yaml
@@ -142,9 +139,6 @@ def _mapping(node: Any, file: str) -> dict[str, Cell]:
         cells[name] = Cell(value, f"{inner.where}: {name}")
     cells.setdefault("", Cell(node.line, node.where))
     return cells
-
-
-# --- Cells as a case --------------------------------------------------------------------------------------------------
 
 
 def _case(given: dict[str, Cell], defaults: dict[str, Cell], file: str) -> CheckCase:

@@ -16,8 +16,8 @@ from lngrad.check.mistakes.mutants import (
     last_rows,
     means_over,
     narrow_sums,
+    next_row,
     on_changed_inputs,
-    previous_row,
     recomputed,
     rstd_missing,
     sums_for_means,
@@ -41,7 +41,7 @@ class Mistake:
         sentence: What the person did, and where to look.
         grads: The result of it, in float64.
         by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
-        rounding: It changes roundings only, so it is told by bits.
+        rounding: It changes roundings only, so only bits show it.
     """
 
     sentence: str
@@ -56,11 +56,11 @@ MISTAKES: dict[str, Mistake] = {
         "dx is computed without gamma: multiply dy by gamma before the two row means.", known("gamma forgotten")
     ),
     "dy ignored": Mistake("the result does not depend on dy: it is what dy = 1 gives.", known("dy ignored")),
-    "dy of the next row": Mistake(
-        "each row uses the dy of the row before it: an index that is off by one row.", known("dy of the next row")
+    "dy of the previous row": Mistake(
+        "each row uses the dy of the row before it: an index is off by one row.", known("dy of the previous row")
     ),
-    "dy of another row": Mistake(
-        "each row uses the dy of the row after it: an index that is off by one row.", on_changed_inputs(previous_row)
+    "dy of the next row": Mistake(
+        "each row uses the dy of the row after it: an index is off by one row.", on_changed_inputs(next_row)
     ),
     "mean of dxhat missing": Mistake("dx lacks the row mean of dy·gamma: subtract it.", known("mean of dxhat missing")),
     "mean of dxhat·xhat missing": Mistake(
@@ -72,8 +72,7 @@ MISTAKES: dict[str, Mistake] = {
         known("variance in rstd's place"),
     ),
     "mean and rstd swapped": Mistake(
-        "mean and rstd stand in each other's place: the tile APIs have the variance before the mean, aclnn "
-        "the mean first.",
+        "mean and rstd are exchanged: the tile APIs take the variance before the mean, aclnn takes the mean first.",
         on_changed_inputs(swapped),
     ),
     "eps added twice": Mistake(
@@ -86,12 +85,12 @@ MISTAKES: dict[str, Mistake] = {
     "eps 1e-12 for 1e-5": Mistake(
         "eps is 1e-12, the graph op's value for float32 x; this case has another.", with_eps(lambda eps: 1e-12)
     ),
-    "eps too large": Mistake(
-        "rstd is too small by 0.5 %: the variance is 1 % too large, as by another eps or by dividing by N - 1.",
-        known("eps too large"),
+    "variance 1 % too large": Mistake(
+        "the variance is 1 % too large, so rstd is 0.5 % too small: as with another eps, or with N - 1 for N = 101.",
+        known("variance 1 % too large"),
     ),
-    "statistics in wrong order": Mistake(
-        "mean belongs to the row before: an index that is off by one row.", known("statistics in wrong order")
+    "mean of the previous row": Mistake(
+        "each row uses the mean of the row before it: an index is off by one row.", known("mean of the previous row")
     ),
     "statistics transposed": Mistake(
         "mean and rstd are read in the order of the transposed leading dimensions.", on_changed_inputs(transposed)
@@ -123,7 +122,7 @@ MISTAKES: dict[str, Mistake] = {
     "sums for means": Mistake(
         "the two row sums are not divided by the number of normalized elements.", with_results(sums_for_means)
     ),
-    "rstd missing in dx": Mistake("dx is not multiplied by rstd at the end.", with_results(rstd_missing)),
+    "rstd missing in dx": Mistake("dx is not multiplied by rstd.", with_results(rstd_missing)),
     "extra term of the tile formula": Mistake(
         "dx has the tile APIs' extra term pd_var·(1/H)·Σ(-2(x - mean)): right for LayerNormGrad on tiles, "
         "not for the graph ops and aclnn; it shows since mean is not the row's mean.",
@@ -142,7 +141,7 @@ MISTAKES: dict[str, Mistake] = {
         "dgamma and dbeta are twice what they should be: partial sums are added into a buffer that has them already.",
         known("sums added twice"),
     ),
-    "dgamma and dbeta swapped": Mistake("dgamma and dbeta stand in each other's place.", with_results(sums_swapped)),
+    "dgamma and dbeta swapped": Mistake("dgamma and dbeta are exchanged.", with_results(sums_swapped)),
     "gamma in the column sums": Mistake(
         "dgamma and dbeta are sums of dy·gamma: they take dy alone.", with_results(gamma_in_sums)
     ),
@@ -157,7 +156,7 @@ MISTAKES: dict[str, Mistake] = {
         )
         for width in (512, 256, 128, 64, 32, 16, 8)
     },
-    "16-bit sums": Mistake(
+    "bfloat16 sums": Mistake(
         "dgamma and dbeta are accumulated in bfloat16: keep them in float32 and round once.",
         narrow_sums("bfloat16"),
         by_size=True,
@@ -174,7 +173,7 @@ MISTAKES: dict[str, Mistake] = {
             narrow_sums(dtype, parts),
             by_size=True,
         )
-        for name, dtype in (("16-bit", "bfloat16"), ("float16", "float16"))
+        for name, dtype in (("bfloat16", "bfloat16"), ("float16", "float16"))
         for parts in (2, 4, 8)
     },
     "half-away rounding": Mistake(

@@ -1,7 +1,7 @@
-"""Known mistakes: what each would have given. Extends lngrad.testing.MUTANTS; their names are in mistakes.py.
+"""Known mistakes: what each would have given. Extends lngrad.testing.MUTANTS; their names are in catalogue.py.
 
 They return float64 gradients of a block of rows, or None where the mistake can't be made: no gamma to forget, one row
-only. None of them is a caricature: each has been met in a library or is in reach of a reader of CANN's documents.
+only. Each was found in a library, or is one that a reader of CANN's documents may make.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "last_rows",
     "means_over",
     "narrow_sums",
+    "next_row",
     "on_changed_inputs",
-    "previous_row",
     "recomputed",
     "rstd_missing",
     "sums_for_means",
@@ -110,9 +110,6 @@ def with_results(make: Callable[..., dict[str, Any] | None]) -> Wrong:
     return grads
 
 
-# --- Statistics -------------------------------------------------------------------------------------------------------
-
-
 def _variance_of(case: CheckCase, inputs: Inputs) -> Any:
     return 1 / np.asarray(inputs.rstd, np.float64) ** 2 - case.eps
 
@@ -160,12 +157,9 @@ def swapped(case: CheckCase, inputs: Inputs) -> dict[str, Any]:
     return {"mean": inputs.rstd, "rstd": inputs.mean}
 
 
-def previous_row(case: CheckCase, inputs: Inputs) -> dict[str, Any] | None:
+def next_row(case: CheckCase, inputs: Inputs) -> dict[str, Any] | None:
     rows = _rows(inputs.dy, inputs)
     return None if len(rows) < 2 else {"dy": np.roll(rows, -1, axis=0).reshape(inputs.x.shape)}
-
-
-# --- dx ---------------------------------------------------------------------------------------------------------------
 
 
 def _dx_of(rstd: Any, dxhat: Any, xhat: Any, first: Any, second: Any) -> dict[str, Any]:
@@ -205,9 +199,6 @@ def extra_term(case: Any, inputs: Any, dy: Any, xhat: Any, dxhat: Any, rstd: Any
     pd_var = -0.5 * (dxhat * xhat).sum(1, keepdims=True) * rstd**2
     extra = pd_var * (-2 * xhat / rstd).mean(1, keepdims=True) / dy.shape[1]
     return {"dx": true.dx.reshape(dy.shape) + extra}
-
-
-# --- Column sums ------------------------------------------------------------------------------------------------------
 
 
 def _sums(case: Any, dy: Any, xhat: Any, weight: Any) -> dict[str, Any]:
@@ -259,9 +250,6 @@ def without_mean(case: Any, inputs: Any, dy: Any, xhat: Any, dxhat: Any, rstd: A
 
 def gamma_in_sums(case: Any, inputs: Any, dy: Any, xhat: Any, dxhat: Any, rstd: Any, true: Any) -> Any:
     return None if inputs.gamma is None else {"dgamma": (dxhat * xhat).sum(0), "dbeta": dxhat.sum(0)}
-
-
-# --- Tiles and roundings ----------------------------------------------------------------------------------------------
 
 
 def last_columns(width: int) -> Wrong:

@@ -297,7 +297,7 @@ def _mutant(name: str) -> Impl:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
 
     def call(case: CheckCase, given: Given) -> Grads:
-        grads = MISTAKES[name].grads(case, given)
+        grads = MISTAKES[name].grads(case, given.exact)
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")
         with np.errstate(over="ignore", invalid="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -114,7 +114,7 @@ def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explana
     )
 
 
-def _known(outputs: Sequence[_Output], known: dict[str, Grads | None]) -> str | None:
+def _known(outputs: Sequence[_Output], known: Mapping[str, Grads | None]) -> str | None:
     """The mistake that is nearest to the result among those that explain all the outputs."""
     best: tuple[float, str] | None = None
     for name, wrong in known.items():

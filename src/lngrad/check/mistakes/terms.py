@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from lngrad.reference import backward_terms
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Shape
 
@@ -49,11 +49,12 @@ def terms_of(inputs: Inputs) -> Terms:
     N = max(1, math.prod(inputs.normalized_shape))
     lead = inputs.x.shape[: inputs.x.ndim - inputs.normalized]
     M = math.prod(lead)
-
-    def wide(array: Any, *shape: int) -> Array:
-        return np.asarray(array).astype(np.float64).reshape(shape)
-
-    dy, x = wide(inputs.dy, M, N), wide(inputs.x, M, N)
-    mean, rstd = wide(inputs.mean, M, 1), wide(inputs.rstd, M, 1)
-    gamma = np.ones((1, N)) if inputs.gamma is None else wide(inputs.gamma, 1, N)
-    return Terms(dy, x, (x - mean) * rstd, dy * gamma, gamma, mean, rstd, tuple(lead), inputs.normalized_shape)
+    dy, xhat, dxhat, rstd = backward_terms(
+        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
+    )
+    x, mean = np.asarray(inputs.x).astype(np.float64), np.asarray(inputs.mean).astype(np.float64)
+    gamma = np.ones(N) if inputs.gamma is None else np.asarray(inputs.gamma).astype(np.float64)
+    return Terms(
+        dy.reshape(M, N), x.reshape(M, N), xhat.reshape(M, N), dxhat.reshape(M, N), gamma.reshape(1, N),
+        mean.reshape(M, 1), rstd.reshape(M, 1), tuple(lead), inputs.normalized_shape,
+    )  # fmt: skip

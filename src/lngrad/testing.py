@@ -355,25 +355,25 @@ def _roll_rows(array: Any, split: int) -> Any:
     return np.roll(rows, 1, axis=0).reshape(array.shape)
 
 
-def _eps_twice(inputs: Inputs) -> Any:
+def _larger_variance(inputs: Inputs) -> Any:
     variance = 1 / np.asarray(inputs.rstd, np.float64) ** 2
-    return 1 / np.sqrt(variance + 1e-2 * variance)
+    return 1 / np.sqrt(1.01 * variance)
 
 
 # What each does wrong. They return float64; round_to brings them to the dtypes of a real result.
 MUTANTS: dict[str, Callable[[Inputs], Grads]] = {
     "gamma forgotten": _mutate(gamma=lambda inputs: None),
     "dy ignored": _mutate(dy=lambda inputs: np.ones_like(inputs.dy)),
-    "dy of the next row": _mutate(dy=lambda inputs: _roll_rows(inputs.dy, inputs.x.ndim - inputs.normalized)),
+    "dy of the previous row": _mutate(dy=lambda inputs: _roll_rows(inputs.dy, inputs.x.ndim - inputs.normalized)),
     "mean of dxhat missing": _without_dy_mean,
     "mean of dxhat·xhat missing": _without_xhat_mean,
     "variance in rstd's place": _mutate(rstd=lambda inputs: 1 / np.asarray(inputs.rstd, np.float64) ** 2),
-    "eps too large": _mutate(rstd=_eps_twice),
+    "variance 1 % too large": _mutate(rstd=_larger_variance),
     "last row lost": _last_row_lost,
     "last column lost": _last_column_lost,
-    "16-bit sums": _low_precision_sums,
+    "bfloat16 sums": _low_precision_sums,
     "sums added twice": _sums_twice,
-    "statistics in wrong order": _mutate(mean=lambda inputs: np.roll(np.asarray(inputs.mean).ravel(), 1)),
+    "mean of the previous row": _mutate(mean=lambda inputs: np.roll(np.asarray(inputs.mean).ravel(), 1)),
 }
 
 

@@ -118,9 +118,6 @@ def test_infinities_and_overflow_are_results_not_warnings():
     assert np.isnan(got.dbeta[3])
 
 
-# --- Rules ----------------------------------------------------------------------------------------------------------
-
-
 def refused(error: type[Exception], text: str, change: dict[str, Any], *names: str, **options: Any) -> None:
     arrays = {**arrays_of(make_inputs(CASE, "float32"), *names), **change}
     with pytest.raises(error, match=text):

@@ -8,8 +8,8 @@ from typing import Any
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.formats.dump_names import dumps_in
-from lngrad.check.tensors import read_tensor, read_together
 from lngrad.errors import FileFormatError
+from lngrad.files.reading import read_tensor, read_tensors
 from lngrad.problem import Grads
 
 __all__ = ["case_folder", "dump_of"]
@@ -65,5 +65,5 @@ def _together(place: Path, max_bytes: int) -> dict[str, Any]:
         for suffix in (".npz", ".safetensors"):
             path = place / (stem + suffix)
             if path.is_file():
-                return read_together(path, max_bytes)
+                return read_tensors(path, None, max_bytes).arrays
     return {}

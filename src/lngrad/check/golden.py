@@ -15,10 +15,10 @@ from lngrad.check.dumped_results import case_folder
 from lngrad.check.formats.dump_names import DUMP_INPUTS, file_name
 from lngrad.check.formats.folders import MANIFEST
 from lngrad.check.inputs import draw
-from lngrad.check.mistakes.mutants import true_grads
-from lngrad.check.tensors import write_tensor, write_together
+from lngrad.check.mistakes.catalogue import true_grads
 from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
+from lngrad.files.writing import write_tensor, write_tensors
 
 __all__ = ["Format", "write_goldens"]
 
@@ -97,7 +97,7 @@ def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Form
     present = {name: array for name, array in arrays.items() if array is not None}
     if form in ("npz", "safetensors"):
         path = f"{place}/{kind}s.{form}"
-        write_together(root / path, present)
+        write_tensors(root / path, present)
         paths = {name: f"{path}::{name}" for name in present}
     else:
         paths = {}

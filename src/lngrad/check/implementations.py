@@ -73,9 +73,6 @@ def find(name: str) -> Impl:
     return _users(module, function)
 
 
-# --- Ours -------------------------------------------------------------------------------------------------------------
-
-
 def _parameters(case: CheckCase) -> list[Any]:
     """Arrays for dgamma and dbeta in the dtypes that the case declares; filled, so that what is not written is seen."""
     return [
@@ -205,9 +202,6 @@ def _aclnn(case: CheckCase, given: Given) -> Grads:
     return Grads(*outputs)
 
 
-# --- Others' ----------------------------------------------------------------------------------------------------------
-
-
 def _torch(case: CheckCase, given: Given) -> Grads:
     import torch
 
@@ -303,7 +297,7 @@ def _mutant(name: str) -> Impl:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
 
     def call(case: CheckCase, given: Given) -> Grads:
-        grads = MISTAKES[name].grads(case, given)
+        grads = MISTAKES[name].grads(case, given.exact)
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")
         with np.errstate(over="ignore", invalid="ignore"):

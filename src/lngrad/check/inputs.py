@@ -17,9 +17,10 @@ import numpy as np
 
 from lngrad import reference
 from lngrad.check.case import INPUTS, CheckCase
-from lngrad.check.tensors import inside, read_tensor
 from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
+from lngrad.files.places import inside
+from lngrad.files.reading import read_tensor, read_tensors
 from lngrad.testing import Inputs
 
 __all__ = ["Given", "block_rows", "draw"]
@@ -156,12 +157,10 @@ def _from_file(case: CheckCase, name: str, dtype: str, start: int, stop: int, ma
     per_row = case.N if name in ("dy", "x") else 1
     shape = (1, case.N) if name == "gamma" else (case.M, per_row)
     if member:
-        from lngrad.check.tensors import read_together
-
-        arrays = read_together(full, max_bytes)
-        if member not in arrays:
-            raise FileFormatError(f"{full}: expected an array {member!r}, got {', '.join(arrays)[:200]}")
-        array = arrays[member]
+        found = read_tensors(full, (member,), max_bytes)
+        if member not in found.arrays:
+            raise FileFormatError(f"{full}: expected an array {member[:80]!r}, got {', '.join(found.others)[:200]}")
+        array = found.arrays[member]
         if array.dtype != numpy_dtype(dtype) or array.size != math.prod(shape):
             raise FileFormatError(f"{full}: {member}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
         array = array.reshape(shape)

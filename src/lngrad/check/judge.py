@@ -15,8 +15,8 @@ from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.dumped_results import dump_of
 from lngrad.check.implementations import Impl, NotApplicable, find
 from lngrad.check.inputs import Given, block_rows, draw
+from lngrad.check.mistakes.catalogue import true_grads
 from lngrad.check.mistakes.diagnosis import diagnose
-from lngrad.check.mistakes.mutants import true_grads
 from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
 from lngrad.check.standards.rules import SMALL, STANDARDS, Tolerances, error_of
 from lngrad.check.standards.sums import Sums
@@ -98,6 +98,8 @@ def check_case(case: CheckCase, options: Options) -> CaseResult:
         outputs=tuple(outputs),
         mistake=diagnosis.mistake if diagnosis else None,
         sentence=diagnosis.sentence if diagnosis else "",
+        formulas=diagnosis.formulas if diagnosis else (),
+        weights=diagnosis.weights if diagnosis else (),
         seconds=perf_counter() - start,
     )
 
@@ -121,9 +123,6 @@ def _reason(output: OutputResult) -> str:
         f"{text}; {output.off:.2%} of the elements are off, the worst at ({where}) in row {worst.row}: "
         f"expected {worst.golden:.9g}, got {worst.got:.9g}"
     )
-
-
-# --- Blocks of rows ---------------------------------------------------------------------------------------------------
 
 
 def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[OutputResult], Any]:
@@ -194,9 +193,6 @@ def _results(case: CheckCase, given: Given, impl: Impl | None, options: Options,
 
 def _numpy(got: Grads) -> Grads:
     return Grads(*(None if one is None else as_numpy(one) for one in got))
-
-
-# --- Outputs ----------------------------------------------------------------------------------------------------------
 
 
 class _Judges:

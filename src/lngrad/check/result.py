@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-__all__ = ["CaseResult", "OutputResult", "RuleResult", "WorstElement"]
+__all__ = ["CaseResult", "Formula", "OutputResult", "RuleResult", "Weights", "WorstElement"]
 
 Status = Literal["passed", "failed", "skipped"]
 
@@ -61,6 +61,41 @@ class OutputResult:
 
 
 @dataclass(frozen=True)
+class Formula:
+    """What one output is, as it was found.
+
+    Attributes:
+        output: dx, dgamma or dbeta.
+        parts: (text, whether it differs from the right formula), in order.
+    """
+
+    output: str
+    parts: tuple[tuple[str, bool], ...]
+
+    @property
+    def text(self) -> str:
+        """With what differs between two asterisks: dx = rstd·(dxhat − **2**·mean_dxhat − …)."""
+        return f"{self.output} = " + "".join(f"**{text}**" if changed else text for text, changed in self.parts)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Which rows or columns entered a sum, and how often.
+
+    Attributes:
+        sum: What is summed, as "dbeta" or "mean_dxhat".
+        of: "row" or "column".
+        runs: (first, number, weight) of neighbours with the same weight, in order.
+        text: The same as a sentence.
+    """
+
+    sum: str
+    of: str
+    runs: tuple[tuple[int, int, float], ...]
+    text: str
+
+
+@dataclass(frozen=True)
 class CaseResult:
     """One case.
 
@@ -72,6 +107,8 @@ class CaseResult:
         standard: By which it was judged.
         outputs: Empty unless it ran to the end.
         mistake, sentence: The diagnosis of a failed case.
+        formulas: What its wrong outputs obey, as far as that was found.
+        weights: Which rows or columns entered sums that do not take all of them once.
         command: Reproduces it.
         seconds: Of computing and judging.
         key: Of everything that the result depends on: a resumed run takes a result only if its key is the same.
@@ -86,6 +123,8 @@ class CaseResult:
     outputs: tuple[OutputResult, ...] = ()
     mistake: str | None = None
     sentence: str = ""
+    formulas: tuple[Formula, ...] = ()
+    weights: tuple[Weights, ...] = ()
     command: str = ""
     seconds: float = 0.0
     key: str = ""
@@ -96,6 +135,14 @@ class CaseResult:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> CaseResult:
+        """The result that to_json gave.
+
+        Raises:
+            ValueError, TypeError, KeyError: It is not one.
+        """
+        texts = ("name", "source", "reason", "facts", "standard", "sentence", "command", "key")
+        if entry["status"] not in get_args(Status) or any(type(entry[name]) is not str for name in texts):
+            raise ValueError("its status or one of its texts is not what lngrad check writes")
         outputs = tuple(
             OutputResult(
                 **{
@@ -109,4 +156,12 @@ class CaseResult:
             )
             for one in entry["outputs"]
         )
-        return CaseResult(**{**entry, "outputs": outputs})
+        formulas = tuple(
+            Formula(one["output"], tuple((str(text), bool(changed)) for text, changed in one["parts"]))
+            for one in entry.get("formulas", ())
+        )
+        weights = tuple(
+            Weights(**{**one, "runs": tuple((int(first), int(number), float(w)) for first, number, w in one["runs"])})
+            for one in entry.get("weights", ())
+        )
+        return CaseResult(**{**entry, "outputs": outputs, "formulas": formulas, "weights": weights})

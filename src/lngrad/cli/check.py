@@ -154,7 +154,7 @@ def _run(
 
     from lngrad.check.processes.runner import default_jobs, run_cases
     from lngrad.check.reports.journal import append, key_of, read_journal
-    from lngrad.check.reports.terminal import MOST_PRINTED, print_result
+    from lngrad.cli.check_report import MOST_PRINTED, print_result
 
     keys = {case.name: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
@@ -192,7 +192,7 @@ def _run(
 def _report(results: list[Any], options: Any, seconds: float, report: Path | None, junit: Path | None) -> None:
     from rich.console import Console
 
-    from lngrad.check.reports.terminal import print_summary
+    from lngrad.cli.check_report import print_summary
 
     print_summary(Console(highlight=False), results, seconds)
     if junit is not None:

@@ -9,22 +9,25 @@ from __future__ import annotations
 import ast
 import io
 import math
-from typing import Any
+import mmap
+from typing import TypeAlias
 
 import numpy as np
 
 from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
+from lngrad.files.boundary import parsing
+from lngrad.typing import Array, Shape
 
-__all__ = ["array_in", "header_of"]
+__all__ = ["Buffer", "array_in", "header_of"]
 
-Array = np.ndarray[Any, Any]
+Buffer: TypeAlias = "bytes | mmap.mmap"
 
 _MAGIC = b"\x93NUMPY"
 _MOST_HEADER = 10_000  # characters, as NumPy has it: parsing a longer one can exhaust the interpreter's stack
 
 
-def array_in(buffer: Any, start: int, stop: int, where: str) -> Array:
+def array_in(buffer: Buffer, start: int, stop: int, where: str) -> Array:
     """The array that the bytes start … stop-1 of a buffer are the .npy file of, as a view of them.
 
     Args:
@@ -33,20 +36,17 @@ def array_in(buffer: Any, start: int, stop: int, where: str) -> Array:
         where: What to call it in an error.
 
     Raises:
-        FileFormatError: It is no .npy, holds Python objects, or its data is not of the length that its header says.
+        FileFormatError: It is no .npy file, contains Python objects, or its data is not as long as its header says.
     """
     text, data = _header_text(buffer, start, stop, where)
-    try:
+    with parsing(where, "its .npy header is damaged"):
         header = ast.literal_eval(text)
         shape, fortran = tuple(map(int, header["shape"])), bool(header["fortran_order"])
         dtype = np.lib.format.descr_to_dtype(header["descr"])
-        sound = len(header) == 3 and all(size >= 0 for size in shape)
-    except (SyntaxError, ValueError, TypeError, KeyError, MemoryError, RecursionError):
-        sound = False
-    if not sound:
-        raise FileFormatError(f"{where}: its .npy header is damaged")
+        if len(header) != 3 or any(size < 0 for size in shape):
+            raise ValueError("expected descr, fortran_order and shape, whose sizes are not negative")
     if dtype.hasobject:
-        raise FileFormatError(f"{where}: holds Python objects; expected numbers, and unpickling could run anything")
+        raise FileFormatError(f"{where}: contains Python objects; expected numbers, and unpickling could run anything")
     if dtype == np.dtype("V2"):
         dtype = numpy_dtype("bfloat16")
     nbytes = math.prod(shape) * dtype.itemsize
@@ -55,10 +55,11 @@ def array_in(buffer: Any, start: int, stop: int, where: str) -> Array:
             f"{where}: expected {nbytes} bytes of data for {dtype} of shape {shape}, got {stop - data}; "
             f"is the file {'truncated' if stop - data < nbytes else 'damaged'}?"
         )
-    return np.ndarray(shape, dtype, buffer, data, order="F" if fortran else "C")
+    with parsing(where, "its .npy header is damaged"):  # NumPy has limits of its own: 64 dimensions, 2^63 bytes
+        return np.ndarray(shape, dtype, buffer, data, order="F" if fortran else "C")
 
 
-def _header_text(buffer: Any, start: int, stop: int, where: str) -> tuple[str, int]:
+def _header_text(buffer: Buffer, start: int, stop: int, where: str) -> tuple[str, int]:
     """The header, a Python literal, and where the data begins."""
     begin = bytes(buffer[start : min(stop, start + 12)])
     if begin[:6] != _MAGIC:
@@ -73,7 +74,7 @@ def _header_text(buffer: Any, start: int, stop: int, where: str) -> tuple[str, i
     )
 
 
-def header_of(shape: tuple[int, ...], dtype: str) -> bytes:
+def header_of(shape: Shape, dtype: str) -> bytes:
     """All of a .npy file that comes before its data, for an array in C order."""
     stream = io.BytesIO()
     header = {"descr": numpy_dtype(dtype).str, "fortran_order": False, "shape": shape}

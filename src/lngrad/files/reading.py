@@ -1,116 +1,103 @@
-"""Named arrays from a file or folder, mapped into memory where the format allows it."""
+"""Arrays from files: named ones from a file or folder, and single ones; mapped into memory where the format allows it.
+
+The only reader of arrays: `lngrad run`, case folders, dumps and goldens all come through here.
+"""
 
 from __future__ import annotations
 
-import mmap
-import zipfile
-import zlib
+import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from lngrad.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
-from lngrad.files import npy, safetensors
+from lngrad.files import npy, npz, safetensors
+from lngrad.files.boundary import parsing
+from lngrad.files.places import map_file
+from lngrad.typing import Array, Shape
 
-__all__ = ["Tensors", "read_tensors"]
-
-Array = np.ndarray[Any, Any]
+__all__ = ["Tensors", "read_tensor", "read_tensors"]
 
 
 class Tensors(NamedTuple):
-    """What was asked for and found, read-only, by name; and the names of what else there is."""
+    """The arrays that were wanted and found, read-only, by name; and the names of all others."""
 
     arrays: dict[str, Array]
     others: list[str]
 
 
-def read_tensors(path: Path, names: tuple[str, ...]) -> Tensors:
-    """The named arrays of a .npz, a .safetensors or a folder of .npy; those that are absent are left out.
+def read_tensors(path: Path, names: tuple[str, ...] | None = None, max_bytes: int | None = None) -> Tensors:
+    """The named arrays of a .npz, a .safetensors or a folder of .npy, or all of them; absent ones are left out.
 
-    Nothing is read yet of what can be mapped: .npy, .safetensors, and the members of a .npz that are stored without
-    compression, but for their checksums. Nothing is ever unpickled.
+    What can be mapped is not read yet: .npy, .safetensors, and the members of a .npz that are stored without
+    compression, except for their checksums. Nothing is ever unpickled.
 
     Args:
         path: The file or folder.
-        names: Without ".npy".
+        names: Without ".npy"; None: all.
+        max_bytes: A larger file, or larger members of a .npz, are refused. None: no limit.
 
     Raises:
         FileFormatError: One line that names the file and says what is wrong with it.
     """
-    try:
+    with parsing(path, "can't be read"):
         if path.is_dir():
-            return _read_folder(path, names)
+            return _read_folder(path, names, max_bytes)
         if path.suffix == ".npz":
-            return _read_npz(path, names)
+            _check_size(path, max_bytes)
+            return Tensors(*npz.arrays_in(path, names, max_bytes))
         if path.suffix == ".safetensors":
-            return Tensors(*safetensors.arrays_in(_map(path), names, str(path)))
-    except OSError as reason:
-        raise FileFormatError(f"{reason.filename or path}: can't be read: {reason.strerror or reason}") from None
-    if not path.exists():
-        raise FileFormatError(f"{path}: does not exist")
+            _check_size(path, max_bytes)
+            return Tensors(*safetensors.arrays_in(map_file(path), names, str(path)))
+        if not path.exists():
+            raise FileFormatError(f"{path}: does not exist")
     raise FileFormatError(f"{path}: expected a .npz, a .safetensors or a folder of .npy files")
 
 
-def _map(path: Path) -> Any:
-    """A file's bytes, read when they are touched. An empty file can't be mapped."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+def read_tensor(path: Path, dtype: str, shape: Shape | None, max_bytes: int | None = None) -> Array:
+    """One array of a .npy file, or of a file of raw elements; mapped.
+
+    Args:
+        path: A .npy says its own dtype and shape; anything else is raw.
+        dtype: What it must have; a raw file is taken at its word.
+        shape: What it must have, or as many elements as that; None takes a .npy's own, and makes a raw file flat.
+        max_bytes: A larger file is refused. None: no limit.
+
+    Raises:
+        FileFormatError: One line that names the file and says what is wrong with it.
+    """
+    with parsing(path, "can't be read"):
+        _check_size(path, max_bytes)
+        mapped = map_file(path)
+        if path.suffix == ".npy":
+            array = npy.array_in(mapped, 0, len(mapped), str(path))
+            if array.dtype != numpy_dtype(dtype):
+                raise FileFormatError(f"{path}: expected {dtype}, got {array.dtype}")
+            if shape is not None and array.size != math.prod(shape):
+                raise FileFormatError(f"{path}: expected shape {shape}, got {array.shape}")
+            return array if shape is None else array.reshape(shape)
+        wanted = numpy_dtype(dtype)
+        flat = (len(mapped) // wanted.itemsize,) if shape is None else shape
+        if len(mapped) != math.prod(flat) * wanted.itemsize:
+            expected = math.prod(flat) * wanted.itemsize
+            raise FileFormatError(f"{path}: expected {expected} bytes for {dtype} of shape {flat}, got {len(mapped)}")
+        return np.ndarray(flat, wanted, mapped)
 
 
-def _read_folder(path: Path, names: tuple[str, ...]) -> Tensors:
+def _read_folder(path: Path, names: tuple[str, ...] | None, max_bytes: int | None) -> Tensors:
     arrays, others = {}, []
     for file in sorted(path.glob("*.npy")):
-        if file.stem in names:
-            mapped = _map(file)
+        if names is None or file.stem in names:
+            _check_size(file, max_bytes)
+            mapped = map_file(file)
             arrays[file.stem] = npy.array_in(mapped, 0, len(mapped), str(file))
         else:
             others.append(file.stem)
     return Tensors(arrays, others)
 
 
-# What zipfile raises about an archive that is not as it should be, or is in a way that it does not know.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
-
-
-def _read_npz(path: Path, names: tuple[str, ...]) -> Tensors:
-    arrays: dict[str, Array] = {}
-    others = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            mapped = _map(path)
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if name in names:
-                    arrays[name] = _read_member(archive, mapped, member, f"{path}: {name}")
-                else:
-                    others.append(name)
-    except FileFormatError:
-        raise
-    except _ZIP_ERRORS as reason:
-        raise FileFormatError(f"{path}: is no .npz file, or is truncated or damaged: {reason}") from None
-    return Tensors(arrays, others)
-
-
-def _read_member(archive: zipfile.ZipFile, mapped: Any, member: zipfile.ZipInfo, where: str) -> Array:
-    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:  # 1: encrypted; zipfile says so
-        data = archive.read(member)
-        return npy.array_in(data, 0, len(data), where)
-    start = _data_offset(mapped, member)
-    stop = start + member.file_size
-    if stop > len(mapped):
-        raise FileFormatError(f"{where}: expected data up to byte {stop}, got a file of {len(mapped)}")
-    array = npy.array_in(mapped, start, stop, where)
-    if zlib.crc32(memoryview(mapped)[start:stop]) != member.CRC:
-        raise FileFormatError(f"{where}: its data does not have the checksum that the .npz says; it is damaged")
-    return array
-
-
-def _data_offset(mapped: Any, member: zipfile.ZipInfo) -> int:
-    """Where a member's data begins: behind its local header, whose extra field may differ from the directory's."""
-    header = mapped[member.header_offset : member.header_offset + 30]
-    if header[:4] != b"PK\x03\x04":
-        raise zipfile.BadZipFile(f"no member begins at byte {member.header_offset}")
-    name_bytes, extra_bytes = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-    return member.header_offset + 30 + name_bytes + extra_bytes
+def _check_size(path: Path, max_bytes: int | None) -> None:
+    if max_bytes is not None and path.stat().st_size > max_bytes:
+        raise FileFormatError(f"{path}: {path.stat().st_size} bytes, more than --max-bytes {max_bytes} allows")

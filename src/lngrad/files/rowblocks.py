@@ -19,10 +19,9 @@ from lngrad.column_tree import CHUNK, ColumnTree
 from lngrad.dtypes import bytes_of, numpy_dtype
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.problem import Forward, Grads, Problem
+from lngrad.typing import Array, Mask
 
 __all__ = ["NAMES", "RowBlocks"]
-
-Array = np.ndarray[Any, Any]
 
 NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma")
 
@@ -40,7 +39,7 @@ class RowBlocks:
         arrays: dict[str, Array],
         *,
         normalized_dims: int | None = None,
-        output_mask: tuple[bool, bool, bool] = (True, True, True),
+        output_mask: Mask = (True, True, True),
         eps: float | None = None,
         block_bytes: int = 256 << 20,
     ):
@@ -159,9 +158,7 @@ def _statistics_in(arrays: dict[str, Array]) -> str:
     return given[0] if given else "x"
 
 
-def _describe(
-    arrays: dict[str, Array], statistics: str, normalized_dims: int | None, mask: tuple[bool, bool, bool]
-) -> Problem:
+def _describe(arrays: dict[str, Array], statistics: str, normalized_dims: int | None, mask: Mask) -> Problem:
     """The facts of the whole call. Statistics that are yet to be computed are stood in for by one zero."""
     x, gamma = arrays["x"], arrays.get("gamma")
     dims = (1 if gamma is None else gamma.ndim) if normalized_dims is None else normalized_dims

@@ -14,22 +14,24 @@ import numpy as np
 
 from lngrad.dtypes import bytes_of, numpy_dtype
 from lngrad.errors import FileFormatError
+from lngrad.files.boundary import parsing
+from lngrad.files.npy import Buffer
+from lngrad.files.text import parse_json
+from lngrad.typing import Array, Shape
 
 __all__ = ["arrays_in", "header_of"]
-
-Array = np.ndarray[Any, Any]
 
 _MOST_HEADER = 100_000_000  # bytes: the format's own limit
 _NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _CODES = {name: code for code, name in _NAMES.items()}
 
 
-def arrays_in(buffer: Any, names: tuple[str, ...], where: str) -> tuple[dict[str, Array], list[str]]:
-    """Those of the named arrays that a .safetensors file holds, as views of it, and the names of all others.
+def arrays_in(buffer: Buffer, names: tuple[str, ...] | None, where: str) -> tuple[dict[str, Array], list[str]]:
+    """The named arrays of a .safetensors file that it has, or all, as views of it, and the names of all others.
 
     Args:
         buffer: The whole file, bytes or a mapping.
-        names: What is asked for. Nothing else is looked at, so others may have any dtype.
+        names: Nothing else is looked at, so the others may have any dtype. None: all.
         where: What to call the file in an error.
 
     Raises:
@@ -38,27 +40,24 @@ def arrays_in(buffer: Any, names: tuple[str, ...], where: str) -> tuple[dict[str
     length = int.from_bytes(buffer[:8], "little")
     if len(buffer) < 8 or length > min(_MOST_HEADER, len(buffer) - 8):
         raise FileFormatError(f"{where}: is no .safetensors file, or is truncated in its header")
-    try:
-        header = json.loads(bytes(buffer[8 : 8 + length]))
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict):
-        raise FileFormatError(f"{where}: its .safetensors header is damaged")
+    with parsing(where, "its .safetensors header is damaged"):
+        header = parse_json(bytes(buffer[8 : 8 + length]).decode(), f"{where}: its .safetensors header is damaged")
+        if not isinstance(header, dict):
+            raise ValueError("expected a mapping")
     header.pop("__metadata__", None)
+    if names is None:
+        names = tuple(header)
     arrays = {name: _array(buffer, 8 + length, header[name], f"{where}: {name}") for name in names if name in header}
     return arrays, [name for name in header if name not in arrays]
 
 
-def _array(buffer: Any, data: int, entry: Any, where: str) -> Array:
-    try:
+def _array(buffer: Buffer, data: int, entry: Any, where: str) -> Array:
+    with parsing(where, "its entry in the .safetensors header is damaged"):
         code, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        sound = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
-    except (TypeError, KeyError, ValueError):
-        sound = False
-    if not sound:
-        raise FileFormatError(f"{where}: its entry in the .safetensors header is damaged")
-    if code not in _NAMES:
-        raise FileFormatError(f"{where}: expected one of {', '.join(_NAMES)}, got {code}")
+        if any(type(number) is not int or number < 0 for number in (*shape, begin, end)):
+            raise ValueError("expected sizes and offsets that are whole numbers from 0")
+        if code not in _NAMES:
+            raise FileFormatError(f"{where}: expected one of {', '.join(_NAMES)}, got {code!r:.40}")
     dtype = numpy_dtype(_NAMES[code])
     nbytes = math.prod(shape) * dtype.itemsize
     if end - begin != nbytes:
@@ -67,10 +66,11 @@ def _array(buffer: Any, data: int, entry: Any, where: str) -> Array:
         raise FileFormatError(
             f"{where}: expected data up to byte {data + end}, got a file of {len(buffer)}; is it truncated?"
         )
-    return np.ndarray(shape, dtype, buffer, data + begin)
+    with parsing(where, "its entry in the .safetensors header is damaged"):
+        return np.ndarray(shape, dtype, buffer, data + begin)
 
 
-def header_of(tensors: dict[str, tuple[tuple[int, ...], str]]) -> tuple[bytes, dict[str, int]]:
+def header_of(tensors: dict[str, tuple[Shape, str]]) -> tuple[bytes, dict[str, int]]:
     """All of a .safetensors file that comes before its data, and where in the file each array begins.
 
     Args:

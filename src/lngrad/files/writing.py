@@ -20,11 +20,11 @@ import numpy as np
 
 from lngrad.errors import FileFormatError
 from lngrad.files import npy, safetensors
+from lngrad.typing import Array, Shape
 
-__all__ = ["Writer", "new_output"]
+__all__ = ["Writer", "new_output", "write_tensor", "write_tensors"]
 
-Array = np.ndarray[Any, Any]
-Tensors = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype by name
+Tensors = dict[str, tuple[Shape, str]]  # shape and dtype by name
 
 
 class Writer(Protocol):
@@ -66,6 +66,21 @@ def new_output(path: Path, tensors: Tensors, *, replace: bool = False) -> Iterat
     except BaseException:
         _remove(temporary)
         raise
+
+
+def write_tensors(path: Path, arrays: dict[str, Array]) -> None:
+    """Whole arrays by name, as new_output writes them."""
+    with new_output(path, {name: (array.shape, array.dtype.name) for name, array in arrays.items()}) as writer:
+        for name, array in arrays.items():
+            writer.append(name, array)
+
+
+def write_tensor(path: Path, array: Array) -> None:
+    """One array: a .npy by that suffix, raw elements by any other."""
+    with path.open("wb") as file:
+        if path.suffix == ".npy":
+            file.write(npy.header_of(array.shape, array.dtype.name))
+        file.write(_bytes_of(array))
 
 
 def _writer_for(path: Path) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
-from lngrad.check.formats.literals import LiteralError, parse_json
 from lngrad.errors import FileFormatError
+from lngrad.files.text import parse_json
 
 __all__ = ["read_atk"]
 
@@ -25,12 +25,8 @@ def read_atk(text: str, file: str) -> list[CheckCase]:
     Raises:
         FileFormatError: Naming the file, the case, the input, and line and column where the JSON itself is broken.
     """
-    try:
-        whole = parse_json(text)
-    except LiteralError as error:
-        raise FileFormatError(f"{file}: {error}") from None
     cases = []
-    for number, item in enumerate(Cell(whole, file).sequence()):
+    for number, item in enumerate(Cell(parse_json(text, file), file).sequence()):
         cases.append(_case(Cell(item.value, f"{file}: case {number + 1}"), file, number))
     return names_unique(cases)
 

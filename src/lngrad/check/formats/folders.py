@@ -8,8 +8,8 @@ from typing import Any
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.dump_names import DUMP_INPUTS, Dump, dumps_in
-from lngrad.check.formats.literals import LiteralError, parse_json
 from lngrad.errors import FileFormatError
+from lngrad.files.text import MOST_TEXT_BYTES, parse_json, read_text
 
 __all__ = ["MANIFEST", "read_folder"]
 
@@ -38,12 +38,8 @@ def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
 
 
 def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase]:
-    if manifest.stat().st_size > min(max_bytes, 64 << 20):
-        raise FileFormatError(f"{manifest}: too large for a manifest")
-    try:
-        top = Cell(parse_json(manifest.read_text("utf-8")), str(manifest)).mapping()
-    except (LiteralError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{manifest}: {error}") from None
+    text = read_text(manifest, min(max_bytes, MOST_TEXT_BYTES))
+    top = Cell(parse_json(text, manifest), str(manifest)).mapping()
     if "lngrad" not in top or top["lngrad"].value != 1 or "cases" not in top:
         raise FileFormatError(f"{manifest}: expected the keys 'lngrad': 1 and 'cases'")
     cases = []

@@ -6,11 +6,10 @@ False, null, true, false, inf and nan, and cannot call or look up anything.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-__all__ = ["LiteralError", "parse_json", "parse_literal"]
+__all__ = ["LiteralError", "parse_literal"]
 
 MOST_CHARACTERS = 65536
 MOST_DEPTH = 16
@@ -118,21 +117,3 @@ class _Reader:
         _, token = self._next()
         if token != mark:
             raise LiteralError(f"expected {mark!r}, got {token!r}", before + 1)
-
-
-def parse_json(text: str) -> Any:
-    """JSON, with NaN and Infinity, whatever is in it.
-
-    Raises:
-        LiteralError: It is none; the text names the line and column.
-    """
-    try:
-        return json.loads(text, parse_int=_integer)
-    except json.JSONDecodeError as error:
-        raise LiteralError(f"line {error.lineno}, column {error.colno}: {error.msg}", error.colno) from None
-    except RecursionError:
-        raise LiteralError("too many brackets in each other", 1) from None
-
-
-def _integer(text: str) -> int | float:
-    return int(text) if len(text) <= 40 else float(text)

@@ -7,6 +7,7 @@ from typing import Any
 from lngrad.check.case import DEFAULT_RANGE, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, dtype_name, flag, names_unique, range_of, shape_of
 from lngrad.errors import FileFormatError
+from lngrad.files.boundary import parsing
 
 __all__ = ["read_own"]
 
@@ -36,7 +37,8 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     Raises:
         FileFormatError: Naming file, line and column.
     """
-    top = _mapping(_compose(text, file), file)
+    with parsing(file, "is no YAML that can be read"):
+        top = _mapping(_compose(text, file), file)
     top.pop("")
     version = top.pop("lngrad", None)
     if version is None or version.value != 1:
@@ -53,9 +55,6 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     if not isinstance(listed.value, list):
         raise listed.wrong("a list of cases")
     return names_unique([_case(_mapping(item, file), defaults, file) for item in listed.value])
-
-
-# --- YAML as cells: scalars by the safe schema, no tags, no anchors ---------------------------------------------------
 
 
 def _compose(text: str, file: str) -> Any:
@@ -80,10 +79,6 @@ def _compose(text: str, file: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise FileFormatError(f"{where}: {getattr(error, 'problem', None) or 'not YAML'}") from None
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"{file}: not YAML that can be read: {type(error).__name__}") from None
 
 
 class _Node:
@@ -107,10 +102,8 @@ class _Node:
             raise FileFormatError(f"{self.where}: expected at most {MOST_DEPTH} levels")
         kind = type(self.node).__name__
         if kind == "ScalarNode":
-            try:
+            with parsing(self.where, f"{self.node.value[:40]!r} can't be read"):
                 value = self.loader.construct_object(self.node)
-            except (ValueError, OverflowError):
-                raise FileFormatError(f"{self.where}: {self.node.value[:40]!r} can't be read") from None
             if value is not None and not isinstance(value, bool | int | float | str):
                 raise FileFormatError(
                     f"{self.where}: expected a number, a word or a list, got {self.node.value[:40]!r}"
@@ -146,9 +139,6 @@ def _mapping(node: Any, file: str) -> dict[str, Cell]:
         cells[name] = Cell(value, f"{inner.where}: {name}")
     cells.setdefault("", Cell(node.line, node.where))
     return cells
-
-
-# --- Cells as a case --------------------------------------------------------------------------------------------------
 
 
 def _case(given: dict[str, Cell], defaults: dict[str, Cell], file: str) -> CheckCase:

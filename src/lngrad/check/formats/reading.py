@@ -14,10 +14,11 @@ from lngrad.check.formats.folders import MANIFEST, read_folder
 from lngrad.check.formats.own import read_own
 from lngrad.check.formats.ttk import read_ttk
 from lngrad.errors import FileFormatError
+from lngrad.files.boundary import parsing
+from lngrad.files.text import read_text
 
 __all__ = ["read_cases", "select"]
 
-MOST_FILE_BYTES = 64 << 20
 _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
     ".csv": read_ttk, ".json": read_atk, ".yaml": read_own, ".yml": read_own,
 }  # fmt: skip
@@ -29,13 +30,16 @@ def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:
     Raises:
         FileFormatError: A path can't be read as what its suffix says; file, line and column are named.
     """
-    cases = [case for path in paths for case in _read(path, max_bytes, nested=False)]
+    cases = []
+    for path in paths:
+        with parsing(path, "can't be read as cases"):
+            cases += _read(path, max_bytes)
     if not cases:
         raise FileFormatError(f"{', '.join(map(str, paths))}: expected at least one case, got none")
     return names_unique(cases)
 
 
-def _read(path: Path, max_bytes: int, *, nested: bool) -> list[CheckCase]:
+def _read(path: Path, max_bytes: int) -> list[CheckCase]:
     if path.is_dir():
         inner = sorted(path.iterdir())
         dumped = (path / MANIFEST).is_file() or dumps_in(path) or any(dumps_in(one) for one in inner if one.is_dir())
@@ -47,18 +51,10 @@ def _read(path: Path, max_bytes: int, *, nested: bool) -> list[CheckCase]:
             return read_folder(path, max_bytes)
         if not files and not folders:
             raise FileFormatError(f"{path}: expected case files (.csv, .json, .yaml) or a folder of dumps")
-        return [case for one in (*files, *folders) for case in _read(one, max_bytes, nested=True)]
+        return [case for one in (*files, *folders) for case in _read(one, max_bytes)]
     if path.suffix not in _READERS:
         raise FileFormatError(f"{path}: expected .csv (TTK), .json (ATK), .yaml (lngrad) or a folder")
-    try:
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise FileFormatError(f"{path}: expected at most {MOST_FILE_BYTES} bytes, got {path.stat().st_size}")
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise FileFormatError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path}: not UTF-8 at byte {error.start}") from None
-    return _READERS[path.suffix](text, str(path))
+    return _READERS[path.suffix](read_text(path), str(path))
 
 
 def select(cases: Sequence[CheckCase], pattern: str | None, limit: int | None) -> list[CheckCase]:

@@ -1,34 +1,74 @@
-"""Which known mistake explains a failed result, else what the error looks like."""
+"""Which mistake explains a failed result: a known one, else a formula, else what the error looks like."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
-from lngrad.check.mistakes.catalogue import MISTAKES
-from lngrad.check.mistakes.mutants import true_grads
+from lngrad.check.mistakes.catalogue import MISTAKES, true_grads
+from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
+from lngrad.check.mistakes.dx_formula import explain_dx, explain_partial_means, explain_unwritten
+from lngrad.check.mistakes.formula import Difference, Explanation
 from lngrad.check.mistakes.patterns import describe
+from lngrad.check.mistakes.terms import Terms, terms_of
+from lngrad.check.result import Formula, Weights
+from lngrad.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
 from lngrad.problem import Grads
-from lngrad.testing import error_share, gradient_scales
+from lngrad.testing import TOLERANCES, error_share, gradient_scales
+from lngrad.typing import Array
 
 __all__ = ["Diagnosis", "diagnose"]
 
 SLACK = 4.0  # tolerances: a mistake made in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
+FEWEST_TIES = 8  # that are rounded otherwise: one may be chance
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
 
 
 class Diagnosis(NamedTuple):
-    """The mistake's name, None if no known one explains the result; and a sentence to act on."""
+    """The mistake's name, None if nothing explains the result; a sentence to act on; formulas and recovered weights."""
 
     mistake: str | None
     sentence: str
+    formulas: tuple[Formula, ...] = ()
+    weights: tuple[Weights, ...] = ()
 
 
-def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Any]) -> Diagnosis:
+@dataclass(frozen=True)
+class _Output:
+    """One wanted output: as it came, in its own dtype, and what it should be, in float64."""
+
+    name: str
+    result: Array
+    true: Array
+    scale: Array
+
+    @cached_property
+    def share(self) -> Array:
+        """How much of its tolerance each element's error uses."""
+        return _share(self.result, self.true, self.scale)
+
+    @property
+    def bound(self) -> Array:
+        """The error that a right result may have, for results of the size of this one."""
+        dtype = self.result.dtype.name
+        wide = self.result.astype(np.float64)
+        accumulator = ACCUMULATORS[dtype]
+        sums = TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * (self.scale + np.abs(wide - self.true))
+        return np.asarray(UNIT_ROUNDOFF[dtype] * np.abs(wide) + sums + SMALLEST[dtype])
+
+
+def _share(result: Array, expected: Array, scale: Array) -> Array:
+    return np.asarray(error_share(result, expected, scale, ACCUMULATORS[result.dtype.name]))
+
+
+def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]) -> Diagnosis:
     """Explain a failed result.
 
     Args:
@@ -38,59 +78,67 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Any]) 
     """
     with np.errstate(all="ignore"):
         truth, scales = true_grads(given.exact), gradient_scales(given.exact)
-        wanted = [
-            (name, np.asarray(result), true, scale)
+        outputs = [
+            _Output(name, np.asarray(result), true, scale)
             for name, result, true, scale in zip(OUTPUTS, got, truth, scales, strict=True)
             if result is not None and result.size
         ]
-        right = all(_ratio(result, true, scale).max() <= 1 for _, result, true, scale in wanted)
-        if right:
-            return _only_rounding(case, given, wanted, truth)
-        found = _explain(case, given, wanted, truth, scales)
-    if found is not None:
-        return Diagnosis(found, MISTAKES[found].sentence)
+        if all(output.share.max() <= 1 for output in outputs):
+            return _only_rounding(case, given, outputs)
+        known = {name: mistake.grads(case, given.exact) for name, mistake in MISTAKES.items() if not mistake.rounding}
+        terms = terms_of(given.exact)
+        found = _known(outputs, known)
+        if found is not None:
+            formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
+            return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
+        each = _each_output(terms, outputs, truth, known) or _with_changed_inputs(case, given, outputs)
+    if each is not None:
+        differences = {one.name: one for explanation in each for one in explanation.differences}
+        return _diagnosis(list(differences.values()), each)
     sentences = []
-    for name, result, true, _ in wanted:
-        if name in shares:
-            shape = shares[name].shape
-            golden = true.astype(result.dtype).astype(np.float64).reshape(shape)
-            sentences.append(describe(name, result.astype(np.float64).reshape(shape), golden, shares[name]))
+    for output in outputs:
+        if output.name in shares:
+            shape = shares[output.name].shape
+            golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(shape)
+            wide = output.result.astype(np.float64).reshape(shape)
+            sentences.append(describe(output.name, wide, golden, shares[output.name]))
     return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
 
 
-def _ratio(result: Any, expected: Any, scale: Any) -> Any:
-    accumulator = "float64" if result.dtype.name == "float64" else "float32"
-    return error_share(result, expected, scale, accumulator)
+def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:
+    return Diagnosis(
+        "; ".join(one.name for one in differences),
+        " And ".join(one.sentence for one in differences),
+        tuple(one.formula for one in explanations if one.formula is not None),
+        tuple(weights for one in explanations for weights in one.weights),
+    )
 
 
-def _explain(case: CheckCase, given: Given, wanted: Any, truth: Grads, scales: Grads) -> str | None:
-    """The mistake that is nearest to the result among those that explain it."""
+def _known(outputs: Sequence[_Output], known: Mapping[str, Grads | None]) -> str | None:
+    """The mistake that is nearest to the result among those that explain all the outputs."""
     best: tuple[float, str] | None = None
-    for name, mistake in MISTAKES.items():
-        if mistake.rounding:
-            continue
-        wrong = mistake.grads(case, given)
+    for name, wrong in known.items():
         if wrong is None:
             continue
-        left = _left(wanted, wrong, mistake.by_size)
+        left = _left(outputs, wrong, MISTAKES[name].by_size)
         if left is not None and (best is None or left < 0.9 * best[0]):
             best = (left, name)
     return None if best is None else best[1]
 
 
-def _left(wanted: Any, wrong: Grads, by_size: bool) -> float | None:
+def _left(outputs: Sequence[_Output], wrong: Grads, by_size: bool) -> float | None:
     """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
     before = after = 0.0
-    for name, result, true, scale in wanted:
-        expected = wrong[OUTPUTS.index(name)]
-        with_mistake, without = (_ratio(result, one, scale + np.abs(one - true)) for one in (expected, true))
-        plain = _ratio(result, true, scale)
+    for output in outputs:
+        expected = getattr(wrong, output.name)
+        scale = output.scale + np.abs(expected - output.true)
+        with_mistake, without = (_share(output.result, one, scale) for one in (expected, output.true))
         # A mistake that leaves this output alone must find it right.
         explained = with_mistake <= SLACK
         if not by_size and explained.mean() < EXPLAINED:
             return None
         limit = 1e30
-        left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, plain), limit)
+        left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
             return None
         after += float(np.sum(np.minimum(left, whole) ** 2))
@@ -100,22 +148,102 @@ def _left(wanted: Any, wrong: Grads, by_size: bool) -> float | None:
     return float(np.sqrt(after / before))
 
 
-def _only_rounding(case: CheckCase, given: Given, wanted: Any, truth: Grads) -> Diagnosis:
-    """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype holds."""
+def _each_output(
+    terms: Terms, outputs: Sequence[_Output], truth: Grads, known: dict[str, Grads | None]
+) -> list[Explanation] | None:
+    """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
+    formulas = _formulas(terms, outputs, truth)
+    found = []
+    for output in outputs:
+        if output.share.max() <= 1:
+            continue
+        possible = {name: wrong for name, wrong in known.items() if wrong and _alone(output, outputs, wrong)}
+        name = _known([output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size})
+        if name is None and output.name not in formulas:
+            name = _known([output], possible)
+        if name is not None:
+            formula = formulas[output.name].formula if output.name in formulas else None
+            found.append(Explanation(formula, (Difference(name, MISTAKES[name].sentence),)))
+        elif output.name in formulas:
+            found.append(formulas[output.name])
+        else:
+            return None
+    return found
+
+
+def _alone(output: _Output, outputs: Sequence[_Output], wrong: Grads) -> bool:
+    """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
+    for other in outputs:
+        expected = getattr(wrong, other.name)
+        scale = other.scale + np.abs(expected - other.true)
+        if other is output or np.mean(_share(other.result, expected, scale) <= SLACK) >= EXPLAINED:
+            continue
+        if np.mean(np.abs(expected - other.true) <= other.bound) < EXPLAINED:
+            return False
+    return True
+
+
+def _formulas(terms: Terms, outputs: Sequence[_Output], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
+    """The formulas of the wrong outputs that obey one."""
+    true = {
+        "dx": truth.dx.reshape(terms.dy.shape),
+        "dgamma": truth.dgamma.reshape(-1),
+        "dbeta": truth.dbeta.reshape(-1),
+    }
+    wrong = {output.name: output for output in outputs if output.share.max() > 1}
+    wide = {name: output.result.astype(np.float64).reshape(true[name].shape) for name, output in wrong.items()}
+    bounds = {name: output.bound.reshape(true[name].shape) for name, output in wrong.items()}
+    found: dict[str, Explanation] = {}
+    for name in wrong:
+        if name == "dx":
+            explanation = (
+                explain_unwritten(terms, wide[name], bounds[name], true[name])
+                or explain_dx(terms, wide[name], bounds[name], depth)
+                or (explain_partial_means(terms, wide[name], bounds[name]) if depth > 1 else None)
+            )
+        else:
+            explanation = explain_columns(terms, name, wide[name], bounds[name], true)
+        if explanation is not None:
+            found[name] = explanation
+    sums = [name for name in wrong if name != "dx" and name not in found]
+    if sums and depth > 1:
+        found |= explain_rows(terms, {name: wide[name] for name in sums}, {name: bounds[name] for name in sums}) or {}
+    return found
+
+
+def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[_Output]) -> list[Explanation] | None:
+    """A mistake in the inputs, and others in the formulas on top of it."""
+    best: list[Explanation] | None = None
+    for name, mistake in MISTAKES.items():
+        changed = mistake.changed(case, given.exact)
+        if changed is None:
+            continue
+        wrong, scales, terms = true_grads(changed), gradient_scales(changed), terms_of(changed)
+        others = [_Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
+        formulas = _formulas(terms, others, wrong, depth=1)
+        if all(one.name in formulas or np.mean(one.share <= SLACK) >= EXPLAINED for one in others):
+            found = [Explanation(None, (Difference(name, mistake.sentence),)), *formulas.values()]
+            if best is None or len(found) < len(best):
+                best = found
+    return best
+
+
+def _only_rounding(case: CheckCase, given: Given, outputs: Sequence[_Output]) -> Diagnosis:
+    """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype has."""
     mistake = MISTAKES["half-away rounding"]
-    rounded = mistake.grads(case, given)
+    rounded = mistake.grads(case, given.exact)
     if rounded is not None:
         unlike = explained = 0
-        for name, result, true, _ in wanted:
-            even = true.astype(np.float32).astype(result.dtype)
-            away = rounded[OUTPUTS.index(name)].astype(result.dtype)
-            off = result != even
+        for output in outputs:
+            even = output.true.astype(np.float32).astype(output.result.dtype)
+            away = getattr(rounded, output.name).astype(output.result.dtype)
+            off = output.result != even
             unlike += int(off.sum())
-            explained += int((off & (result == away)).sum())
-        if unlike and explained >= 0.9 * unlike:
+            explained += int((off & (output.result == away)).sum())
+        if unlike >= FEWEST_TIES and explained >= 0.9 * unlike:
             return Diagnosis("half-away rounding", mistake.sentence)
     return Diagnosis(
         None,
         "no mistake: every element is right to the rounding of its dtype (standard exact passes). Where results are near "
-        "zero or bits are compared, this standard asks for more than the dtype holds",
+        "zero or bits are compared, this standard asks for more than the dtype has",
     )

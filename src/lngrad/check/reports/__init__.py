@@ -1,1 +1,1 @@
-"""What is shown and kept of results: terminal, JUnit, HTML, and a journal of JSON lines."""
+"""What is shown and kept of results: JUnit, HTML, and a journal of JSON lines."""

@@ -12,9 +12,12 @@ from lngrad.check.case import CheckCase
 from lngrad.check.judge import Options
 from lngrad.check.result import CaseResult
 from lngrad.errors import FileFormatError
+from lngrad.files.boundary import parsing
+from lngrad.files.text import parse_json, read_text
 
 __all__ = ["append", "key_of", "read_journal"]
 
+MOST_BYTES = 1 << 30
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -38,14 +41,16 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
         FileFormatError: Another line is no result; the line is named.
     """
     found: dict[str, CaseResult] = {}
-    lines = path.read_text("utf-8").splitlines()
+    lines = read_text(path, MOST_BYTES).removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}"
         try:
-            result = CaseResult.from_json(_numbers(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            with parsing(where, "expected a result of lngrad check"):
+                result = CaseResult.from_json(_numbers(parse_json(line, where)))
+        except FileFormatError:
             if number == len(lines):
                 break
-            raise FileFormatError(f"{path}:{number}: expected a result of lngrad check") from None
+            raise
         found[result.key] = result
     return found
 

@@ -1,4 +1,4 @@
-"""Results on a terminal."""
+"""Results of `lngrad check` on a terminal."""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+"""What explains an output: how its formula differs from the right one, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lngrad.check.result import Formula, Weights
+
+__all__ = ["RIGHT", "Difference", "Explanation", "coefficient_text"]
+
+RIGHT = {
+    "dx": "rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)",
+    "dgamma": "Σ_rows dy·xhat",
+    "dbeta": "Σ_rows dy",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which a formula differs from the right one.
+
+    Attributes:
+        name: Short, for counting: equal mistakes have equal names.
+        sentence: What to do.
+    """
+
+    name: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What explains one output.
+
+    Attributes:
+        formula: None where the difference is not in the formula but in the rounding or the rows.
+        differences: At least one.
+        weights: Of sums that do not take every term once.
+    """
+
+    formula: Formula | None
+    differences: tuple[Difference, ...]
+    weights: tuple[Weights, ...] = ()
+
+
+def coefficient_text(value: float, N: int, M: int) -> str:
+    """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), or three digits."""
+    for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),
+                         ("M", M), ("1/M", 1 / max(M, 1))):  # fmt: skip
+        if number not in (0.0, 1.0, 2.0, 0.5) and abs(abs(value) - number) < 1e-9 * number:
+            return text if value > 0 else f"−{text}"
+    halves = {0.5: "1/2", 1.5: "3/2", 0.25: "1/4"}
+    text = halves.get(abs(value), f"{abs(value):.4g}")
+    return text if value >= 0 else f"−{text}"

@@ -1,0 +1,154 @@
+"""The formula that a wrong result obeys is found, the difference marked, and the rows or columns that entered a sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lngrad.check.inputs import draw
+from lngrad.check.mistakes.catalogue import true_grads
+from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
+from lngrad.check.mistakes.masks import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.terms import Terms, terms_of
+from lngrad.dtypes import numpy_dtype
+from lngrad.problem import Grads
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def diagnosed(make_case: Any, wrong: Any, dtype: str = "float32", **facts: Any) -> Diagnosis:
+    """What is said of the right gradients with those replaced that `wrong` gives."""
+    wide = "float64" if dtype == "float64" else "float32"
+    case = make_case(
+        **{"dtype": dtype, "gamma_dtype": dtype, "output_dtypes": (dtype,) * 3, "statistics_dtype": wide} | facts
+    )
+    given = draw(case, 0, 0, case.M, 1 << 30)
+    truth = true_grads(given.exact)
+    results = truth._asdict() | wrong(terms_of(given.exact))
+    got = Grads(*(results[name].reshape(one.shape).astype(numpy_dtype(dtype)) for name, one in truth._asdict().items()))
+    shares = {name: np.full(np.asarray(one).reshape(-1, case.N).shape, 2.0) for name, one in got._asdict().items()}
+    return diagnose(case, given, got, shares)
+
+
+def dx(t: Terms, a: float = 1, b: float = 1, c: float = 1, **other: Any) -> Any:
+    D = other.get("D", t.dxhat)
+    first, second = (one.mean(1, keepdims=True) for one in (other.get("D1", D), other.get("D2", D) * t.xhat))
+    return other.get("scale", t.rstd) * (a * D - b * first - c * other.get("X", t.xhat) * second)
+
+
+FORMULAS = {
+    "rstd·(dxhat − **2**·mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: dx(t, b=2),
+    "rstd·(dxhat − mean_dxhat − **1/2**·xhat·mean_dxhat_xhat)": lambda t: dx(t, c=0.5),
+    "rstd·(dxhat − mean_dxhat − **N/(N−1)**·xhat·mean_dxhat_xhat)": lambda t: dx(t, c=t.N / (t.N - 1)),
+    "rstd·(dxhat − **1/N**·mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: dx(t, b=1 / t.N),
+    "rstd·(dxhat + **1**·mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: dx(t, b=-1),
+    "rstd·(dxhat − mean_dxhat − **γ·xhat·mean_dxhat_xhat**)": lambda t: dx(t, X=t.xhat * t.gamma),
+    "rstd·(dxhat − mean_dxhat − **xhat·mean(dy·xhat)**)": lambda t: dx(t, D2=t.dy),
+    "rstd·(dxhat − **mean(dy)** − xhat·mean_dxhat_xhat)": lambda t: dx(t, D1=t.dy),
+    "rstd·(dxhat − mean_dxhat − **(x−mean)·mean_dxhat_xhat**)": lambda t: dx(t, X=t.xhat / t.rstd),
+    "**rstd²**·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: dx(t, scale=t.rstd**2),
+    "**rstd³**·(dxhat − **2**·mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: dx(t, b=2, scale=t.rstd**3),
+    "rstd·(**dy·(1+γ)** − **mean(dy·(1+γ))** − **xhat·mean(dy·(1+γ)·xhat)**)": lambda t: dx(t, D=t.dy * (1 + t.gamma)),
+    "rstd·(**dy·γ²** − **mean(dy·γ²)** − **xhat·mean(dy·γ²·xhat)**)": lambda t: dx(t, D=t.dxhat * t.gamma),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_the_formula_of_a_wrong_dx_is_found_with_the_difference_marked(make_case, formula, dtype):
+    # x apart from (-2, 2), so that rstd is not near 1 and its powers differ.
+    ranges = {"mean": None, "statistic": None, "x": (-6.0, 6.0)}
+    found = diagnosed(make_case, lambda t: {"dx": FORMULAS[formula](t)}, dtype, ranges=ranges)
+    assert [one.text for one in found.formulas] == [f"dx = {formula}"], found
+
+
+def test_different_mistakes_in_different_outputs_are_both_named(make_case):
+    found = diagnosed(make_case, lambda t: {"dx": dx(t, b=2), "dgamma": (t.dy * t.x).sum(0)})
+    assert found.mistake == "mean of dxhat 2 times; dy·x for dy·xhat in dgamma"
+    assert [one.text for one in found.formulas] == [
+        "dx = rstd·(dxhat − **2**·mean_dxhat − xhat·mean_dxhat_xhat)", "dgamma = Σ_rows **dy·x**",
+    ]  # fmt: skip
+
+
+def test_a_mistake_in_the_inputs_and_one_in_the_formula_are_both_named(make_case):
+    def wrong(t: Terms) -> dict[str, Any]:
+        xhat = (t.x - np.roll(t.mean, 1, axis=0)) * t.rstd
+        second = (t.dxhat * xhat).mean(1, keepdims=True)
+        made = t.rstd * (t.dxhat - 2 * t.dxhat.mean(1, keepdims=True) - xhat * second)
+        return {"dx": made, "dgamma": (t.dy * xhat).sum(0)}
+
+    found = diagnosed(make_case, wrong)
+    assert found.mistake == "mean of the previous row; mean of dxhat 2 times"
+
+
+def weighted(weights: Any) -> Any:
+    def wrong(t: Terms) -> dict[str, Any]:
+        w = np.asarray(weights(t.M), np.float64)[:, None]
+        return {"dgamma": (t.dy * t.xhat * w).sum(0), "dbeta": (t.dy * w).sum(0)}
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        (lambda M: np.arange(M) < 7, "only the first 7 rows of 77 are counted, as many as x.shape[0]"),
+        (lambda M: np.arange(M) < 50, "the last 27 rows (from 50 on) of 77 are missing"),
+        (lambda M: np.arange(M) >= 5, "the first 5 rows of 77 are missing"),
+        (
+            lambda M: 1 + (np.arange(M) // 8 % 2),
+            "every 2nd block of 8 rows, from row 8 on: 37 rows of 77 are counted twice",
+        ),
+        (lambda M: np.arange(M) % 4 != 1, "every 4th row, from row 1 on: 19 rows of 77 are missing"),
+    ],
+)
+def test_which_rows_entered_the_column_sums(make_case, weights, text):
+    found = diagnosed(make_case, weighted(weights))
+    assert found.mistake == "part of the rows in the column sums"
+    assert found.weights[0].text.startswith(text)
+
+
+def test_any_rows_are_recovered_where_there_are_more_columns(make_case):
+    lost = np.random.default_rng(1).random(40) < 0.4
+    found = diagnosed(make_case, weighted(lambda M: ~lost), lead=(40,), normalized=(96,))
+    assert found.weights[0].runs == runs_of(np.where(lost, 0.0, 1.0))
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+def test_which_columns_entered_a_row_mean(make_case, first, second):
+    def wrong(t: Terms) -> dict[str, Any]:
+        w = (np.arange(t.N) >= 64).astype(float)
+        means = [(one * (w if part else 1)).sum(1, keepdims=True) / t.N
+                 for one, part in ((t.dxhat, first), (t.dxhat * t.xhat, second))]  # fmt: skip
+        return {"dx": t.rstd * (t.dxhat - means[0] - t.xhat * means[1])}
+
+    found = diagnosed(make_case, wrong, lead=(120,), normalized=(80,))
+    assert found.weights[0].text == "only the last 16 columns (from 64 on) of 80 are counted"
+    label = {(True, False): "mean of dxhat", (False, True): "mean of dxhat·xhat", (True, True): "means"}[first, second]
+    assert found.mistake == f"part of the columns in the {label}"
+
+
+def test_noise_is_given_no_formula(make_case):
+    for seed in range(5):
+        noise = np.random.default_rng(seed)
+        found = diagnosed(make_case, lambda t, noise=noise: {"dx": noise.standard_normal(t.dy.shape)})
+        assert found.mistake is None
+        assert found.formulas == found.weights == ()
+
+
+def test_weights_in_words():
+    weights = np.ones(40)
+    weights[39] = 0
+    assert describe_weights(weights, "row") == "the last row 39 of 40 is missing"
+    weights[:] = 1
+    weights[3] = 2
+    assert describe_weights(weights, "row") == "row 3 of 40 is counted twice"
+    assert runs_of(weights) == ((0, 3, 1.0), (3, 1, 2.0), (4, 36, 1.0))
+
+
+def test_no_weights_are_made_up_for_noise():
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((200, 64)), rng.standard_normal(200)
+    assert recover_weights(A, b, lambda w: bool(np.abs(A @ w - b).max() < 1e-3)) is None

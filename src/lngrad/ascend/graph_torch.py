@@ -43,7 +43,7 @@ def _define(name: str, op: GraphOp, call: Callable[P, PdOutputs]) -> Callable[P,
 
     def compute(*given: Any) -> tuple[Tensor, ...]:
         tensors, attributes = arguments(given)
-        results: PdOutputs = call(*tensors, **attributes)  # type: ignore[arg-type,call-arg]  # made of its own names
+        results = call(*tensors, **attributes)
         return tuple(tensors[1].new_empty(0) if result is None else result for result in results)
 
     def promise(*given: Any) -> tuple[Tensor, ...]:
@@ -73,8 +73,8 @@ def _define(name: str, op: GraphOp, call: Callable[P, PdOutputs]) -> Callable[P,
             wrong = f"no {missing[0]}" if missing else unknown[0] if unknown else f"{len(tensors)} arrays"
             raise TypeError(f"{op.name}: expected {expected}, got {wrong}")
         given = [*tensors, *(named[name] for name in op.inputs[len(tensors) :])]
-        settings = [named.get(attribute, DEFAULTS[attribute]) for attribute in op.attributes]
-        mask = list(settings[0])
+        settings: list[Any] = [named.get(attribute, DEFAULTS[attribute]) for attribute in op.attributes]
+        mask: list[bool] = list(settings[0])
         results = operator(*given, mask, *settings[1:])
         return PdOutputs(*(one if wanted else None for one, wanted in zip(results, mask, strict=True)))
 

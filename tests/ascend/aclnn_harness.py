@@ -1,4 +1,4 @@
-"""Calls of aclnnLayerNormBackward for tests: valid ones, in which single arguments are then exchanged."""
+"""Calls of the aclnn functions for tests: valid ones, in which single arguments are then exchanged."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from lngrad.ascend import acl, aclnn
 from lngrad.ascend.acl.element_types import NUMPY_DTYPES
 from lngrad.dtypes import numpy_dtype
-from lngrad.problem import Grads
-from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
+from lngrad.problem import Forward, Grads
+from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
 
 NAMES = {
     "float32": acl.ACL_FLOAT,
@@ -134,6 +134,89 @@ class Call:
         self.check_untouched([name for name, wanted in zip(OUTPUTS, self.mask, strict=True) if not wanted])
 
     def check_untouched(self, names=OUTPUTS):
+        """The outputs hold what they held at first."""
+        for name in names:
+            check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))
+
+
+FORWARD_OUTPUTS = ("out", "meanOutOptional", "rstdOutOptional")
+FORWARDS = ("aclnnLayerNorm", "aclnnLayerNormWithImplMode", "aclnnFastLayerNorm")
+
+
+class ForwardCall:
+    """A valid call of a forward function; `arguments` may be exchanged before phase 1.
+
+    Args:
+        case: shape and dtypes.
+        dtype: of input.
+        function: which of FORWARDS.
+        out_dtypes: of the three outputs; None for input's.
+        out_shapes: instead of the right ones, by name.
+        eps: as in C.
+    """
+
+    def __init__(
+        self,
+        case=None,
+        dtype="float32",
+        *,
+        function="aclnnLayerNorm",
+        out_dtypes=(None, None, None),
+        out_shapes=None,
+        eps=1e-5,
+        seed=0,
+    ):
+        case = Case((3, 4), (5,)) if case is None else case
+        self.inputs = inputs = make_inputs(case, dtype, seed)
+        self.function, self.eps = function, eps
+        rows = (*case.lead, *(1,) * len(case.normalized))
+        shapes = {"out": inputs.x.shape, "meanOutOptional": rows, "rstdOutOptional": rows} | (out_shapes or {})
+        self.results = {
+            name: np.full(shapes[name], SENTINEL, numpy_dtype(given or dtype))
+            for name, given in zip(FORWARD_OUTPUTS, out_dtypes, strict=True)
+        }
+        self.arguments = {
+            "input": tensor(inputs.x),
+            "normalizedShape": acl.aclCreateIntArray(inputs.normalized_shape),
+            "weightOptional": None if inputs.gamma is None else tensor(inputs.gamma),
+            "biasOptional": None if inputs.beta is None else tensor(inputs.beta),
+            "eps": eps,
+            **{name: tensor(result) for name, result in self.results.items()},
+        }
+        if function == "aclnnLayerNormWithImplMode":
+            self.arguments["implMode"] = 0
+
+    def phase1(self):
+        """(workspaceSize, executor, ret)."""
+        return getattr(aclnn, f"{self.function}GetWorkspaceSize")(**self.arguments)
+
+    def phase2(self, stream=None):
+        """Both phases, with a workspace of exactly the size told. Returns ret of phase 2."""
+        size, executor, ret = self.phase1()
+        assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
+        workspace = np.empty(size, np.uint8) if size else None
+        return getattr(aclnn, self.function)(workspace, size, executor, stream)
+
+    def run(self, stream=None):
+        """Both phases and synchronize. Returns the results as Forward."""
+        ret = self.phase2(stream)
+        assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
+        ret = acl.aclrtSynchronizeStream(stream)
+        assert ret == acl.ACL_SUCCESS, acl.aclGetRecentErrMsg()
+        return self.forward()
+
+    def forward(self):
+        """The results as they are now, in the documented shapes."""
+        i = self.inputs
+        rows = i.x.shape[: i.x.ndim - i.normalized] + (1,) * i.normalized
+        out, mean, rstd = self.results.values()
+        return Forward(out, mean.reshape(rows), rstd.reshape(rows))
+
+    def check(self):
+        """Run, and compare with the float64 reference."""
+        check_forward(self.run(), self.inputs, eps=self.eps)
+
+    def check_untouched(self, names=FORWARD_OUTPUTS):
         """The outputs hold what they held at first."""
         for name in names:
             check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))

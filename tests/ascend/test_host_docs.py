@@ -1,4 +1,4 @@
-"""docs/ascend.md names the test that holds each row; here the names are held to be true, and complete."""
+"""docs/ascend.md names the tests of each row: every name must exist, and every rule must be on the page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ from pathlib import Path
 
 import test_aclnn_rules
 import test_graph
+import test_layer_norm_rules
 
 FOLDER = Path(__file__).parent
 TEXT = (FOLDER.parents[1] / "docs" / "ascend.md").read_text()
 NAMED = re.compile(r"`(?:(test_\w+)\.py::)?(test_\w+)(?:\[([^\]<]+)\])?`")
-HOST = ("test_acl", "test_aclnn", "test_aclnn_rules", "test_aclnn_property", "test_graph", "test_graph_torch")
+HOST = (
+    "test_acl",
+    "test_acl_programs",
+    "test_aclnn",
+    "test_aclnn_property",
+    "test_aclnn_rules",
+    "test_graph",
+    "test_graph_torch",
+    "test_layer_norm",
+    "test_layer_norm_rules",
+    "test_soc",
+)
+IDS = {
+    "test_rule": set(test_aclnn_rules.RULES),
+    "test_difference": set(test_aclnn_rules.DIFFERENCES),
+    "test_forward_rule": set(test_layer_norm_rules.RULES),
+    "test_forward_difference": set(test_layer_norm_rules.DIFFERENCES),
+}
 
 
 def test_every_test_that_the_page_names_exists():
     source = "\n".join(next(FOLDER.rglob(f"{name}.py")).read_text() for name in HOST)
     functions = set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
-    ids = {
-        "test_rule": set(test_aclnn_rules.RULES),
-        "test_difference": set(test_aclnn_rules.DIFFERENCES),
-        "test_graph": set(test_graph.RULES),
-    }
+    ids = IDS | {"test_graph": set(test_graph.RULES)}
     named = NAMED.findall(TEXT)
     assert len(named) > 100
     for module, function, case in named:
@@ -31,7 +45,6 @@ def test_every_test_that_the_page_names_exists():
 
 def test_every_rule_and_difference_is_on_the_page():
     named = {(function, case) for module, function, case in NAMED.findall(TEXT) if not module}
-    for rule in test_aclnn_rules.RULES:
-        assert ("test_rule", rule) in named, rule
-    for difference in test_aclnn_rules.DIFFERENCES:
-        assert ("test_difference", difference) in named, difference
+    for function, cases in IDS.items():
+        for case in cases:
+            assert (function, case) in named, case

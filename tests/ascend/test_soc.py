@@ -44,7 +44,7 @@ def test_use_is_for_this_thread_only():
 
 
 def test_an_unknown_soc_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownSoc, match=r"expected one of Ascend310P, .*Ascend950, got 'Ascend1000'"):
+    with pytest.raises(UnknownSoc, match=r"expected one of Ascend310P, .*Ascend350, got 'Ascend1000'"):
         soc.use("Ascend1000")
     assert soc.current().soc.name == "Ascend910B1"
 
@@ -53,6 +53,15 @@ def test_an_unknown_soc_is_refused_with_the_known_ones():
 def test_a_wrong_word_is_refused(argument, value):
     with pytest.raises(ValueError, match=rf"{argument}: expected .* got '{value}'"):
         soc.use("Ascend950", **{argument: value})
+
+
+def test_a_release_or_master_is_what_cann_is():
+    with pytest.raises(ValueError, match=r"cann: expected a release such as '8\.3', or 'master', got 'newest'"):
+        soc.use("Ascend950", cann="newest")
+    assert soc.current().soc.name == "Ascend910B1"
+    for cann, documents in (("8.0.RC1.beta1", "8.0.RC1"), ("8.0.RC3", "8.3"), ("9.1", "8.3"), ("master", "master")):
+        with soc.use("Ascend950", cann=cann) as target:
+            assert target.documents == documents
 
 
 def test_every_row_says_where_it_comes_from():

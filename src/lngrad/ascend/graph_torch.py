@@ -7,140 +7,80 @@ off, the op returns a tensor without elements, and the functions of this module 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
-from lngrad.ascend.graph.layer_norm_grad import ALL, LayerNormGrad, LayerNormGradV3, PdOutputs
+from lngrad.ascend.graph.layer_norm_grad import ALL, GraphOp, LayerNormGrad, LayerNormGradV3, PdOutputs
+from lngrad.typing import Tensor
 
 __all__ = ["layer_norm_grad", "layer_norm_grad_v3"]
 
+P = ParamSpec("P")
 
-def _op(
-    dy: Any,
-    x: Any,
-    variance: Any,
-    mean: Any,
-    gamma: Any,
-    output_mask: Sequence[bool] = ALL,
-    epsilon: float | None = None,
-    pd_gamma_dtype: Any = None,
-) -> tuple[Any, ...]:
-    results = LayerNormGrad(
-        dy, x, variance, mean, gamma, output_mask=output_mask, epsilon=epsilon, pd_gamma_dtype=pd_gamma_dtype
-    )
-    return _without_none(results, x)
+# The type and default of each attribute in a torch op's schema, and that default in Python.
+SCHEMA = {
+    "output_mask": "bool[3] output_mask=[True, True, True]",
+    "epsilon": "float? epsilon=None",
+    "pd_gamma_dtype": "ScalarType? pd_gamma_dtype=None",
+}
+DEFAULTS: dict[str, Any] = {"output_mask": list(ALL), "epsilon": None, "pd_gamma_dtype": None}
 
 
-def _op_v3(
-    dy: Any,
-    x: Any,
-    rstd: Any,
-    mean: Any,
-    gamma: Any,
-    output_mask: Sequence[bool] = ALL,
-    pd_gamma_dtype: Any = None,
-) -> tuple[Any, ...]:
-    results = LayerNormGradV3(dy, x, rstd, mean, gamma, output_mask=output_mask, pd_gamma_dtype=pd_gamma_dtype)
-    return _without_none(results, x)
-
-
-def _without_none(results: PdOutputs, x: Any) -> tuple[Any, ...]:
-    return tuple(x.new_empty(0) if result is None else result for result in results)
-
-
-def _fake(
-    dy: Any,
-    x: Any,
-    variance: Any,
-    mean: Any,
-    gamma: Any,
-    output_mask: Sequence[bool] = ALL,
-    epsilon: float | None = None,
-    pd_gamma_dtype: Any = None,
-) -> tuple[Any, ...]:
-    outputs = LayerNormGrad.outputs(
-        dy, x, variance, mean, gamma, output_mask=output_mask, pd_gamma_dtype=pd_gamma_dtype
-    )
-    return _promised(outputs, x)
-
-
-def _fake_v3(
-    dy: Any,
-    x: Any,
-    rstd: Any,
-    mean: Any,
-    gamma: Any,
-    output_mask: Sequence[bool] = ALL,
-    pd_gamma_dtype: Any = None,
-) -> tuple[Any, ...]:
-    outputs = LayerNormGradV3.outputs(dy, x, rstd, mean, gamma, output_mask=output_mask, pd_gamma_dtype=pd_gamma_dtype)
-    return _promised(outputs, x)
-
-
-def _promised(outputs: PdOutputs, x: Any) -> tuple[Any, ...]:
-    """Tensors without data, of the shapes and dtypes that the op will return."""
-    return tuple(
-        x.new_empty(0) if output is None else x.new_empty(output.shape, dtype=getattr(torch, output.dtype))
-        for output in outputs
-    )
-
-
-def _define(name: str, schema: str, compute: Any, fake: Any) -> None:
-    torch.library.custom_op(f"lngrad::{name}", mutates_args=(), schema=schema)(compute).register_fake(fake)
-
-
-_define(
-    "layer_norm_grad",
-    "(Tensor dy, Tensor x, Tensor variance, Tensor mean, Tensor gamma, bool[3] output_mask=[True, True, True], "
-    "float? epsilon=None, ScalarType? pd_gamma_dtype=None) -> (Tensor, Tensor, Tensor)",
-    _op,
-    _fake,
-)
-_define(
-    "layer_norm_grad_v3",
-    "(Tensor dy, Tensor x, Tensor rstd, Tensor mean, Tensor gamma, bool[3] output_mask=[True, True, True], "
-    "ScalarType? pd_gamma_dtype=None) -> (Tensor, Tensor, Tensor)",
-    _op_v3,
-    _fake_v3,
-)
-
-
-def layer_norm_grad(
-    dy: Any,
-    x: Any,
-    variance: Any,
-    mean: Any,
-    gamma: Any,
-    *,
-    output_mask: Sequence[bool] = ALL,
-    epsilon: float | None = None,
-    pd_gamma_dtype: Any = None,
-) -> PdOutputs:
-    """``lngrad.ascend.graph.layer_norm_grad.LayerNormGrad`` of torch tensors, as one node of a captured graph.
+def _define(name: str, op: GraphOp, call: Callable[P, PdOutputs]) -> Callable[P, PdOutputs]:
+    """Define the torch op of a graph op. Returns the function that puts it into a graph.
 
     Args:
-        dy, x, variance, mean, gamma, output_mask, epsilon: as there.
-        pd_gamma_dtype: a torch dtype, or None for gamma's.
+        name: Of the torch op.
+        op: The graph op.
+        call: The same, for its signature and documentation.
     """
-    results = torch.ops.lngrad.layer_norm_grad(dy, x, variance, mean, gamma, list(output_mask), epsilon, pd_gamma_dtype)
-    return _with_none(results, output_mask)
+
+    def arguments(given: tuple[Any, ...]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        tensors, attributes = given[: len(op.inputs)], given[len(op.inputs) :]
+        return tensors, dict(zip(op.attributes, attributes, strict=False))  # torch leaves out defaults at the end
+
+    def compute(*given: Any) -> tuple[Tensor, ...]:
+        tensors, attributes = arguments(given)
+        results = call(*tensors, **attributes)
+        return tuple(tensors[1].new_empty(0) if result is None else result for result in results)
+
+    def promise(*given: Any) -> tuple[Tensor, ...]:
+        """Tensors without data, of the shapes and dtypes that the op will return."""
+        tensors, attributes = arguments(given)
+        attributes.pop("epsilon", None)
+        x = tensors[1]
+        return tuple(
+            x.new_empty(0) if output is None else x.new_empty(output.shape, dtype=getattr(torch, output.dtype))
+            for output in op.outputs(*tensors, **attributes)
+        )
+
+    inputs = ", ".join(f"Tensor {name}" for name in op.inputs)
+    attributes = ", ".join(SCHEMA[attribute] for attribute in op.attributes)
+    custom = torch.library.custom_op(
+        f"lngrad::{name}", compute, mutates_args=(), schema=f"({inputs}, {attributes}) -> (Tensor, Tensor, Tensor)"
+    )
+    custom.register_fake(promise)
+    operator = getattr(torch.ops.lngrad, name)
+
+    @wraps(call)
+    def captured(*tensors: P.args, **named: P.kwargs) -> PdOutputs:
+        missing = [name for name in op.inputs[len(tensors) :] if name not in named]
+        unknown = [name for name in named if name not in op.inputs[len(tensors) :] + op.attributes]
+        if missing or unknown or len(tensors) > len(op.inputs):
+            expected = f"{', '.join(op.inputs)}; {', '.join(op.attributes)} by name"
+            wrong = f"no {missing[0]}" if missing else unknown[0] if unknown else f"{len(tensors)} arrays"
+            raise TypeError(f"{op.name}: expected {expected}, got {wrong}")
+        given = [*tensors, *(named[name] for name in op.inputs[len(tensors) :])]
+        settings: list[Any] = [named.get(attribute, DEFAULTS[attribute]) for attribute in op.attributes]
+        mask: list[bool] = list(settings[0])
+        results = operator(*given, mask, *settings[1:])
+        return PdOutputs(*(one if wanted else None for one, wanted in zip(results, mask, strict=True)))
+
+    captured.__name__ = captured.__qualname__ = name
+    return captured
 
 
-def layer_norm_grad_v3(
-    dy: Any,
-    x: Any,
-    rstd: Any,
-    mean: Any,
-    gamma: Any,
-    *,
-    output_mask: Sequence[bool] = ALL,
-    pd_gamma_dtype: Any = None,
-) -> PdOutputs:
-    """``lngrad.ascend.graph.layer_norm_grad.LayerNormGradV3`` of torch tensors, as one node of a graph; see layer_norm_grad."""
-    results = torch.ops.lngrad.layer_norm_grad_v3(dy, x, rstd, mean, gamma, list(output_mask), pd_gamma_dtype)
-    return _with_none(results, output_mask)
-
-
-def _with_none(results: tuple[Any, ...], output_mask: Sequence[bool]) -> PdOutputs:
-    return PdOutputs(*(one if wanted else None for one, wanted in zip(results, output_mask, strict=True)))
+layer_norm_grad = _define("layer_norm_grad", LayerNormGrad, LayerNormGrad.__call__)
+layer_norm_grad_v3 = _define("layer_norm_grad_v3", LayerNormGradV3, LayerNormGradV3.__call__)

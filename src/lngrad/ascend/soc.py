@@ -107,6 +107,9 @@ _TABLE = {
         Soc("Ascend950", "Ascend 950PR/950DT", 3510, 248 * KIB, 64, True, True, True, 8,
             "256 KiB of which 248 KiB are reported to operators; 64 vector cores as platform_config/"
             "Ascend950PR_958b.ini (smaller bins have fewer); 8 buffers a position is UNVERIFIED here"),
+        Soc("Ascend350", "Atlas 350 accelerator card", 3510, 248 * KIB, 64, True, True, True, 8,
+            "ops-nn registers LayerNormGradV3 for it with the register-based code; all numbers are Ascend950's and "
+            "UNVERIFIED for it"),
     )
 }  # fmt: skip
 
@@ -115,6 +118,8 @@ _ALIASES = {
     "Ascend310P3": "Ascend310P",
     "Ascend910_9392": "Ascend910_93",
     "Ascend950PR_958b": "Ascend950",
+    "Ascend950PR_9599": "Ascend950",
+    "Ascend350_355e": "Ascend350",
 }
 
 

@@ -38,8 +38,6 @@ def told(text):
     assert text in acl.aclGetRecentErrMsg()
 
 
-# --- Enums ----------------------------------------------------------------------------------------------------------
-
 NUMBERS = {
     "ACLNN_SUCCESS": 0, "ACLNN_ERR_PARAM_NULLPTR": 161001, "ACLNN_ERR_PARAM_INVALID": 161002,
     "ACLNN_ERR_RUNTIME_ERROR": 361001, "ACLNN_ERR_INNER": 561000, "ACLNN_ERR_INNER_INFERSHAPE_ERROR": 561001,
@@ -63,9 +61,6 @@ NUMBERS = {
 def test_every_enumerator_has_its_number(name):
     assert getattr(acl, name) == NUMBERS[name]
     assert name in acl.__all__
-
-
-# --- Initialising ---------------------------------------------------------------------------------------------------
 
 
 def test_initialising_and_finalising_once_each():
@@ -103,9 +98,6 @@ def test_there_is_one_device(device, number):
 def test_the_soc_name_is_this_threads(device):
     with soc.use("Ascend950"):
         assert acl.aclrtGetSocName() == "Ascend950"
-
-
-# --- Memory ---------------------------------------------------------------------------------------------------------
 
 
 def test_memory_goes_to_the_device_and_back(device):
@@ -204,9 +196,6 @@ def test_resetting_the_device_frees_everything(device):
     acl.aclrtSetDevice(0)
     refused(acl.aclrtFree(address), acl.ACL_ERROR_INVALID_PARAM, "devPtr")
     refused(acl.aclrtSynchronizeStream(stream), acl.ACL_ERROR_INVALID_PARAM, "destroyed")
-
-
-# --- Tensors and arrays ---------------------------------------------------------------------------------------------
 
 
 def make(dims=(2, 3), dtype=acl.ACL_FLOAT, strides=None, offset=0, form=acl.ACL_FORMAT_ND, storage=(2, 3), data=...):
@@ -361,9 +350,6 @@ def test_a_getter_refuses_null_and_the_destroyed(getter):
     refused(getter(handle)[-1], acl.ACLNN_ERR_PARAM_INVALID, "expected a")
 
 
-# --- Streams and error texts ----------------------------------------------------------------------------------------
-
-
 def test_a_stream_runs_while_the_host_goes_on_and_keeps_the_order(device):
     stream, ret = acl.aclrtCreateStream()
     assert ret == 0
@@ -445,8 +431,6 @@ def test_the_recent_error_is_cleared_by_reading_and_each_threads_own():
     assert "viewDims" in acl.aclGetRecentErrMsg()
     assert acl.aclGetRecentErrMsg() is None
 
-
-# --- Never a crash --------------------------------------------------------------------------------------------------
 
 STRANGE = (
     None, 0, -1, 7, 2.5, 1 << 70, "x", b"", b"x" * 64, [], (1, 2), (-1,), {}, object(), True, Exception, float("nan"),

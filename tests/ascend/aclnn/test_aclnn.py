@@ -24,9 +24,6 @@ def refused(ret, code, text):
     assert text in message, message
 
 
-# --- Results --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES[:14], ids=str)
 def test_results_are_those_of_the_reference(case, dtype):
@@ -200,9 +197,6 @@ def test_deterministic_for_any_number_of_threads():
     check_same_bits(results[2], results[0])
 
 
-# --- Device rounding ------------------------------------------------------------------------------------------------
-
-
 def half_away(values):
     """bfloat16 nearest to float32 values, ties away from zero: by comparing distances in float64."""
     words = np.abs(values).view(np.uint32) & np.uint32(0xFFFF0000)
@@ -256,9 +250,6 @@ def test_device_rounding_keeps_infinities_and_nan():
     assert dbeta[:2].tolist() == [np.inf, -np.inf]
     assert np.isnan(dbeta[2])
     assert dbeta[3] == np.float32(3.3895314e38)
-
-
-# --- Workspace ------------------------------------------------------------------------------------------------------
 
 
 def strided_call():
@@ -336,9 +327,6 @@ def test_a_workspace_that_does_not_fit_is_refused_and_uses_the_executor_up(works
         "one-shot",
     )
     call.check_untouched()
-
-
-# --- Executors and tensors between the phases -----------------------------------------------------------------------
 
 
 def run(executor, size, stream=None):
@@ -484,9 +472,6 @@ def test_a_read_only_output():
     call.results["gradInputOut"].flags.writeable = False
     call.arguments["gradInputOut"] = tensor(call.results["gradInputOut"])
     refused(call.phase2(), acl.ACLNN_ERR_PARAM_INVALID, "gradInputOut: expected a writable array")
-
-
-# --- On the device, and on streams ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -41,8 +41,6 @@ def destroyed(handle, destroy):
     return handle
 
 
-# --- 161001: null pointers ------------------------------------------------------------------------------------------
-
 REQUIRED = ("gradOut", "input", "normalizedShape", "mean", "rstd", "outputMask")
 
 
@@ -72,9 +70,6 @@ def test_a_destroyed_handle(name):
     destroy = {"normalizedShape": acl.aclDestroyIntArray, "outputMask": acl.aclDestroyBoolArray}
     destroyed(call.arguments[name], destroy.get(name, acl.aclDestroyTensor))
     refused(call, INVALID, f"{name}: expected a living acl")
-
-
-# --- 161002: in both modes ------------------------------------------------------------------------------------------
 
 
 def out_of_range(name):
@@ -226,8 +221,6 @@ def test_a_weight_that_only_the_tiling_stops():
         )
 
 
-# --- The order of the checks ----------------------------------------------------------------------------------------
-
 # Each breaks one rule; the rule that comes first in the documented order decides.
 IN_ORDER = {
     "gradOut null": ({"gradOut": None}, "gradOut: expected an argument"),
@@ -254,9 +247,6 @@ def test_the_first_broken_rule_decides(first, second, mode):
         _, _, ret = call.phase1()
     assert IN_ORDER[first][1] in acl.aclGetRecentErrMsg()
     assert ret in (NULLPTR, INVALID)
-
-
-# --- Products and releases ------------------------------------------------------------------------------------------
 
 
 def bf16_in(name):
@@ -338,9 +328,6 @@ def test_the_first_release_ties_no_dtypes_of_statistics_and_bias():
         refused(call, INVALID, "rstd: expected the dtype of mean, ACL_FLOAT16, got ACL_FLOAT")
 
 
-# --- Where strict and compat differ ---------------------------------------------------------------------------------
-
-
 def other_norm():
     """The example of the uncompared normalizedShape: input (2, 6, 5, 6), normalizedShape (7, 8)."""
     call = Call(Case((2, 6), (5, 6), gamma=False), mask=(True, False, False))
@@ -375,6 +362,45 @@ def flat_rstd():
     call = Call()
     call.arguments["rstd"] = tensor(call.inputs.rstd.reshape(12))
     return call
+
+
+def without_dimensions(name, case=BASE):
+    """A call with one tensor of no dimensions where one element is wanted, and rows that are all of input."""
+    call = Call(Case((), (3, 4, 5)), mask=(True, True, True))
+    call.arguments[name] = tensor(np.array(call.inputs.mean.item(), np.float32))
+    return call
+
+
+def empty_call():
+    x, rows = np.zeros((0, 5), np.float32), np.zeros((0, 1), np.float32)
+    call = Call(Case((2,), (5,)))
+    call.arguments |= {"gradOut": tensor(x), "input": tensor(x), "gradInputOut": tensor(x)}
+    call.arguments |= {"mean": tensor(rows), "rstd": tensor(rows)}
+    return call
+
+
+@pytest.mark.parametrize("name", ["mean", "rstd"])
+def test_the_newest_page_wants_1_to_8_dimensions(name):
+    text = f"{name}: expected 1 to 8 dimensions, got 0: ()"
+    with soc.use(soc.DEFAULT, cann="master"):
+        refused(without_dimensions(name), INVALID, text)
+        refused(changed(gradOut=empty_tensor(NINE)), INVALID, "gradOut: expected 1 to 8 dimensions, got 10")
+        Call(BASE).check()
+    for settings in ({"cann": "master", "mode": "compat"}, {"cann": "8.3"}):
+        with soc.use(soc.DEFAULT, **settings):
+            call = without_dimensions(name)
+            ret = call.phase1()[2]
+            assert ret == (INVALID if "mode" in settings else 0), (
+                acl.aclGetRecentErrMsg()
+            )  # rstd's shape is mean's there
+
+
+def test_the_newest_page_refuses_empty_tensors():
+    with soc.use(soc.DEFAULT, cann="master"):
+        refused(empty_call(), INVALID, "gradOut: expected a tensor that is not empty, got (0, 5)")
+    for settings in ({"cann": "master", "mode": "compat"}, {"cann": "8.3"}):
+        with soc.use(soc.DEFAULT, **settings):
+            assert empty_call().phase1()[2] == 0
 
 
 BF = "bfloat16"
@@ -466,8 +492,6 @@ def test_a_strided_sum_of_another_shape_is_written_through_the_workspace():
     view = np.lib.stride_tricks.as_strided(storage[2:], (3, 2), (4, 20))
     assert view.ravel().tolist() == expected.dbeta.ravel().tolist()
 
-
-# --- Never a crash --------------------------------------------------------------------------------------------------
 
 STRANGE = (None, 0, -1, 2.5, "x", b"x", [], (1, 2), {}, object(), np.zeros(3), True, Exception, lambda: None)
 PARAMETERS = (*REQUIRED[:5], "weightOptional", "biasOptional", "outputMask", *OUTPUTS)

@@ -36,9 +36,6 @@ def call(op, inputs, **arguments):
     return op(**(given | arguments))
 
 
-# --- Results --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("case", [case for case in CASES if case.gamma][1:12], ids=str)
 def test_v3_is_the_reference(case, dtype):
@@ -84,6 +81,31 @@ def test_a_variance_of_nothing_gives_infinity_as_the_formula_does():
     results = LayerNormGrad(inputs.dy, inputs.x, variance, inputs.mean, inputs.gamma, epsilon=0.0)
     assert not np.isfinite(results.pd_x[0]).any()
     assert np.isnan(results.pd_x[1]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("op", OPS, ids=repr)
+def test_the_newer_page_s_example_exactly(op, dtype):
+    x = np.broadcast_to(np.array([-2, 2, -2, 2], dtype), (2, 3, 4)).copy()
+    dy = np.broadcast_to(np.array([1, 2, 3, 4], dtype), (2, 3, 4)).copy()
+    mean, gamma = np.zeros((2, 3, 1), np.float32), np.full(4, 4, dtype)
+    statistic = np.full((2, 3, 1), 4 if op is LayerNormGrad else 0.5, np.float32)  # a variance of 4, or its rstd
+    for name in ("Ascend950", "Ascend910B1"):
+        with soc.use(name):
+            got = op(dy, x, statistic, mean, gamma, **({"epsilon": 0.0} if op is LayerNormGrad else {}))
+        check_same_bits(got.pd_x, np.broadcast_to(np.array([-2, -2, 2, 2], dtype), (2, 3, 4)))
+        check_same_bits(got.pd_gamma, np.array([-6, 12, -18, 24], dtype))
+        check_same_bits(got.pd_beta, np.array([6, 12, 18, 24], dtype))
+
+
+def test_the_golden_s_epsilon_is_another_than_the_tiling_s():
+    inputs = make_inputs(Case((6,), (8,)), "float16")
+    tiny = np.full(inputs.mean.shape, 1e-5, np.float16)  # shares x's dtype, where the golden has 1e-12
+    mean = inputs.mean.astype(np.float16)
+    ours = LayerNormGrad(inputs.dy, inputs.x, tiny, mean, inputs.gamma)
+    golden = LayerNormGrad(inputs.dy, inputs.x, tiny, mean, inputs.gamma, epsilon=1e-12)
+    with pytest.raises(AssertionError):
+        check_same_bits(ours.pd_gamma, golden.pd_gamma)
 
 
 @pytest.mark.parametrize("op", OPS, ids=repr)
@@ -184,9 +206,6 @@ def test_the_bits_are_the_cores():
     )
 
 
-# --- Rules ----------------------------------------------------------------------------------------------------------
-
-
 def zeros(shape, dtype="float32"):
     return np.zeros(shape, numpy_dtype(dtype))
 
@@ -221,7 +240,7 @@ RULES = {  # changed arguments of a float16 call of (3, 4, 5) normalized over (5
     "statistic dtype": (
         {"statistic": zeros((3, 4, 1), "float64")},
         DtypeError,
-        r"(variance|rstd): expected float32, float16 or bfloat16 beside x in float16, got float64",
+        r"(variance|rstd): expected float32, float16 or bfloat16 for an x in float16, got float64",
     ),
     "statistics differ": (
         {"mean": zeros((3, 4, 1), "float16")},
@@ -259,7 +278,7 @@ def test_rule(op, rule):
 
 def test_a_float32_x_has_float32_statistics():
     inputs = make_inputs(CASE, "float32")
-    with pytest.raises(DtypeError, match="rstd: expected float32 beside x in float32, got float16"):
+    with pytest.raises(DtypeError, match="rstd: expected float32 for an x in float32, got float16"):
         call(LayerNormGradV3, inputs, rstd=zeros((3, 4, 1), "float16"))
 
 
@@ -272,9 +291,6 @@ def test_compat_refuses_16_bit_statistics_as_the_code_does(op):
             call(op, inputs, **narrow)
         call(op, inputs)
     call(op, inputs, **narrow)
-
-
-# --- Inference ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", OPS, ids=repr)
@@ -331,9 +347,6 @@ def test_dtypes_of_numpy_and_torch_have_one_name():
     assert LayerNormGradV3.infer_dtype(*[torch.float16] * 2, *[np.float32] * 2, torch.float16) == ("float16",) * 3
 
 
-# --- Strategies -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("op", "shape", "dtype", "name", "template", "key"),
     [
@@ -343,7 +356,23 @@ def test_dtypes_of_numpy_and_torch_have_one_name():
         ("LayerNormGrad", (4097, 520), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
         ("LayerNormGradV3", (4097, 520), "float16", "Ascend950", "RECOMPUTE", 500),
         ("LayerNormGradV3", (4097, 511), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGradV3", (4096, 20), "float16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGrad", (2048, 20), "float16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGrad", (2049, 1023), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
+        ("LayerNormGrad", (2049, 1024), "float16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGrad", (3000, 600), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
+        ("LayerNormGrad", (5000, 530), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
+        ("LayerNormGradV3", (3000, 500), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
+        ("LayerNormGradV3", (1792, 500), "float16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGradV3", (9000, 1000), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
+        ("LayerNormGradV3", (8192, 1000), "float16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGrad", (512, 16), "float16", "Ascend950", "TRANSPOSE_REGBASE", 800),
+        ("LayerNormGrad", (1024, 8), "float32", "Ascend950", "TRANSPOSE_REGBASE", 800),
+        ("LayerNormGradV3", (512, 16), "bfloat16", "Ascend950", "TRANSPOSE_REGBASE", 800),
+        ("LayerNormGradV3", (256, 16), "bfloat16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGradV3", (512, 17), "bfloat16", "Ascend950", "RECOMPUTE", 500),
+        ("LayerNormGradV3", (512, 16), "bfloat16", "Ascend350", "TRANSPOSE_REGBASE", 800),
+        ("LayerNormGradV3", (0, 16), "float16", "Ascend950", "EMPTY_REGBASE", 900),
+        ("LayerNormGrad", (512, 0), "float16", "Ascend950", "EMPTY_REGBASE", 900),
         ("LayerNormGradV3", (512, 9000), "float16", "Ascend950", "RECOMPUTE", 500),
         ("LayerNormGradV3", (511, 8192), "float16", "Ascend950", "RECOMPUTE", 500),
         ("LayerNormGradV3", (48, 4096), "float16", "Ascend910B1", "SINGLE_READ", 112),
@@ -359,6 +388,12 @@ def test_dtypes_of_numpy_and_torch_have_one_name():
 )
 def test_strategy(op, shape, dtype, name, template, key):
     assert strategy(op, shape, dtype, name) == (template, key)
+
+
+@pytest.mark.parametrize(("mask", "key"), [((True, False, False), 500), ((True, False, True), 600)])
+def test_strategy_of_v3_depends_on_the_sums_that_are_wanted(mask, key):
+    assert strategy("LayerNormGradV3", (3000, 500), "float16", "Ascend950", output_mask=mask).tiling_key == key
+    assert strategy("LayerNormGradV3", (5000, 500), "float16", "Ascend950", output_mask=mask).tiling_key == 600
 
 
 def test_strategy_takes_ops_rows_and_more_dimensions():
@@ -387,9 +422,11 @@ def test_strategy_takes_ops_rows_and_more_dimensions():
         (
             ("LayerNormGradV3", (2, 3), "float16", "Ascend310P"),
             BackendUnavailable,
-            "Ascend910B, Ascend910_93 and Ascend950",
+            "Ascend910B, Ascend910_93, Ascend950 and Ascend350",
         ),
-        (("LayerNormGradV3", (2, 0), "float16", "Ascend950"), ShapeError, "none of them empty"),
+        (("LayerNormGrad", (2, 3), "float16", "Ascend350"), BackendUnavailable, "registered for Ascend950 only"),
+        (("LayerNormGradV3", (2, 0), "float16", "Ascend910B1"), ShapeError, "none of them empty"),
+        (("LayerNormGradV3", (-2, 3), "float16", "Ascend950"), ShapeError, "none of them empty"),
         (("LayerNormGradV3", (), "float16", "Ascend950"), ShapeError, "at least 1 dimensions"),
         (
             ("LayerNormGradV3", (2, 3), "float64", "Ascend950"),

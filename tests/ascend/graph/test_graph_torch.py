@@ -77,6 +77,21 @@ def test_torch_s_own_checks_of_a_custom_op(dtype, mask):
         assert set(torch.library.opcheck(op, arguments, test_utils=tests).values()) == {"SUCCESS"}
 
 
+def test_the_functions_have_the_signatures_of_the_graph_ops():
+    _, (dy, x, rstd, variance, mean, gamma) = arguments_of(Case((9,), (33,)))
+    named = {"mean": mean, "gamma": gamma, "output_mask": (True, False, False)}
+    assert graph_torch.layer_norm_grad(dy, x, variance, epsilon=1e-5, **named).pd_beta is None
+    assert graph_torch.layer_norm_grad_v3(dy, x, rstd, **named).pd_gamma is None
+    with pytest.raises(
+        TypeError, match=r"LayerNormGradV3: expected dy, x, rstd, mean, gamma; .* by name, got no gamma"
+    ):
+        graph_torch.layer_norm_grad_v3(dy, x, rstd, mean)
+    with pytest.raises(TypeError, match="got epsilon"):
+        graph_torch.layer_norm_grad_v3(dy, x, rstd, mean, gamma, epsilon=1e-5)
+    with pytest.raises(TypeError, match="got 6 arrays"):
+        graph_torch.layer_norm_grad(dy, x, variance, mean, gamma, (True, True, True))
+
+
 def test_export_with_fixed_shapes():
     inputs, arguments = arguments_of(Case((4, 3), (16,)))
     program = torch.export.export(Both(), arguments)

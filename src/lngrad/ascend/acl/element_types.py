@@ -66,6 +66,6 @@ def aclFloatToFloat16(value: float) -> int:
     try:
         number = float(value) if isinstance(value, (int, float)) else math.nan
     except OverflowError:  # an integer beyond every float
-        number = math.copysign(math.inf, value)
+        number = math.inf if value > 0 else -math.inf
     with np.errstate(over="ignore"):
         return int(np.float32(number).astype(np.float16).view(np.uint16))

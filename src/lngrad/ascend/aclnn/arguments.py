@@ -42,7 +42,7 @@ def array_values(name: str, array: object, kind: type[Array[Value]]) -> tuple[Va
 
 def number(name: str, value: object) -> float | Unusable:
     """A number, as C passes it by value."""
-    if isinstance(value, (int, float)):
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 63):
         return value
     return Unusable(f"{name}: expected a number, got {type(value).__name__}")
 

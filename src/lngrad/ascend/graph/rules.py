@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol, TypeAlias
 
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.typing import Mask, Shape
 
-__all__ = ["DTYPE_ROWS", "UNKNOWN", "UNKNOWN_RANK", "check_mask", "dtype_name", "infer_dtype", "infer_shape"]
+__all__ = [
+    "DTYPE_ROWS",
+    "UNKNOWN",
+    "UNKNOWN_RANK",
+    "DtypeLike",
+    "check_mask",
+    "dtype_name",
+    "infer_dtype",
+    "infer_shape",
+]
 
 UNKNOWN = -1  # a dimension
 UNKNOWN_RANK = (-2,)
@@ -28,24 +38,28 @@ DTYPE_ROWS = (
 )
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
-Shape = tuple[int, ...]
+
+class _Named(Protocol):
+    """A dtype of NumPy, or one that prints its name: torch's."""
+
+    def __str__(self) -> str: ...
 
 
-# --- Shapes ---------------------------------------------------------------------------------------------------------
+DtypeLike: TypeAlias = "str | type | _Named"
 
 
 def infer_shape(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[Shape, Shape, Shape]:
-    """Check what is known of the inputs' shapes, and tell the outputs'.
+    """Check what is known of the inputs' shapes, and derive the outputs'.
 
     Args:
-        names: of dy, x, variance or rstd, mean, gamma.
-        shapes: theirs; -1 is an unknown dimension, (-2,) an unknown rank.
+        names: Of dy, x, variance or rstd, mean, gamma.
+        shapes: Theirs; -1 is an unknown dimension, (-2,) an unknown rank.
 
     Returns:
         The shapes of pd_x, pd_gamma, pd_beta.
 
     Raises:
-        ShapeError: naming the argument, the rule and both values.
+        ShapeError: Naming the argument, the rule and both values.
     """
     dy, x, statistic, mean, gamma = (_shape(name, shape) for name, shape in zip(names, shapes, strict=True))
     _check_same(names[1], x, names[0], dy)
@@ -98,31 +112,34 @@ def _differ(one: int, two: int) -> bool:
     return UNKNOWN not in (one, two) and one != two
 
 
-def check_mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
-    """output_mask as three booleans."""
+def check_mask(output_mask: Sequence[bool]) -> Mask:
+    """Return output_mask as three booleans.
+
+    Raises:
+        ShapeError: They are not three.
+    """
     mask = tuple(map(bool, output_mask))
     if len(mask) != 3:
         raise ShapeError(f"output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta, got {len(mask)}")
     return mask
 
 
-# --- Dtypes ---------------------------------------------------------------------------------------------------------
-
-
-def infer_dtype(names: Sequence[str], dtypes: Sequence[Any], pd_gamma_dtype: Any, strict: bool) -> tuple[str, str, str]:
-    """Check the inputs' dtypes, and tell the outputs'.
+def infer_dtype(
+    names: Sequence[str], dtypes: Sequence[DtypeLike], pd_gamma_dtype: DtypeLike | None, strict: bool
+) -> tuple[str, str, str]:
+    """Check the inputs' dtypes, and derive the outputs'.
 
     Args:
-        names: of dy, x, variance or rstd, mean, gamma.
-        dtypes: theirs: names, or dtypes of NumPy or torch.
-        pd_gamma_dtype: which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
-        strict: take 16-bit statistics of a 16-bit x, as the page says. The published code takes float32 alone.
+        names: Of dy, x, variance or rstd, mean, gamma.
+        dtypes: Theirs: names, or dtypes of NumPy or torch.
+        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
+        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes float32 alone.
 
     Returns:
         The dtypes of pd_x, pd_gamma, pd_beta.
 
     Raises:
-        DtypeError: naming the argument, the rule and both values.
+        DtypeError: Naming the argument, the rule and both values.
     """
     dy, x, statistic, mean, gamma = map(dtype_name, dtypes)
     if dy not in _BITS:
@@ -134,7 +151,7 @@ def infer_dtype(names: Sequence[str], dtypes: Sequence[Any], pd_gamma_dtype: Any
             raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
         if _BITS.get(dtype, 0) < _BITS[x]:
             allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
-            raise DtypeError(f"{name}: expected {allowed} beside x in {x}, got {dtype}")
+            raise DtypeError(f"{name}: expected {allowed} for an x in {x}, got {dtype}")
     if mean != statistic:
         raise DtypeError(f"{names[3]}: expected the dtype of {names[2]}, {statistic}, got {mean}")
     if gamma not in {row[1] for row in DTYPE_ROWS if row[0] == x}:
@@ -145,7 +162,7 @@ def infer_dtype(names: Sequence[str], dtypes: Sequence[Any], pd_gamma_dtype: Any
     return x, parameter, parameter
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: DtypeLike) -> str:
     """float32 for "float32", numpy.float32, numpy.dtype("float32") and torch.float32."""
     if isinstance(dtype, str):
         return dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
 import sys
 import time
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Call", "Clock", "Context", "Timing", "TurnClock", "interleave", "keep_memory", "rest"]
+__all__ = ["Call", "Clock", "Context", "Timing", "TurnClock", "interleave", "keep_memory", "load_of_others", "rest"]
 
 REST = 0.004  # seconds before a turn, at the least
 QUIET = 0.25  # of a millisecond: a process that works less is at rest
@@ -103,6 +104,25 @@ def interleave(
             with during.get(name, nullcontext)():
                 samples[name].append(clock(name, call))
     return {name: Timing.of(times) for name, times in samples.items()}
+
+
+def load_of_others(seconds: float = 0.5) -> float:
+    """The share of all cores that other processes use, measured over some seconds; 0 where Linux does not say."""
+    before = _busy()
+    own = time.process_time()
+    time.sleep(seconds)
+    busy = _busy() - before - (time.process_time() - own)
+    return max(0.0, busy / seconds / (os.cpu_count() or 1))
+
+
+def _busy() -> float:
+    """Seconds that all cores have worked since the start of the system."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system = map(int, file.readline().split()[1:4])
+    except OSError:
+        return 0.0
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 def keep_memory() -> None:

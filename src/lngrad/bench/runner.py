@@ -63,6 +63,7 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
                 say_once(str(missing))
                 continue
             timings = interleave(trial.calls, trial.rounds, trial.clock, trial.during)
-            yield record(scope, job, timings, trial)
+            passed_over = [name for name in settings.peers if name not in timings]
+            yield record(scope, job, timings, trial, passed_over)
     finally:
         set_num_threads(before)

@@ -12,10 +12,10 @@ import typer
 from lngrad import __version__
 from lngrad.errors import LngradError
 
-__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "fail", "in_one_line", "need"]
+__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "UNFINISHED", "app", "fail", "in_one_line", "need"]
 
-# Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing.
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
+# Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
+INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
 
 app = typer.Typer(
     help="Layer-normalization gradients: exact, fast and the same everywhere.",

@@ -73,7 +73,7 @@ class CpuBench:
 
     scopes = (*AS_CALLED, "kernel", "forward", "overhead", "first_call")
     dtypes: tuple[str, ...] = DTYPES
-    peers: tuple[str, ...] = ("torch",)
+    peers: tuple[str, ...] = ("torch", "onednn")
     known_peers: Mapping[str, Peer] = PEERS
     drawn = "kernel"
 
@@ -115,6 +115,8 @@ class CpuBench:
         calls = {LNGRAD: _ours(scope, job, a)}
         versions: dict[str, str] = {}
         for name, peer in peers.items():
+            if peer.scopes is not None and scope not in peer.scopes:
+                continue
             try:
                 calls[name] = peer.prepare(job, a)
                 versions |= peer.versions()

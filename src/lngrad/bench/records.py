@@ -22,6 +22,7 @@ from lngrad.system.machine import caches, instruction_sets, processor
 from lngrad.system.threads import get_num_threads
 
 __all__ = [
+    "Case",
     "Key",
     "Record",
     "append",
@@ -38,6 +39,9 @@ __all__ = [
 
 Record: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, int, Job]
+Case: TypeAlias = tuple[int, int, str]  # M, N, dtype
+
+_STANDARD = {"torch", "jax"}
 
 
 def machine() -> Record:
@@ -167,10 +171,16 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
-def newest(lines: Iterable[Record], scope: str, peer: str) -> dict[tuple[str, str], Record]:
-    """The last record of each (shape, dtype) in a scope that was compared with a peer."""
-    return {
-        (f"{line['M']}x{line['N']}", line["dtype"]): line
-        for line in lines
-        if line["scope"] == scope and peer in line["ratio"]
-    }
+def newest(lines: Iterable[Record], scope: str, threads: int | None = None) -> dict[Case, Record]:
+    """The newest record of each case of a scope that was compared with torch or JAX.
+
+    Others, such as MindSpore, are compared in environments of their own, and do not replace it.
+
+    Args:
+        lines: Records of one machine.
+        scope: Of the records.
+        threads: Of the records; None: the most.
+    """
+    lines = [line for line in lines if line["scope"] == scope and not _STANDARD.isdisjoint(line["ratio"])]
+    wanted = threads or max(map(threads_of, lines), default=0)
+    return {(line["M"], line["N"], line["dtype"]): line for line in lines if threads_of(line) == wanted}

@@ -81,14 +81,15 @@ def bench(
             fail(reason, REFUSED)
     from rich.console import Console
 
-    from lngrad.bench.settings import drawn_peer
+    from lngrad.bench.settings import check_plot
     from lngrad.bench.trial import why_not
     from lngrad.cli.bench_report import run_and_print
 
     chosen = _bench_of(device)
     try:
         settings = settings_of(chosen, scopes, cases, dtypes, peers, threads, rounds, quick)
-        drawn = drawn_peer(settings, chosen.drawn, lambda name: why_not(chosen, name)) if plot is not None else ""
+        if plot is not None:
+            check_plot(settings, chosen.drawn, lambda name: why_not(chosen, name))
     except ValueError as error:
         fail(str(error), REFUSED)
     console = Console()
@@ -99,7 +100,7 @@ def bench(
     if plot is not None:
         from lngrad.bench.plots import plot as draw
 
-        draw(lines, plot, drawn, chosen.drawn)
+        draw([lines], plot, chosen.drawn)
         console.print(f"picture written to {plot}")
 
 

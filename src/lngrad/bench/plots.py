@@ -60,7 +60,8 @@ def _column(upper: Any, lower: Any, found: dict[Case, Record]) -> None:
         records = [found.get((*shape, dtype)) for shape in shapes]
         places = [place - 0.4 + (number + 0.5) * width for place in range(len(shapes))]
         ratios = [best(record)[1] if record else 0 for record in records]
-        upper.bar(places, ratios, width * 0.92, color=_COLOURS[dtype], label=dtype)
+        heights = [ratio - 1 if ratio else 0 for ratio in ratios]  # losses hang below the line
+        upper.bar(places, heights, width * 0.92, 1, color=_COLOURS[dtype], label=dtype)
         for place, ratio in zip(places, ratios, strict=True):
             above = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
             upper.annotate(f"{ratio:.1f}", (place, ratio), (0, 2), **above)

@@ -62,7 +62,7 @@ class Trial:
         versions: Of the peers' packages.
         during: Contexts of some contestants' turns.
         roofline_bytes: That the call ROOFLINE moves.
-        facts: What else the record says.
+        facts: What else the record says; the runner adds what other processes used.
         device: A GPU's name.
     """
 

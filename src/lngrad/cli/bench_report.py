@@ -9,7 +9,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lngrad.bench.measure import load_of_others
 from lngrad.bench.records import Record, append, best, finished, key, key_of, machine, read
 from lngrad.bench.runner import plan_of, run
 from lngrad.bench.settings import Settings
@@ -18,7 +17,7 @@ from lngrad.bench.trial import Bench
 
 __all__ = ["run_and_print"]
 
-BUSY = 0.05  # share of all cores that other programs may use
+BUSY = 0.1  # share of all cores: more of it spoils a record
 
 
 def run_and_print(
@@ -44,9 +43,6 @@ def run_and_print(
     recorded = read(json) if resume and json is not None and json.is_file() else []
     done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
     found = {which: done[which] for which in planned if which in done}
-    others = load_of_others()
-    if others > BUSY:
-        console.print(f"other programs use {others:.0%} of this machine: quote nothing from this run", style="yellow")
     with console.status("") as status:
         for line in run(bench, settings, lambda text: console.print(text, style="yellow"), done):
             found[key_of(line)] = line
@@ -61,6 +57,10 @@ def run_and_print(
     for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
         chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
         console.print(_table(f"{scope}, {number} threads", chosen))
+    busy = [line["others"] for line in lines if line["others"] > BUSY]
+    if busy:
+        text = f"other programs used up to {max(busy):.0%} of this machine during {len(busy)} of {len(lines)} jobs"
+        console.print(f"{text}: do not quote those", style="yellow")
     if json is not None:
         console.print(f"records appended to {json}")
     return lines, sum(which not in found for which in planned)
@@ -76,18 +76,22 @@ def _table(title: str, lines: list[Record]) -> Table:
         padding=(0, 0, 0, 1),
         pad_edge=False,
     )
-    headers = ("shape", "dtype", "median", "p90", "GB/s", *(("roofline",) if roofline else ()), *peers)
+    wide = len(peers) < 3  # what a terminal of 80 columns has room for
+    headers = [
+        "shape",
+        "dtype",
+        "median",
+        *(("p90", "GB/s") if wide else ()),
+        *(("roofline",) if roofline else ()),
+        *peers,
+    ]
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     for line in lines:
         time = line["time_us"]["lngrad"]
-        cells = [
-            f"{line['M']} × {line['N']}",
-            line["dtype"],
-            _time(time["median"]),
-            _time(time["p90"]),
-            f"{line['bandwidth']:.1f}",
-        ]
+        cells = [f"{line['M']} × {line['N']}", line["dtype"], _time(time["median"])]
+        if wide:
+            cells += [_time(time["p90"]), f"{line['bandwidth']:.1f}"]
         if roofline:
             cells.append(f"{line['of_roofline']:.0%}" if "of_roofline" in line else "")
         table.add_row(*cells, *(f"{line['ratio'][peer]:.2f}×" if peer in line["ratio"] else "" for peer in peers))

@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+from benchmark_page import page
+
 from lngrad.bench.plots import plot
 from lngrad.bench.records import Record, newest, read
 from lngrad.bench.tables import machine_name, ratios_table, summary, thread_counts, times_table
@@ -28,10 +30,11 @@ SCOPES = {
 
 
 def main() -> int:
-    """Rewrite README.md, docs/performance.md and docs/bench.svg."""
+    """Rewrite README.md, docs/performance.md, docs/benchmarks.html and docs/bench.svg."""
     machines = machines_in(RESULTS)
     _replace(ROOT / "README.md", readme(machines))
     _replace(ROOT / "docs" / "performance.md", performance(machines))
+    (ROOT / "docs" / "benchmarks.html").write_text(page(machines), encoding="utf-8")
     plot(list(machines.values()), PICTURE)
     return 0
 
@@ -52,8 +55,9 @@ def readme(machines: dict[str, list[Record]]) -> str:
         "results given, medians of interleaved rounds. 1× is as fast; a case below is lost."
     )
     short = {_short(name): lines for name, lines in machines.items()}
+    every = "Every record, with its history: [docs/benchmarks.html](docs/benchmarks.html)."
     picture = "![Ratios to the best peer and shares of the roofline](docs/bench.svg)"
-    return "\n\n".join([text, ratios_table(short, "kernel"), picture, summary(short, every=False)])
+    return "\n\n".join([text, ratios_table(short, "kernel"), picture, summary(short, every=False), every])
 
 
 def performance(machines: dict[str, list[Record]]) -> str:

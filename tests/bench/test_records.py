@@ -129,5 +129,6 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
     for path, text in (
         ("README.md", generate.readme(machines)),
         ("docs/performance.md", generate.performance(machines)),
+        ("docs/benchmarks.html", generate.page(machines)),
     ):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"

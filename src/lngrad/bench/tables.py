@@ -10,6 +10,7 @@ from lngrad.bench.records import Case, Record, best, newest, threads_of
 
 __all__ = [
     "PEER_NAMES",
+    "SCOPES",
     "geometric_mean",
     "machine_name",
     "ratios_table",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 from benchmark_page import page
@@ -57,7 +58,9 @@ def readme(machines: dict[str, list[Record]]) -> str:
     short = {_short(name): lines for name, lines in machines.items()}
     every = "Every record, with its history: [docs/benchmarks.html](docs/benchmarks.html)."
     picture = "![Ratios to the best peer and shares of the roofline](docs/bench.svg)"
-    return "\n\n".join([text, ratios_table(short, "kernel"), picture, summary(short, every=False), every])
+    return "\n\n".join(
+        [textwrap.fill(text, 100), ratios_table(short, "kernel"), picture, summary(short, every=False), every]
+    )
 
 
 def performance(machines: dict[str, list[Record]]) -> str:

@@ -1,4 +1,4 @@
-"""Write the measured tables and the picture into the documents, from benchmarks/results.
+"""Write the measured tables and pictures into the documents, from benchmarks/results.
 
 Run by `make docs`. Text between `<!-- bench:begin -->` and `<!-- bench:end -->` is replaced.
 """
@@ -7,42 +7,86 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
+from benchmark_page import page
+
 from lngrad.bench.plots import plot
-from lngrad.bench.records import newest, read
-from lngrad.bench.tables import summary, table
+from lngrad.bench.records import Record, newest, read
+from lngrad.bench.tables import machine_name, ratios_table, summary, thread_counts, times_table
 
 ROOT = Path(__file__).parent.parent
-RECORDS = ROOT / "benchmarks" / "results" / "amd-epyc-7003-2-cores.jsonl"
+RESULTS = ROOT / "benchmarks" / "results"
 PICTURE = ROOT / "docs" / "bench.svg"
+
+SCOPES = {
+    "kernel": "Backward",
+    "forward": "Forward",
+    "call": "As called, outputs of 64 MB and more",
+    "override": "A torch.nn.LayerNorm forward and backward, under override() against aten's own kernels",
+    "autograd": "lngrad.torch.LayerNorm forward and backward, against torch.nn.LayerNorm",
+    "jax": "lngrad.jax.layer_norm forward and backward in one jitted program, against the jitted formula",
+}
 
 
 def main() -> int:
-    lines = read(RECORDS)
-    first = next(iter(newest(lines, "kernel", "torch").values()))
-    machine, versions = first["machine"], first["versions"]
-    about = (
-        f"Backward (dx, dgamma, dbeta) on {machine['cpu']}, {machine['cores']} threads, {machine['cache']}: our median "
-        f"time and how many times faster than torch {versions['torch']}, outputs given, rounds interleaved."
-    )
-    readme = "\n\n".join(
-        [about, table(lines, "kernel"), "![Ratios to torch and shares of the roofline](docs/bench.svg)"]
-    )
-    _replace(ROOT / "README.md", f"{readme}\n\n{summary(lines)}")
-    details = [summary(lines)]
-    for scope, title in (
-        ("override", "A torch.nn.LayerNorm forward and backward, under override() against aten's own kernels"),
-        ("autograd", "lngrad.torch.LayerNorm forward and backward, against torch.nn.LayerNorm"),
-        ("jax", "lngrad.jax.layer_norm forward and backward in one jitted program, against the jitted formula"),
-        ("call", "As called, outputs of 64 MB and more"),
-        ("forward", "Forward"),
-        ("kernel", "Backward"),
-    ):
-        details.append(f"### {title}\n\n{table(lines, scope)}")
-    _replace(ROOT / "docs" / "performance.md", "\n\n".join(details))
-    plot(lines, PICTURE)
+    """Rewrite README.md, docs/performance.md, docs/benchmarks.html and docs/bench.svg."""
+    machines = machines_in(RESULTS)
+    _replace(ROOT / "README.md", readme(machines))
+    _replace(ROOT / "docs" / "performance.md", performance(machines))
+    (ROOT / "docs" / "benchmarks.html").write_text(page(machines), encoding="utf-8")
+    plot(list(machines.values()), PICTURE)
     return 0
+
+
+def machines_in(folder: Path) -> dict[str, list[Record]]:
+    """The records of every CPU, by its name; newest machine first."""
+    files = [read(path) for path in sorted(folder.glob("*.jsonl"))]
+    found = [lines for lines in files if lines and "scope" in lines[0] and newest(lines, "kernel")]
+    found.sort(key=lambda lines: str(lines[-1]["date"]), reverse=True)
+    return {machine_name(lines[-1]): lines for lines in found}
+
+
+def readme(machines: dict[str, list[Record]]) -> str:
+    """The table of the backward on every machine, the picture and the summary."""
+    about = [f"{name}, {_threads(lines)}" for name, lines in machines.items()]
+    text = (
+        f"Backward (dx, dgamma, dbeta) on {'; and on '.join(about)}: how many times faster than the best peer, "
+        "results given, medians of interleaved rounds. 1× is as fast; a case below is lost."
+    )
+    short = {_short(name): lines for name, lines in machines.items()}
+    every = "Every record, with its history: [docs/benchmarks.html](docs/benchmarks.html)."
+    picture = "![Ratios to the best peer and shares of the roofline](docs/bench.svg)"
+    return "\n\n".join(
+        [textwrap.fill(text, 100), ratios_table(short, "kernel"), picture, summary(short, every=False), every]
+    )
+
+
+def performance(machines: dict[str, list[Record]]) -> str:
+    """The whole summary, and our times by machine, scope and number of threads."""
+    short = {_short(name): lines for name, lines in machines.items()}
+    parts = [summary(short, every=True)]
+    for name, lines in machines.items():
+        parts.append(f"### {name}")
+        for scope, title in SCOPES.items():
+            for threads in thread_counts(lines, scope):
+                parts.append(f"#### {title}, {_count(threads)}\n\n{times_table(lines, scope, threads)}")
+    return "\n\n".join(parts)
+
+
+def _threads(lines: list[Record]) -> str:
+    machine = lines[-1]["machine"]
+    return f"{_count(thread_counts(lines, 'kernel')[0])}, {machine['cache']}"
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads > 1)}"
+
+
+def _short(name: str) -> str:
+    """The maker and the vectors: "AMD AVX2"."""
+    return f"{name.split()[0]} {name.rsplit(', ', 1)[-1]}"
 
 
 def _replace(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import typer
 
 import lngrad
-from lngrad.cli import app, demo, info
+from lngrad.cli import app, demo, info, main
 from lngrad.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 from lngrad.files import writing
@@ -220,12 +221,34 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number, code):
 
 def test_help_and_version():
     assert cli("--version").stdout == f"lngrad {lngrad.__version__}\n"
-    for arguments in (["--help"], []):
-        text = cli(*arguments)
-        for name in ("demo", "run", "info"):
-            assert f"\n  {name} " in text.stdout + text.stderr
+    text = cli("--help").stdout
+    assert re.findall(r"(?m)^  (\w+) ", text.partition("Commands:")[2]) == [each.__name__ for each in main.COMMANDS]
     assert "--output-mask" in cli("run", "-h").stdout
     assert cli("run").returncode == 2
+
+
+def test_the_command_alone_says_what_to_do_next():
+    result = cli()
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"lngrad {lngrad.__version__}: ")
+    assert len(lines) == 6
+    assert all(line.startswith("  lngrad ") for line in lines[1:])
+    commands = {each.__name__ for each in main.COMMANDS}
+    assert {line.split()[1] for line in lines[1:]} <= {*commands, "--help"}
+
+
+@pytest.mark.parametrize("command", main.COMMANDS, ids=lambda command: command.__name__)
+def test_the_example_of_a_commands_help_runs(command, tmp_path):
+    (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", command.__doc__)
+    assert example.split()[0] == command.__name__
+    save(tmp_path / "in.npz", arrays_of(make_inputs(CASE, "float32")))
+    (tmp_path / "cases").symlink_to(Path(__file__).parents[2] / "cases")
+    environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}
+    command = [sys.executable, "-m", "lngrad", *example.split()]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout
 
 
 def test_help_loads_neither_numba_nor_a_framework():
@@ -241,8 +264,29 @@ def test_info():
         "backend numba_cpu +available",
         "threads +[0-9]+ ",
         "kernel cache +/",
+        "lngrad demo +(installed|pip install 'lngrad\\[demo\\]')",
     ):
         assert re.search(rf"(?m)^{line}", text), text
+
+
+def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):
+    """Every extra of the distribution, and what it installs."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name != "dev"}
+    assert {name: {re.split(r"[^\w-]", need)[0] for need in needs} - {"lngrad"} for name, needs in extras.items()} == {
+        name: {part for part in distributions if name != "bench" or part != "torch"}
+        for name, (_, *distributions) in info.EXTRAS.items()
+    }
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(info, "version", missing)
+    info.info()
+    assert [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()[-len(extras) :]] == [
+        f"pip install 'lngrad[{name}]'" for name in info.EXTRAS
+    ]
 
 
 def test_info_tells_what_the_last_run_left_to_aten(tmp_path):

@@ -56,6 +56,36 @@ def test_bench_times_modules_forward_and_backward(tmp_path):
         assert set(line["time_us"]) == {"lngrad", "torch"}
 
 
+def test_bench_goes_on_where_it_stopped(tmp_path):
+    """Two numbers of threads, in parts; what is recorded is not timed again."""
+    records = tmp_path / "records.jsonl"
+    arguments = [
+        "bench", "--quick", "--cases", "70x300", "--scopes", "kernel,forward", "--dtypes", "float32", "--threads", "1,2",
+        "--json", records, "--resume",
+    ]  # fmt: skip
+    first = lngrad(*arguments, "--time-limit", 1)
+    assert first.returncode == 3, first.stderr
+    assert "more to time; the same command with --resume goes on" in first.stderr
+    begun = records.read_text()
+    assert begun.count("\n") < 4
+    assert lngrad(*arguments).returncode == 0
+    assert records.read_text().startswith(begun)
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(line["scope"], line["threads"]) for line in lines] == [
+        ("kernel", 1),
+        ("kernel", 2),
+        ("forward", 1),
+        ("forward", 2),
+    ]
+    for line in lines:
+        assert {"torch", "onednn"} <= {*line["ratio"], *line.get("passed_over", ("onednn",))}
+        assert line["machine"]["instruction_sets"] or sys.platform != "linux"
+    last = lngrad(*arguments)
+    assert last.returncode == 0, last.stderr
+    assert last.stdout.count("70 × 300") == 4
+    assert len(records.read_text().splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -65,9 +95,11 @@ def test_bench_times_modules_forward_and_backward(tmp_path):
             ("--scopes", "all"),
             "scopes: expected some of call, override, autograd, jax, kernel, forward, overhead, first_call,",
         ),
+        (("--threads", "2,none"), "threads: expected positive numbers, for example 1,2, got 'none'"),
+        (("--resume",), "--resume: needs --json FILE, which has the records so far"),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
         (("--scopes", "forward", "--plot", "none.svg"), "plot: expected kernel among the scopes, since it is what is"),
-        (("--peers", "nobody"), "peers: expected some of torch, compile, jax, mindspore, got 'nobody'"),
+        (("--peers", "nobody"), "peers: expected some of torch, onednn, compile, jax, mindspore, got 'nobody'"),
     ],
 )
 def test_bench_refuses_in_one_line(arguments, text):

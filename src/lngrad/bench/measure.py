@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Call", "Clock", "Context", "Timing", "TurnClock", "interleave", "keep_memory", "rest"]
+__all__ = ["Call", "Clock", "Context", "Others", "Timing", "TurnClock", "interleave", "keep_memory", "rest"]
 
 REST = 0.004  # seconds before a turn, at the least
-QUIET = 0.25  # of a millisecond: a process that works less is at rest
-LONGEST_REST = 0.25  # seconds; something other than waiting threads keeps this process busy
+LONGEST_REST = 0.25  # seconds; then threads are not waiting, but at work
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
@@ -69,18 +70,33 @@ def _seconds(call: Call, repeats: int) -> float:
 
 
 def rest() -> None:
-    """Sleep until no thread of this process works any more.
+    """Sleep until no other thread of this process runs.
 
-    OpenMP's threads wait actively after their work, some for 20 ms, and would take a core from
+    OpenMP's threads wait actively after their work, for 6 ms and more, and would take a core from
     whoever is next.
     """
     end = time.perf_counter() + LONGEST_REST
     time.sleep(REST)
-    while time.perf_counter() < end:
-        worked, start = time.process_time(), time.perf_counter()
+    while _threads_run() and time.perf_counter() < end:
         time.sleep(0.001)
-        if time.process_time() - worked < QUIET * (time.perf_counter() - start):
-            return
+
+
+def _threads_run() -> bool:
+    """Whether other threads of this process run or would; False where Linux does not say."""
+    own = str(threading.get_native_id())
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return False
+    return any(_state(thread) == "R" for thread in threads if thread != own)
+
+
+def _state(thread: str) -> str:
+    try:
+        with open(f"/proc/self/task/{thread}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(") ")[2][:1]
+    except OSError:  # it has ended
+        return ""
 
 
 def interleave(
@@ -103,6 +119,29 @@ def interleave(
             with during.get(name, nullcontext)():
                 samples[name].append(clock(name, call))
     return {name: Timing.of(times) for name, times in samples.items()}
+
+
+class Others:
+    """The share of all cores that other processes use, since this was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), _busy() - time.process_time()
+
+    def share(self) -> float:
+        """From 0 to 1; 0 where Linux does not say."""
+        start, busy = self._start
+        used = _busy() - time.process_time() - busy
+        return max(0.0, used / (time.perf_counter() - start + 1e-9) / (os.cpu_count() or 1))
+
+
+def _busy() -> float:
+    """Seconds that all cores have worked since the start of the system."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system = map(int, file.readline().split()[1:4])
+    except OSError:
+        return 0.0
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 def keep_memory() -> None:

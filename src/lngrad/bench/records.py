@@ -21,10 +21,27 @@ from lngrad.bench.trial import LNGRAD, ROOFLINE, Trial
 from lngrad.system.machine import caches, instruction_sets, processor
 from lngrad.system.threads import get_num_threads
 
-__all__ = ["Key", "Record", "append", "finished", "key", "machine", "newest", "read", "record", "threads_of"]
+__all__ = [
+    "Case",
+    "Key",
+    "Record",
+    "append",
+    "best",
+    "finished",
+    "key",
+    "key_of",
+    "machine",
+    "newest",
+    "read",
+    "record",
+    "threads_of",
+]
 
 Record: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, int, Job]
+Case: TypeAlias = tuple[int, int, str]  # M, N, dtype
+
+_STANDARD = {"torch", "jax"}
 
 
 def machine() -> Record:
@@ -51,10 +68,16 @@ def commit() -> str:
     return f"{found}{'+' if git('status', '--porcelain', '.') else ''}" if found else "release"
 
 
-def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial) -> Record:
+def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial, passed_over: list[str]) -> Record:
     """One line: our timing of a job, the ratio to each peer, and the share of the roofline.
 
     Times are in microseconds a call, bandwidths in GB/s (10^9 bytes).
+
+    Args:
+        scope, job: What was timed.
+        timings: By contestant.
+        trial: How.
+        passed_over: Peers that could not do the job.
     """
     timings = dict(timings)
     roofline = timings.pop(ROOFLINE, None)
@@ -70,6 +93,8 @@ def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial) -> Re
         "bytes": job.nbytes,
         "bandwidth": round(job.nbytes / ours.median / 1e9, 2),
     }
+    if passed_over:
+        line["passed_over"] = passed_over
     if roofline is not None:
         line["roofline"] = round(trial.roofline_bytes / roofline.median / 1e9, 2)
         line["of_roofline"] = round(line["bandwidth"] / line["roofline"], 3)
@@ -104,17 +129,34 @@ def key(scope: str, threads: int, job: Job) -> Key:
     return scope, threads, job
 
 
-def finished(lines: Iterable[Record], peers: Iterable[str], rounds: int) -> set[Key]:
-    """What need not be timed again: these sources and this machine, no fewer rounds or peers."""
+def key_of(line: Record) -> Key:
+    """The key of a record."""
+    return key(line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"]))
+
+
+def finished(lines: Iterable[Record], peers: Iterable[str], rounds: int) -> dict[Key, Record]:
+    """The newest records of what need not be timed again.
+
+    Args:
+        lines: Records; those of other sources or another machine do not count.
+        peers: That a record must have, or have passed over.
+        rounds: That it must have at the least.
+    """
     here, now, wanted = machine(), commit(), set(peers)
     return {
-        key(line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"]))
+        key_of(line): line
         for line in lines
         if line["commit"] == now
         and {name: line["machine"].get(name) for name in here} == here
-        and line["rounds"] >= rounds
-        and wanted <= {*line["ratio"], *line.get("missing", ())}
+        and (line["rounds"] >= rounds or line["scope"] == "first_call")
+        and wanted <= {*line["ratio"], *line.get("passed_over", ())}
     }
+
+
+def best(line: Record) -> tuple[str, float]:
+    """The fastest peer of a record, and its time ÷ ours: a case is won against this one, or not at all."""
+    ratios: dict[str, float] = line["ratio"]
+    return min(ratios.items(), key=lambda item: item[1])
 
 
 def append(path: Path, lines: list[Record]) -> None:
@@ -129,10 +171,16 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
-def newest(lines: Iterable[Record], scope: str, peer: str) -> dict[tuple[str, str], Record]:
-    """The last record of each (shape, dtype) in a scope that was compared with a peer."""
-    return {
-        (f"{line['M']}x{line['N']}", line["dtype"]): line
-        for line in lines
-        if line["scope"] == scope and peer in line["ratio"]
-    }
+def newest(lines: Iterable[Record], scope: str, threads: int | None = None) -> dict[Case, Record]:
+    """The newest record of each case of a scope that was compared with torch or JAX.
+
+    Others, such as MindSpore, are compared in environments of their own, and do not replace it.
+
+    Args:
+        lines: Records of one machine.
+        scope: Of the records.
+        threads: Of the records; None: the most.
+    """
+    lines = [line for line in lines if line["scope"] == scope and not _STANDARD.isdisjoint(line["ratio"])]
+    wanted = threads or max(map(threads_of, lines), default=0)
+    return {(line["M"], line["N"], line["dtype"]): line for line in lines if threads_of(line) == wanted}

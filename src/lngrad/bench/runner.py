@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from lngrad.bench.cases import Job
-from lngrad.bench.measure import interleave
+from lngrad.bench.measure import Others, interleave
 from lngrad.bench.records import Record, key, record
 from lngrad.bench.settings import Settings
 from lngrad.bench.trial import Bench, PeerMissing, Say, why_not
@@ -62,7 +62,10 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
             except PeerMissing as missing:
                 say_once(str(missing))
                 continue
+            others = Others()
             timings = interleave(trial.calls, trial.rounds, trial.clock, trial.during)
-            yield record(scope, job, timings, trial)
+            trial.facts["others"] = round(others.share(), 3)
+            passed_over = [name for name in settings.peers if name not in timings]
+            yield record(scope, job, timings, trial, passed_over)
     finally:
         set_num_threads(before)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lngrad.bench.cases import DTYPES, Shapes, parse_shape
 from lngrad.system.threads import get_num_threads
 
-__all__ = ["Settings", "drawn_peer", "names_of", "shapes_of", "threads_of"]
+__all__ = ["Settings", "check_plot", "names_of", "shapes_of", "threads_of"]
 
 QUICK_ROUNDS = 3
 
@@ -71,8 +71,8 @@ def threads_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def drawn_peer(settings: Settings, drawn: str, reason: Callable[[str], str | None]) -> str:
-    """The first peer that can be compared with; wanted before a run, which may take long.
+def check_plot(settings: Settings, drawn: str, reason: Callable[[str], str | None]) -> None:
+    """Refuse a picture without bars before a run, which may take long.
 
     Args:
         settings: Of the run.
@@ -85,7 +85,5 @@ def drawn_peer(settings: Settings, drawn: str, reason: Callable[[str], str | Non
     scopes = ",".join(settings.scopes)
     if drawn not in settings.scopes:
         raise ValueError(f"plot: expected {drawn} among the scopes, since it is what is drawn, got {scopes}")
-    for name in settings.peers:
-        if reason(name) is None:
-            return name
-    raise ValueError(f"plot: expected a peer that can be compared with, got {','.join(settings.peers) or 'none'}")
+    if all(reason(name) is not None for name in settings.peers):
+        raise ValueError(f"plot: expected a peer that can be compared with, got {','.join(settings.peers) or 'none'}")

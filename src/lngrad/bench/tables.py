@@ -1,22 +1,32 @@
-"""Records as Markdown: what the README and docs/performance.md show."""
+"""Records as Markdown: the tables of the README and of docs/performance.md."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterable
 
-from lngrad.bench.records import Record, newest
+from lngrad.bench.records import Case, Record, best, newest, threads_of
 
-__all__ = ["SHOWN", "geometric_mean", "summary", "table"]
+__all__ = [
+    "PEER_NAMES",
+    "SCOPES",
+    "geometric_mean",
+    "machine_name",
+    "ratios_table",
+    "summary",
+    "thread_counts",
+    "times_table",
+]
 
-# Scopes in the order of the documents, and the peer of each.
-SHOWN = {
-    "kernel": "torch",
-    "call": "torch",
-    "forward": "torch",
-    "override": "torch",
-    "autograd": "torch",
-    "jax": "jax",
-}
+PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
+SCOPES = ("kernel", "forward", "call", "override", "autograd", "jax")  # in the order of the documents
+TINY = 64  # rows of fewer elements are counted by themselves
+
+# The processors of records that were made before records had instruction sets.
+_AVX2 = ("family 25, model 1",)
+
+Ratio = tuple[str, float]  # a peer, and its time divided by ours
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -24,35 +34,119 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def table(lines: list[Record], scope: str) -> str:
-    """Rows are shapes, columns dtypes: our median time and the ratio to the scope's peer."""
-    peer = SHOWN[scope]
-    chosen = newest(lines, scope, peer)
-    dtypes = list(dict.fromkeys(dtype for _, dtype in chosen))
+def machine_name(line: Record) -> str:
+    """A record's processor and its widest vectors, such as "AMD EPYC (family 25, model 1), AVX2"."""
+    machine = line["machine"]
+    name = re.sub(r", \d+ logical cores$", "", machine["cpu"])
+    name = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", name).split())
+    known = machine.get("instruction_sets", ["avx2"] if any(part in name for part in _AVX2) else [])
+    widest = "AVX-512" if "avx512f" in known else "AVX2" if "avx2" in known else None
+    return f"{name}, {widest}" if widest else name
+
+
+def thread_counts(lines: Iterable[Record], scope: str) -> list[int]:
+    """The numbers of threads of a scope's records, largest first."""
+    return sorted({threads_of(line) for line in lines if line["scope"] == scope}, reverse=True)
+
+
+def ratios_table(machines: dict[str, list[Record]], scope: str) -> str:
+    """Shapes by machines and dtypes: how many times faster than the best peer, and which one that is.
+
+    Args:
+        machines: Records by a short name.
+        scope: Whose records with the most threads are shown.
+    """
+    chosen = {name: newest(lines, scope) for name, lines in machines.items()}
+    columns = [(name, dtype) for name, found in chosen.items() for dtype in _dtypes(found)]
+    shapes = dict.fromkeys(case[:2] for found in chosen.values() for case in found)
+    rows = [
+        f"| rows × columns | {' | '.join(f'{name}, {dtype}' for name, dtype in columns)} |",
+        f"|---|{'---|' * len(columns)}",
+    ]
+    for M, N in shapes:
+        lines = [chosen[name].get((M, N, dtype)) for name, dtype in columns]
+        rows.append(f"| {M} × {N} | {' | '.join('–' if line is None else _ratio(best(line)) for line in lines)} |")
+    return "\n".join(rows)
+
+
+def times_table(lines: list[Record], scope: str, threads: int) -> str:
+    """Shapes by dtypes of one machine: our median time, and the ratio to the best peer."""
+    chosen = newest(lines, scope, threads)
+    dtypes = _dtypes(chosen)
     rows = [f"| rows × columns | {' | '.join(dtypes)} |", f"|---|{'---|' * len(dtypes)}"]
-    for shape in dict.fromkeys(shape for shape, _ in chosen):
-        cells = [_cell(chosen.get((shape, dtype)), peer) for dtype in dtypes]
-        rows.append(f"| {shape.replace('x', ' × ')} | {' | '.join(cells)} |")
+    for M, N in dict.fromkeys(case[:2] for case in chosen):
+        cells = [_time(chosen.get((M, N, dtype))) for dtype in dtypes]
+        rows.append(f"| {M} × {N} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
-def _cell(record: Record | None, peer: str) -> str:
-    if record is None:
+def summary(machines: dict[str, list[Record]], *, every: bool) -> str:
+    """One line a machine, scope and number of threads: cases won, and geometric means of the ratios.
+
+    Args:
+        machines: Records by name.
+        every: Also fewer threads than the most, and each peer alone.
+    """
+    rows = [
+        "| machine | scope | threads | against | won | rows of ≥ 64, float32 | rows of ≥ 64, 16 bits | tiny rows | least |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for scope in SCOPES:
+        for name, lines in machines.items():
+            for threads in thread_counts(lines, scope)[: None if every else 1]:
+                found = newest(lines, scope, threads)
+                start = f"| {name} | {scope} | {threads} |"
+                rows += [f"{start} {cells}" for cells in _summaries(found, every)]
+    return "\n".join(rows)
+
+
+def _summaries(found: dict[Case, Record], every: bool) -> Iterable[str]:
+    """The other cells of a line: against the best peer, and against each of them."""
+    peers = list(dict.fromkeys(peer for line in found.values() for peer in line["ratio"]))
+    if not peers:
+        return
+    against = {"the best of " * (len(peers) > 1) + ", ".join(map(_peer, peers)): {c: best(f) for c, f in found.items()}}
+    if every and len(peers) > 1:
+        for peer in peers:
+            against[_peer(peer)] = {c: (peer, f["ratio"][peer]) for c, f in found.items() if peer in f["ratio"]}
+    for whom, ratios in against.items():
+        won = sum(ratio >= 1 for _, ratio in ratios.values())
+        least = min(ratios, key=lambda case: ratios[case][1])
+        means = (
+            _mean(ratios, lambda case: case[1] >= TINY and case[2] == "float32"),
+            _mean(ratios, lambda case: case[1] >= TINY and case[2] != "float32"),
+            _mean(ratios, lambda case: case[1] < TINY),
+        )
+        M, N, dtype = least
+        yield (
+            f"{whom} | {won} of {len(ratios)} | {' | '.join(means)} | "
+            f"{ratios[least][1]:.2f}× ({M} × {N} {dtype}, {_peer(ratios[least][0])}) |"
+        )
+
+
+def _mean(ratios: dict[Case, Ratio], chosen: Callable[[Case], bool]) -> str:
+    values = [ratio for case, (_, ratio) in ratios.items() if chosen(case)]
+    return f"{geometric_mean(values):.2f}×" if values else "–"
+
+
+def _dtypes(found: Iterable[Case]) -> list[str]:
+    return list(dict.fromkeys(dtype for _, _, dtype in found))
+
+
+def _peer(name: str) -> str:
+    return PEER_NAMES.get(name, name)
+
+
+def _ratio(ratio: Ratio) -> str:
+    """Bold where it is won."""
+    name, value = ratio
+    text = f"{value:.1f}×" if value >= 10 else f"{value:.2f}×"
+    return f"{f'**{text}**' if value >= 1 else text} {_peer(name)}"
+
+
+def _time(line: Record | None) -> str:
+    if line is None:
         return "–"
-    time = record["time_us"]["lngrad"]["median"]
+    time = line["time_us"]["lngrad"]["median"]
     text = f"{time:.0f} µs" if time < 1000 else f"{time / 1000:.2f} ms"
-    return f"{text}, **{record['ratio'][peer]:.1f}×**"
-
-
-def summary(lines: list[Record]) -> str:
-    """One line a scope: the peer, cases, geometric mean and least ratio."""
-    rows = ["| scope | against | cases | geometric mean | least |", "|---|---|---|---|---|"]
-    for scope, peer in SHOWN.items():
-        chosen = newest(lines, scope, peer)
-        if chosen:
-            ratios = {key: record["ratio"][peer] for key, record in chosen.items()}
-            least = min(ratios, key=ratios.__getitem__)
-            name = f"{least[0].replace('x', ' × ')} {least[1]}"
-            mean = geometric_mean(list(ratios.values()))
-            rows.append(f"| {scope} | {peer} | {len(ratios)} | {mean:.2f}× | {ratios[least]:.2f}× ({name}) |")
-    return "\n".join(rows)
+    return f"{text}, {_ratio(best(line))}"

@@ -33,18 +33,22 @@ class Peer:
         module: What must be importable.
         prepare: Makes the call that does a job with some arguments. May raise PeerMissing.
         distribution: What has a version; None: the module's name.
-        missing: What else must be there: None, or a sentence about what is not.
+        missing: Why it cannot be used, or None; without it, the module must be importable.
+        scopes: That it is compared in; None: in all.
+        version: Of the library, if it is not that of the distribution.
     """
 
     module: str
     prepare: Prepare
     distribution: str | None = None
-    missing: Callable[[], str | None] = lambda: None
+    missing: Callable[[], str | None] | None = None
+    scopes: tuple[str, ...] | None = None
+    version: Callable[[], str] | None = None
 
     def versions(self) -> dict[str, str]:
         """Version by distribution."""
         name = self.distribution or self.module
-        return {name: version(name)}
+        return {name: self.version() if self.version else version(name)}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Trial:
         versions: Of the peers' packages.
         during: Contexts of some contestants' turns.
         roofline_bytes: That the call ROOFLINE moves.
-        facts: What else the record says.
+        facts: What else the record says; the runner adds what other processes used.
         device: A GPU's name.
     """
 
@@ -77,7 +81,7 @@ class Bench(Protocol):
 
     Attributes:
         scopes: In the order in which they must run.
-        dtypes, peers: That are timed where nothing else is wished for.
+        dtypes, peers: Those that are timed by default.
         known_peers: By name.
         drawn: The scope that a picture shows.
     """
@@ -103,7 +107,8 @@ class Bench(Protocol):
 def why_not(bench: Bench, name: str) -> str | None:
     """Why a known peer cannot be compared with here, or None."""
     peer = bench.known_peers[name]
-    if find_spec(peer.module) is None:
-        return f"peers: {name} needs {peer.distribution or peer.module}, which is not installed"
-    missing = peer.missing()
-    return None if missing is None else f"peers: {name} needs {missing}"
+    if peer.missing is not None:
+        reason = peer.missing()
+    else:
+        reason = None if find_spec(peer.module) else f"{peer.distribution or peer.module} is not installed"
+    return None if reason is None else f"peers: {name}: {reason}"

@@ -12,14 +12,14 @@ import typer
 from lngrad import __version__
 from lngrad.errors import LngradError
 
-__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "app", "fail", "in_one_line", "need"]
+__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "UNFINISHED", "app", "fail", "in_one_line", "need"]
 
-# Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing.
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
+# Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
+INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
 
 app = typer.Typer(
     help="Layer-normalization gradients: exact, fast and the same everywhere.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: 0.24 s where boxes take 0.35, and it can be piped
@@ -72,10 +72,21 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+FIRST_LINES = """\
+lngrad {version}: layer normalization and its gradients, for NumPy, torch, JAX and Ascend operators
+  lngrad demo             trains a small network, checks its gradients, draws a picture
+  lngrad bench --quick    how fast is it on this machine, next to torch?
+  lngrad check CASES --impl MODULE:FUNCTION    is my kernel right, and if not, what is wrong?
+  lngrad info             what is installed, what works here, and what to install for what
+  lngrad --help           all commands"""
+
+
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_LINES.format(version=__version__))

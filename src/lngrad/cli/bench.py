@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lngrad import backends
-from lngrad.cli.app import REFUSED, fail, need
+from lngrad.cli.app import REFUSED, UNFINISHED, fail, need
 
 if TYPE_CHECKING:
     from lngrad.bench.settings import Settings
@@ -37,7 +38,8 @@ def bench(
     peers: Annotated[
         str,
         typer.Option(
-            help="Some of torch,compile,jax,mindspore; with cuda, of torch,compile,liger,quack.", show_default="torch"
+            help="Some of torch,onednn,compile,jax,mindspore; with cuda, of torch,compile,liger,quack.",
+            show_default="torch, and onednn where its wheel is installed",
         ),
     ] = "",
     threads: Annotated[
@@ -46,41 +48,59 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contestant.")] = 15,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: Annotated[Path | None, typer.Option(help="Append a record a line.", show_default="none")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what the --json file has of these sources and this machine.")
+    ] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Begin nothing after so many seconds; exit code 3 if there is more.", show_default="none"
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")
     ] = None,
 ) -> None:
     """Time the kernels side by side with peers and with the memory's own speed, turn by turn.
 
-    Every result is checked before it is timed. Other programs on the machine disturb everybody's
-    turns, and peers with OpenMP threads most of all: quote nothing from a busy machine.
+    Every result is checked before it is timed. Other programs on the machine disturb everybody's turns:
+    quote nothing from a busy machine.
+
+    Example: lngrad bench --quick --scopes kernel --cases 512x384 --dtypes float32
     """
+    start = monotonic()
     if plot is not None:
         need("plots", matplotlib="matplotlib")
     if device not in ("cpu", "cuda"):
         fail(f"device: expected cpu or cuda, got {device!r}", REFUSED)
+    if resume and json is None:
+        fail("--resume: needs --json FILE, which has the records so far", REFUSED)
     if device == "cuda":
         reason = why_no_device()
         if reason is not None:
             fail(reason, REFUSED)
     from rich.console import Console
 
-    from lngrad.bench.settings import drawn_peer
+    from lngrad.bench.settings import check_plot
     from lngrad.bench.trial import why_not
     from lngrad.cli.bench_report import run_and_print
 
     chosen = _bench_of(device)
     try:
         settings = settings_of(chosen, scopes, cases, dtypes, peers, threads, rounds, quick)
-        drawn = drawn_peer(settings, chosen.drawn, lambda name: why_not(chosen, name)) if plot is not None else ""
+        if plot is not None:
+            check_plot(settings, chosen.drawn, lambda name: why_not(chosen, name))
     except ValueError as error:
         fail(str(error), REFUSED)
     console = Console()
-    lines = run_and_print(chosen, settings, console, json)
+    deadline = None if time_limit is None else start + time_limit
+    lines, left = run_and_print(chosen, settings, console, json, resume, deadline)
+    if left:
+        fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
     if plot is not None:
         from lngrad.bench.plots import plot as draw
 
-        draw(lines, plot, drawn, chosen.drawn)
+        draw([lines], plot, chosen.drawn)
         console.print(f"picture written to {plot}")
 
 
@@ -105,10 +125,12 @@ def settings_of(
     """
     from lngrad.bench.cases import DTYPES
     from lngrad.bench.settings import Settings, names_of, shapes_of, threads_of
+    from lngrad.bench.trial import why_not
 
+    default = tuple(name for name in chosen.peers if why_not(chosen, name) is None) or chosen.peers[:1]
     return Settings(
         scopes=names_of("scopes", scopes, chosen.scopes, chosen.scopes),
-        peers=names_of("peers", peers, chosen.known_peers, chosen.peers),
+        peers=names_of("peers", peers, chosen.known_peers, default),
         dtypes=names_of("dtypes", dtypes, DTYPES, chosen.dtypes),
         shapes=shapes_of(cases),
         threads=threads_of(threads),

@@ -79,6 +79,8 @@ def check(
     """Say whether gradients are right, and if not, which mistake they look like.
 
     Exit code 0: all passed; 1: some failed; 2: an option or a file can't be used, or no case applies.
+
+    Example: lngrad check cases --limit 5
     """
     from lngrad.check.formats.reading import read_cases, select
     from lngrad.check.judge import Options
@@ -125,7 +127,10 @@ def golden(
     limit: Limit = None,
     max_bytes: MaxBytes = 8 << 30,
 ) -> None:
-    """Write inputs and float64-true results of cases, in the layout that device tests replay."""
+    """Write inputs and float64-true results of cases, in the layout that device tests replay.
+
+    Example: lngrad golden cases -o goldens --limit 5
+    """
     from lngrad.check.formats.reading import read_cases, select
     from lngrad.check.golden import write_goldens
 

@@ -24,6 +24,8 @@ def demo(
     NumPy and these gradients alone, no autograd. Then the gradients of the trained network's
     activations are compared with float64 and, where torch is installed, with torch's. Ends with 1
     if the network reads less than 95 % of the test images, or if a gradient is out of tolerance.
+
+    Example: lngrad demo --epochs 8
     """
     need("demo", scikit_learn="sklearn", matplotlib="matplotlib")
     from rich.console import Console

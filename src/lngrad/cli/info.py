@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -9,13 +10,30 @@ import typer
 from lngrad import backends, get_num_threads
 from lngrad.cli.app import REFUSED, fail
 
-__all__ = ["info"]
+__all__ = ["EXTRAS", "info"]
+
+# What an extra of the distribution is for, and the distributions that it installs.
+EXTRAS = {
+    "torch": ("torch tensors, modules, override(), DTensors", "torch"),
+    "jax": ("lngrad.jax", "jax"),
+    "gpu": ("GPU kernels", "triton"),
+    "io": (".safetensors files", "safetensors"),
+    "demo": ("lngrad demo", "scikit-learn", "matplotlib"),
+    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "safetensors"),
+    "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
+    "plots": ("pictures of lngrad bench", "matplotlib"),
+}
 
 
 def info(
     warm: Annotated[bool, typer.Option("--warm", help="Compile every kernel into the cache now.")] = False,
 ) -> None:
-    """Show versions, backends, threads, caches; or compile the kernels ahead of their first use."""
+    """Show versions, backends, threads, caches, and what to install for what.
+
+    With --warm, compile the kernels ahead of their first use.
+
+    Example: lngrad info
+    """
     from lngrad.system.fallbacks import last_run
     from lngrad.system.machine import caches, huge_pages, processor, versions
 
@@ -31,9 +49,24 @@ def info(
         "kernel cache": _kernel_cache(),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
+    _echo(facts)
+    typer.echo("\nwhat needs more than lngrad itself:")
+    _echo({what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()})
+
+
+def _echo(facts: dict[str, str]) -> None:
     width = max(map(len, facts))
     for name, fact in facts.items():
         typer.echo(f"{name:{width}}  {fact}")
+
+
+def _installed(extra: str, *distributions: str) -> str:
+    try:
+        for name in distributions:
+            version(name)
+    except PackageNotFoundError:
+        return f"pip install 'lngrad[{extra}]'"
+    return "installed"
 
 
 def _kernel_cache() -> str:

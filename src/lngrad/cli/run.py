@@ -67,6 +67,8 @@ def run(
 
     Arrays are mapped and computed some rows at a time; OUTPUT appears whole or not at all. bfloat16
     in .npy and .npz is NumPy's raw two-byte V2, in and out. Nothing is ever unpickled.
+
+    Example: lngrad run in.npz -o grads.npz
     """
     from time import perf_counter
 

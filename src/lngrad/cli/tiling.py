@@ -27,6 +27,8 @@ def tiling(
 
     Prints the tiling struct, draws the buffers and states what a kernel would touch. Ends with 1 if
     that is more than the buffer has, which a device does not notice.
+
+    Example: lngrad tiling --shape 2,32,16 --soc Ascend910B1
     """
     from rich.console import Console
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 import lngrad
-from lngrad.api import execute
+from lngrad.arrays import address_of, empty
 from lngrad.bench.arguments import Arguments, first_rows, random_arguments
 from lngrad.bench.cases import DTYPES, Job
 from lngrad.bench.cpu import jax_programs, torch_modules
@@ -62,7 +60,7 @@ class CpuBench:
     more.
     override, autograd, jax: forward and backward through a front door, in the default environment
     too.
-    kernel: backward with the plan ready, outputs and workspace given; freed memory is kept, for all
+    kernel: backward with the plan ready and memory for the results given; freed memory is kept, for all
     peers alike.
     forward: the same for the forward.
     overhead: the public function on 64×64, where arithmetic is nothing.
@@ -73,7 +71,7 @@ class CpuBench:
 
     scopes = (*AS_CALLED, "kernel", "forward", "overhead", "first_call")
     dtypes: tuple[str, ...] = DTYPES
-    peers: tuple[str, ...] = ("torch",)
+    peers: tuple[str, ...] = ("torch", "onednn")
     known_peers: Mapping[str, Peer] = PEERS
     drawn = "kernel"
 
@@ -115,6 +113,8 @@ class CpuBench:
         calls = {LNGRAD: _ours(scope, job, a)}
         versions: dict[str, str] = {}
         for name, peer in peers.items():
+            if peer.scopes is not None and scope not in peer.scopes:
+                continue
             try:
                 calls[name] = peer.prepare(job, a)
                 versions |= peer.versions()
@@ -131,15 +131,23 @@ def _ours(scope: str, job: Job, a: Arguments) -> Call:
     _check(job, a)
     if scope in ("call", "overhead"):
         return lambda: lngrad.layer_norm_backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
+    eps: tuple[float, ...] = ()
     if job.op == "forward":
         problem, inputs = Problem.forward(a.x, a.gamma, a.beta)
-        inputs = (*inputs, 1e-5)
+        eps = (1e-5,)
     else:
         problem, inputs = Problem.backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
     plan = make_plan(problem, "numba_cpu")
-    results = execute(plan, inputs)
-    workspace = np.empty(plan.workspace_bytes, np.uint8)
-    return lambda: plan.run(plan, inputs, results, workspace)
+    results = [None if output is None else empty("numpy", output) for output in problem.outputs()]
+    arrays = (*inputs, *results)
+    addresses = [0 if array is None else address_of(array) for array in arrays]
+    run = plan.on_addresses
+    assert run is not None  # a plan on the CPU has it
+
+    def call(keep: object = arrays) -> None:
+        run(*addresses, *eps)
+
+    return call
 
 
 def _check(job: Job, a: Arguments) -> None:

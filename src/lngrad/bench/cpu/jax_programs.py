@@ -14,7 +14,7 @@ import numpy as np
 import lngrad
 from lngrad.bench.arguments import Arguments
 from lngrad.bench.cases import Job
-from lngrad.bench.cpu.peers import jax_layer_norm
+from lngrad.bench.cpu.peers import all_of_jax, jax_layer_norm
 from lngrad.bench.measure import Call, Context
 from lngrad.testing import Inputs, check_forward, check_grads, check_same_bits
 
@@ -34,7 +34,9 @@ def jitted(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], di
 
     Raises:
         GradientError: Our results are wrong.
+        PeerMissing: JAX has more threads than are timed.
     """
+    all_of_jax()
     import jax
     from lngrad.jax import layer_norm
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import as_numpy
+from lngrad.arrays import Output, as_numpy, empty
 from lngrad.bench import aten
 from lngrad.bench.arguments import Arguments, as_tensors
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Call
 from lngrad.bench.trial import Peer, PeerMissing
+from lngrad.peers import onednn
+from lngrad.system.threads import get_num_threads
 
-__all__ = ["PEERS", "jax_layer_norm"]
+__all__ = ["PEERS", "all_of_jax", "jax_layer_norm"]
+
+EPS = 1e-5
 
 
 def _torch(job: Job, a: Arguments) -> Call:
@@ -27,7 +33,25 @@ def _compile(job: Job, a: Arguments) -> Call:
 
 def _no_compiler() -> str | None:
     """torch.compile writes C++ for a CPU."""
-    return None if any(map(shutil.which, ("g++", "clang++"))) else "a C++ compiler, and there is none"
+    if find_spec("torch") is None:
+        return "torch is not installed"
+    return None if any(map(shutil.which, ("g++", "clang++"))) else "there is no C++ compiler"
+
+
+def _onednn(job: Job, a: Arguments) -> Call:
+    """oneDNN takes gamma and beta in float32 and the variance for rstd, and gives float32 column sums."""
+    onednn.set_num_threads(get_num_threads())
+    gamma, beta = (np.asarray(array, np.float32) for array in (a.gamma, a.beta))
+    mean = np.ascontiguousarray(a.mean).reshape(-1)
+    variance = (1 / np.square(np.asarray(a.rstd, np.float64)) - EPS).astype(np.float32).reshape(-1)
+    result = empty("numpy", Output.of((job.M, job.N), job.dtype))
+    try:
+        if job.op == "forward":
+            return onednn.forward(a.x, gamma, beta, result, mean.copy(), variance, EPS)
+        dgamma, dbeta = np.empty_like(gamma), np.empty_like(beta)
+        return onednn.backward(a.dy, a.x, mean, variance, gamma, result, dgamma, dbeta, EPS)
+    except onednn.OneDnnError as reason:
+        raise PeerMissing(f"onednn: {job.op} {job.dtype}: {reason}") from None
 
 
 def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
@@ -42,7 +66,18 @@ def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
     return (y * gamma + beta).astype(x.dtype)
 
 
+def all_of_jax() -> None:
+    """XLA's threads are as many as the processors of this process, and cannot be changed.
+
+    Raises:
+        PeerMissing: Fewer threads are timed.
+    """
+    if get_num_threads() < len(os.sched_getaffinity(0)):
+        raise PeerMissing("jax: its threads cannot be limited; it is compared with all processors only")
+
+
 def _jax(job: Job, a: Arguments) -> Call:
+    all_of_jax()
     import jax.numpy as jnp
 
     import jax
@@ -63,15 +98,18 @@ def _mindspore(job: Job, a: Arguments) -> Call:
 
     if job.op != "backward" or job.dtype == "bfloat16":
         raise PeerMissing("mindspore: its CPU LayerNormGrad is compared for the backward in float32 and float16")
-    variance = (1 / np.square(as_numpy(a.rstd).astype(np.float64)) - 1e-5).astype(np.float32)
+    variance = (1 / np.square(as_numpy(a.rstd).astype(np.float64)) - EPS).astype(np.float32)
     arrays = [as_numpy(array) for array in (a.x, a.dy, variance, a.mean, a.gamma)]
     x, dy, variance, mean, gamma = map(mindspore.Tensor, arrays)
     operation = LayerNormGrad(1, 1)
     return lambda: [result.asnumpy() for result in operation(x, dy, variance, mean, gamma)]
 
 
+GIVEN = ("kernel", "forward")  # the scopes in which results have their memory
+
 PEERS = {
     "torch": Peer("torch", _torch),
+    "onednn": Peer("", _onednn, "onednn", onednn.why_not, GIVEN, onednn.version),
     "compile": Peer("torch", _compile, missing=_no_compiler),
     "jax": Peer("jax", _jax),
     "mindspore": Peer("mindspore", _mindspore),

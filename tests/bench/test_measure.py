@@ -1,0 +1,59 @@
+"""Turns: who is timed when, and that nobody's threads still work when a turn begins."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import Any
+
+from lngrad.bench.measure import Timing, TurnClock, interleave, rest
+
+
+def test_every_contestant_has_a_turn_in_every_round_in_its_context() -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def inside() -> Any:
+        events.append("enter")
+        yield
+        events.append("leave")
+
+    def clock(name: str, call: Any) -> float:
+        return float(call())
+
+    calls = {"a": lambda: events.append("a") or 1.0, "b": lambda: events.append("b") or 2.0}
+    timings = interleave(calls, 2, clock, {"b": inside})
+    assert events == ["a", "enter", "b", "leave"] * 2
+    assert timings == {"a": Timing(2, 1.0, 1.0, 1.0), "b": Timing(2, 2.0, 2.0, 2.0)}
+
+
+def test_a_turn_runs_once_untimed_and_then_fills_its_time() -> None:
+    calls: list[float] = []
+
+    def call() -> None:
+        calls.append(time.perf_counter())
+        time.sleep(0.001)
+
+    clock = TurnClock(turn=0.005)
+    first = clock("call", call)
+    measured = len(calls)
+    assert measured >= 2
+    assert first >= 0.001
+    clock("call", call)
+    assert len(calls) - measured <= measured  # what one call takes is measured in the first turn alone
+
+
+def test_a_rest_ends_when_the_threads_of_this_process_do() -> None:
+    """As OpenMP's threads do, which wait actively."""
+    end = time.perf_counter() + 0.05
+
+    def spin() -> None:
+        while time.perf_counter() < end:
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    rest()
+    assert time.perf_counter() >= end
+    thread.join()

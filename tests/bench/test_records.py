@@ -1,0 +1,134 @@
+"""Records: what is done already, which peer counts, and the tables that are made of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lngrad.bench import records, tables
+from lngrad.bench.cases import Job
+from lngrad.bench.measure import Timing
+from lngrad.bench.records import best, finished, key_of, newest, record
+from lngrad.bench.trial import Trial
+
+ROOT = Path(__file__).parents[2]
+
+
+def line(M: int, N: int, dtype: str, scope: str = "kernel", threads: int = 2, **ratio: float) -> dict[str, Any]:
+    """A record of 100 µs; keyword arguments are ratios to peers."""
+    machine = {"cpu": "Intel(R) Xeon(R) Processor (family 6, model 207), 2 logical cores", "cores": 2}
+    return {
+        "date": "2026-01-01T00:00Z", "scope": scope, "M": M, "N": N, "dtype": dtype, "op": "backward",
+        "threads": threads, "rounds": 15, "ratio": ratio, "time_us": {"lngrad": {"median": 100.0}},
+        "of_roofline": 0.5, "commit": "abc", "versions": {"torch": "2.13"},
+        "machine": machine | {"instruction_sets": ["avx2", "avx512f"], "cache": "L3"},
+    }  # fmt: skip
+
+
+LINES = [
+    line(64, 128, "float32", torch=2.0, onednn=0.5),
+    line(64, 128, "bfloat16", torch=4.0, onednn=2.0),
+    line(64, 13, "float32", torch=8.0, onednn=9.0),
+    line(64, 128, "float32", threads=1, torch=3.0),
+]
+
+
+def test_a_case_is_won_against_the_best_peer() -> None:
+    assert best(LINES[0]) == ("onednn", 0.5)
+    assert best(LINES[2]) == ("torch", 8.0)
+    text = tables.summary({"here": LINES}, every=False).splitlines()
+    assert text[2:] == [
+        "| here | kernel | 2 | the best of torch, oneDNN | 2 of 3 | 0.50× | 2.00× | 8.00× "
+        "| 0.50× (64 × 128 float32, oneDNN) |"
+    ]
+    every = tables.summary({"here": LINES}, every=True).splitlines()
+    assert [row.split(" | ")[2:4] for row in every[2:]] == [
+        ["2", "the best of torch, oneDNN"],
+        ["2", "torch"],
+        ["2", "oneDNN"],
+        ["1", "torch"],
+    ]
+
+
+def test_tables_name_the_best_peer_and_do_not_round_a_loss_away() -> None:
+    almost = [line(64, 128, "float32", torch=3.0, onednn=0.996), line(32, 64, "float32", torch=12.34)]
+    assert tables.ratios_table({"here": almost}, "kernel").splitlines() == [
+        "| rows × columns | here, float32 |",
+        "|---|---|",
+        "| 64 × 128 | 1.00× oneDNN |",
+        "| 32 × 64 | **12.3×** torch |",
+    ]
+    assert "| 64 × 128 | 100 µs, 1.00× oneDNN |" in tables.times_table(almost, "kernel", 2)
+
+
+def test_newest_takes_the_most_threads_and_the_last_record() -> None:
+    later = line(64, 128, "float32", torch=5.0)
+    alone = line(64, 128, "float32", mindspore=50.0)
+    found = newest([*LINES, later, alone], "kernel")
+    assert found[64, 128, "float32"] == later
+    assert newest(LINES, "kernel", 1) == {(64, 128, "float32"): LINES[3]}
+    assert tables.thread_counts(LINES, "kernel") == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "sets", "name"),
+    [
+        (
+            "Intel(R) Xeon(R) Processor (family 6, model 207), 2 logical cores",
+            ["avx2", "avx512f"],
+            "Intel Xeon (family 6, model 207), AVX-512",
+        ),
+        ("AMD EPYC (family 25, model 1), 2 logical cores", None, "AMD EPYC (family 25, model 1), AVX2"),
+        ("Neoverse-V1, 4 logical cores", ["asimd"], "Neoverse-V1"),
+    ],
+)
+def test_the_name_of_a_machine(cpu: str, sets: list[str] | None, name: str) -> None:
+    machine = {"cpu": cpu} if sets is None else {"cpu": cpu, "instruction_sets": sets}
+    assert tables.machine_name({"machine": machine}) == name
+
+
+def test_what_need_not_be_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "commit", lambda: "abc")
+    monkeypatch.setattr(records, "machine", lambda: LINES[0]["machine"])
+    both = {key_of(each) for each in LINES[:3]}
+    assert set(finished(LINES, ("torch", "onednn"), 15)) == both
+    assert set(finished(LINES, ("torch",), 15)) == {*both, key_of(LINES[3])}
+    assert not finished(LINES, ("torch",), 16)
+    passed_over = LINES[3] | {"passed_over": ["onednn"]}
+    assert key_of(passed_over) in finished([passed_over], ("torch", "onednn"), 15)
+    monkeypatch.setattr(records, "commit", lambda: "abd")
+    assert not finished(LINES, ("torch",), 15)
+
+
+def test_a_record_says_what_it_was_made_with() -> None:
+    timing = Timing(3, 1e-4, 2e-4, 3e-4)
+    timings = {"lngrad": timing, "torch": Timing(3, 2e-4, 4e-4, 5e-4), "roofline": Timing(3, 1e-3, 1e-3, 1e-3)}
+    trial = Trial(
+        {}, lambda name, call: 0.0, 3, {"torch": "2.13"}, roofline_bytes=10**7, facts={"backend": "numba_cpu"}
+    )
+    made = record("kernel", Job(100, 100, "float32"), timings, trial, ["onednn"])
+    assert made["ratio"] == {"torch": 2.0}
+    assert made["roofline"] == 10.0
+    assert made["of_roofline"] == round(120_000 / 2e-4 / 1e9 / 10, 3)
+    assert made["passed_over"] == ["onednn"]
+    assert set(made["machine"]) == {"cpu", "instruction_sets", "cores", "cache", "system"}
+    assert made["threads"] >= 1
+
+
+def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `make docs` does it: the tables in the repository are those of the records."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    sys.modules.pop("generate", None)
+    import generate
+
+    machines = generate.machines_in(ROOT / "benchmarks" / "results")
+    assert machines
+    for path, text in (
+        ("README.md", generate.readme(machines)),
+        ("docs/performance.md", generate.performance(machines)),
+        ("docs/benchmarks.html", generate.page(machines)),
+    ):
+        assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"

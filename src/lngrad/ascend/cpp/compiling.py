@@ -26,7 +26,7 @@ MOST_ERRORS = 5  # lines of the compiler that an error repeats
 _ENTRY = """\
 #include "lngrad/entry.h"
 #include "kernel_operator.h"
-#include {source}
+{headers}#include {source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
 extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
@@ -52,13 +52,16 @@ def compiler() -> str:
     raise CompileError(f"compiler: expected a C++ compiler ({', '.join(wanted)}), found none; set CXX or install g++")
 
 
-def build(source: Path, kernel: str, include: Sequence[Path], define: Mapping[str, str | None]) -> Path:
+def build(
+    source: Path, kernel: str, include: Sequence[Path], ahead: Sequence[Path], define: Mapping[str, str | None]
+) -> Path:
     """Compile a kernel, or find what an earlier process compiled.
 
     Args:
         source: The C++ file.
         kernel: The kernel function, as C++ names it: ``my_kernel``, ``space::my_kernel<0>``.
         include: Folders to search for headers, before the source's own.
+        ahead: Headers to include before the source.
         define: Macros by name; None defines without a value.
 
     Returns:
@@ -66,17 +69,18 @@ def build(source: Path, kernel: str, include: Sequence[Path], define: Mapping[st
 
     Raises:
         CompileError: There is no compiler, or it refuses the file; the text names the line.
-        FileNotFoundError: There is no such source.
+        FileNotFoundError: There is no such source or header.
     """
     source = source.resolve(strict=True)
+    included = "".join(f"#include {json.dumps(str(path.resolve(strict=True)))}\n" for path in ahead)
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [f"-I{folder}" for folder in (*include, source.parent)]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
-    key = hashlib.sha256("\0".join([str(source), kernel, *options, _version(), headers.digest()]).encode()).hexdigest()
+    key = hashlib.sha256("\0".join([str(source), kernel, included, *options, _version(), headers.digest()]).encode()).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     if not _fresh(folder):
-        _compile(source, kernel, options, folder)
+        _compile(_ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel), source, kernel, options, folder)
     return folder / "kernel.so"
 
 
@@ -98,13 +102,13 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _compile(source: Path, kernel: str, options: list[str], folder: Path) -> None:
+def _compile(text: str, source: Path, kernel: str, options: list[str], folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name)
         headers.write_headers(draft / "include")
         entry = draft / "entry.cpp"
-        entry.write_text(_ENTRY.format(source=json.dumps(str(source)), kernel=kernel), encoding="utf-8")
+        entry.write_text(text, encoding="utf-8")
         command = [compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
         done = subprocess.run(
             [*command, str(entry), "-o", str(draft / "kernel.so")], capture_output=True, text=True, check=False

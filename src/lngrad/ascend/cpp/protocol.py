@@ -9,12 +9,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
 from lngrad.ascend.device.element_types import CPP_NAMES
 from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
+from lngrad.ascend.device.plans import PACKED
 
-__all__ = ["CALL_BYTES", "Op", "numbers_header", "read_call", "write_result", "write_tensor"]
+__all__ = [
+    "CALL_BYTES",
+    "Op",
+    "Request",
+    "numbers_header",
+    "read_arguments",
+    "read_descriptor",
+    "read_request",
+    "write_result",
+    "write_tensor",
+]
 
 # A vector instruction has the number that the device gives it; everything else comes behind.
 _OTHERS = 1000
@@ -115,41 +127,67 @@ def _enum(head: str, members: Iterable[tuple[str, int]]) -> str:
     return "\n".join([f"{head} {{", *(f"    {name} = {value}," for name, value in members), "};"])
 
 
-# The layout of lngrad::Call in call.h: op, line, file, how many locals and integers are used; the
-# locals; the integers; the scalar; the result. A local is (handle, type, start, bytes).
-_HEAD = struct.Struct("<iiQii")
+# The layout of lngrad::Call in call.h: op, line, file, three handles, how many locals are used, the
+# scalar, the result; the integers; how many of them are used; the locals, (handle, type, start, bytes).
+_HEAD = struct.Struct("<iiQiiiidq")
 _LOCAL = struct.Struct("<iiqq")
-_LOCALS, _INTEGERS = 8, 40
-_INTEGERS_AT = _HEAD.size + _LOCALS * _LOCAL.size
-_REAL_AT = _INTEGERS_AT + 8 * _INTEGERS
-_TAIL = struct.Struct("<dq")
-_REAL = struct.Struct("<d")
-_RESULT = struct.Struct("<q")
-CALL_BYTES = _REAL_AT + _TAIL.size
+_INTEGERS, _LOCALS = 40, 8
+_DESCRIPTOR = slice(_HEAD.size, _HEAD.size + PACKED.size)
+_USED_AT = _HEAD.size + 8 * _INTEGERS
+_LOCALS_AT = _USED_AT + 8
+_REAL_AT = _HEAD.size - 16
+CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
 
-_locals_of = [struct.Struct("<" + "iiqq" * count) for count in range(_LOCALS + 1)]
-_integers_of = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
+_used = struct.Struct("<q")
+_answer = struct.Struct("<dq")
+_locals = [struct.Struct("<" + "iiqq" * count) for count in range(_LOCALS + 1)]
+_integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
 
-Local = tuple[int, int, int, int]
 
+class Request(NamedTuple):
+    """What C++ asks for.
 
-def read_call(memory: memoryview) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...], float]:
-    """Read what C++ asks for.
-
-    Returns:
-        op; line; address of the file's name; the locals, four numbers each; the integers; the scalar.
+    Attributes:
+        op: An Op or the number of a vector instruction.
+        line, file: Where the kernel asks; ``file`` is the address of the file's name.
+        dst, src0, src1: Handles of a vector instruction's tensors.
+        locals_used: How many tensors follow, for the others.
+        real: The scalar.
+        result: What the last answer was.
     """
-    op, line, file, locals_used, integers_used = _HEAD.unpack_from(memory)
-    operands = _locals_of[locals_used].unpack_from(memory, _HEAD.size)
-    integers = _integers_of[integers_used].unpack_from(memory, _INTEGERS_AT)
-    return op, line, file, operands, integers, _REAL.unpack_from(memory, _REAL_AT)[0]
+
+    op: int
+    line: int
+    file: int
+    dst: int
+    src0: int
+    src1: int
+    locals_used: int
+    real: float
+    result: int
 
 
-def write_result(memory: memoryview, integer: int, real: float = 0.0) -> None:
+def read_request(record: memoryview) -> Request:
+    """Read the head of a call."""
+    return Request._make(_HEAD.unpack_from(record))
+
+
+def read_descriptor(record: memoryview) -> bytes:
+    """Read a vector instruction's descriptor, as ``Core.issue`` takes it."""
+    return bytes(record[_DESCRIPTOR])
+
+
+def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Read the tensors, four numbers each, and the integers."""
+    (integers_used,) = _used.unpack_from(record, _USED_AT)
+    return _locals[locals_used].unpack_from(record, _LOCALS_AT), _integers[integers_used].unpack_from(record, _HEAD.size)
+
+
+def write_result(record: memoryview, integer: int, real: float = 0.0) -> None:
     """Answer with a number."""
-    _TAIL.pack_into(memory, _REAL_AT, real, integer)
+    _answer.pack_into(record, _REAL_AT, real, integer)
 
 
-def write_tensor(memory: memoryview, tensor: Local) -> None:
-    """Answer with a tensor: (handle, type, start, bytes)."""
-    _LOCAL.pack_into(memory, _HEAD.size, *tensor)
+def write_tensor(record: memoryview, handle: int, code: int, start: int, nbytes: int) -> None:
+    """Answer with a tensor: its handle, the code of its type, its first byte and its bytes."""
+    _LOCAL.pack_into(record, _LOCALS_AT, handle, code, start, nbytes)

@@ -25,16 +25,19 @@ struct Operand {
 constexpr int LOCALS = 8;
 constexpr int INTEGERS = 40;
 
+// A vector instruction fills `handle`, `real` and the first 18 integers: the simulator's descriptor.
+// Everything else fills locals and integers, and counts them.
 struct Call {
     int32_t op;
     int32_t line;
     const char* file;
+    int32_t handle[3];
     int32_t locals_used;
-    int32_t integers_used;
-    Operand local[LOCALS];
+    double real;             // in: the scalar; out: a real result
+    int64_t result;          // out: an integral result; local[0] is a tensor result
     int64_t integer[INTEGERS];
-    double real;    // in: the scalar; out: a real result
-    int64_t result; // out: an integral result; local[0] is a tensor result
+    int64_t integers_used;
+    Operand local[LOCALS];
 };
 
 struct Fault {};
@@ -83,6 +86,37 @@ inline Call& finish(Call& call)
         throw Fault{};
     }
     return call;
+}
+
+// Strides of an instruction with repeats, in blocks: between blocks, then between repeats.
+struct Strides {
+    int64_t dst_block = 1, src0_block = 1, src1_block = 1;
+    int64_t dst_repeat = 8, src0_repeat = 8, src1_repeat = 8;
+};
+
+// Which elements: `form` 0 counts them, 1 takes the first `n` of each repeat, 2 takes the bits n and high.
+struct Elements {
+    int64_t form = 0, n = 0, high = 0, repeat = 1;
+};
+
+inline void vector(Op op, Where where, double real, const Elements& elements, const Strides& strides,
+                   const Operand& dst, const Operand& src0, const Operand& src1)
+{
+    Call& call = issue(op, where);
+    call.handle[0] = dst.handle;
+    call.handle[1] = src0.handle;
+    call.handle[2] = src1.handle;
+    call.real = real;
+    const int64_t descriptor[18] = {
+        int64_t(op), dst.type | int64_t(src0.type) << 8 | int64_t(src1.type) << 16,
+        elements.form, elements.n, elements.high, elements.repeat,
+        strides.dst_block, strides.src0_block, strides.src1_block,
+        strides.dst_repeat, strides.src0_repeat, strides.src1_repeat,
+        dst.start, dst.start + dst.nbytes, src0.start, src0.start + src0.nbytes,
+        src1.start, src1.start + src1.nbytes,
+    };
+    std::memcpy(call.integer, descriptor, sizeof descriptor);
+    finish(call);
 }
 
 inline void put(Call& call, const Operand& operand) { call.local[call.locals_used++] = operand; }

@@ -86,24 +86,6 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
                     int64_t(p.blockLen), int64_t(p.srcStride), int64_t(p.dstStride), int64_t(mode), int64_t(1));
 }
 
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask, const uint8_t repeatTime,
-          const CopyRepeatParams& p, Where where = Where::here())
-{
-    lngrad::perform(Op::Copy, where, dst.operand(), src.operand(), int64_t(1), int64_t(mask), int64_t(0),
-                    int64_t(repeatTime), int64_t(p.dstStride), int64_t(p.srcStride), int64_t(p.dstRepeatSize),
-                    int64_t(p.srcRepeatSize));
-}
-
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[], const uint8_t repeatTime,
-          const CopyRepeatParams& p, Where where = Where::here())
-{
-    lngrad::perform(Op::Copy, where, dst.operand(), src.operand(), int64_t(2), int64_t(mask[0]),
-                    int64_t(mask[1]), int64_t(repeatTime), int64_t(p.dstStride), int64_t(p.srcStride),
-                    int64_t(p.dstRepeatSize), int64_t(p.srcRepeatSize));
-}
-
 template <typename T>
 void InitOutput(GlobalTensor<T> gm, uint32_t size, T value = T(0), Where where = Where::here())
 {

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lngrad.ascend.cpp.bridge import RUN, current_session
+from lngrad.ascend.cpp.bridge import RUN
 from lngrad.ascend.cpp.compiling import build
-from lngrad.ascend.cpp.session import Session
+from lngrad.ascend.cpp.session import Session, current_session
 from lngrad.ascend.device.current import running
 from lngrad.ascend.device.global_memory import GlobalAddress
 from lngrad.errors import ShapeError

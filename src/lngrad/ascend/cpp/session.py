@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 import numpy as np
 
 from lngrad.ascend.device.core import Core
@@ -12,7 +14,7 @@ from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import DeviceFault, QueueFault
 
-__all__ = ["Session"]
+__all__ = ["Session", "current_session", "position_of"]
 
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
@@ -102,6 +104,9 @@ class Session:
     def ub_start(self, address: int) -> int:
         """The byte of the Unified Buffer at a host's address."""
         return address - self._ub_address
+
+
+current_session: ContextVar[Session | None] = ContextVar("current_session", default=None)
 
 
 def position_of(api: str, number: int) -> TPosition:

@@ -12,18 +12,23 @@
 #include "kernel_operator.h"
 #include "lngrad/entry.h"
 
-// The text of the last fault of this thread, from the toolkit's library.
-extern "C" __attribute__((weak)) const char* lngrad_kernel_fault(void);
+// In the toolkit's library: what answers this program's calls, and the text of this thread's last fault.
+extern "C" lngrad::Run lngrad_kernel_connect(void);
+extern "C" const char* lngrad_kernel_fault(void);
 
 namespace lngrad {
 
+// The first call of the program starts the simulator.
+inline int connect_and_run(Call* call)
+{
+    run = lngrad_kernel_connect();
+    return run == nullptr ? 1 : run(call);
+}
+inline const bool connects = (run = connect_and_run, true);
+
 inline std::runtime_error fault_of(const char* what)
 {
-    const char* text = lngrad_kernel_fault != nullptr ? lngrad_kernel_fault() : "";
-    if (text == nullptr || *text == '\0') {
-        text = "the simulator is not connected: link with the toolkit's library (lngrad sdk DIR --libs)";
-    }
-    return std::runtime_error(std::string(what) + ": " + text);
+    return std::runtime_error(std::string(what) + ": " + lngrad_kernel_fault());
 }
 
 template <typename... Values>

@@ -54,16 +54,9 @@ struct Where {
 
 using Run = int (*)(Call*); // 0: done; else there is a fault
 
-// Set by whoever runs the kernel: by Python for a shared library, by the toolkit for a program.
+// Set by whoever runs the kernel: by Python for a shared library, by tikicpulib.h for a program.
 inline Run run = nullptr;
 inline thread_local Call record; // one a thread, for blocks run on threads of their own
-
-} // namespace lngrad
-
-// A program that is linked with the toolkit's library finds the simulator there.
-extern "C" __attribute__((weak)) lngrad::Run lngrad_kernel_connect(void);
-
-namespace lngrad {
 
 inline Call& issue(Op op, Where where)
 {
@@ -79,9 +72,6 @@ inline Call& issue(Op op, Where where)
 
 inline Call& finish(Call& call)
 {
-    if (run == nullptr && lngrad_kernel_connect != nullptr) {
-        run = lngrad_kernel_connect();
-    }
     if (run == nullptr || run(&call) != 0) {
         throw Fault{};
     }

@@ -352,19 +352,21 @@ def _tiling(api: str, kind: type[S], n: Integers) -> S:
     return kind.from_bytes(ctypes.string_at(n[0], n[1]))
 
 
-def _tensors(api: str, session: Session, tensors: Locals, shared: int) -> tuple[list[LocalTensor], LocalTensor | None]:
-    """The tensors of a tile API, and its temporary buffer if it has one."""
+def _tensors(
+    api: str, session: Session, tensors: Locals, count: int, shared: int
+) -> tuple[list[LocalTensor], LocalTensor | None]:
+    """The first ``count`` tensors of a tile API, and its temporary buffer if it has one."""
     known = [session.local(api, tensor) for tensor in tensors]
-    return (known[:-1], known[-1]) if shared else (known, None)
+    return known[:count], known[count] if shared else None
 
 
 @answers(Op.LAYER_NORM_GRAD)
 def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -> Result:
     api = "LayerNormGrad"
-    operands, temporary = _tensors(api, session, tensors, n[3])
+    (dx, xhat, dy, x, variance, mean, gamma), temporary = _tensors(api, session, tensors, 7, n[3])
     LayerNormGrad(
-        *operands, real, _tiling(api, LayerNormGradTiling, n), LayerNormGradShapeInfo(DataFormat(n[4])),
-        sharedTmpBuffer=temporary, isReuseSource=bool(n[2]),
+        dx, xhat, dy, x, variance, mean, gamma, real, _tiling(api, LayerNormGradTiling, n),
+        LayerNormGradShapeInfo(DataFormat(n[4])), sharedTmpBuffer=temporary, isReuseSource=bool(n[2]),
     )  # fmt: skip
     return None
 
@@ -372,31 +374,31 @@ def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -
 @answers(Op.LAYER_NORM_GRAD_BETA)
 def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -> Result:
     api = "LayerNormGradBeta"
-    operands, temporary = _tensors(api, session, tensors, n[3])
+    (dgamma, dbeta, xhat, dy), temporary = _tensors(api, session, tensors, 4, n[3])
     tiling = _tiling(api, LayerNormGradBetaTiling, n)
-    LayerNormGradBeta(*operands, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(n[2]))
+    LayerNormGradBeta(dgamma, dbeta, xhat, dy, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(n[2]))
     return None
 
 
 @answers(Op.LAYER_NORM)
 def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -> Result:
     api = "LayerNorm"
-    operands, temporary = _tensors(api, session, tensors, n[3])
+    (y, mean, variance, x, gamma, beta), temporary = _tensors(api, session, tensors, 6, n[3])
     tiling = _tiling(api, LayerNormTiling, n)
-    LayerNorm(*operands, real, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(n[2]))
+    LayerNorm(y, mean, variance, x, gamma, beta, real, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(n[2]))
     return None
 
 
 @answers(Op.LAYER_NORM_RSTD)
 def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -> Result:
     api = "LayerNorm"
-    operands, temporary = _tensors(api, session, tensors, n[3])
+    (y, mean, rstd, x, gamma, beta), temporary = _tensors(api, session, tensors, 6, n[3])
     no_beta, no_gamma, only_output, output_rstd = map(bool, n[7:11])
-    config = LayerNormConfig(
-        isNoBeta=no_beta, isNoGamma=no_gamma, isOnlyOutput=only_output, isOutputRstd=output_rstd
-    )
     LayerNorm(
-        *operands, real, _tiling(api, LayerNormSeparateTiling, n), LayerNormPara(*n[4:7]),
-        sharedTmpBuffer=temporary, isReuseSource=bool(n[2]), config=config,
+        y, mean, rstd, x, gamma, beta, real, _tiling(api, LayerNormSeparateTiling, n), LayerNormPara(*n[4:7]),
+        sharedTmpBuffer=temporary, isReuseSource=bool(n[2]),
+        config=LayerNormConfig(
+            isNoBeta=no_beta, isNoGamma=no_gamma, isOnlyOutput=only_output, isOutputRstd=output_rstd
+        ),
     )  # fmt: skip
     return None

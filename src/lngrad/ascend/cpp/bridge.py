@@ -77,7 +77,9 @@ def _answer(session: Session, site: Site, request: Request, record: memoryview) 
     if isinstance(answer, LocalTensor):
         protocol.write_tensor(record, answer.handle, answer.code, answer.start, answer.nbytes)
     elif answer is not None:
-        protocol.write_result(record, 0 if _is_real(answer) else int(answer), float(answer) if _is_real(answer) else 0.0)
+        protocol.write_result(
+            record, 0 if _is_real(answer) else int(answer), float(answer) if _is_real(answer) else 0.0
+        )
 
 
 def _answer_host(request: Request, record: memoryview) -> int:

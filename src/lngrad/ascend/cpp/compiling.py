@@ -77,10 +77,18 @@ def build(
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [f"-I{folder}" for folder in (*include, source.parent)]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
-    key = hashlib.sha256("\0".join([str(source), kernel, included, *options, _version(), headers.digest()]).encode()).hexdigest()
+    key = hashlib.sha256(
+        "\0".join([str(source), kernel, included, *options, _version(), headers.digest()]).encode()
+    ).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     if not _fresh(folder):
-        _compile(_ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel), source, kernel, options, folder)
+        _compile(
+            _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel),
+            source,
+            kernel,
+            options,
+            folder,
+        )
     return folder / "kernel.so"
 
 

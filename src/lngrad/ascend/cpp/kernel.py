@@ -73,7 +73,7 @@ def _number(argument: GlobalAddress | bytes | int) -> int:
     if isinstance(argument, GlobalAddress):
         array = argument.array
         return int(array.__array_interface__["data"][0]) + argument.offset * array.itemsize
-    return int(argument)  # type: ignore[arg-type]  # bytes are taken before
+    return int(argument)
 
 
 def compile(

@@ -180,7 +180,9 @@ def read_descriptor(record: memoryview) -> bytes:
 def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Read the tensors, four numbers each, and the integers."""
     (integers_used,) = _used.unpack_from(record, _USED_AT)
-    return _locals[locals_used].unpack_from(record, _LOCALS_AT), _integers[integers_used].unpack_from(record, _HEAD.size)
+    return _locals[locals_used].unpack_from(record, _LOCALS_AT), _integers[integers_used].unpack_from(
+        record, _HEAD.size
+    )
 
 
 def write_result(record: memoryview, integer: int, real: float = 0.0) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from lngrad.ascend.cpp.compiling import CompileError
 from lngrad.ascend.cpp.kernel import CompiledKernel
+from lngrad.ascend.cpp.kernel import compile as compile  # not in __all__: a star import keeps Python's own
 from lngrad.ascend.device.datacopy import (
     DataCopy,
     DataCopyExtParams,

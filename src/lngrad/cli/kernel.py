@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -14,6 +14,9 @@ from lngrad.cli.app import FAILED, REFUSED, fail
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 
 __all__ = ["kernel_run"]
+
+
+Strictness = Literal["checked", "device"]
 
 
 def kernel_run(
@@ -40,7 +43,9 @@ def kernel_run(
     header: Annotated[list[Path] | None, typer.Option(help="A header to include ahead of the file.")] = None,
     define: Annotated[list[str] | None, typer.Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
     soc: Annotated[str | None, typer.Option(help="The simulated SoC.", show_default="Ascend910B1")] = None,
-    strictness: Annotated[str, typer.Option(help="checked or device.")] = "checked",
+    strictness: Annotated[
+        Strictness, typer.Option(help="checked: what CANN's checker reports is an error.")
+    ] = "checked",
     auto_sync: Annotated[bool, typer.Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
     ordering: Annotated[bool, typer.Option(help="Whether races are looked for.")] = True,
     timeline: Annotated[Path | None, typer.Option(help="Write what ran on which pipe, as SVG.")] = None,
@@ -53,6 +58,7 @@ def kernel_run(
     Exit codes: 0 the kernel ran, 1 it broke a rule of the device, 2 the arguments are wrong.
     """
     from lngrad.ascend.ascendc import DeviceFault, compile, launch
+    from lngrad.files.writing import write_tensor
 
     try:
         arrays = dict(_array(text) for text in arg)
@@ -69,7 +75,7 @@ def kernel_run(
     except (LngradError, OSError) as error:
         fail(str(error), REFUSED)
     for path, name in targets:
-        _write(path, arrays[name])
+        write_tensor(path, arrays[name])
     if timeline is not None:
         timeline.write_text(result.timeline_svg(), encoding="utf-8")
     if report:
@@ -98,10 +104,11 @@ def _array(text: str) -> tuple[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    from lngrad.files.reading import read_tensors
+    from lngrad.files.npy import array_in
+    from lngrad.files.places import map_file
 
-    (array,) = read_tensors(path).values()
-    return np.array(array)  # its own memory: the kernel may write to it
+    mapped = map_file(path)
+    return np.array(array_in(mapped, 0, len(mapped), str(path)))  # its own memory: the kernel may write to it
 
 
 def _target(text: str, arrays: dict[str, Any]) -> tuple[Path, str]:
@@ -109,12 +116,6 @@ def _target(text: str, arrays: dict[str, Any]) -> tuple[Path, str]:
     if name not in arrays or not equal:
         raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {', '.join(arrays)}, got {text!r}")
     return Path(value), name
-
-
-def _write(path: Path, array: Any) -> None:
-    draft = path.with_name(f"{path.name}.part.npy")
-    np.save(draft, array)
-    draft.replace(path)
 
 
 _WORDS = {

@@ -77,19 +77,16 @@ def build(
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [f"-I{folder}" for folder in (*include, source.parent)]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
-    key = hashlib.sha256(
-        "\0".join([str(source), kernel, included, *options, _version(), headers.digest()]).encode()
-    ).hexdigest()
+    text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
+    key = hashlib.sha256("\0".join([text, *options, _version(), headers.digest()]).encode()).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
-    if not _fresh(folder):
-        _compile(
-            _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel),
-            source,
-            kernel,
-            options,
-            folder,
-        )
-    return folder / "kernel.so"
+    library = _fresh(folder)
+    if library is None:
+        _compile(text, source, kernel, options, folder)
+        library = _fresh(folder)
+    if library is None:
+        raise CompileError(f"{source}: changed while it was compiled")
+    return library
 
 
 @cache
@@ -97,13 +94,19 @@ def _version() -> str:
     return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
 
 
-def _fresh(folder: Path) -> bool:
-    """Whether a library is there and every file that it was made of is as it was."""
+def _fresh(folder: Path) -> Path | None:
+    """The library, if it is there and every file that it was made of is as it was."""
     try:
         files: dict[str, str] = json.loads((folder / "files.json").read_text(encoding="utf-8"))
-        return (folder / "kernel.so").exists() and all(_digest(Path(name)) == known for name, known in files.items())
+        library = folder / _library_name(files)
+        return library if library.exists() and all(_digest(Path(one)) == was for one, was in files.items()) else None
     except (OSError, ValueError, AttributeError):
-        return False
+        return None
+
+
+def _library_name(files: dict[str, str]) -> str:
+    """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
+    return f"kernel-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}.so"
 
 
 def _digest(path: Path) -> str:
@@ -124,7 +127,9 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
         if done.returncode:
             raise CompileError(_explained(done.stderr, source, kernel, draft))
         used = [path for path in _used_files(draft / "files.d") if draft not in path.parents]
-        (draft / "files.json").write_text(json.dumps({str(path): _digest(path) for path in used}), encoding="utf-8")
+        files = {str(path): _digest(path) for path in used}
+        (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
+        (draft / "kernel.so").rename(draft / _library_name(files))
         shutil.rmtree(folder, ignore_errors=True)
         kept = Path(shutil.copytree(draft, f"{folder}.{os.getpid()}", ignore=shutil.ignore_patterns("include")))
         try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from lngrad.ascend.cpp.compiling import CompileError
+from lngrad.ascend.cpp.kernel import CompiledKernel
+from lngrad.ascend.cpp.kernel import compile as compile  # not in __all__: a star import keeps Python's own
 from lngrad.ascend.device.datacopy import (
     DataCopy,
     DataCopyExtParams,
@@ -92,6 +95,8 @@ PIPE_ALL = pipe_t.PIPE_ALL
 EVENT_ID0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVENT_ID7 = range(8)
 
 __all__ = [
+    "CompileError",
+    "CompiledKernel",
     "DataCopy",
     "DataCopyExtParams",
     "DataCopyPad",

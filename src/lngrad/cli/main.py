@@ -10,6 +10,7 @@ import signal
 import sys
 from types import FrameType
 
+import typer
 from typer.core import TyperCommand
 
 from lngrad.cli.app import app, in_one_line
@@ -17,6 +18,7 @@ from lngrad.cli.bench import bench
 from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
+from lngrad.cli.kernel import kernel_run
 from lngrad.cli.run import run
 from lngrad.cli.sdk import CutAtRun, sdk
 from lngrad.cli.tiling import tiling
@@ -28,6 +30,11 @@ CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose wo
 
 for function in COMMANDS:
     app.command(cls=CLASSES.get(function))(in_one_line(function))
+
+kernels = typer.Typer(help="Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
+kernels.command("run")(in_one_line(kernel_run))
+kernels.callback()(lambda: None)  # keeps "run" a word of its own while it is the only one
+app.add_typer(kernels, name="kernel")
 
 
 def main() -> None:

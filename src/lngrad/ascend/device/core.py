@@ -345,7 +345,7 @@ class Core:
 
     def scalar_global(self, api: str, region: Region, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
-        instruction = (api, S, self.index, kernel_site())
+        instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():
             self.order.note(self, (region.start + start, region.start + stop, region.name), instruction, writing)
         self.log.append(instruction)
@@ -363,12 +363,13 @@ class Core:
     def tile_api(self, api: str) -> Iterator[None]:
         """Count one call of a tile API; inside it vector instructions are in order, by its own barriers."""
         before = self.instructions().total()
-        known, self.site = self.clock.known[V], kernel_site()
+        known, outer = self.clock.known[V], self.site
+        self.site = outer or kernel_site()
         in_order, known[V] = known[V], ALWAYS
         try:
             yield
         finally:
-            self.site = None
+            self.site = outer
             known[V] = max(in_order, self.clock.now[V]) if self.rules.ordering else ALWAYS
             self.clock.now[V] += 1
         self.tally.tile_apis[api] += 1

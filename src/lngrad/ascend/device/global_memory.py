@@ -127,6 +127,16 @@ class GlobalTensor:
         self.dtype, self.name = wanted, address.name
         self._region, self._start, self._end = region, start, start + size * wanted.itemsize
 
+    @classmethod
+    def at(cls, region: Region, address: int, size: int, dtype: Dtype) -> GlobalTensor:
+        """Return the tensor of ``size`` elements at an address in a region; -1: to the region's end."""
+        start = address - region.start
+        stop = region.data.size if size < 0 else min(region.data.size, start + size * dtype.itemsize)
+        tensor = cls.__new__(cls)
+        tensor.dtype, tensor.name = dtype, region.name
+        tensor._region, tensor._start, tensor._end = region, start, stop
+        return tensor
+
     def GetSize(self) -> int:
         """Return the number of elements. C prototype: ``uint64_t GetSize() const``."""
         _, dtype = self.bound("GetSize")

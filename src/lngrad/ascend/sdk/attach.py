@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from typing import Any
 
 from lngrad.ascend import acl
 from lngrad.ascend.sdk.handles import FIRST_HANDLE, HANDLE_SPAN
@@ -50,20 +51,42 @@ def attach(place: int, settings: Settings) -> None:
     def serve(pointer: object) -> None:
         frame = pointer.contents  # type: ignore[attr-defined]
         if frame.function < 0:
-            acl.aclrtSynchronizeDevice()  # the process ends: what waits in streams is run before
+            _serve_program(frame, threads)
             return
         threads.welcome()
         results, values, text = doors.answer(frame.function, frame.words[:], host)
         frame.results[: len(results)] = results
         if values:
             frame.list[: len(values)] = values
-        if text is not None and frame.text:
-            content = text.encode(errors="replace")[: TEXT_BYTES - 1] + b"\0"
-            ctypes.memmove(frame.text, content, len(content))
+        if text is not None:
+            _put_text(frame, text)
 
     callback = _Callback(serve)
     _kept.append(callback)
     ctypes.c_void_p.from_address(place).value = ctypes.cast(callback, ctypes.c_void_p).value
+
+
+# Numbers below 0 are not functions of CANN, but what the library itself asks for.
+AT_EXIT, CONNECT_KERNELS, KERNEL_FAULT = -1, -2, -3
+
+
+def _serve_program(frame: Any, threads: _Threads) -> None:
+    if frame.function == AT_EXIT:
+        acl.aclrtSynchronizeDevice()  # what waits in streams is run before the process ends
+        return
+    from lngrad.ascend.cpp import bridge, host  # not needed by programs without kernels
+
+    threads.welcome()
+    if frame.function == CONNECT_KERNELS:
+        frame.results[0] = ctypes.cast(bridge.RUN, ctypes.c_void_p).value
+    else:
+        _put_text(frame, host.last_fault())
+
+
+def _put_text(frame: Any, text: str) -> None:
+    if frame.text:
+        content = text.encode(errors="replace")[: TEXT_BYTES - 1] + b"\0"
+        ctypes.memmove(frame.text, content, len(content))
 
 
 class _Threads(threading.local):

@@ -2,7 +2,8 @@
 
 Layout, as the toolkit of CANN has it::
 
-    include/    acl/ aclnn/ aclnnop/        headers of host programs; more folders come from further rows of `_files`
+    include/    acl/ aclnn/ aclnnop/        headers of host programs
+                kernel_operator.h, …        headers of kernels, from lngrad.ascend.cpp
     lib64/      liblngrad_cann.so, and the names that programs link as links to it
     share/      a CMake package
     src/        the C files that lib64 was made of
@@ -21,6 +22,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 
 import lngrad
+from lngrad.ascend.cpp.headers import header_files
 from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.compiler import c_compiler, compile_library
 from lngrad.ascend.sdk.entry_points import entry_points, frame_header
@@ -35,7 +37,7 @@ LIBRARY = "liblngrad_cann.so"
 LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")
 INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
 LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
-SOURCES = ("interpreter.c", "shim.h")  # written by hand
+SOURCES = ("interpreter.c", "kernels.c", "shim.h")  # written by hand
 
 
 def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequence[str] = ()) -> None:
@@ -92,6 +94,7 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
     shim = resources("lngrad.ascend.sdk") / "shim"
     return {
         **{f"include/{path}": text for path, text in headers().items()},
+        **{f"include/{path}": text for path, text in header_files().items()},
         **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
         "src/frame.h": frame_header(),
         "src/entry_points.c": entry_points(list(HEADERS)),

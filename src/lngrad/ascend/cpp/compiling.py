@@ -1,0 +1,175 @@
+"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from lngrad.ascend.cpp import headers
+from lngrad.errors import LngradError
+from lngrad.system.cache_folder import cache_folder
+
+__all__ = ["CompileError", "build", "compiler"]
+
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
+MOST_ERRORS = 5  # lines of the compiler that an error repeats
+
+# The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
+_ENTRY = """\
+#include "lngrad/entry.h"
+#include "kernel_operator.h"
+{headers}#include {source}
+
+extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
+extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
+extern "C" int lngrad_entry(void* const* arguments) {{ return lngrad::call_kernel(&{kernel}, arguments); }}
+"""
+
+
+class CompileError(LngradError, RuntimeError):
+    """A kernel's file can't be compiled."""
+
+
+@cache
+def compiler() -> str:
+    """The C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
+
+    Raises:
+        CompileError: There is none.
+    """
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    for name in wanted:
+        if shutil.which(name):
+            return name
+    raise CompileError(f"compiler: expected a C++ compiler ({', '.join(wanted)}), found none; set CXX or install g++")
+
+
+def build(
+    source: Path, kernel: str, include: Sequence[Path], ahead: Sequence[Path], define: Mapping[str, str | None]
+) -> Path:
+    """Compile a kernel, or find what an earlier process compiled.
+
+    Args:
+        source: The C++ file.
+        kernel: The kernel function, as C++ names it: ``my_kernel``, ``space::my_kernel<0>``.
+        include: Folders to search for headers, before the source's own.
+        ahead: Headers to include before the source.
+        define: Macros by name; None defines without a value.
+
+    Returns:
+        The shared library. It is kept as long as no file that went into it changes.
+
+    Raises:
+        CompileError: There is no compiler, or it refuses the file; the text names the line.
+        FileNotFoundError: There is no such source or header.
+    """
+    source = source.resolve(strict=True)
+    included = "".join(f"#include {json.dumps(str(path.resolve(strict=True)))}\n" for path in ahead)
+    if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
+        raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
+    options = [f"-I{folder}" for folder in (*include, source.parent)]
+    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
+    text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
+    key = hashlib.sha256("\0".join([text, *options, _version(), headers.digest()]).encode()).hexdigest()
+    folder = cache_folder() / "ascendc" / key[:32]
+    library = _fresh(folder)
+    if library is None:
+        _compile(text, source, kernel, options, folder)
+        library = _fresh(folder)
+    if library is None:
+        raise CompileError(f"{source}: changed while it was compiled")
+    return library
+
+
+@cache
+def _version() -> str:
+    return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def _fresh(folder: Path) -> Path | None:
+    """The library, if it is there and every file that it was made of is as it was."""
+    try:
+        files: dict[str, str] = json.loads((folder / "files.json").read_text(encoding="utf-8"))
+        library = folder / _library_name(files)
+        return library if library.exists() and all(_digest(Path(one)) == was for one, was in files.items()) else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _library_name(files: dict[str, str]) -> str:
+    """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
+    return f"kernel-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}.so"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _compile(text: str, source: Path, kernel: str, options: list[str], folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        draft = Path(name)
+        headers.write_headers(draft / "include")
+        entry = draft / "entry.cpp"
+        entry.write_text(text, encoding="utf-8")
+        command = [compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
+        done = subprocess.run(
+            [*command, str(entry), "-o", str(draft / "kernel.so")], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise CompileError(_explained(done.stderr, source, kernel, draft))
+        used = [path for path in _used_files(draft / "files.d") if draft not in path.parents]
+        files = {str(path): _digest(path) for path in used}
+        (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
+        (draft / "kernel.so").rename(draft / _library_name(files))
+        shutil.rmtree(folder, ignore_errors=True)
+        kept = Path(shutil.copytree(draft, f"{folder}.{os.getpid()}", ignore=shutil.ignore_patterns("include")))
+        try:
+            kept.rename(folder)
+        except OSError:  # another process was faster; what it made is the same
+            shutil.rmtree(kept, ignore_errors=True)
+
+
+def _used_files(dependencies: Path) -> list[Path]:
+    """The files that the compiler read, from its make rule, but for those of the system."""
+    words = dependencies.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
+    return [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
+
+
+_MISSING = (
+    re.compile(r"‘(?P<name>[A-Z]\w+)’ is not a member of ‘AscendC(?:::\w+)*’"),
+    re.compile(r"no member named '(?P<name>[A-Z]\w+)' in namespace 'AscendC"),
+    re.compile(r"‘(?P<name>[A-Z]\w+)’ (?:was not declared in this scope|does not name a type)"),
+    re.compile(r"there are no arguments to ‘(?P<name>[A-Z]\w+)’ that depend on a template parameter"),
+    re.compile(r"use of undeclared identifier '(?P<name>[A-Z]\w+)'"),
+)
+_ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.MULTILINE)
+
+
+def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
+    """The compiler's first errors, those about Ascend C in our words."""
+    lines: list[str] = []
+    for error in _ERROR.finditer(output):
+        place, text = f"{error['file']}:{error['line']}", error["text"]
+        if Path(error["file"]).name == "entry.cpp" and draft in Path(error["file"]).parents:
+            place, text = str(source), f"kernel: expected a function of this file, got {kernel!r} ({text})"
+        for pattern in _MISSING:
+            missing = pattern.search(text)
+            if missing:
+                text = f"{missing['name']} is not declared; as an Ascend C API it is not simulated (docs/ascend-c.md)"
+                break
+        line = f"{place}: {text}"
+        if line not in lines:
+            lines.append(line)
+    if not lines:
+        return f"{source}: {output.strip()[:2000]}"
+    rest = f"\n… and {len(lines) - MOST_ERRORS} more" if len(lines) > MOST_ERRORS else ""
+    return "\n".join(lines[:MOST_ERRORS]) + rest

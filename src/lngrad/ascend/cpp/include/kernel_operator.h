@@ -1,0 +1,9 @@
+// Ascend C for the simulated NPU. What is simulated and what not: docs/ascend-c.md.
+#ifndef LNGRAD_KERNEL_OPERATOR_H
+#define LNGRAD_KERNEL_OPERATOR_H
+
+#include "lngrad/tiles.h"
+
+using namespace AscendC; // as the toolkit's header ends
+
+#endif

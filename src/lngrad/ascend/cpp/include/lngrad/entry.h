@@ -1,0 +1,49 @@
+// How a kernel is called from outside C++: its arguments by address, and a fault as a return value.
+#ifndef LNGRAD_ENTRY_H
+#define LNGRAD_ENTRY_H
+
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "lngrad/call.h"
+
+namespace lngrad {
+
+template <typename T>
+T argument(void* const* place)
+{
+    T value;
+    std::memcpy(static_cast<void*>(&value), place, sizeof value < sizeof(void*) ? sizeof value : sizeof(void*));
+    return value;
+}
+
+template <typename... Arguments, std::size_t... Index>
+void call_with(void (*kernel)(Arguments...), void* const* arguments, std::index_sequence<Index...>)
+{
+    static_assert(((sizeof(Arguments) <= sizeof(void*)) && ...),
+                  "lngrad: a kernel takes pointers and numbers; a struct goes through GM_ADDR tiling");
+    kernel(argument<Arguments>(arguments + Index)...);
+}
+
+// 0: done. 1: the simulator has a fault to tell.
+template <typename... Arguments>
+int call_kernel(void (*kernel)(Arguments...), void* const* arguments)
+{
+    try {
+        call_with(kernel, arguments, std::index_sequence_for<Arguments...>{});
+        return 0;
+    } catch (const Fault&) {
+        return 1;
+    }
+}
+
+template <typename... Arguments>
+constexpr int arity(void (*)(Arguments...))
+{
+    return static_cast<int>(sizeof...(Arguments));
+}
+
+} // namespace lngrad
+
+#endif

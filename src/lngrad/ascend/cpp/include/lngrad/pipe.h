@@ -1,0 +1,180 @@
+// TPipe, TQue and TBuf: names for what the simulator keeps. A copy of one is another name for the same.
+#ifndef LNGRAD_PIPE_H
+#define LNGRAD_PIPE_H
+
+#include "lngrad/tensor.h"
+
+namespace AscendC {
+
+class TPipe;
+
+template <TPosition pos, int32_t depth, auto mask = 0>
+class TQue {
+public:
+    template <typename T>
+    LocalTensor<T> AllocTensor(Where where = Where::here())
+    {
+        return taken<T>(Op::QUEUE_ALLOC, where);
+    }
+    template <typename T>
+    void AllocTensor(LocalTensor<T>& tensor, Where where = Where::here())
+    {
+        tensor = AllocTensor<T>(where);
+    }
+    template <typename T>
+    void FreeTensor(LocalTensor<T>& tensor, Where where = Where::here())
+    {
+        lngrad::perform(Op::QUEUE_FREE, where, tensor.operand(), int64_t(handle_));
+    }
+    template <typename T>
+    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
+    {
+        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), int64_t(handle_)).result != 0;
+    }
+    template <TPosition source, TPosition target, typename T>
+    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
+    {
+        return EnQue(tensor, where);
+    }
+    template <typename T>
+    LocalTensor<T> DeQue(Where where = Where::here())
+    {
+        return taken<T>(Op::QUEUE_DEQUE, where);
+    }
+    template <typename T>
+    void DeQue(LocalTensor<T>& tensor, Where where = Where::here())
+    {
+        tensor = DeQue<T>(where);
+    }
+    template <TPosition source, TPosition target, typename T>
+    LocalTensor<T> DeQue(Where where = Where::here())
+    {
+        return DeQue<T>(where);
+    }
+    bool VacantInQue(Where where = Where::here()) { return told(Op::QUEUE_VACANT, where) != 0; }
+    bool HasTensorInQue(Where where = Where::here()) { return told(Op::QUEUE_COUNT, where) != 0; }
+    int32_t GetTensorCountInQue(Where where = Where::here()) { return int32_t(told(Op::QUEUE_COUNT, where)); }
+    bool HasIdleBuffer(Where where = Where::here()) { return told(Op::QUEUE_IDLE, where) != 0; }
+    void FreeAllEvent(Where where = Where::here()) { told(Op::QUEUE_FREE_EVENTS, where); }
+
+    void bind(int64_t handle) { handle_ = static_cast<int32_t>(handle); }
+    static constexpr int64_t position() { return static_cast<int64_t>(pos); }
+    static constexpr int64_t most_waiting() { return depth; }
+
+private:
+    template <typename T>
+    LocalTensor<T> taken(Op op, Where where)
+    {
+        lngrad::Call& call =
+            lngrad::perform(op, where, int64_t(handle_), static_cast<int64_t>(lngrad::type_of<T>()));
+        LocalTensor<T> tensor(call.local[0]);
+        tensor.SetPosition(pos);
+        return tensor;
+    }
+    int64_t told(Op op, Where where) { return lngrad::perform(op, where, int64_t(handle_)).result; }
+
+    int32_t handle_ = -1;
+};
+
+template <TPosition source, TPosition target, int32_t depth, auto mask = 0>
+using TQueBind = TQue<source, depth, mask>;
+
+template <TPosition pos = TPosition::LCM>
+class TBuf {
+public:
+    template <typename T>
+    LocalTensor<T> Get(Where where = Where::here())
+    {
+        return window<T>(lngrad::perform(Op::BUFFER_GET, where, int64_t(handle_),
+                                         static_cast<int64_t>(lngrad::type_of<T>()), int64_t(-1)));
+    }
+    template <typename T>
+    LocalTensor<T> Get(uint32_t len, Where where = Where::here())
+    {
+        return window<T>(lngrad::perform(Op::BUFFER_GET, where, int64_t(handle_),
+                                         static_cast<int64_t>(lngrad::type_of<T>()), int64_t(len)));
+    }
+    template <typename T>
+    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset, Where where = Where::here())
+    {
+        return window<T>(lngrad::perform(Op::BUFFER_GET_OFFSET, where, int64_t(handle_),
+                                         static_cast<int64_t>(lngrad::type_of<T>()), int64_t(size),
+                                         int64_t(bufOffset)));
+    }
+
+    void bind(int64_t handle) { handle_ = static_cast<int32_t>(handle); }
+    static constexpr int64_t position() { return static_cast<int64_t>(pos); }
+
+private:
+    template <typename T>
+    static LocalTensor<T> window(lngrad::Call& call)
+    {
+        LocalTensor<T> tensor(call.local[0]);
+        tensor.SetPosition(pos);
+        return tensor;
+    }
+
+    int32_t handle_ = -1;
+};
+
+inline thread_local TPipe* running_pipe = nullptr;
+
+class TPipe {
+public:
+    TPipe(Where where = Where::here())
+    {
+        handle_ = static_cast<int32_t>(lngrad::perform(Op::PIPE_NEW, where).result);
+        running_pipe = this;
+    }
+    void Init() {}
+    void Destroy() {}
+    void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, int64_t(handle_)); }
+
+    template <TPosition pos, int32_t depth, auto mask>
+    bool InitBuffer(TQue<pos, depth, mask>& que, uint8_t num, uint32_t len, Where where = Where::here())
+    {
+        que.bind(lngrad::perform(Op::PIPE_INIT_QUEUE, where, int64_t(handle_), que.position(), que.most_waiting(),
+                                 int64_t(num), int64_t(len))
+                     .result);
+        return true;
+    }
+    template <TPosition pos>
+    bool InitBuffer(TBuf<pos>& buf, uint32_t len, Where where = Where::here())
+    {
+        buf.bind(
+            lngrad::perform(Op::PIPE_INIT_BUFFER, where, int64_t(handle_), buf.position(), int64_t(len)).result);
+        return true;
+    }
+
+    template <HardEvent event>
+    TEventID AllocEventID(Where where = Where::here())
+    {
+        return id(Op::EVENT_ALLOC, event, where);
+    }
+    template <HardEvent event>
+    void ReleaseEventID(TEventID number, Where where = Where::here())
+    {
+        lngrad::perform(Op::EVENT_RELEASE, where, int64_t(handle_), int64_t(event), int64_t(number));
+    }
+    template <HardEvent event>
+    TEventID FetchEventID(Where where = Where::here())
+    {
+        return id(Op::EVENT_FETCH, event, where);
+    }
+    TEventID FetchEventID(HardEvent event, Where where = Where::here()) { return id(Op::EVENT_FETCH, event, where); }
+
+private:
+    TEventID id(Op op, HardEvent event, Where where)
+    {
+        return static_cast<TEventID>(
+            lngrad::perform(op, where, int64_t(handle_), static_cast<int64_t>(event)).result);
+    }
+
+    int32_t handle_ = -1;
+};
+
+inline TPipe* GetTPipePtr() { return running_pipe; }
+
+} // namespace AscendC
+
+#endif

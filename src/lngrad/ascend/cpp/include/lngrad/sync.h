@@ -1,0 +1,106 @@
+// Flags, barriers, blocks that wait for each other, and the transposing copy.
+#ifndef LNGRAD_SYNC_H
+#define LNGRAD_SYNC_H
+
+#include "lngrad/vector.h"
+
+namespace AscendC {
+
+template <HardEvent event>
+void SetFlag(int32_t eventID, Where where = Where::here())
+{
+    lngrad::perform(Op::SET_FLAG, where, static_cast<int64_t>(event), int64_t(eventID));
+}
+
+template <HardEvent event>
+void WaitFlag(int32_t eventID, Where where = Where::here())
+{
+    lngrad::perform(Op::WAIT_FLAG, where, static_cast<int64_t>(event), int64_t(eventID));
+}
+
+template <pipe_t pipe>
+void PipeBarrier(Where where = Where::here())
+{
+    lngrad::perform(Op::PIPE_BARRIER, where, int64_t(pipe));
+}
+
+inline void pipe_barrier(pipe_t pipe, Where where = Where::here())
+{
+    lngrad::perform(Op::PIPE_BARRIER, where, int64_t(pipe));
+}
+
+template <bool isAIVOnly = true>
+void SyncAll(Where where = Where::here())
+{
+    lngrad::perform(Op::SYNC_ALL, where, int64_t(0));
+}
+
+// The soft form waits through global memory; here it is the same barrier.
+template <bool isAIVOnly = true>
+void SyncAll(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<int32_t>& ubWorkspace,
+             const int32_t usedCores = 0, Where where = Where::here())
+{
+    lngrad::perform(Op::SYNC_ALL, where, ubWorkspace.operand(), int64_t(1), gmWorkspace.address(), gmWorkspace.size(),
+                    gmWorkspace.type(), int64_t(usedCores));
+}
+
+template <uint8_t modeId, pipe_t pipe>
+void CrossCoreSetFlag(uint16_t flagId, Where where = Where::here())
+{
+    lngrad::perform(Op::CROSS_SET_FLAG, where, int64_t(modeId), int64_t(pipe), int64_t(flagId));
+}
+
+template <uint8_t modeId = 0, pipe_t pipe = PIPE_S>
+void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::here())
+{
+    lngrad::perform(Op::CROSS_WAIT_FLAG, where, int64_t(modeId), int64_t(pipe), int64_t(flagId));
+}
+
+template <typename T>
+void TransDataTo5HDImpl(__ubuf__ T* dstList[16], __ubuf__ T* srcList[16], const TransDataTo5HDParams& p,
+                        Where where = Where::here())
+{
+    lngrad::Call& call = lngrad::issue(Op::TRANS_DATA_TO_5HD, where);
+    lngrad::put(call, static_cast<int64_t>(lngrad::type_of<T>()));
+    for (int64_t value : {int64_t(p.dstHighHalf), int64_t(p.srcHighHalf), int64_t(p.repeatTimes),
+                          int64_t(p.dstRepStride), int64_t(p.srcRepStride)}) {
+        lngrad::put(call, value);
+    }
+    for (int i = 0; i < 16; ++i) {
+        lngrad::put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(dstList[i])));
+    }
+    for (int i = 0; i < 16; ++i) {
+        lngrad::put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(srcList[i])));
+    }
+    lngrad::finish(call);
+}
+
+template <typename T>
+void TransDataTo5HD(uint64_t dstList[16], uint64_t srcList[16], const TransDataTo5HDParams& p,
+                    Where where = Where::here())
+{
+    T* targets[16];
+    T* sources[16];
+    for (int i = 0; i < 16; ++i) {
+        targets[i] = reinterpret_cast<T*>(dstList[i]);
+        sources[i] = reinterpret_cast<T*>(srcList[i]);
+    }
+    TransDataTo5HDImpl<T>(targets, sources, p, where);
+}
+
+template <typename T>
+void TransDataTo5HD(const LocalTensor<T> (&dstList)[16], const LocalTensor<T> (&srcList)[16],
+                    const TransDataTo5HDParams& p, Where where = Where::here())
+{
+    uint64_t targets[16];
+    uint64_t sources[16];
+    for (int i = 0; i < 16; ++i) {
+        targets[i] = dstList[i].GetPhyAddr(where);
+        sources[i] = srcList[i].GetPhyAddr(where);
+    }
+    TransDataTo5HD<T>(targets, sources, p, where);
+}
+
+} // namespace AscendC
+
+#endif

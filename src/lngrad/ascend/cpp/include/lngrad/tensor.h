@@ -1,0 +1,183 @@
+// LocalTensor and GlobalTensor: windows on the Unified Buffer and on global memory.
+//
+// A window is arithmetic on addresses. Whether an access through it is allowed, the simulator says.
+#ifndef LNGRAD_TENSOR_H
+#define LNGRAD_TENSOR_H
+
+#include "lngrad/types.h"
+
+namespace lngrad {
+
+// What `tensor(i)` gives: it reads and writes one element through the simulator.
+template <typename Tensor, typename T>
+class Element {
+public:
+    Element(const Tensor& tensor, uint64_t index, Where where) : tensor_(tensor), index_(index), where_(where) {}
+    operator T() const { return tensor_.GetValue(index_, where_); }
+    const Element& operator=(T value) const
+    {
+        tensor_.SetValue(index_, value, where_);
+        return *this;
+    }
+    const Element& operator=(const Element& other) const { return *this = static_cast<T>(other); }
+
+private:
+    const Tensor& tensor_;
+    uint64_t index_;
+    Where where_;
+};
+
+} // namespace lngrad
+
+namespace AscendC {
+
+using lngrad::Op;
+using lngrad::Operand;
+
+template <typename T>
+class LocalTensor {
+public:
+    using PrimType = T;
+
+    LocalTensor() = default;
+    explicit LocalTensor(const Operand& operand) : operand_(operand)
+    {
+        operand_.type = static_cast<int32_t>(lngrad::type_of<T>());
+    }
+
+    const Operand& operand() const { return operand_; }
+
+    uint32_t GetSize() const { return static_cast<uint32_t>(operand_.nbytes / static_cast<int64_t>(sizeof(T))); }
+    void SetSize(const uint32_t size, Where where = Where::here())
+    {
+        lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, int64_t(size));
+        operand_.nbytes = int64_t(size) * sizeof(T);
+    }
+    void SetBufferLen(uint32_t size, Where where = Where::here()) { SetSize(size, where); }
+
+    LocalTensor operator[](const uint32_t offset) const
+    {
+        LocalTensor rest = *this;
+        rest.operand_.start += int64_t(offset) * sizeof(T);
+        rest.operand_.nbytes -= int64_t(offset) * sizeof(T);
+        return rest;
+    }
+
+    T GetValue(const uint32_t index, Where where = Where::here()) const
+    {
+        return lngrad::scalar_of<T>(lngrad::perform(Op::LOCAL_GET, where, operand_, int64_t(index)));
+    }
+    template <typename U>
+    void SetValue(const uint32_t index, const U value, Where where = Where::here()) const
+    {
+        lngrad::perform_with(Op::LOCAL_SET, where, static_cast<double>(static_cast<T>(value)), operand_,
+                             int64_t(index), whole(static_cast<T>(value)));
+    }
+    lngrad::Element<LocalTensor, T> operator()(const uint32_t offset, Where where = Where::here()) const
+    {
+        return {*this, offset, where};
+    }
+
+    template <typename U>
+    LocalTensor<U> ReinterpretCast() const
+    {
+        return LocalTensor<U>(operand_);
+    }
+
+    // The bytes themselves, as the CPU build of CANN gives them: what is read and written there is not checked.
+    uint64_t GetPhyAddr(Where where = Where::here()) const
+    {
+        return static_cast<uint64_t>(lngrad::perform(Op::LOCAL_ADDRESS, where, operand_).result);
+    }
+    uint64_t GetPhyAddr(const uint32_t offset, Where where = Where::here()) const
+    {
+        return GetPhyAddr(where) + uint64_t(offset) * sizeof(T);
+    }
+
+    int32_t GetPosition() const { return position_; }
+    void SetPosition(TPosition position) { position_ = static_cast<int32_t>(position); }
+    void SetUserTag(int32_t tag) { tag_ = tag; }
+    int32_t GetUserTag() const { return tag_; }
+
+    static int64_t whole(T value)
+    {
+        if constexpr (std::is_integral_v<T>) return static_cast<int64_t>(value);
+        else return 0;
+    }
+
+private:
+    Operand operand_;
+    int32_t position_ = static_cast<int32_t>(TPosition::VECCALC);
+    int32_t tag_ = 0;
+};
+
+template <typename T>
+class GlobalTensor {
+public:
+    using PrimType = T;
+
+    void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize)
+    {
+        address_ = buffer;
+        size_ = static_cast<int64_t>(bufferSize);
+    }
+    void SetGlobalBuffer(__gm__ T* buffer)
+    {
+        address_ = buffer;
+        size_ = -1; // to the end of the memory that the address lies in
+    }
+
+    const __gm__ T* GetPhyAddr() const { return address_; }
+    __gm__ T* GetPhyAddr(const uint64_t offset) const { return address_ + offset; }
+    uint64_t GetSize() const { return size_ < 0 ? 0 : static_cast<uint64_t>(size_); }
+
+    GlobalTensor operator[](const uint64_t offset) const
+    {
+        GlobalTensor rest = *this;
+        rest.address_ += offset;
+        if (size_ >= 0) {
+            rest.size_ = size_ - static_cast<int64_t>(offset);
+            rest.size_ = rest.size_ < 0 ? 0 : rest.size_;
+        }
+        return rest;
+    }
+
+    T GetValue(const uint64_t offset, Where where = Where::here()) const
+    {
+        return lngrad::scalar_of<T>(lngrad::perform(Op::GLOBAL_GET, where, address(), size(), type(), int64_t(offset)));
+    }
+    void SetValue(const uint64_t offset, T value, Where where = Where::here()) const
+    {
+        lngrad::perform_with(Op::GLOBAL_SET, where, static_cast<double>(value), address(), size(), type(),
+                             int64_t(offset), LocalTensor<T>::whole(value));
+    }
+    lngrad::Element<GlobalTensor, T> operator()(const uint64_t offset, Where where = Where::here()) const
+    {
+        return {*this, offset, where};
+    }
+
+    template <typename U>
+    GlobalTensor<U> ReinterpretCast() const
+    {
+        GlobalTensor<U> other;
+        if (size_ < 0) {
+            other.SetGlobalBuffer(reinterpret_cast<U*>(address_));
+        } else {
+            other.SetGlobalBuffer(reinterpret_cast<U*>(address_), uint64_t(size_) * sizeof(T) / sizeof(U));
+        }
+        return other;
+    }
+    void SetL2CacheHint(CacheMode) {}
+
+    int64_t address() const { return static_cast<int64_t>(reinterpret_cast<intptr_t>(address_)); }
+    int64_t size() const { return size_; }
+    static int64_t type() { return static_cast<int64_t>(lngrad::type_of<T>()); }
+
+private:
+    __gm__ T* address_ = nullptr;
+    int64_t size_ = 0;
+};
+
+} // namespace AscendC
+
+#endif

@@ -1,0 +1,212 @@
+// Macros, enumerators and parameter structs with CANN's names and numbers.
+#ifndef LNGRAD_TYPES_H
+#define LNGRAD_TYPES_H
+
+#include <cstdint>
+#include <type_traits>
+
+#include "lngrad/scalar.h"
+
+#define __aicore__
+#define __global__
+#define __gm__
+#define __ubuf__
+#define __vector__
+#define __cube__
+#define __mix__(cube, vector)
+#define likely(condition) __builtin_expect(!!(condition), 1)
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+#define GM_ADDR __gm__ uint8_t*
+
+#define KERNEL_TASK_TYPE(key, type)
+#define KERNEL_TASK_TYPE_DEFAULT(type)
+#define ENABLE_DETERMINISTIC()
+
+enum event_t { EVENT_ID0 = 0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVENT_ID7 };
+
+namespace AscendC {
+
+using lngrad::Where;
+
+enum class TPosition : uint8_t {
+    GM = 0, A1, A2, B1, B2, C1, C2, CO1, CO2, VECIN, VECOUT, VECCALC, LCM = VECCALC, SPM, SHM = SPM, TSCM,
+    C2PIPE2GM, C2PIPE2LOCAL, MAX,
+};
+using QuePosition = TPosition;
+
+enum class RoundMode : uint8_t {
+    CAST_NONE = 0, CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC, CAST_ODD,
+};
+
+enum class DataFormat : uint8_t { ND = 0, NZ, NCHW, NC1HWC0, NHWC, NCDHW, NDC1HWC0, FRACTAL_Z_3D };
+enum class KernelMode : uint8_t { MIX_MODE = 0, AIC_MODE, AIV_MODE, MIX_AIC_1_1 };
+enum class PaddingMode : uint8_t { Normal = 0, Compact };
+enum class CacheMode : uint8_t { CACHE_MODE_NORMAL = 0, CACHE_MODE_DISABLE };
+
+using TEventID = int8_t;
+constexpr TEventID INVALID_TEVENTID = -1;
+
+constexpr uint32_t ONE_BLK_SIZE = 32;
+constexpr uint32_t DEFAULT_C0_SIZE = 32;
+constexpr uint32_t ONE_REPEAT_BYTE_SIZE = 256;
+constexpr uint32_t MAX_REPEAT_TIMES = 255;
+constexpr uint32_t DEFAULT_BLK_NUM = 8;
+constexpr uint8_t DEFAULT_BLK_STRIDE = 1;
+constexpr uint8_t DEFAULT_REPEAT_STRIDE = 8;
+constexpr uint8_t HALF_DEFAULT_REPEAT_STRIDE = 4;
+constexpr uint16_t SYNC_AIV_FLAG = 12;
+constexpr uint16_t SYNC_AIV_ONLY_ALL = 14;
+constexpr int32_t NCHW_CONV_ADDR_LIST_SIZE = 16;
+
+constexpr int32_t AIV = 2;
+constexpr int32_t AIC = 1;
+constexpr int32_t g_coreType = AIV;
+
+template <typename T, typename U>
+struct IsSameType : std::is_same<T, U> {};
+
+namespace Std {
+using std::is_same;
+}
+
+struct DataCopyParams {
+    uint16_t blockCount = 1;
+    uint16_t blockLen = 0;
+    union {
+        uint16_t srcStride;
+        uint16_t srcGap;
+    };
+    union {
+        uint16_t dstStride;
+        uint16_t dstGap;
+    };
+    DataCopyParams(uint16_t count = 1, uint16_t length = 0, uint16_t source = 0, uint16_t target = 0)
+        : blockCount(count), blockLen(length), srcStride(source), dstStride(target)
+    {
+    }
+};
+
+struct DataCopyExtParams {
+    uint16_t blockCount = 1;
+    uint32_t blockLen = 0;
+    uint32_t srcStride = 0;
+    uint32_t dstStride = 0;
+    uint32_t rsv = 0;
+    DataCopyExtParams() = default;
+    DataCopyExtParams(uint16_t count, uint32_t length, uint32_t source, uint32_t target, uint32_t reserved)
+        : blockCount(count), blockLen(length), srcStride(source), dstStride(target), rsv(reserved)
+    {
+    }
+};
+
+struct DataCopyPadParams {
+    bool isPad = false;
+    uint8_t leftPadding = 0;
+    uint8_t rightPadding = 0;
+    uint64_t paddingValue = 0;
+    DataCopyPadParams() = default;
+    DataCopyPadParams(bool pad, uint8_t left, uint8_t right, uint64_t value)
+        : isPad(pad), leftPadding(left), rightPadding(right), paddingValue(value)
+    {
+    }
+};
+
+template <typename T>
+struct DataCopyPadExtParams {
+    bool isPad = false;
+    uint8_t leftPadding = 0;
+    uint8_t rightPadding = 0;
+    T paddingValue = T(0);
+    DataCopyPadExtParams() = default;
+    DataCopyPadExtParams(bool pad, uint8_t left, uint8_t right, T value)
+        : isPad(pad), leftPadding(left), rightPadding(right), paddingValue(value)
+    {
+    }
+};
+
+struct CopyRepeatParams {
+    uint16_t dstStride = 0;
+    uint16_t srcStride = 0;
+    uint16_t dstRepeatSize = 8;
+    uint16_t srcRepeatSize = 8;
+    CopyRepeatParams() = default;
+    CopyRepeatParams(uint16_t target, uint16_t source, uint16_t target_repeat, uint16_t source_repeat)
+        : dstStride(target), srcStride(source), dstRepeatSize(target_repeat), srcRepeatSize(source_repeat)
+    {
+    }
+};
+
+// The forms with a mask are also called through plain function pointers, so the place of the call
+// can't be an argument of theirs: it comes with the repeat parameters, which are made where they are passed.
+struct BinaryRepeatParams {
+    uint32_t blockNumber = DEFAULT_BLK_NUM;
+    uint8_t dstBlkStride = 1;
+    uint8_t src0BlkStride = 1;
+    uint8_t src1BlkStride = 1;
+    uint8_t dstRepStride = 8;
+    uint8_t src0RepStride = 8;
+    uint8_t src1RepStride = 8;
+    bool repeatStrideMode = false;
+    bool strideSizeMode = false;
+    Where where;
+    BinaryRepeatParams(Where place = Where::here()) : where(place) {}
+    BinaryRepeatParams(uint8_t target, uint8_t source0, uint8_t source1, uint8_t target_repeat, uint8_t source0_repeat,
+                       uint8_t source1_repeat, Where place = Where::here())
+        : dstBlkStride(target), src0BlkStride(source0), src1BlkStride(source1), dstRepStride(target_repeat),
+          src0RepStride(source0_repeat), src1RepStride(source1_repeat), where(place)
+    {
+    }
+};
+
+struct UnaryRepeatParams {
+    uint32_t blockNumber = DEFAULT_BLK_NUM;
+    uint16_t dstBlkStride = 1;
+    uint16_t srcBlkStride = 1;
+    uint8_t dstRepStride = 8;
+    uint8_t srcRepStride = 8;
+    bool halfBlock = false;
+    UnaryRepeatParams() = default;
+    UnaryRepeatParams(uint16_t target, uint16_t source, uint8_t target_repeat, uint8_t source_repeat, bool half = false)
+        : dstBlkStride(target), srcBlkStride(source), dstRepStride(target_repeat), srcRepStride(source_repeat),
+          halfBlock(half)
+    {
+    }
+};
+
+struct BrcbRepeatParams {
+    uint16_t dstBlkStride = 1;
+    uint16_t dstRepStride = 8;
+    BrcbRepeatParams() = default;
+    BrcbRepeatParams(uint16_t target, uint16_t target_repeat) : dstBlkStride(target), dstRepStride(target_repeat) {}
+};
+
+struct TransDataTo5HDParams {
+    bool dstHighHalf = false;
+    bool srcHighHalf = false;
+    uint8_t repeatTimes = 1;
+    uint16_t dstRepStride = 0;
+    uint16_t srcRepStride = 0;
+    TransDataTo5HDParams() = default;
+    TransDataTo5HDParams(bool target_high, bool source_high, uint8_t repeats, uint16_t target, uint16_t source)
+        : dstHighHalf(target_high), srcHighHalf(source_high), repeatTimes(repeats), dstRepStride(target),
+          srcRepStride(source)
+    {
+    }
+};
+
+struct SyncAllConfig {
+    pipe_t triggerPipe = PIPE_ALL;
+    pipe_t waitPipe = PIPE_ALL;
+};
+constexpr SyncAllConfig DEFAULT_SYNC_ALL_CONFIG = {PIPE_ALL, PIPE_ALL};
+
+struct LayerNormGradShapeInfo {
+    DataFormat dataFormat = DataFormat::ND;
+};
+
+} // namespace AscendC
+
+#define ASCEND_IS_AIC constexpr(AscendC::g_coreType == AscendC::AIC)
+#define ASCEND_IS_AIV constexpr(AscendC::g_coreType == AscendC::AIV)
+
+#endif

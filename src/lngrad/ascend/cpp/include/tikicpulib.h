@@ -1,0 +1,94 @@
+// The CPU-debug side of a sample: global memory, and kernels run from a C++ main or a unit test.
+//
+// ICPU_RUN_KF runs every block of a kernel on the simulated NPU and returns when all have ended. A rule
+// that the kernel breaks is thrown as std::runtime_error with the simulator's text.
+#ifndef LNGRAD_TIKICPULIB_H
+#define LNGRAD_TIKICPULIB_H
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "kernel_operator.h"
+#include "lngrad/entry.h"
+
+// In the toolkit's library: what answers this program's calls, and the text of this thread's last fault.
+extern "C" lngrad::Run lngrad_kernel_connect(void);
+extern "C" const char* lngrad_kernel_fault(void);
+
+namespace lngrad {
+
+// The first call of the program starts the simulator.
+inline int connect_and_run(Call* call)
+{
+    run = lngrad_kernel_connect();
+    return run == nullptr ? 1 : run(call);
+}
+inline const bool connects = (run = connect_and_run, true);
+
+inline std::runtime_error fault_of(const char* what)
+{
+    return std::runtime_error(std::string(what) + ": " + lngrad_kernel_fault());
+}
+
+template <typename... Values>
+inline int64_t on_host(const char* what, Op op, Where where, const Values&... values)
+{
+    try {
+        return perform(op, where, values...).result;
+    } catch (const Fault&) {
+        throw fault_of(what);
+    }
+}
+
+// What the simulator calls once a block.
+inline int run_block(void* closure)
+{
+    try {
+        (*static_cast<std::function<void()>*>(closure))();
+        return 0;
+    } catch (const Fault&) {
+        return 1;
+    }
+}
+
+template <typename Kernel, typename... Arguments>
+void run_kernel(const char* name, Where where, Kernel kernel, int64_t blocks, Arguments... arguments)
+{
+    std::function<void()> closure = [&] { kernel(arguments...); };
+    on_host(name, Op::RUN_KERNEL, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)),
+            static_cast<int64_t>(reinterpret_cast<intptr_t>(&run_block)),
+            static_cast<int64_t>(reinterpret_cast<intptr_t>(&closure)), blocks);
+}
+
+} // namespace lngrad
+
+namespace AscendC {
+
+inline void* GmAlloc(size_t size, Where where = Where::here())
+{
+    return reinterpret_cast<void*>(lngrad::on_host("GmAlloc", lngrad::Op::GM_ALLOC, where, int64_t(size)));
+}
+
+inline void GmFree(void* address, Where where = Where::here())
+{
+    lngrad::on_host("GmFree", lngrad::Op::GM_FREE, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(address)));
+}
+
+inline void SetKernelMode(KernelMode) {}
+
+} // namespace AscendC
+
+#define ICPU_SET_TILING_KEY(key) \
+    lngrad::on_host("ICPU_SET_TILING_KEY", lngrad::Op::SET_TILING_KEY, lngrad::Where::here(), int64_t(key))
+#define ICPU_RUN_KF(kernel, blocks, ...) \
+    lngrad::run_kernel(#kernel, lngrad::Where::here(), kernel, int64_t(blocks), ##__VA_ARGS__)
+
+// A launch as host programs write it: ACLRT_LAUNCH_KERNEL(kernel)(blocks, stream, arguments…).
+#define ACLRT_LAUNCH_KERNEL(kernel)                                                                       \
+    [](auto blocks, auto /* stream */, auto... arguments) {                                               \
+        lngrad::run_kernel(#kernel, lngrad::Where::here(), kernel, int64_t(blocks), arguments...);        \
+        return 0;                                                                                         \
+    }
+
+#endif

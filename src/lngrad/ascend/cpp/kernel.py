@@ -1,0 +1,108 @@
+"""A compiled kernel: what `launch` takes in the place of a Python function."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lngrad.ascend.cpp.bridge import RUN
+from lngrad.ascend.cpp.compiling import build
+from lngrad.ascend.cpp.session import Session, current_session
+from lngrad.ascend.device.current import running
+from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.errors import ShapeError
+
+__all__ = ["CompiledKernel", "compile"]
+
+
+class CompiledKernel:
+    """A kernel in C++, compiled for the simulated NPU.
+
+    Call `launch(kernel, blocks, …)` with it. Its blocks run native code; every Ascend C call in them
+    is answered by the simulator.
+
+    Args:
+        library: The shared library, from `build`.
+        name: The kernel function's name.
+    """
+
+    def __init__(self, library: Path, name: str) -> None:
+        self.__name__ = name
+        self._library = ctypes.PyDLL(str(library))
+        self._library.lngrad_bind(RUN)
+        self._library.lngrad_entry.argtypes = (ctypes.c_void_p,)
+        self.arity = int(self._library.lngrad_arity())
+
+    def __repr__(self) -> str:
+        return f"CompiledKernel({self.__name__})"
+
+    def __call__(self, *arguments: GlobalAddress | bytes | int) -> None:
+        """Run one block: `launch` calls this.
+
+        Args:
+            arguments: Addresses of global memory, the tiling's bytes, or whole numbers.
+
+        Raises:
+            ShapeError: The kernel takes another number of arguments.
+            DeviceFault: The kernel broke a rule; the text begins with its file and line.
+        """
+        if len(arguments) != self.arity:
+            raise ShapeError(
+                f"{self.__name__}: expected {self.arity} arguments (arrays, workspace, tiling), got {len(arguments)}"
+            )
+        tilings = [ctypes.create_string_buffer(one, len(one)) for one in arguments if isinstance(one, bytes)]
+        addresses = iter(map(ctypes.addressof, tilings))
+        places = (ctypes.c_int64 * max(1, self.arity))(
+            *(next(addresses) if isinstance(one, bytes) else _number(one) for one in arguments)
+        )
+        session = Session(running(self.__name__))
+        token = current_session.set(session)
+        try:
+            failed = self._library.lngrad_entry(places)
+        finally:
+            current_session.reset(token)
+        if session.error is not None:
+            raise session.error
+        if failed:
+            raise RuntimeError(f"{self.__name__}: the kernel ended with a C++ exception")
+
+
+def _number(argument: GlobalAddress | bytes | int) -> int:
+    if isinstance(argument, GlobalAddress):
+        array = argument.array
+        return int(array.__array_interface__["data"][0]) + argument.offset * array.itemsize
+    return int(argument)
+
+
+def compile(
+    path: str | os.PathLike[str],
+    kernel: str,
+    *,
+    include: Sequence[str | os.PathLike[str]] = (),
+    headers: Sequence[str | os.PathLike[str]] = (),
+    define: Mapping[str, object] | None = None,
+) -> CompiledKernel:
+    """Compile a kernel that is written in Ascend C.
+
+    Args:
+        path: The C++ file.
+        kernel: The ``__global__ __aicore__`` function, as C++ names it; a template with its arguments,
+            as ``my_kernel<0>``.
+        include: Folders to search for headers, before the file's own.
+        headers: Headers to include ahead of the file, behind kernel_operator.h: those that an operator's
+            build writes, with the tiling structs.
+        define: Macros: name and value; None defines without a value.
+
+    Returns:
+        What `launch` takes in the place of a Python kernel. A library that an earlier process compiled
+        is used again while no file that went into it has changed.
+
+    Raises:
+        CompileError: There is no compiler, or it refuses the file; the text names the line.
+        FileNotFoundError: There is no such file.
+    """
+    macros = {name: None if value is None else str(value) for name, value in (define or {}).items()}
+    library = build(Path(path), kernel, list(map(Path, include)), list(map(Path, headers)), macros)
+    return CompiledKernel(library, kernel)

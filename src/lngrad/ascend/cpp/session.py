@@ -1,0 +1,121 @@
+"""One block of a compiled kernel: what its numbers stand for in the simulator."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import numpy as np
+
+from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.element_types import DTYPES
+from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.unified_buffer import TPosition
+from lngrad.ascend.faults import DeviceFault, QueueFault
+
+__all__ = ["Session", "current_session", "position_of"]
+
+# CANN's numbers of the positions that a vector core has; the others are the cube's.
+_POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
+
+
+class Session:
+    """The pipes, queues and tensors of one block, by the numbers that its C++ objects keep.
+
+    Args:
+        core: The core that runs the block.
+
+    Attributes:
+        error: What the simulator raised last. The kernel's stack is unwound before it goes on.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.error: BaseException | None = None
+        self._pipes: list[TPipe] = []
+        self._owners: list[TQue | TBuf] = []
+        self._ub_address = int(core.ub.data.__array_interface__["data"][0])
+
+    def new_pipe(self) -> int:
+        """Make a TPipe; the kernel's copies of it are the same one."""
+        self._pipes.append(TPipe())
+        return len(self._pipes) - 1
+
+    def pipe(self, number: int) -> TPipe:
+        """The TPipe of a number."""
+        return self._pipes[number]
+
+    def new_owner(self, owner: TQue | TBuf) -> int:
+        """Keep a queue or a buffer that InitBuffer has given memory."""
+        self._owners.append(owner)
+        return len(self._owners) - 1
+
+    def queue(self, api: str, number: int) -> TQue:
+        """The queue of a number.
+
+        Raises:
+            QueueFault: InitBuffer has not given it memory.
+        """
+        owner = self._owners[number] if number >= 0 else None
+        if not isinstance(owner, TQue):
+            raise QueueFault(f"{api}: the queue has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        return owner
+
+    def buffer(self, api: str, number: int) -> TBuf:
+        """The TBuf of a number.
+
+        Raises:
+            QueueFault: InitBuffer has not given it memory.
+        """
+        owner = self._owners[number] if number >= 0 else None
+        if not isinstance(owner, TBuf):
+            raise QueueFault(f"{api}: the TBuf has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        return owner
+
+    def local(self, api: str, operand: tuple[int, ...]) -> LocalTensor:
+        """The tensor of an operand: (handle, type, first byte, bytes).
+
+        Raises:
+            DeviceFault: No queue or buffer has handed it out.
+        """
+        handle, code, start, nbytes = operand
+        if not 0 <= handle < len(self.core.ub.handles):
+            raise DeviceFault(f"{api}: the tensor was not handed out by a queue or a TBuf [ErrorBuffer3]")
+        tensor = LocalTensor(self.core, self.core.ub.handles[handle], DTYPES[code], start, nbytes)
+        tensor.handle = handle
+        return tensor
+
+    def remote(self, api: str, address: int, size: int, code: int) -> GlobalTensor:
+        """The global tensor that begins at an address; ``size`` in elements, -1 to the end of its memory.
+
+        Raises:
+            DeviceFault: The address lies in no memory of the launch.
+        """
+        if self.core.regions is None:
+            raise DeviceFault(f"{api}: the core has no global memory")
+        dtype = DTYPES[code]
+        return GlobalTensor.at(self.core.regions.find(api, address, 0), address, size, np.dtype(dtype))
+
+    def ub_address(self, start: int) -> int:
+        """The host's address of a byte of the Unified Buffer."""
+        return self._ub_address + start
+
+    def ub_start(self, address: int) -> int:
+        """The byte of the Unified Buffer at a host's address."""
+        return address - self._ub_address
+
+
+current_session: ContextVar[Session | None] = ContextVar("current_session", default=None)
+
+
+def position_of(api: str, number: int) -> TPosition:
+    """The position of CANN's number.
+
+    Raises:
+        DeviceFault: It is not one of a vector core.
+    """
+    if number not in _POSITIONS:
+        names = ", ".join(f"{position.value} ({code})" for code, position in _POSITIONS.items())
+        raise DeviceFault(f"{api}: expected a position of the vector core, {names}, got {number}")
+    return _POSITIONS[number]

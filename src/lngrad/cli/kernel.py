@@ -1,0 +1,148 @@
+"""The commands `lngrad kernel …`: Ascend C kernels in C++ on the simulated NPU."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+
+from lngrad.cli.app import FAILED, REFUSED, fail
+from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
+
+__all__ = ["kernel_run"]
+
+
+Strictness = Literal["checked", "device"]
+
+
+def kernel_run(
+    file: Annotated[Path, typer.Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False)],
+    kernel: Annotated[str, typer.Option(help="The kernel function; a template with its arguments: name<0>.")],
+    arg: Annotated[
+        list[str],
+        typer.Option(
+            help="NAME=FILE.npy, or NAME=empty:DTYPE:SHAPE for an output; once for each array, in the kernel's order.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ],
+    blocks: Annotated[int, typer.Option(help="How many blocks to launch.")] = 1,
+    save: Annotated[
+        list[str] | None, typer.Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
+    ] = None,
+    workspace: Annotated[int | None, typer.Option(help="Bytes of workspace.", show_default="none")] = None,
+    tiling: Annotated[
+        Path | None, typer.Option(help="Its bytes (.bin), or a .json of fields; see docs/ascend-c.md.")
+    ] = None,
+    tiling_key: Annotated[int, typer.Option(help="What TILING_KEY_IS compares with.")] = 0,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="A folder to search for headers.")] = None,
+    header: Annotated[list[Path] | None, typer.Option(help="A header to include ahead of the file.")] = None,
+    define: Annotated[list[str] | None, typer.Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
+    soc: Annotated[str | None, typer.Option(help="The simulated SoC.", show_default="Ascend910B1")] = None,
+    strictness: Annotated[
+        Strictness, typer.Option(help="checked: what CANN's checker reports is an error.")
+    ] = "checked",
+    auto_sync: Annotated[bool, typer.Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
+    ordering: Annotated[bool, typer.Option(help="Whether races are looked for.")] = True,
+    timeline: Annotated[Path | None, typer.Option(help="Write what ran on which pipe, as SVG.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Print what each block did.")] = False,
+) -> None:
+    """Compile an Ascend C kernel and run it on the simulated NPU.
+
+    Example: lngrad kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32 --save y=y.npy
+
+    Exit codes: 0 the kernel ran, 1 it broke a rule of the device, 2 the arguments are wrong.
+    """
+    from lngrad.ascend.ascendc import DeviceFault, compile, launch
+    from lngrad.files.writing import write_tensor
+
+    try:
+        arrays = dict(_array(text) for text in arg)
+        targets = [_target(text, arrays) for text in save or ()]
+        macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
+        made = compile(file, kernel, include=include or (), headers=header or (), define=macros)
+        result = launch(
+            made, blocks, *arrays.values(),
+            workspace=workspace, tiling=None if tiling is None else _tiling(tiling), tiling_key=tiling_key, soc=soc,
+            strictness=strictness, auto_sync=auto_sync, ordering=ordering, timeline=timeline is not None,
+        )  # fmt: skip
+    except DeviceFault as fault:
+        fail(str(fault), FAILED)
+    except (LngradError, OSError) as error:
+        fail(str(error), REFUSED)
+    for path, name in targets:
+        write_tensor(path, arrays[name])
+    if timeline is not None:
+        timeline.write_text(result.timeline_svg(), encoding="utf-8")
+    if report:
+        typer.echo(result.table())
+
+
+def _array(text: str) -> tuple[str, Any]:
+    """An argument: its name and its array."""
+    from lngrad.dtypes import DTYPES
+
+    name, equal, value = text.partition("=")
+    if not name or not equal:
+        raise ShapeError(f"--arg: expected NAME=FILE.npy or NAME=empty:DTYPE:SHAPE, got {text!r}")
+    if not value.startswith("empty:"):
+        return name, _read(Path(value))
+    parts = value.split(":")
+    sizes = parts[2].split(",") if len(parts) == 3 else []
+    if not sizes or not all(size.isdigit() for size in sizes):
+        raise ShapeError(f"--arg {name}: expected empty:DTYPE:SHAPE as empty:float32:2,32, got {value!r}")
+    known = {**DTYPES, **{t: np.dtype(t) for t in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")}}
+    if parts[1] not in known:
+        raise DtypeError(f"--arg {name}: expected a dtype of {', '.join(known)}, got {parts[1]!r}")
+    return name, np.full([int(size) for size in sizes], 0xFF, np.uint8).repeat(known[parts[1]].itemsize, -1).view(
+        known[parts[1]]
+    )
+
+
+def _read(path: Path) -> Any:
+    from lngrad.files.npy import array_in
+    from lngrad.files.places import map_file
+
+    mapped = map_file(path)
+    return np.array(array_in(mapped, 0, len(mapped), str(path)))  # its own memory: the kernel may write to it
+
+
+def _target(text: str, arrays: dict[str, Any]) -> tuple[Path, str]:
+    name, equal, value = text.partition("=")
+    if name not in arrays or not equal:
+        raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {', '.join(arrays)}, got {text!r}")
+    return Path(value), name
+
+
+_WORDS = {
+    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i", "uint64": "Q", "int64": "q",
+    "float": "f",
+}  # fmt: skip
+
+
+def _tiling(path: Path) -> bytes:
+    """The bytes of a tiling file.
+
+    A .json file is an object of fields in the struct's order: a whole number is a uint32_t, a number with a
+    point a float, ["uint64", 5] names its type, and an object is a struct in place. There is no padding.
+    """
+    if path.suffix != ".json":
+        return path.read_bytes()
+    try:
+        return _packed(json.loads(path.read_text(encoding="utf-8")), path.name)
+    except (ValueError, struct.error) as error:
+        raise FileFormatError(f"{path}: {error}") from None
+
+
+def _packed(value: object, where: str) -> bytes:
+    if isinstance(value, dict):
+        return b"".join(_packed(one, f"{where}: {name}") for name, one in value.items())
+    if isinstance(value, list) and len(value) == 2 and value[0] in _WORDS:
+        return struct.pack(f"<{_WORDS[value[0]]}", value[1])
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise FileFormatError(f"{where}: expected a number, [type, number] or an object, got {value!r}")
+    return struct.pack("<I" if isinstance(value, int) else "<f", value)

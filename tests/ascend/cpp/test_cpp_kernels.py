@@ -1,0 +1,315 @@
+"""Kernels in C++: their values, the fault and the line of every mutation, and what the compiler refuses."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lngrad.ascend import ascendc, soc, tiling
+from lngrad.ascend.ascendc import CompileError, DeviceFault, launch
+from lngrad.ascend.cpp.headers import header_files
+from lngrad.ascend.sdk import cflags, libs, write_toolkit
+from lngrad.errors import ShapeError
+from lngrad.problem import Grads
+from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "cpp"
+ROWS = EXAMPLES / "rows_backward.cpp"
+M, N, BLOCKS = 50, 64, 4
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+
+def rows_kernel(source: Path = ROWS, sums: int = 0) -> ascendc.CompiledKernel:
+    return ascendc.compile(source, "rows_backward", define={"COLUMN_SUMS": sums})
+
+
+def run_rows(kernel: ascendc.CompiledKernel, inputs: Inputs, blocks: int = BLOCKS, **rules: object) -> Grads:
+    one = Grads(np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma))
+    launch(
+        kernel, blocks, inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *one,
+        workspace=2 * N * 4 * blocks, tiling=struct.pack("<3I", M, N, -(-M // blocks)), **rules,
+    )  # fmt: skip
+    return one
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    return make_inputs(Case((M,), (N,)), "float32", 0)
+
+
+@pytest.mark.parametrize("sums", [0, 1], ids=["atomics", "in order"])
+@pytest.mark.parametrize("auto_sync", [True, False])
+def test_rows_backward(inputs, sums, auto_sync):
+    check_grads(run_rows(rows_kernel(sums=sums), inputs, auto_sync=auto_sync), inputs)
+
+
+def test_every_run_gives_the_same_bits(inputs):
+    kernel = rows_kernel(sums=0)
+    first, second = run_rows(kernel, inputs), run_rows(kernel, inputs)
+    for one, other in zip(first, second, strict=True):
+        check_same_bits(one, other)
+
+
+@pytest.mark.parametrize("name", ["Ascend910B1", "Ascend310P"])
+def test_tile_backward_has_the_bits_of_the_same_kernel_in_python(name):
+    kernel = ascendc.compile(EXAMPLES / "tile_backward.cpp", "tile_backward")
+    B, S, H = 2, 8, 16
+    inputs = make_inputs(Case((B, S), (H,)), "float32", 3)
+    variance = (1 / np.square(inputs.rstd.astype(np.float64)) - 1e-5).astype(np.float32).reshape(B, S)
+    mean = inputs.mean.reshape(B, S)
+    with soc.use(name):
+        shape = [B, S, H, H]
+        _, grad_bytes = tiling.GetLayerNormGradMaxMinTmpSize(shape, 4, False)
+        _, beta_bytes = tiling.GetLayerNormGradBetaMaxMinTmpSize(shape, 4, False)
+        grad = tiling.GetLayerNormGradNDTilingInfo(shape, grad_bytes, 4, False)
+        beta = tiling.GetLayerNormGradBetaNDTilingInfo(shape, beta_bytes, 4, False)
+        packed = grad.to_bytes() + beta.to_bytes() + struct.pack("<f", 1e-5)
+        outputs = [(np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma)) for _ in "ab"]
+        launch(kernel, 1, inputs.dy, inputs.x, variance, mean, inputs.gamma, *outputs[0], tiling=packed)
+        launch(
+            tile_backward, 1, inputs.dy, inputs.x, variance, mean, inputs.gamma, *outputs[1],
+            tiling=grad.to_bytes() + beta.to_bytes(),
+        )  # fmt: skip
+    for one, other in zip(*outputs, strict=True):
+        check_same_bits(one, other)
+
+
+def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes):
+    """tile_backward.cpp in Python."""
+    grad = ascendc.CopyTiling(ascendc.LayerNormGradTiling, tiling_bytes)
+    beta = ascendc.CopyTiling(ascendc.LayerNormGradBetaTiling, tiling_bytes[grad.size_bytes() :])
+    rows, H = grad.bLength * grad.sLength, grad.hLength
+    pipe = ascendc.TPipe()
+
+    def queue(position, number, count):
+        one = ascendc.TQue(position, number)
+        pipe.InitBuffer(one, number, 4 * count)
+        return one
+
+    tensors = []
+    for address, count in ((dy, rows * H), (x, rows * H), (variance, rows), (mean, rows), (gamma, H)):
+        source, one = ascendc.GlobalTensor(np.float32), queue(ascendc.TPosition.VECIN, 1, count)
+        source.SetGlobalBuffer(address, count)
+        local = one.AllocTensor(np.float32)
+        ascendc.DataCopy(local, source, count)
+        one.EnQue(local)
+        tensors.append((one, one.DeQue(np.float32)))
+    dx_queue, sums_queue = queue(ascendc.TPosition.VECOUT, 1, rows * H), queue(ascendc.TPosition.VECOUT, 2, H)
+    xhat_buffer = ascendc.TBuf()
+    pipe.InitBuffer(xhat_buffer, 4 * rows * H)
+    xhat, dx_local = xhat_buffer.Get(np.float32), dx_queue.AllocTensor(np.float32)
+    locals_ = [local for _, local in tensors]
+    ascendc.LayerNormGrad(dx_local, xhat, *locals_, 1e-5, grad)
+    sums = [sums_queue.AllocTensor(np.float32) for _ in range(2)]
+    ascendc.LayerNormGradBeta(*sums, xhat, locals_[0], beta)
+    for one, local in tensors:
+        one.FreeTensor(local)
+    for one, local, address, count in (
+        (dx_queue, dx_local, dx, rows * H), (sums_queue, sums[0], dgamma, H), (sums_queue, sums[1], dbeta, H)
+    ):  # fmt: skip
+        one.EnQue(local)
+        target, local = ascendc.GlobalTensor(np.float32), one.DeQue(np.float32)
+        target.SetGlobalBuffer(address, count)
+        ascendc.DataCopy(target, local, count)
+        one.FreeTensor(local)
+
+
+# What is changed in rows_backward.cpp: text, its replacement, and what the fault says. {line} is the line
+# that holds the last column's text in the changed file.
+MUTATIONS = {
+    "removed flag": (
+        "        Wait<HardEvent::V_S>();\n", "",
+        r"{line}: .*nothing orders the two.*SetFlag<HardEvent::V_S>.*\[ErrorSync2\]", "total.GetValue(0)",
+    ),
+    "removed barrier": (
+        "-mean_.GetValue(row), columns_);\n        PipeBarrier<PIPE_V>();", "-mean_.GetValue(row), columns_);",
+        r"{line}: .*PipeBarrier<PIPE_V>.*\[ErrorSync1\]", "Muls(xhat, xhat, rstd",
+    ),
+    "missing FreeTensor": (
+        "        inX_.FreeTensor(xhat);\n", "",
+        r"{line}: AllocTensor: all 2 buffers of the VECIN queue of rows_backward.cpp:\d+ are in use", "x = inX_.AllocTensor",
+    ),
+    "unaligned copy": (
+        "dy_[row * columns_], columns_)", "dy_[row * columns_], columns_ - 1)",
+        r"{line}: DataCopy: the length must be a multiple of 32 bytes, got 63", "columns_ - 1",
+    ),
+    "overrun": (
+        "Duplicate(sums, 0.0f, 2 * columns_)", "Duplicate(sums, 0.0f, 2 * columns_ + 8)",
+        r"{line}: Duplicate: dst .* 32 too far", "2 * columns_ + 8",
+    ),
+    "two blocks write one place": (
+        "DataCopy(dx_[row * columns_], dx", "DataCopy(dx_[(row - first_) * columns_], dx",
+        r"{line}: .*blocks? .*arrays\[5\]", "DataCopy(dx_[(row",
+    ),
+    "deadlock": (
+        "        SyncAll();\n        if (GetBlockIdx() != 0) {",
+        "        if (GetBlockIdx() == 2) return;\n        SyncAll();\n        if (GetBlockIdx() != 0) {",
+        r"SyncAll at rows_backward.cpp:\d+", "SyncAll",
+    ),
+    "removed SyncAll": (
+        "        SyncAll();\n        Wait<HardEvent::V_MTE3>();\n        SetAtomicAdd",
+        "        Wait<HardEvent::V_MTE3>();\n        SetAtomicAdd",
+        r"{line}: .*DataCopy.*nothing orders", "DataCopy(dgamma_, sums",
+    ),
+    "flag set twice": (
+        "        SetFlag<event>(id);\n", "        SetFlag<event>(id);\n        SetFlag<event>(id); // again\n",
+        r"{line}: SetFlag<.*>\(0\): the flag is raised already, at rows_backward.cpp:\d+.*\[ErrorSync4\]", "// again",
+    ),
+    "flag never set": (
+        "        SetFlag<event>(id);\n", "",
+        r"{line}: WaitFlag<.*>\(0\): no SetFlag has raised the flag.*\[ErrorSync3\]", "WaitFlag<event>(id)",
+    ),
+    "never written": (
+        "        Duplicate(sums, 0.0f, 2 * columns_);\n", "",
+        r"{line}: Add: .*was never written.*\[ErrorRead2\]", "Add(sums, sums, work",
+    ),
+    "used after FreeTensor": (
+        "        inX_.FreeTensor(xhat);\n", "        inX_.FreeTensor(xhat);\n        Muls(xhat, xhat, 1.0f, columns_);\n",
+        r"{line}: Muls: .*was freed.*\[Error(Read|Write)1\]", "Muls(xhat, xhat, 1.0f",
+    ),
+    "computed before DeQue": (
+        "        inDy_.EnQue(dy);\n", "        Adds(dy, dy, 0.0f, columns_);\n        inDy_.EnQue(dy);\n",
+        r"{line}: Adds: .*is allocated.*EnQue and DeQue it.*\[ErrorBuffer2\]", "Adds(dy, dy, 0.0f",
+    ),
+    "never freed at the end": (
+        "        outDx_.FreeTensor(dx);\n", "        if (row + 1 != first_ + rows_) outDx_.FreeTensor(dx);\n",
+        r"end of kernel: 1 tensors were not freed.*\[ErrorLeak\]", "outDx_.FreeTensor",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_is_found_at_its_line(name, inputs, tmp_path):
+    old, new, text, at = MUTATIONS[name]
+    source = ROWS.read_text()
+    assert old in source
+    changed = tmp_path / ROWS.name
+    changed.write_text(source.replace(old, new, 1))
+    line = next(n for n, one in enumerate(changed.read_text().splitlines(), 1) if at in one)
+    with pytest.raises(DeviceFault, match=text.replace("{line}", rf"rows_backward.cpp:{line}")):
+        run_rows(rows_kernel(changed, sums=int(name == "deadlock")), inputs, auto_sync=False)
+
+
+def test_a_fault_unwinds_the_kernel_and_the_next_launch_is_clean(inputs, tmp_path):
+    old, new, _, _ = MUTATIONS["overrun"]
+    changed = tmp_path / ROWS.name
+    changed.write_text(ROWS.read_text().replace(old, new, 1))
+    wrong = rows_kernel(changed)
+    for _ in range(3):
+        with pytest.raises(DeviceFault):
+            run_rows(wrong, inputs)
+        check_grads(run_rows(rows_kernel(), inputs), inputs)
+
+
+def test_the_kernel_is_called_with_as_many_arguments_as_it_has(inputs):
+    with pytest.raises(ShapeError, match=r"rows_backward: expected 10 arguments .*, got 1"):
+        launch(rows_kernel(), 1, inputs.x)
+
+
+def test_compile_errors_name_the_line_and_what_is_not_simulated(tmp_path):
+    source = tmp_path / "k.cpp"
+    source.write_text(
+        '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
+        "    AscendC::LocalTensor<float> a;\n    AscendC::Gather(a, a, 3);\n}\n"
+    )
+    with pytest.raises(CompileError, match=r"k.cpp:5: Gather is not declared; as an Ascend C API it is not simulated"):
+        ascendc.compile(source, "k")
+    with pytest.raises(CompileError, match="kernel: expected a function of this file, got 'other'"):
+        ascendc.compile(ROWS, "other")
+    with pytest.raises(CompileError, match="kernel: expected the name of a C"):
+        ascendc.compile(ROWS, "k(); int x")
+    with pytest.raises(FileNotFoundError):
+        ascendc.compile(tmp_path / "missing.cpp", "k")
+
+
+def test_a_changed_header_is_compiled_anew(inputs, tmp_path):
+    (tmp_path / "scale.h").write_text("#define SCALE 2.0f\n")
+    source = tmp_path / "scaled.cpp"
+    source.write_text(
+        '#include "kernel_operator.h"\n#include "scale.h"\n'
+        'extern "C" __global__ __aicore__ void scaled(GM_ADDR x)\n{\n'
+        "    GlobalTensor<float> all;\n    all.SetGlobalBuffer((__gm__ float*)x, 8);\n"
+        "    all.SetValue(0, SCALE * all.GetValue(1));\n}\n"
+    )
+    array = np.arange(8, dtype=np.float32) + 1
+    launch(ascendc.compile(source, "scaled"), 1, array)
+    assert array[0] == 4
+    (tmp_path / "scale.h").write_text("#define SCALE 3.0f\n")
+    launch(ascendc.compile(source, "scaled"), 1, array)
+    assert array[0] == 6
+
+
+def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
+    """half and bfloat16_t of the headers against NumPy's and ml_dtypes', over all bit patterns and random floats."""
+    source = tmp_path / "scalars.cpp"
+    source.write_text(
+        '#include "kernel_operator.h"\n'
+        'extern "C" __global__ __aicore__ void scalars(GM_ADDR values, GM_ADDR halves, GM_ADDR brains, int64_t n)\n{\n'
+        "    for (int64_t i = 0; i < n; ++i) {\n"
+        "        ((half*)halves)[i] = half(((float*)values)[i]);\n"
+        "        ((bfloat16_t*)brains)[i] = bfloat16_t(((float*)values)[i]);\n"
+        "        ((float*)values)[i] = (float)((half*)halves)[i] + (float)((bfloat16_t*)brains)[i];\n    }\n}\n"
+    )
+    from lngrad.dtypes import numpy_dtype
+
+    rng = np.random.default_rng(0)
+    every = np.arange(1 << 16, dtype=np.uint16)
+    with np.errstate(all="ignore"):
+        values = np.concatenate(
+            [every.view(np.float16).astype(np.float32), every.view(numpy_dtype("bfloat16")).astype(np.float32),
+             rng.integers(0, 1 << 32, 100_000, dtype=np.uint32).view(np.float32)]
+        )  # fmt: skip
+        values = values[~np.isnan(values)]
+        half, brain = values.astype(np.float16), values.astype(numpy_dtype("bfloat16"))
+        total = half.astype(np.float32) + brain.astype(np.float32)
+    got, halves, brains = values.copy(), np.empty_like(half), np.empty_like(brain)
+    kernel = ascendc.compile(source, "scalars")
+    launch(lambda *arrays: kernel(*arrays, values.size), 1, got, halves, brains)
+    check_same_bits(halves, half)
+    check_same_bits(brains, brain)
+    finite = ~np.isnan(total)
+    check_same_bits(got[finite], total[finite])
+
+
+def test_headers_name_what_python_names():
+    numbers = header_files()["lngrad/numbers.h"]
+    assert "Add = 0," in numbers
+    assert "PIPE_V = 1," in numbers
+    assert "MTE2_V = 4," in numbers
+    assert "struct LayerNormGradTiling {" in header_files()["kernel_tiling/kernel_tiling.h"]
+
+
+@pytest.fixture(scope="module")
+def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdk") / "toolkit"
+    write_toolkit(folder)
+    return folder
+
+
+def build_program(toolkit: Path, source: Path, program: Path) -> None:
+    command = ["c++", "-std=c++17", "-O1", "-Wall", "-Werror", *cflags(toolkit), str(source), *libs(toolkit)]
+    done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plain_program_runs_its_kernel(toolkit, tmp_path):
+    build_program(toolkit, EXAMPLES / "rows_backward_main.cpp", tmp_path / "rows")
+    done = subprocess.run([tmp_path / "rows"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout[-4:]) == (0, " ok\n"), done
+
+
+def test_a_plain_program_gets_the_fault_as_an_exception(toolkit, tmp_path):
+    old, new, _, _ = MUTATIONS["unaligned copy"]
+    (tmp_path / ROWS.name).write_text(ROWS.read_text().replace(old, new, 1))
+    main = tmp_path / "rows_backward_main.cpp"
+    main.write_text((EXAMPLES / main.name).read_text())
+    build_program(toolkit, main, tmp_path / "rows")
+    done = subprocess.run([tmp_path / "rows"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "rows_backward: AlignmentFault: block 0: rows_backward.cpp:" in done.stderr

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 import hypothesis.strategies as st
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 
 from lngrad.ascend import tiling
 from lngrad.ascend.faults import AscendWarning, TilingError
-from lngrad.ascend.tiling.structs import float_from_bits
+from lngrad.ascend.tiling.structs import float_from_bits, int16, int64, uint8, uint64
 
 GRAD_SIZES = tiling.GetLayerNormGradMaxMinTmpSize
 GRAD_INFO = tiling.GetLayerNormGradNDTilingInfo
@@ -204,3 +206,54 @@ def test_a_short_buffer_and_a_large_word_are_refused():
         tiling.LayerNormGradTiling.from_bytes(bytes(119))
     with pytest.raises(TilingError, match=r"Outer.count: a uint32_t holds 0 to 4294967295, got -1"):
         Outer(count=-1).to_bytes()
+
+
+@dataclass
+class Mixed(tiling.TilingStruct):
+    row: int64 = 0
+    flag: uint8 = 0
+    scale: float = 0.0
+    inner: tiling.LayerNormGradTiling = field(default_factory=tiling.LayerNormGradTiling)
+    size: uint64 = 0
+    step: int16 = 0
+
+
+@dataclass
+class MixedPacked(Mixed):
+    PACKED: ClassVar[bool] = True
+
+
+class TestFieldTypes:
+    def test_fields_lie_where_a_c_compiler_puts_them(self):
+        data = Mixed(-5, 7, 0.5, tiling.LayerNormGradTiling(hLength=16), 2**63, -2).to_bytes()
+        assert Mixed.size_bytes() == len(data) == 8 + 4 + 4 + 120 + 8 + 8
+        assert struct.unpack_from("<qB3xf", data) == (-5, 7, 0.5)
+        assert struct.unpack_from("<Qh", data, 136) == (2**63, -2)
+        assert Mixed.from_bytes(data).inner.hLength == 16
+        assert Mixed.from_bytes(data + b"more").size == 2**63
+
+    def test_packed_structs_have_no_gaps(self):
+        assert MixedPacked.size_bytes() == 8 + 1 + 4 + 120 + 8 + 2
+        data = MixedPacked(1, 2, 3.0, size=4, step=5).to_bytes()
+        assert struct.unpack_from("<qBf", data) == (1, 2, 3.0)
+        assert MixedPacked.from_bytes(data).step == 5
+
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            ({"row": 2**63}, "Mixed.row: a int64_t holds -9223372036854775808 to 9223372036854775807"),
+            ({"flag": 256}, "Mixed.flag: a uint8_t holds 0 to 255, got 256"),
+            ({"step": -32769}, "Mixed.step: a int16_t holds -32768"),
+        ],
+    )
+    def test_values_must_fit(self, change, text):
+        with pytest.raises(TilingError, match=text):
+            Mixed(**change).to_bytes()
+
+    def test_other_types_are_refused(self):
+        @dataclass
+        class Wrong(tiling.TilingStruct):
+            name: str = ""
+
+        with pytest.raises(TilingError, match="expected int, float, a TilingStruct or one of int8"):
+            Wrong().to_bytes()

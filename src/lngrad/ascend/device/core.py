@@ -276,13 +276,14 @@ class Core:
         for start, stop in runs:
             for span in self.ub.spans.cover(start, stop):
                 nbytes = span.stop - span.start
-                if span.write_epoch > known[span.writer_pipe] and span.writer is not instruction:
-                    raise race(self, (span.writer, True), (instruction, True), nbytes, self.owner(span.start))
+                # Reads since the last write first: they are what the kernel's author has in mind.
                 for pipe, epoch in enumerate(span.read_epochs):
                     if epoch > known[pipe] and span.readers[pipe] is not instruction:
                         raise race(
                             self, (span.readers[pipe], False), (instruction, True), nbytes, self.owner(span.start)
                         )
+                if span.write_epoch > known[span.writer_pipe] and span.writer is not instruction:
+                    raise race(self, (span.writer, True), (instruction, True), nbytes, self.owner(span.start))
             merged.append(self.ub.spans.merge(start, stop))
         return merged
 

@@ -105,7 +105,8 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
         if not 0 <= count.blockCount <= MAX_BLOCKS or not 0 <= count.blockLen <= 65535:
             raise BoundsFault(f"DataCopy: blockCount is 0 to {MAX_BLOCKS} and blockLen 0 to 65535, got {count}")
         nbytes = count.blockLen * BLOCK_BYTES
-        steps = [nbytes + gap * BLOCK_BYTES for gap in (count.dstStride, count.srcStride)]
+        gaps = (count.dstStride, count.srcStride) if dst is local else (count.srcStride, count.dstStride)
+        steps = [nbytes + gap * BLOCK_BYTES for gap in gaps]
         blocks = Blocks(count.blockCount, nbytes, steps[0], steps[1])
     else:
         nbytes = count * size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
@@ -37,6 +39,8 @@ def element_type(api: str, T: DTypeLike) -> Dtype:
     Raises:
         DtypeError: The vector core has no such type, as float64.
     """
+    if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
+        return np.dtype(typing.get_args(T)[1])
     known = _PYTHON.get(T) if isinstance(T, type) else None
     dtype = np.dtype(T) if known is None else known
     if dtype not in CODES:

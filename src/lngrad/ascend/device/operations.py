@@ -79,6 +79,14 @@ def _reciprocal(src: Array, out: Array) -> None:
     np.divide(src.dtype.type(1), src, out=out)
 
 
+def _max(one: Array, other: Array, out: Array) -> None:
+    np.maximum(one, other, out=out)  # by position NumPy calls it deprecated
+
+
+def _min(one: Array, other: Array, out: Array) -> None:
+    np.minimum(one, other, out=out)
+
+
 def _relu(src: Array, out: Array) -> None:
     np.maximum(src, src.dtype.type(0), out=out)
 
@@ -98,12 +106,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("Sub", Kind.BINARY, NUMBERS, np.subtract, accumulates=True),
     Operation("Mul", Kind.BINARY, NUMBERS, np.multiply, accumulates=True),
     Operation("Div", Kind.BINARY, REAL, np.divide),
-    Operation("Max", Kind.BINARY, NUMBERS, np.maximum, accumulates=True),
-    Operation("Min", Kind.BINARY, NUMBERS, np.minimum, accumulates=True),
+    Operation("Max", Kind.BINARY, NUMBERS, function=_max, accumulates=True),
+    Operation("Min", Kind.BINARY, NUMBERS, function=_min, accumulates=True),
     Operation("Adds", Kind.SCALAR, NUMBERS, np.add),
     Operation("Muls", Kind.SCALAR, NUMBERS, np.multiply),
-    Operation("Maxs", Kind.SCALAR, NUMBERS, np.maximum),
-    Operation("Mins", Kind.SCALAR, NUMBERS, np.minimum),
+    Operation("Maxs", Kind.SCALAR, NUMBERS, function=_max),
+    Operation("Mins", Kind.SCALAR, NUMBERS, function=_min),
     Operation("Sqrt", Kind.UNARY, REAL, np.sqrt),
     Operation("Rsqrt", Kind.UNARY, REAL, function=_rsqrt),
     Operation("Exp", Kind.UNARY, REAL, np.exp),

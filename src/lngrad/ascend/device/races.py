@@ -71,11 +71,11 @@ class GlobalOrder:
         key, entry = (core.index, pipe), (core.clock.now[pipe], instruction)
         spans = self._spans.cover(start, stop)
         for span in spans:
-            earlier = [(span.write_epoch, span.writer, True)] if span.write_epoch >= 0 else []
+            earlier = [(*last, False) for last in span.reads.values()] if writing else []
             if not atomic:
                 earlier += [(*last, True) for last in span.atomics.values()]
-            if writing:
-                earlier += [(*last, False) for last in span.reads.values()]
+            if span.write_epoch >= 0:
+                earlier.append((span.write_epoch, span.writer, True))
             for epoch, other, wrote in earlier:
                 if not core.knows(pipe, other, epoch):
                     raise race(core, (other, wrote), (instruction, writing), _overlap(span, start, stop), name)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.pipes import S
 from lngrad.ascend.faults import DeadlockFault
 
 __all__ = ["Blocks"]
@@ -95,6 +96,7 @@ class Blocks:
                 raise _Abandoned
             self._states[index] = RUNNING
         snapshots = self._snapshots[barrier]
+        core.clock.acquire(S, snapshots[index])
         core.clock.learn_others([snapshots[other] for other in range(count)])
         self._passed[barrier] = self._passed.get(barrier, 0) + 1
         if self._passed[barrier] == count:

@@ -1,8 +1,11 @@
 """The tiling structs: their fields in CANN's order, and the way to and from the bytes that a kernel is handed.
 
-A tiling struct on the device is a packed little-endian sequence of 32-bit words. The dataclasses here are the same
-sequence by name: ``int`` is a uint32_t, ``float`` a 32-bit float, a nested struct its own words in place. A kernel
-author's own struct inherits from ``TilingStruct`` in the same way as the ones of this file.
+A tiling struct on the device is a little-endian C struct. The dataclasses here have its fields by
+name: ``int`` is a uint32_t, ``float`` a 32-bit float, ``int64``, ``uint64`` and the other names of
+``FIELD_TYPES`` what they say, a nested struct its own fields in place. Every field starts at a
+multiple of its size, as a C++ compiler places it; a struct with ``PACKED = True`` has no gaps
+(``#pragma pack(1)``). A kernel author's own struct inherits from ``TilingStruct`` in the same way
+as the ones of this file.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import struct
 import typing
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from lngrad.ascend.faults import TilingError
 
@@ -20,9 +23,18 @@ __all__ = [
     "LayerNormSeparateTiling",
     "LayerNormTiling",
     "TilingStruct",
+    "FIELD_TYPES",
     "UINT32_MAX",
     "float_bits",
     "float_from_bits",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
 ]
 
 UINT32_MAX = 0xFFFF_FFFF
@@ -39,23 +51,51 @@ def float_from_bits(word: int) -> float:
     return float(struct.unpack("<f", struct.pack("<I", word))[0])
 
 
+# Types of fields: how ``struct`` writes them.
+int8, uint8 = Annotated[int, "<b"], Annotated[int, "<B"]
+int16, uint16 = Annotated[int, "<h"], Annotated[int, "<H"]
+int32, uint32 = Annotated[int, "<i"], Annotated[int, "<I"]
+int64, uint64 = Annotated[int, "<q"], Annotated[int, "<Q"]
+FIELD_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+class _Field(NamedTuple):
+    """One field of a struct: where it lies, and how it is written."""
+
+    name: str
+    start: int
+    code: str  # of ``struct``; "" for a nested struct
+    kind: Any
+
+
 @dataclass
 class TilingStruct:
-    """Base of all tiling structs; fields are ``int``, ``float`` or another ``TilingStruct``, each with a default."""
+    """Base of all tiling structs; every field has a default.
+
+    Attributes:
+        PACKED: Whether fields follow each other without gaps.
+    """
+
+    PACKED: ClassVar[bool] = False
 
     @classmethod
     def size_bytes(cls) -> int:
-        """Return the size of the struct in bytes."""
-        return sum(kind.size_bytes() if issubclass(kind, TilingStruct) else 4 for _, kind in _layout(cls))
+        """Return the size of the struct in bytes, the gap at its end included."""
+        return _layout(cls)[1]
 
     def to_bytes(self) -> bytes:
-        """Return the struct as the device sees it: packed little-endian 32-bit words.
+        """Return the struct as the device sees it: little-endian fields, gaps of 0.
 
         Raises:
-            TilingError: a field does not fit its word.
+            TilingError: A field does not fit its type.
         """
-        own = type(self)
-        return b"".join(_pack(f"{own.__name__}.{name}", kind, getattr(self, name)) for name, kind in _layout(own))
+        layout, size, _ = _layout(type(self))
+        data = bytearray(size)
+        for entry in layout:
+            value = getattr(self, entry.name)
+            packed = value.to_bytes() if not entry.code else _pack(f"{type(self).__name__}.{entry.name}", entry, value)
+            data[entry.start : entry.start + len(packed)] = packed
+        return bytes(data)
 
     @classmethod
     def from_bytes(cls: type[S], data: bytes) -> S:
@@ -64,41 +104,62 @@ class TilingStruct:
         Raises:
             TilingError: ``data`` is shorter than the struct.
         """
-        if len(data) < cls.size_bytes():
-            raise TilingError(
-                f"tiling: {cls.__name__} takes {cls.size_bytes()} bytes, got a buffer of {len(data)} bytes"
-            )
-        values: dict[str, Any] = {}
-        start = 0
-        for name, kind in _layout(cls):
-            if issubclass(kind, TilingStruct):
-                values[name] = kind.from_bytes(data[start:])
-                start += kind.size_bytes()
-            else:
-                values[name] = struct.unpack_from("<f" if kind is float else "<I", data, start)[0]
-                start += 4
-        return cls(**values)
+        layout, size, _ = _layout(cls)
+        if len(data) < size:
+            raise TilingError(f"tiling: {cls.__name__} takes {size} bytes, got a buffer of {len(data)} bytes")
+        return cls(
+            **{
+                entry.name: struct.unpack_from(entry.code, data, entry.start)[0]
+                if entry.code
+                else entry.kind.from_bytes(data[entry.start :])
+                for entry in layout
+            }
+        )
 
 
-def _layout(cls: Any) -> tuple[tuple[str, type], ...]:
-    """Return the (name, type) of every field. Resolving annotations takes longer than reading the struct."""
-    if cls not in _layouts:
-        hints = typing.get_type_hints(cls)
-        _layouts[cls] = tuple((f.name, hints[f.name]) for f in fields(cls))
+def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:
+    """Return the fields, the size and the alignment. Resolving annotations takes longer than reading the struct."""
+    if cls in _layouts:
+        return _layouts[cls]
+    hints = typing.get_type_hints(cls, include_extras=True)
+    placed, stop, alignment = [], 0, 1
+    for field in fields(cls):
+        kind = hints[field.name]
+        code, size, align = _type_of(f"{cls.__name__}.{field.name}", kind)
+        align = 1 if cls.PACKED else align
+        start = -(-stop // align) * align
+        placed.append(_Field(field.name, start, code, kind))
+        stop, alignment = start + size, max(alignment, align)
+    _layouts[cls] = (tuple(placed), -(-stop // alignment) * alignment, alignment)
     return _layouts[cls]
 
 
-_layouts: dict[Any, tuple[tuple[str, type], ...]] = {}
-
-
-def _pack(name: str, kind: type, value: Any) -> bytes:
-    if issubclass(kind, TilingStruct):
-        return bytes(value.to_bytes())
+def _type_of(name: str, kind: Any) -> tuple[str, int, int]:
+    """Return (code of ``struct``, bytes, alignment) of a field's type; the code of a nested struct is empty."""
     if kind is float:
+        return "<f", 4, 4
+    if kind is int:
+        return "<I", 4, 4
+    if typing.get_origin(kind) is Annotated:
+        code = typing.get_args(kind)[1]
+        return code, struct.calcsize(code), struct.calcsize(code)
+    if isinstance(kind, type) and issubclass(kind, TilingStruct):
+        _, size, align = _layout(kind)
+        return "", size, align
+    raise TilingError(f"{name}: expected int, float, a TilingStruct or one of {', '.join(FIELD_TYPES)}, got {kind!r}")
+
+
+_layouts: dict[Any, tuple[tuple[_Field, ...], int, int]] = {}
+
+
+def _pack(name: str, entry: _Field, value: Any) -> bytes:
+    if entry.code == "<f":
         return struct.pack("<f", value)
-    if not 0 <= value <= UINT32_MAX:
-        raise TilingError(f"{name}: a uint32_t holds 0 to {UINT32_MAX}, got {value}")
-    return struct.pack("<I", value)
+    bits, signed = 8 * struct.calcsize(entry.code), entry.code[1].islower()
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if not low <= value <= high:
+        raise TilingError(f"{name}: a {'' if signed else 'u'}int{bits}_t holds {low} to {high}, got {value}")
+    return struct.pack(entry.code, value)
 
 
 @dataclass

@@ -1,0 +1,252 @@
+"""Blocks that wait for each other: barriers, workspaces, atomic adds, deadlocks."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from tile_harness import check_same_bits
+
+from lngrad.ascend import ascendc as asc
+from lngrad.ascend import soc as socs
+from lngrad.ascend.faults import DeadlockFault, RaceFault, SyncFault
+from lngrad.errors import DtypeError
+
+F = np.float32
+N = 8
+E = asc.HardEvent
+
+
+def bind(address, dtype=F):
+    memory = asc.GlobalTensor(dtype)
+    memory.SetGlobalBuffer(address)
+    return memory
+
+
+def local(nbytes=4 * N, name="buf"):
+    pipe = asc.TPipe()
+    buf = asc.TBuf(name=name)
+    pipe.InitBuffer(buf, nbytes)
+    return buf.Get(F)
+
+
+def flag(event):
+    asc.SetFlag(event, 0)
+    asc.WaitFlag(event, 0)
+
+
+def put(memory, tensor, value):
+    """Write ``value`` to the start of ``memory``."""
+    asc.Duplicate(tensor, value, N)
+    flag(E.V_MTE3)
+    asc.DataCopy(memory, tensor, N)
+
+
+def sum_by_workspace(result, workspace, barrier="all"):
+    """Every block leaves its number; block 0 adds them up."""
+    tensor, index = local(), asc.GetBlockIdx()
+    put(bind(workspace)[index * N], tensor, index + 1.0)
+    if barrier == "all":
+        asc.SyncAll()
+    elif barrier == "flag":
+        asc.CrossCoreSetFlag(3)
+        asc.CrossCoreWaitFlag(3)
+    if index:
+        return
+    other = local(name="other")
+    asc.PipeBarrier(asc.PIPE_ALL)
+    asc.Duplicate(tensor, 0.0, N)
+    for block in range(asc.GetBlockNum()):
+        asc.DataCopy(other, bind(workspace)[block * N], N)
+        flag(E.MTE2_V)
+        asc.Add(tensor, tensor, other, N)
+        flag(E.V_MTE2)
+    flag(E.V_MTE3)
+    asc.DataCopy(bind(result), tensor, N)
+
+
+@pytest.mark.parametrize("barrier", ["all", "flag"])
+def test_a_barrier_lets_one_block_read_what_others_wrote(barrier):
+    result = np.zeros(N, F)
+    asc.launch(lambda r, w: sum_by_workspace(r, w, barrier), 6, result, workspace=6 * 4 * N)
+    assert (result == 21).all()
+
+
+def test_without_a_barrier_it_is_a_race():
+    with pytest.raises(RaceFault, match=r"blocks \d and 0 write and read|blocks 0 and \d write and read") as caught:
+        asc.launch(sum_without, 3, np.zeros(N, F), workspace=3 * 4 * N)
+    assert "SyncAll" in str(caught.value)
+
+
+def sum_without(result, workspace):
+    """Block 1 reads what block 0 wrote."""
+    tensor, index = local(), asc.GetBlockIdx()
+    if index == 0:
+        put(bind(workspace), tensor, 1.0)
+    else:
+        asc.DataCopy(tensor, bind(workspace), N)
+
+
+def test_a_barrier_covers_its_pipe_only():
+    def kernel(workspace):
+        tensor = local()
+        put(bind(workspace)[asc.GetBlockIdx() * N], tensor, 1.0)
+        asc.CrossCoreSetFlag(0, 0, asc.PIPE_V)  # not the copy
+        asc.CrossCoreWaitFlag(0)
+        asc.PipeBarrier(asc.PIPE_ALL)
+        asc.DataCopy(tensor, bind(workspace)[(1 - asc.GetBlockIdx()) * N], N)
+
+    with pytest.raises(RaceFault, match=r"blocks . and . write and read the same 32 bytes of workspace"):
+        asc.launch(kernel, 2, workspace=2 * 4 * N)
+
+
+def test_blocks_may_write_one_place_in_turn():
+    def kernel(memory, ordered):
+        tensor = local()
+        for turn in range(asc.GetBlockNum()):
+            if turn == asc.GetBlockIdx():
+                put(bind(memory), tensor, turn)
+            if ordered:
+                asc.SyncAll()
+
+    memory = np.zeros(N, F)
+    asc.launch(lambda m: kernel(m, True), 4, memory)
+    assert (memory == 3).all()
+    with pytest.raises(RaceFault, match="blocks 0 and 1 both write the same 32 bytes"):
+        asc.launch(lambda m: kernel(m, False), 4, memory)
+
+
+class TestAtomics:
+    @staticmethod
+    def kernel(total, barrier=True, atomic=True):
+        tensor, memory = local(), bind(total)
+        if asc.GetBlockIdx() == 0:
+            asc.InitOutput(memory, N, 0.5)
+        asc.CrossCoreSetFlag(1)
+        if barrier:
+            asc.CrossCoreWaitFlag(1)
+        asc.PipeBarrier(asc.PIPE_MTE3)  # block 0's own fill
+        asc.Duplicate(tensor, 0.1 + asc.GetBlockIdx(), N)
+        flag(E.V_MTE3)
+        if atomic:
+            asc.SetAtomicAdd(F)
+        asc.DataCopy(memory, tensor, N)
+        asc.SetAtomicNone()
+
+    def test_sums_come_out_the_same_every_time(self):
+        results = []
+        for _ in range(3):
+            total = np.full(N, np.nan, F)
+            asc.launch(self.kernel, 8, total)
+            results.append(total)
+        expected = F(0.5)
+        for block in range(8):
+            expected += F(0.1 + block)
+        assert (results[0] == expected).all()
+        for other in results[1:]:
+            check_same_bits("total", other, results[0])
+
+    def test_the_fill_must_come_first(self):
+        with pytest.raises(RaceFault, match="both write the same 32 bytes of arrays"):
+            asc.launch(lambda t: self.kernel(t, barrier=False), 3, np.zeros(N, F))
+
+    def test_plain_stores_race(self):
+        with pytest.raises(RaceFault, match="SetAtomicAdd for sums"):
+            asc.launch(lambda t: self.kernel(t, atomic=False), 3, np.zeros(N, F))
+
+    def test_types(self):
+        def kernel(total):
+            tensor = local()
+            asc.Duplicate(tensor, 1.0, N)
+            flag(E.V_MTE3)
+            asc.SetAtomicAdd(asc.half)
+            asc.DataCopy(bind(total), tensor, N)
+
+        with pytest.raises(DtypeError, match="SetAtomicAdd: was set for float16, the copy is of float32"):
+            asc.launch(kernel, 1, np.zeros(N, F))
+        with pytest.raises(DtypeError, match="SetAtomicAdd: T must be one of"):
+            asc.launch(lambda: asc.SetAtomicAdd(np.int64), 1)
+
+
+class TestDeadlocks:
+    def test_a_block_that_ends_without_the_barrier(self):
+        def kernel():
+            if asc.GetBlockIdx() != 2:
+                asc.SyncAll()
+
+        with pytest.raises(DeadlockFault) as caught:
+            asc.launch(kernel, 4)
+        text = str(caught.value)
+        for block in (0, 1, 3):
+            assert f"block {block} waits in SyncAll at test_blocks.py:" in text
+        assert "ended: 2" in text
+
+    def test_blocks_that_wait_for_different_things(self):
+        def kernel():
+            if asc.GetBlockIdx() == 1:
+                asc.CrossCoreWaitFlag(5)
+            asc.SyncAll()
+
+        with pytest.raises(DeadlockFault, match=r"block 0 waits in SyncAll.*block 1 waits in CrossCoreWaitFlag\(5\)"):
+            asc.launch(kernel, 2)
+
+    def test_more_blocks_than_cores(self):
+        cores = socs.get("Ascend310P").vector_cores
+        asc.launch(asc.SyncAll, cores, soc="Ascend310P")
+        with pytest.raises(DeadlockFault, match=f"{cores + 1} blocks wait for each other, and Ascend310P runs {cores}"):
+            asc.launch(asc.SyncAll, cores + 1, soc="Ascend310P")
+
+    def test_a_fault_in_one_block_ends_the_others(self):
+        before = threading.active_count()
+        unwound = []
+
+        def kernel():
+            try:
+                if asc.GetBlockIdx() == 3:
+                    raise KeyError("from block 3")
+                asc.SyncAll()
+            finally:
+                unwound.append(asc.GetBlockIdx())
+
+        with pytest.raises(KeyError, match="from block 3"):
+            asc.launch(kernel, 4)
+        assert sorted(unwound) == [0, 1, 2, 3]
+        assert threading.active_count() == before
+
+
+def test_threads_see_the_soc_of_the_caller():
+    seen = []
+
+    def kernel():
+        asc.SyncAll()
+        seen.append(socs.current().soc.name)
+
+    with socs.use("Ascend950"):
+        asc.launch(kernel, 3)
+    assert seen == ["Ascend950"] * 3
+
+
+def test_many_barriers_in_a_row():
+    def kernel(memory):
+        tensor = local()
+        for turn in range(20):
+            if turn % asc.GetBlockNum() == asc.GetBlockIdx():
+                asc.DataCopy(tensor, bind(memory), N)
+                flag(E.MTE2_V)
+                asc.Adds(tensor, tensor, 1.0, N)
+                flag(E.V_MTE3)
+                asc.DataCopy(bind(memory), tensor, N)
+            asc.SyncAll()
+
+    memory = np.zeros(N, F)
+    report = asc.launch(kernel, 5, memory)
+    assert (memory == 20).all()
+    assert [block.block for block in report.blocks] == list(range(5))
+
+
+def test_what_cross_core_flags_refuse():
+    with pytest.raises(SyncFault, match="modeId 0"):
+        asc.launch(lambda: asc.CrossCoreSetFlag(0, 2), 1)
+    with pytest.raises(SyncFault, match="pipe must be V, MTE2 or MTE3, got PIPE_S"):
+        asc.launch(lambda: asc.CrossCoreSetFlag(0, 0, asc.PIPE_S), 1)

@@ -1,0 +1,121 @@
+"""The entry that other fronts use: plain integers, or the same as bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tile_harness import check_same_bits
+
+from lngrad.ascend import ascendc as asc
+from lngrad.ascend.device.copies import Blocks, Local, copy_global
+from lngrad.ascend.device.current import running
+from lngrad.ascend.device.element_types import CPP_NAMES, DTYPES
+from lngrad.ascend.device.operations import OPCODES
+from lngrad.ascend.device.pipes import HardEvent
+from lngrad.ascend.device.plans import BITS, COUNT, PACKED, Descriptor
+from lngrad.ascend.device.sync import set_flag, wait_flag
+from lngrad.ascend.faults import BoundsFault, DeviceFault, LifetimeFault, RaceFault
+
+F = np.float32
+N = 64
+FLOAT = CPP_NAMES.index("float")
+TYPES = FLOAT | FLOAT << 8 | FLOAT << 16
+
+
+def described(name, dst, src0, src1, n, form=COUNT, high=0, repeat=0):
+    return Descriptor(
+        OPCODES[name], TYPES, form, n, high, repeat, 1, 1, 1, 8, 8, 8,
+        dst.start, dst.end, src0.start, src0.end, src1.start, src1.end,
+    )  # fmt: skip
+
+
+def front(source, target, leave_out_flag=False):
+    """A kernel that says everything in numbers, as a compiled one does."""
+    core = running("front")
+    pipe, inward, outward = asc.TPipe(), asc.TBuf(), asc.TBuf()
+    for buf in (inward, outward):
+        pipe.InitBuffer(buf, 4 * N)
+    a, b = inward.Get(F), outward.Get(F)
+    addresses = [g.array.__array_interface__["data"][0] for g in (source, target)]
+    regions = [core.regions.find("front", address, 4 * N) for address in addresses]
+    whole = Blocks(1, 4 * N, 4 * N, 4 * N)
+    places = [
+        (region, address - region.start, region.data.size) for region, address in zip(regions, addresses, strict=True)
+    ]
+    copy_global(core, ("k.cpp", 10), "DataCopy", True, FLOAT, Local(a.handle, a.start, a.end), places[0], whole)
+    if not leave_out_flag:
+        set_flag(core, ("k.cpp", 11), int(HardEvent.MTE2_V), 0)
+        wait_flag(core, ("k.cpp", 12), int(HardEvent.MTE2_V), 0)
+    packed = PACKED.pack(*described("Add", b, a, a, N))
+    core.issue(("k.cpp", 13), 0.0, b.handle, a.handle, a.handle, packed)
+    core.issue(("k.cpp", 14), 0.5, b.handle, b.handle, 0, tuple(described("Muls", b, b, b, -1, BITS, 0, 1)))
+    asc.PipeBarrier(asc.PIPE_ALL)
+    copy_global(core, ("k.cpp", 15), "DataCopy", False, FLOAT, Local(b.handle, b.start, b.end), places[1], whole)
+
+
+def test_a_kernel_in_numbers():
+    source, target = np.arange(N, dtype=F), np.zeros(N, F)
+    report = asc.launch(front, 1, source, target)
+    check_same_bits("target", target, source)
+    assert report.blocks[0].instructions == {"DataCopy": 2, "Add": 1, "Muls": 1}
+
+
+def test_its_faults_name_its_lines():
+    with pytest.raises(RaceFault, match=r"DataCopy at k.cpp:10 .*, then Add at k.cpp:13"):
+        asc.launch(lambda s, t: front(s, t, True), 1, np.ones(N, F), np.ones(N, F))
+
+
+def test_addresses_outside_every_array():
+    def kernel(memory):
+        core = running("kernel")
+        start = memory.array.__array_interface__["data"][0]
+        assert core.regions.find("DataCopy", start + 32, 32).name == "arrays[0]"
+        for address, nbytes in ((start + 32, 4 * N), (start - 64, 32), (8, 8)):
+            with pytest.raises(
+                BoundsFault, match=f"{nbytes} bytes of global memory at {address:#x} belong to no array"
+            ):
+                core.regions.find("DataCopy", address, nbytes)
+
+    asc.launch(kernel, 1, np.ones(N, F))
+
+
+def test_handles_die():
+    pipe = asc.TPipe()
+    que = asc.TQue(asc.TPosition.VECOUT, 1)
+    pipe.InitBuffer(que, 1, 4 * N)
+    old = que.AllocTensor(F)
+    que.FreeTensor(old)
+    new = que.AllocTensor(F)
+    descriptor = tuple(described("Duplicate", new, new, new, N)._replace(types=FLOAT))
+    pipe.core.issue(("k.cpp", 1), 1.0, new.handle, 0, 0, descriptor)
+    with pytest.raises(LifetimeFault, match=r"Duplicate: dst .* was freed"):
+        pipe.core.issue(("k.cpp", 2), 1.0, old.handle, 0, 0, descriptor)
+
+
+def test_a_plan_is_made_once_and_there_is_a_limit(monkeypatch):
+    from lngrad.ascend.device import core as module
+
+    monkeypatch.setattr(module, "MAX_PLANS", 4)
+    pipe, buf = asc.TPipe(), asc.TBuf()
+    pipe.InitBuffer(buf, 4 * N)
+    local = buf.Get(F)
+    for count in (1, 2, 3, 4, 5, 1, 2):
+        asc.Duplicate(local, count, count)
+        assert len(pipe.core._plans) <= 4
+    assert local.GetValue(0) == 2.0
+
+
+def test_the_tables_agree():
+    assert len(CPP_NAMES) == len(DTYPES)
+    assert PACKED.size == 8 * len(Descriptor._fields)
+    from lngrad.ascend.device import vector
+    from lngrad.ascend.device.operations import OPERATIONS
+
+    for name in OPCODES:
+        constant = getattr(vector, name.upper(), None)
+        assert constant is None or OPERATIONS[constant].name == name
+
+
+def test_nothing_runs_outside_a_launch():
+    with pytest.raises(DeviceFault, match="front: no kernel is running"):
+        running("front")

@@ -1,8 +1,10 @@
-"""One kernel, three tile APIs: LayerNorm, LayerNormGrad and LayerNormGradBeta without leaving the Unified Buffer.
+"""One kernel, three tile APIs: LayerNorm, LayerNormGrad and LayerNormGradBeta without leaving the
+Unified Buffer.
 
-B=2, S=32, H=16, float, epsilon 1e-4, inputs uniform(-100, 100) with NumPy's seed 42, as CANN's own sample of the chain
-uses them. Run it anywhere: ``python examples/ascendc_chain.py [SoC]``. It checks six results against float64 by the
-sample's rule, prints what the block did, and exits with 1 where a result is wrong.
+B=2, S=32, H=16, float, epsilon 1e-4, inputs uniform(-100, 100) with NumPy's seed 42, as CANN's own
+sample of the chain uses them. Run it anywhere: ``python examples/ascendc_chain.py [SoC]``. It
+checks six results against float64 by the sample's rule, prints what the block did, and exits with 1
+where a result is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from lngrad.ascend.ascendc import (
 
 B, S, H = 2, 32, 16
 EPSILON = 1e-4
-# CANN's sample calls an element wrong if it is off by more than 1e-4 both absolutely and relatively.
+# CANN's sample calls an element wrong if it is off by more than 1e-4 both absolutely and
+# relatively.
 LIMIT = 1e-4
 
 

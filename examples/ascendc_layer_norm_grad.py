@@ -1,7 +1,9 @@
-"""The manual's sample kernel of LayerNormGrad, in Python: [2, 32, 16], float, CopyIn, Compute, CopyOut.
+"""The manual's sample kernel of LayerNormGrad, in Python: [2, 32, 16], float, CopyIn, Compute,
+CopyOut.
 
-Run it anywhere: ``python examples/ascendc_layer_norm_grad.py [SoC]``. It checks its results against the formula of the
-manual in float64, prints what the block did, and exits with 1 where a result is wrong.
+Run it anywhere: ``python examples/ascendc_layer_norm_grad.py [SoC]``. It checks its results against
+the formula of the manual in float64, prints what the block did, and exits with 1 where a result is
+wrong.
 """
 
 from __future__ import annotations

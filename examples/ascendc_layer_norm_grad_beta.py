@@ -1,7 +1,9 @@
-"""The manual's sample kernel of LayerNormGradBeta, in Python: [2, 32, 16], half, CopyIn, Compute, CopyOut.
+"""The manual's sample kernel of LayerNormGradBeta, in Python: [2, 32, 16], half, CopyIn, Compute,
+CopyOut.
 
-Run it anywhere: ``python examples/ascendc_layer_norm_grad_beta.py [SoC]``. It checks its results against the formula of
-the manual in float64, prints what the block did, and exits with 1 where a result is wrong.
+Run it anywhere: ``python examples/ascendc_layer_norm_grad_beta.py [SoC]``. It checks its results
+against the formula of the manual in float64, prints what the block did, and exits with 1 where a
+result is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from lngrad.ascend.ascendc import (
 )
 
 B, S, H = 2, 32, 16
-# Sums are float and rounded to half once, to nearest: half a unit in the last place, and a little for the sums.
+# Sums are float and rounded to half once, to nearest: half a unit in the last place, and a little
+# for the sums.
 TOLERANCE = 0.51 * 2.0**-10
 
 

@@ -1,4 +1,5 @@
-"""What the tile tests share: one comparator that raises, the float64 formulas, and kernels that run one tile API."""
+"""What the tile tests share: one comparator that raises, the float64 formulas, and kernels that run
+one tile API."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ SOCS = ("Ascend310P", "Ascend910B1", "Ascend950")  # one of each architecture
 
 
 def check_close(name, got, want, allowed):
-    """Raise with the worst element unless |got - want| <= allowed everywhere. ``want`` and ``allowed`` are float64."""
+    """Raise with the worst element unless |got - want| <= allowed everywhere. ``want`` and
+    ``allowed`` are float64."""
     got = np.asarray(got, np.float64)
     if got.shape != np.shape(want):
         raise AssertionError(f"{name}: expected shape {np.shape(want)}, got {got.shape}")
@@ -80,7 +82,8 @@ def make_case(B, S, H, dtype, seed, *, true_mean=True, originH=None):
 
 
 def grad_formula(case, originH=None):
-    """Return pd_x and res_for_gamma of the tile formula in float64, and for each the size of its terms."""
+    """Return pd_x and res_for_gamma of the tile formula in float64, and for each the size of its
+    terms."""
     H = case.x.shape[-1] if originH is None else originH
     dy, x, gamma = (np.asarray(a, np.float64)[..., :H] for a in (case.dy, case.x, case.gamma))
     mean, variance = (np.asarray(a, np.float64)[..., None] for a in (case.mean, case.variance))
@@ -107,7 +110,8 @@ def allowed_error(want, size, dtype, factor=8):
 
 
 class Tile:
-    """The tensors of a kernel in one block: copies in through queues, results out through queues."""
+    """The tensors of a kernel in one block: copies in through queues, results out through
+    queues."""
 
     def __init__(self):
         self.pipe = TPipe()
@@ -166,8 +170,8 @@ def run_grad(
 ):
     """Run LayerNormGrad once and return pd_x, res_for_gamma and the launch report.
 
-    ``stack_bytes=None`` takes the safe size; ``shared=False`` leaves the temporary buffer to the framework;
-    ``after(tile, tensors)`` runs in the kernel, before the copies out.
+    ``stack_bytes=None`` takes the safe size; ``shared=False`` leaves the temporary buffer to the
+    framework; ``after(tile, tensors)`` runs in the kernel, before the copies out.
     """
     B, S, H = case.x.shape
     dtype = case.x.dtype

@@ -1,4 +1,5 @@
-"""Everything that the author of a kernel imports: ``from lngrad.ascend.ascendc import *`` reads like AscendC."""
+"""Everything that the author of a kernel imports: ``from lngrad.ascend.ascendc import *`` reads
+like AscendC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What orders the pipes of a core: every rule broken once, and the same kernel with the order it needs."""
+"""What orders the pipes of a core: every rule broken once, and the same kernel with the order it
+needs."""
 
 from __future__ import annotations
 

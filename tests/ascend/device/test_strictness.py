@@ -1,4 +1,5 @@
-"""What "device" lets run and "checked" refuses, and the names of the public checker in the texts."""
+"""What "device" lets run and "checked" refuses, and the names of the public checker in the
+texts."""
 
 from __future__ import annotations
 

@@ -301,7 +301,8 @@ class TestPadding:
 
 
 def share(case, soc, pairs, *, reuse=False, stack_bytes=None):
-    """Run LayerNormGrad with outputs laid over inputs: pairs maps an output to (input, rows further on)."""
+    """Run LayerNormGrad with outputs laid over inputs: pairs maps an output to (input, rows further
+    on)."""
     B, S, H = case.x.shape
     shape = (B, S, H, H)
     stack = stack_bytes or tiling.safe_stack_bytes("LayerNormGrad", shape, 4, reuse, soc)
@@ -440,7 +441,8 @@ class TestDoor:
         case = make_case(1, 2, 16, "f2", seed=20)
         with pytest.raises(BoundsFault, match=r"reaches byte 8320 .* which has 576: 7744 bytes too few"):
             run_grad(case, stack_bytes=576)
-        # The framework's buffer is all that is left, so that the same tiling works without sharedTmpBuffer.
+        # The framework's buffer is all that is left, so that the same tiling works without
+        # sharedTmpBuffer.
         expected = run_grad(case)
         with pytest.warns(AscendWarning, match=r"made for a temporary buffer of 576 bytes, but reaches byte 8320"):
             got = run_grad(case, stack_bytes=576, shared=False)

@@ -75,7 +75,8 @@ class Clock:
         self.acquire(S, self.release_all())
 
     def before_scalar_access(self) -> None:
-        """Order an access of the scalar unit behind the other pipes, as the flags of auto_sync do."""
+        """Order an access of the scalar unit behind the other pipes, as the flags of auto_sync
+        do."""
         known = self.known[S]
         for pipe in (V, MTE2, MTE3):
             if self.now[pipe] > known[pipe]:
@@ -83,7 +84,8 @@ class Clock:
                 self.now[pipe] += 1
 
     def after_scalar_access(self) -> None:
-        """Order the other pipes behind an access of the scalar unit, as the flags of auto_sync do."""
+        """Order the other pipes behind an access of the scalar unit, as the flags of auto_sync
+        do."""
         epoch = self.now[S]
         self.now[S] += 1
         for pipe in (V, MTE2, MTE3):

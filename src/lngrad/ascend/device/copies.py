@@ -26,7 +26,8 @@ MAX_BLOCKS = 4095
 
 
 class Local(NamedTuple):
-    """A tensor in the Unified Buffer as plain numbers: its handle, first byte, and the byte behind it."""
+    """A tensor in the Unified Buffer as plain numbers: its handle, first byte, and the byte behind
+    it."""
 
     handle: int
     start: int
@@ -34,7 +35,8 @@ class Local(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """What a copy moves: ``blocks`` blocks of ``nbytes``, whose starts lie so many bytes apart on each side.
+    """What a copy moves: ``blocks`` blocks of ``nbytes``, whose starts lie so many bytes apart on
+    each side.
 
     Attributes:
         left, right: Bytes written before and behind each block on the way in.

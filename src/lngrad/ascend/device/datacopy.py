@@ -1,4 +1,5 @@
-"""DataCopy and DataCopyPad: between global memory and the Unified Buffer, and within the Unified Buffer."""
+"""DataCopy and DataCopyPad: between global memory and the Unified Buffer, and within the Unified
+Buffer."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class DataCopyPadParams(DataCopyPadExtParams):
 
 
 class PaddingMode:
-    """Whether DataCopyPad starts every block on 32 bytes (Normal), or packs them (Compact, 950 only)."""
+    """Whether DataCopyPad starts every block on 32 bytes (Normal), or packs them (Compact, 950
+    only)."""
 
     Normal = 0
     Compact = 1
@@ -186,7 +188,8 @@ def DataCopyPad(
 
 
 def _padding(pad: DataCopyPadExtParams | None, nbytes: int, size: int) -> tuple[int, int, float | None, bool]:
-    """Return the bytes before and behind a block, what fills them, and whether that is undefined."""
+    """Return the bytes before and behind a block, what fills them, and whether that is
+    undefined."""
     given = pad or DataCopyPadExtParams()
     left, right = given.leftPadding * size, given.rightPadding * size
     for name, value in (("leftPadding", left), ("rightPadding", right)):

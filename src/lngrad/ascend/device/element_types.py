@@ -40,7 +40,8 @@ def element_type(api: str, T: DTypeLike) -> Dtype:
         DtypeError: The vector core has no such type, as float64.
     """
     if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
-        return np.dtype(typing.get_args(T)[1])
+        field: Dtype = np.dtype(typing.get_args(T)[1])
+        return field
     known = _PYTHON.get(T) if isinstance(T, type) else None
     dtype = np.dtype(T) if known is None else known
     if dtype not in CODES:

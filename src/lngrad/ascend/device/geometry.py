@@ -50,7 +50,8 @@ class Geometry:
         return self.size == other.size and self.start == other.start and bool((self.places == other.places).all())
 
     def view(self, typed: Array) -> Array | None:
-        """Return the elements as a view of ``typed``, (repeats, elements), or None if no strides do it."""
+        """Return the elements as a view of ``typed``, (repeats, elements), or None if no strides do
+        it."""
         repeats, lanes = self.places.shape
         if self.start % self.size:
             return None
@@ -81,7 +82,8 @@ def contiguous(start: int, count: int, size: int) -> Geometry:
 
 
 def mask_lanes(form: int, low: int, high: int) -> Array:
-    """Return the elements of a repeat that a mask selects: the first ``low`` (form 1), or its bits (form 2)."""
+    """Return the elements of a repeat that a mask selects: the first ``low`` (form 1), or its bits
+    (form 2)."""
     if form == 1:
         return np.arange(low)
     bits = low | high << 64

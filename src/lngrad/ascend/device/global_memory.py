@@ -1,4 +1,5 @@
-"""Global memory: the arrays that a kernel is launched on, as addresses, regions and typed tensors."""
+"""Global memory: the arrays that a kernel is launched on, as addresses, regions and typed
+tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Regions:
             BoundsFault: None does; the text says how far away the nearest one is.
         """
         place = bisect_right(self._starts, address) - 1
-        # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
+        # Two arrays of a launch may be views of one memory, so that the nearest start is not the
+        # only one.
         for region in reversed(self._regions[: place + 1]):
             if address + nbytes <= region.stop:
                 return region
@@ -64,7 +66,8 @@ class Regions:
 
 @dataclass(frozen=True)
 class GlobalAddress:
-    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can be added."""
+    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can
+    be added."""
 
     array: Array
     name: str = "global memory"
@@ -179,7 +182,10 @@ class GlobalTensor:
         return region, start, stop
 
     def GetValue(self, offset: int) -> np.generic:
-        """Return one element in T. C prototype: ``PrimType GetValue(const uint64_t offset) const``."""
+        """Return one element in T.
+
+        C prototype: ``PrimType GetValue(const uint64_t offset) const``
+        """
         region, start, stop = self.window("GetValue", offset, 1)
         core = current_core.get()
         if core is not None:
@@ -187,7 +193,10 @@ class GlobalTensor:
         return region.data[start:stop].view(self.bound("GetValue")[1])[0]  # type: ignore[no-any-return]
 
     def SetValue(self, offset: int, value: float) -> None:
-        """Set one element. C prototype: ``void SetValue(const uint64_t offset, PrimType value)``."""
+        """Set one element.
+
+        C prototype: ``void SetValue(const uint64_t offset, PrimType value)``
+        """
         region, start, stop = self.window("SetValue", offset, 1)
         core = current_core.get()
         if core is not None:
@@ -195,7 +204,10 @@ class GlobalTensor:
         region.data[start:stop].view(self.bound("SetValue")[1])[0] = value
 
     def ReinterpretCast(self, T: DTypeLike) -> GlobalTensor:
-        """Return the same bytes as another type. C prototype: ``GlobalTensor<U> ReinterpretCast() const``."""
+        """Return the same bytes as another type.
+
+        C prototype: ``GlobalTensor<U> ReinterpretCast() const``
+        """
         dtype = element_type("ReinterpretCast", T)
         region, _ = self.bound("ReinterpretCast")
         return self._derived(region, self._start, self._end, dtype)

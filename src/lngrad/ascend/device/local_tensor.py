@@ -1,4 +1,5 @@
-"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's checks."""
+"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's
+checks."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class LocalTensor:
     def GetPhyAddr(self, offset: int = 0) -> int:
         """Return the byte address of an element in the Unified Buffer.
 
-        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset) const``
+        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset)
+        const``
         """
         return self.start + offset * self.dtype.itemsize
 
@@ -89,16 +91,25 @@ class LocalTensor:
         return self.allocation.position
 
     def ReinterpretCast(self, dtype: DTypeLike) -> LocalTensor:
-        """Return the same bytes as another type. C prototype: ``LocalTensor<CAST_T> ReinterpretCast() const``."""
+        """Return the same bytes as another type.
+
+        C prototype: ``LocalTensor<CAST_T> ReinterpretCast() const``
+        """
         return self._window(self.start, self.end, element_type("ReinterpretCast", dtype))
 
     def GetValue(self, index: int) -> np.generic:
-        """Return one element, in T. C prototype: ``PrimType GetValue(const uint32_t index) const``."""
+        """Return one element, in T.
+
+        C prototype: ``PrimType GetValue(const uint32_t index) const``
+        """
         start = self._scalar("GetValue", index, writing=False)
         return self.core.ub.typed[self.code][start // self.dtype.itemsize]  # type: ignore[no-any-return]
 
     def SetValue(self, index: int, value: float) -> None:
-        """Set one element. C prototype: ``void SetValue(const uint32_t index, const T1 value) const``."""
+        """Set one element.
+
+        C prototype: ``void SetValue(const uint32_t index, const T1 value) const``
+        """
         start = self._scalar("SetValue", index, writing=True)
         self.core.ub.typed[self.code][start // self.dtype.itemsize] = value
 
@@ -139,7 +150,8 @@ class LocalTensor:
         return window
 
     def read(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
-        """Return the first ``count`` elements as a view to read, for code that is one instruction or many.
+        """Return the first ``count`` elements as a view to read, for code that is one instruction
+        or many.
 
         Raises:
             DeviceFault: A rule of the memory is broken; the text starts with ``api`` and ``role``.
@@ -175,7 +187,8 @@ def caller() -> Site:
 
 
 def pop_stack_buffer(core: Core) -> LocalTensor:
-    """Return what no allocation has taken, as the framework's temporary buffer (``PopStackBuffer``)."""
+    """Return what no allocation has taken, as the framework's temporary buffer
+    (``PopStackBuffer``)."""
     ub = core.ub
     start, size = ub.next_free, ub.size - ub.next_free
     rest = Allocation("the framework's temporary buffer", TPosition.LCM, start, size, State.BUFFER)

@@ -1,4 +1,5 @@
-"""TPipe, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may use them.
+"""TPipe, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may
+use them.
 
 A queue is how a kernel says that one unit must wait for another: AllocTensor, fill, EnQue, DeQue,
 use, FreeTensor. The simulator runs one instruction after the other and would get away with any
@@ -63,7 +64,8 @@ class TQue:
         self._waiting.clear()
 
     def AllocTensor(self, dtype: DTypeLike) -> LocalTensor:
-        """Take a free buffer of the queue. Its content is undefined: reading it before writing is an error.
+        """Take a free buffer of the queue. Its content is undefined: reading it before writing is
+        an error.
 
         C prototype: ``template <typename T> LocalTensor<T> AllocTensor()``. Python's ``float`` and
         ``int`` are C++'s, 32 bits wide.
@@ -112,7 +114,9 @@ class TQue:
         return True
 
     def DeQue(self, dtype: DTypeLike | None = None) -> LocalTensor:
-        """Take the tensor that has waited longest. C prototype: ``template <typename T> LocalTensor<T> DeQue()``.
+        """Take the tensor that has waited longest.
+
+        C prototype: ``template <typename T> LocalTensor<T> DeQue()``
 
         Args:
             dtype: T; default: the type with which the tensor was put in.
@@ -257,7 +261,8 @@ class TPipe:
         return self.core.ub
 
     def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
-        """Reserve memory for a queue, ``InitBuffer(que, num, len)``, or a buffer, ``InitBuffer(buf, len)``.
+        """Reserve memory for a queue, ``InitBuffer(que, num, len)``, or a buffer, ``InitBuffer(buf,
+        len)``.
 
         C prototypes::
 
@@ -320,7 +325,9 @@ class TPipe:
         self.Reset()
 
     def AllocEventID(self, event: HardEvent) -> int:
-        """Take a free id of an event. C prototype: ``template <HardEvent evt> TEventID AllocEventID()``.
+        """Take a free id of an event.
+
+        C prototype: ``template <HardEvent evt> TEventID AllocEventID()``
 
         Raises:
             SyncFault: All are taken.
@@ -330,7 +337,9 @@ class TPipe:
         return identity
 
     def ReleaseEventID(self, event: HardEvent, id: int) -> None:
-        """Give an id back. C prototype: ``template <HardEvent evt> void ReleaseEventID(TEventID id)``.
+        """Give an id back.
+
+        C prototype: ``template <HardEvent evt> void ReleaseEventID(TEventID id)``
 
         Raises:
             SyncFault: It was not taken.
@@ -341,7 +350,9 @@ class TPipe:
         taken.remove(id)
 
     def FetchEventID(self, event: HardEvent) -> int:
-        """Return a free id without taking it. C prototype: ``TEventID FetchEventID(HardEvent evt)``.
+        """Return a free id without taking it.
+
+        C prototype: ``TEventID FetchEventID(HardEvent evt)``
 
         Raises:
             SyncFault: All are taken.

@@ -71,7 +71,8 @@ class Descriptor(NamedTuple):
 
 
 class Access:
-    """What one operand touches: ranges of bytes, and the spans of memory that they were found in."""
+    """What one operand touches: ranges of bytes, and the spans of memory that they were found
+    in."""
 
     __slots__ = ("role", "runs", "spans", "start")
 
@@ -184,7 +185,8 @@ def _roles(operation: Operation) -> tuple[str, ...]:
 
 
 def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:
-    """Check bounds and alignment of an operand that reaches byte ``stop`` of a tensor that ends at ``end``.
+    """Check bounds and alignment of an operand that reaches byte ``stop`` of a tensor that ends at
+    ``end``.
 
     Raises:
         BoundsFault, AlignmentFault: A rule is broken; ``align`` is in bytes.
@@ -234,7 +236,8 @@ def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: N
 def _check_count_overlap(
     operation: Operation, d: Descriptor, role: str, starts: tuple[int, int], sizes: tuple[int, int], names: Names
 ) -> None:
-    """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
+    """Refuse operands that are shifted against each other: some elements are read before, some
+    after the write."""
     (dst, src), (dst_size, src_size) = starts, sizes
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
@@ -252,7 +255,8 @@ def _check_count_overlap(
 def _computation(
     operation: Operation, d: Descriptor, out: Array, sources: list[Array]
 ) -> tuple[Callable[..., object], tuple[Any, ...] | None]:
-    """Return the function of an elementwise instruction, and its arguments or None for the scalar."""
+    """Return the function of an elementwise instruction, and its arguments or None for the
+    scalar."""
     if operation.kind is Kind.CAST:
         mode, dtype, source = CAST_MODES[d.src1], out.dtype, sources[0]
 
@@ -323,7 +327,8 @@ def _lanes(api: str, d: Descriptor, size: int) -> Array:
 
 
 def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], names: Names) -> bool:
-    """Return whether repeats must run one after another; refuse operands that meet in other ways."""
+    """Return whether repeats must run one after another; refuse operands that meet in other
+    ways."""
     dst = geometries[0]
     loop = dst.places.size != np.unique(dst.places).size  # repeats write the same place: the last one stays
     for role, src in zip(_roles(operation), geometries[1:], strict=False):

@@ -48,7 +48,8 @@ class UnaryRepeatParams:
 
 @dataclass(frozen=True)
 class CopyRepeatParams:
-    """Strides of Copy in blocks of 32 bytes: between blocks (Stride), and between repeats (RepeatSize)."""
+    """Strides of Copy in blocks of 32 bytes: between blocks (Stride), and between repeats
+    (RepeatSize)."""
 
     dstStride: int = 0
     srcStride: int = 0
@@ -58,14 +59,16 @@ class CopyRepeatParams:
 
 @dataclass(frozen=True)
 class BrcbRepeatParams:
-    """Strides of Brcb's dst in blocks of 32 bytes: between the blocks of a repeat, and between repeats."""
+    """Strides of Brcb's dst in blocks of 32 bytes: between the blocks of a repeat, and between
+    repeats."""
 
     dstBlkStride: int = 1
     dstRepStride: int = 8
 
 
 def params_of(api: str, kind: type[P], given: P | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all.
+    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at
+    all.
 
     Raises:
         DtypeError: It is something else, or a field is out of range.

@@ -1,4 +1,5 @@
-"""What a launch reports: instructions, bytes and peaks by block, as a table, as JSON, as a picture."""
+"""What a launch reports: instructions, bytes and peaks by block, as a table, as JSON, as a
+picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Blocks that wait for each other: one runs at a time, in a fixed order, so that every run gives the same bits.
+"""Blocks that wait for each other: one runs at a time, in a fixed order, so that every run gives
+the same bits.
 
 A block runs until it ends or waits for a flag that is not up; then the next one in order goes on.
 Only while a block waits do others get threads of their own, so that kernels without barriers
@@ -60,7 +61,8 @@ class Blocks:
             raise self._failure
 
     def set(self, core: Core, flag: object, snapshot: list[int]) -> None:
-        """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
+        """Note that a block has set a flag, and what it had finished; the flag is up when all
+        have."""
         number = self._sets.get((flag, core.index), 0)
         self._sets[flag, core.index] = number + 1
         self._snapshots.setdefault((flag, number), {})[core.index] = snapshot
@@ -116,7 +118,8 @@ class Blocks:
         return None
 
     def _drive(self, index: int) -> None:
-        """Run a block to its end, and then others that have not started, or let one that waits go on."""
+        """Run a block to its end, and then others that have not started, or let one that waits go
+        on."""
         while True:
             self._states[index] = RUNNING
             try:

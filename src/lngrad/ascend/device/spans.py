@@ -88,7 +88,8 @@ class Spans(Generic[T]):
         return spans[first:last]
 
     def merge(self, start: int, stop: int) -> T:
-        """Return one span for [start, stop), whose spans ``cover`` has cut; their history is lost."""
+        """Return one span for [start, stop), whose spans ``cover`` has cut; their history is
+        lost."""
         first = bisect_left(self._starts, start)
         if self._spans[first].stop == stop:
             return self._spans[first]

@@ -44,7 +44,8 @@ def repeat_sums(rows: Array, lanes: int) -> Array:
 
 
 def lane_sums(rows: Array) -> Array:
-    """Return the sum of every row: 64-float pieces are added lane by lane in order, then neighbours.
+    """Return the sum of every row: 64-float pieces are added lane by lane in order, then
+    neighbours.
 
     Shapes: (M, n) to (M,).
     """

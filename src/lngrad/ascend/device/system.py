@@ -1,4 +1,5 @@
-"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory, scalars."""
+"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory,
+scalars."""
 
 from __future__ import annotations
 
@@ -110,7 +111,9 @@ def GetUserWorkspace(workspace: GlobalAddress) -> GlobalAddress:
 
 
 def SetAtomicAdd(T: Any) -> None:
-    """Let later copies to global memory add instead of store. C prototype: ``template <typename T> void SetAtomicAdd()``.
+    """Let later copies to global memory add instead of store.
+
+    C prototype: ``template <typename T> void SetAtomicAdd()``
 
     Adds of several blocks need no order among each other. The simulator adds in the order of the
     blocks, so that every run gives the same bits; a device does not promise any.
@@ -168,5 +171,8 @@ def ToFloat(value: Any) -> np.float32:
 
 
 def ToBfloat16(value: Any) -> Any:
-    """Return a float scalar as bfloat16, to nearest even. C prototype: ``bfloat16_t ToBfloat16(const float& fVal)``."""
+    """Return a float scalar as bfloat16, to nearest even.
+
+    C prototype: ``bfloat16_t ToBfloat16(const float& fVal)``
+    """
     return ml_dtypes.bfloat16(value)

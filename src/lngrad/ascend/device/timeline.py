@@ -1,4 +1,5 @@
-"""Pictures of what a block issued: one row a pipe, in issue order, arrows for flags, red where unordered."""
+"""Pictures of what a block issued: one row a pipe, in issue order, arrows for flags, red where
+unordered."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ __all__ = ["READ_MTE3", "READ_V", "WRITE_MTE2", "WRITE_V", "Allocation", "State"
 
 
 class TPosition(enum.Enum):
-    """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's are not."""
+    """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's
+    are not."""
 
     GM = "GM"
     VECIN = "VECIN"
@@ -159,7 +160,8 @@ class UnifiedBuffer:
         self.unmark_stale(start, stop)
 
     def copy_to(self, start: int, stop: int, target: UnifiedBuffer, there: int) -> None:
-        """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of another buffer."""
+        """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of
+        another buffer."""
         target.data[there : there + stop - start] = self.data[start:stop]
         for span in self.spans.cover(start, stop):
             if span.valid:

@@ -1,4 +1,5 @@
-"""The vector instructions as kernels call them: the count form, and the form with a mask and repeats.
+"""The vector instructions as kernels call them: the count form, and the form with a mask and
+repeats.
 
 Every function that ends in ``count, repeatTime, repeatParams`` has both forms::
 

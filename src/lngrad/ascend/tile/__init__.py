@@ -1,1 +1,2 @@
-"""The tile APIs LayerNorm, LayerNormGrad and LayerNormGradBeta, made of the device's vector instructions."""
+"""The tile APIs LayerNorm, LayerNormGrad and LayerNormGradBeta, made of the device's vector
+instructions."""

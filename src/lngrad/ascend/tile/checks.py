@@ -1,4 +1,5 @@
-"""The rules that CANN's CPU-debug build checks at the doors of the tile APIs, one function a rule."""
+"""The rules that CANN's CPU-debug build checks at the doors of the tile APIs, one function a
+rule."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ def temporary(api: str, given: LocalTensor | None, used: LocalTensor, stack_byte
 
 
 def beta_positions(api: str, tiling: LayerNormGradBetaTiling) -> None:
-    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack buffer."""
+    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack
+    buffer."""
     if tiling.oneCalSize < 1:
         raise TilingError(f"{api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled")
     end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize

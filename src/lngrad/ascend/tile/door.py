@@ -1,4 +1,5 @@
-"""What the doors of the tile APIs have in common: check, copy apart, run, compare, mark what was overwritten.
+"""What the doors of the tile APIs have in common: check, copy apart, run, compare, mark what was
+overwritten.
 
 The manuals allow source and destination to share memory. Whether that changes the result depends
 on the order of the instructions, on the chunks and on isReuseSource; instead of guessing, a door
@@ -106,7 +107,8 @@ class Door(Generic[Tensors]):
             self._compare(separate)
 
     def mark_overwritten(self, field: str, count: int, text: str) -> None:
-        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now on.
+        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now
+        on.
 
         An input that shares memory with an output is left out: it is a result now, and whether a
         right one was compared.

@@ -41,7 +41,8 @@ def LayerNorm(
     config: LayerNormConfig | None = None,
     exact_padding: bool = False,
 ) -> None:
-    """Normalize rows: the form with variance (LayerNormTiling), or with rstd (LayerNormSeparateTiling).
+    """Normalize rows: the form with variance (LayerNormTiling), or with rstd
+    (LayerNormSeparateTiling).
 
     C prototypes::
 
@@ -56,27 +57,27 @@ def LayerNorm(
             const LocalTensor<U>& beta, const float epsilon, [const LocalTensor<uint8_t>& sharedTmpBuffer,]
             const LayerNormPara& para, const LayerNormSeparateTiling& tiling)
 
-    CANN: types come from the tensors; the tiling's type selects the form; ``exact_padding`` is new; bfloat16, which
-    950 takes in the rstd form, is refused.
+    CANN: types come from the tensors; the tiling's type selects the form; ``exact_padding`` is new;
+    bfloat16, which 950 takes in the rstd form, is refused.
 
     Args:
         output: [B, S, H] or [A, rLengthWithPadding]. Output.
         outputMean: [B, S] in T, or [A] in float. Output.
-        outputVariance: biased variance, [B, S] in T; in the rstd form rstd, [A] in float. Output.
+        outputVariance: Biased variance, [B, S] in T; in the rstd form rstd, [A] in float. Output.
         inputX: [B, S, H] or [A, rLengthWithPadding].
         gamma: [H] or [rLength], scale.
         beta: [H] or [rLength], shift.
-        epsilon: added to the variance; rounded to T first in the variance form.
-        tiling: of GetLayerNormNDTilingInfo.
-        para: the sizes, in the rstd form.
+        epsilon: Added to the variance; rounded to T first in the variance form.
+        tiling: Of GetLayerNormNDTilingInfo.
+        para: The sizes, in the rstd form.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: float, variance form, not on 3510: inputX serves as scratch.
-        config: switches of the rstd form; isOutputRstd=False (950 only) returns the variance.
-        exact_padding: variance form with originHLength < storageHLength: leave the padding out. As published the
-            padding enters the variance (and on 3510 the mean): AscendWarning.
+        isReuseSource: Float, variance form, not on 3510: inputX serves as scratch.
+        config: Switches of the rstd form; isOutputRstd=False (950 only) returns the variance.
+        exact_padding: Variance form with originHLength < storageHLength: leave the padding out. As
+            published the padding enters the variance (and on 3510 the mean): AscendWarning.
 
     Raises:
-        DeviceFault, DtypeError, TilingError: a rule is broken.
+        DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     t = ForwardTensors(
         y=output,

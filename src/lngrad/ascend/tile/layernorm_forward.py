@@ -1,8 +1,8 @@
 """The forward LayerNorm tile API: the form with variance, chunk by chunk, and the form with rstd.
 
-The orders of operations are those of layernorm_common_basic_impl.h and layernorm_variance_impl.h (variance form) and
-of layernorm_common_impl.h, layernorm_3510_impl.h and normalize_*_impl.h (rstd form). The door
-has checked the arguments.
+The orders of operations are those of layernorm_common_basic_impl.h and layernorm_variance_impl.h
+(variance form) and of layernorm_common_impl.h, layernorm_3510_impl.h and normalize_*_impl.h (rstd
+form). The door has checked the arguments.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class ForwardTensors:
 
 @dataclass(frozen=True)
 class LayerNormPara:
-    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding apart."""
+    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding
+    apart."""
 
     aLength: int
     rLength: int
@@ -70,7 +71,8 @@ class LayerNormConfig:
 
 @dataclass(frozen=True)
 class RstdForm:
-    """The sizes, the tiling and the switches of one call of the rstd form, checked against each other."""
+    """The sizes, the tiling and the switches of one call of the rstd form, checked against each
+    other."""
 
     A: int
     R: int
@@ -107,7 +109,8 @@ def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTil
     Shapes: x, y (B·S, H); mean, variance (B·S,); gamma, beta (H,); temp bytes.
     Dtypes: all half or all float; intermediates float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are left out when ``exact``.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are left out when
+    ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     half = t.y.dtype != FLOAT
@@ -175,7 +178,8 @@ def _forward_chunk(
 
 
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes pairwise."""
+    """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes
+    pairwise."""
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
     dst.core.tally.instructions["Add"] += rows * ((H > 2 * VECTOR_FLOATS - 1) + (H > VECTOR_FLOATS and H % 64 > 0))
     dst.core.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
@@ -219,9 +223,9 @@ def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
     Shapes: x, y (A, row) of which R columns count; mean, spread (A,); gamma, beta (R,); temp bytes.
     Dtypes: x, y half or float; mean, spread float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". CANN: the padding of y is set to 0, a device leaves anything there; the
-    intermediates are computed at once instead of in chunks, which does not change a bit; on 3510 the fused
-    multiply-adds of the mean are not simulated.
+    Source: docs/ascend-tile.md, "The numbers". CANN: the padding of y is set to 0, a device leaves
+    anything there; the intermediates are computed at once instead of in chunks, which does not
+    change a bit; on 3510 the fused multiply-adds of the mean are not simulated.
     """
     A, R, row, tiling, config = form.A, form.R, form.row, form.tiling, form.config
     x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
@@ -260,12 +264,14 @@ def _check_separate_stack(t: ForwardTensors, tiling: LayerNormSeparateTiling) ->
     end = tiling.secondTmpStartPos + tiling.oneTmpSize
     if end > floats:
         raise BoundsFault(f"{API}: the tiling uses the temporary buffer up to float {end}, it has {floats}")
-    # The intermediates are written so that the report's peak and the poison of the buffer are a device's.
+    # The intermediates are written so that the report's peak and the poison of the buffer are a
+    # device's.
     Duplicate(t.temp.ReinterpretCast(FLOAT), 0.0, end)
 
 
 def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
-    """Return the mean of each row the way of 3510: scale, add what is behind the head to the head, halve."""
+    """Return the mean of each row the way of 3510: scale, add what is behind the head to the head,
+    halve."""
     head, scale = tiling.rHeadLength, np.float32(tiling.k2Rec)
     scaled = x * scale
     folded = scaled[:, :head].copy()

@@ -1,7 +1,8 @@
 """The backward tile APIs, LayerNormGrad and LayerNormGradBeta, on LocalTensor.
 
-Each door checks what the CPU-debug build of CANN checks, takes its temporary space from the framework where none is
-given, and runs the code of the SoC's architecture. The rules about memory are enforced below it.
+Each door checks what the CPU-debug build of CANN checks, takes its temporary space from the
+framework where none is given, and runs the code of the SoC's architecture. The rules about memory
+are enforced below it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def LayerNormGrad(
             [LocalTensor<uint8_t>& sharedTmpBuffer,] T epsilon, LayerNormGradTiling& tiling,
             const LayerNormGradShapeInfo& shapeInfo = {})
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords;
+    ``exact_padding`` is new.
 
     Args:
         outputPdX: [B, S, H], the gradient of x. Output.
@@ -75,18 +77,20 @@ def LayerNormGrad(
         inputVariance: [B, S], biased variance of the rows. Before the mean, as in C++.
         inputMean: [B, S], mean of the rows.
         inputGamma: [H], scale.
-        epsilon: added to the variance; rounded to T first, so that 1e-12 is 0 for half.
-        tiling: of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and isReuseSource.
+        epsilon: Added to the variance; rounded to T first, so that 1e-12 is 0 for half.
+        tiling: Of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and
+            isReuseSource.
         shapeInfo: ND.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: float only: inputDy and inputX serve as scratch. The manual speaks of inputX; the published code
-            overwrites both, the whole of them on 2002 and 2201, their first rows on 3510. Who reads them afterwards
-            gets an AscendWarning.
-        exact_padding: where originHLength < storageHLength, leave the padding out of all sums and write 0 to it.
-            As published the padding enters the mean's gradient, which is wrong unless the mean is 0: AscendWarning.
+        isReuseSource: Float only: inputDy and inputX serve as scratch. The manual speaks of inputX;
+            the published code overwrites both, the whole of them on 2002 and 2201, their first rows
+            on 3510. Who reads them afterwards gets an AscendWarning.
+        exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and
+            write 0 to it. As published the padding enters the mean's gradient, which is wrong
+            unless the mean is 0: AscendWarning.
 
     Raises:
-        DeviceFault, DtypeError, TilingError: a rule is broken.
+        DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
     matrix, regbase = rows * H, outputPdX.core.soc.regbase
@@ -134,7 +138,8 @@ def LayerNormGrad(
 
 
 def _warn_about_stack(door: Door[GradTensors], tiling: LayerNormGradTiling) -> None:
-    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one given."""
+    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one
+    given."""
     given = door.tensors.temp.GetSize()
     touched = 0 if door.soc.regbase else stack_bytes_touched(tiling)
     if tiling.stackBufferSize < touched <= given:
@@ -164,23 +169,25 @@ def LayerNormGradBeta(
             const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy,
             [const LocalTensor<uint8_t>& sharedTmpBuffer,] LayerNormGradBetaTiling& tiling)
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords;
+    ``exact_padding`` is new.
 
     Args:
         outputPdGamma: [H], sum of inputDy * resForGamma. Output.
         outputPdBeta: [H], sum of inputDy. Output.
         resForGamma: [B, S, H], of LayerNormGrad.
         inputDy: [B, S, H], gradient of the forward's output.
-        tiling: of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
+        tiling: Of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: float only. The manual says that inputDy may be overwritten; the published code of 2002 and 2201
-            overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning. Ignored on 3510.
-        exact_padding: where originHLength < storageHLength, add up columns that are storageHLength apart, and write 0
-            to the padding. As published 2002 and 2201 take originHLength for the distance, which is wrong:
-            AscendWarning.
+        isReuseSource: Float only. The manual says that inputDy may be overwritten; the published
+            code of 2002 and 2201 overwrites resForGamma instead. Who reads either afterwards gets
+            an AscendWarning. Ignored on 3510.
+        exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength
+            apart, and write 0 to the padding. As published 2002 and 2201 take originHLength for the
+            distance, which is wrong: AscendWarning.
 
     Raises:
-        DeviceFault, DtypeError, TilingError: a rule is broken.
+        DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
     door = Door(

@@ -1,8 +1,9 @@
-"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by instruction.
+"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by
+instruction.
 
-The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
-the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
-that the tiling names. The doors have checked the arguments.
+The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h:
+everything between the inputs and the outputs is float, a chunk of rows at a time, each intermediate
+at the place of the temporary buffer that the tiling names. The doors have checked the arguments.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class BetaTensors:
 class _Chunk:
     """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
 
-    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that have
-    room for (rows, H).
+    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,),
+    in tensors that have room for (rows, H).
     """
 
     t: GradTensors
@@ -79,7 +80,8 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
     Dtypes: all half or all float; intermediates float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when
+    ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
@@ -89,14 +91,16 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
 
 
 def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
-    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as the rows go."""
+    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as
+    the rows go."""
     last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
     rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
     return int(last + rows * tiling.hLength) * FLOAT.itemsize
 
 
 def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
-    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
+    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what
+    lies behind it."""
     touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
     if touched > given:
         raise BoundsFault(
@@ -197,7 +201,8 @@ def _mean_gradient(
     rows: int,
     H: int,
 ) -> None:
-    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
+    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 ·
+    rstd."""
     narrow, wide, n = chunk.narrow, chunk.wide, rows * H
     Adds(narrow, variance, epsilon, rows)
     Sqrt(narrow, narrow, rows)
@@ -232,8 +237,8 @@ def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, ex
     Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes.
     Dtypes: all half or all float; sums in float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows are originalHLength;
-    ``exact`` takes hLength.
+    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows
+    are originalHLength; ``exact`` takes hLength.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     width = tiling.hLength if exact else tiling.originalHLength

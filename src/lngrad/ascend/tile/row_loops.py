@@ -29,7 +29,8 @@ BRCB_ROWS = 8
 
 
 def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTensor, count: int) -> None:
-    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write.
+    """Refuse operands that are shifted against each other: the unit reads some elements before,
+    some after the write.
 
     Raises:
         OverlapFault: They share some bytes and do not start together.
@@ -43,9 +44,11 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
 
 
 def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
+    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial
+    sums.
 
-    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards and not kept here.
+    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards
+    and not kept here.
     """
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
     left, rounds = H, 0
@@ -58,7 +61,8 @@ def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
 
 
 def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the rest."""
+    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the
+    rest."""
     refuse_partial_overlap("Brcb", dst, "src", src, rows)
     values = src.read("Brcb", "src", rows)
     whole = rows // BRCB_ROWS if dst.core.soc.arch != 2002 else 0
@@ -93,7 +97,8 @@ def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
 
 
 def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int) -> None:
-    """dst = 1 / src: Duplicate fills one block of ``ones``, and Div reads that block again and again."""
+    """dst = 1 / src: Duplicate fills one block of ``ones``, and Div reads that block again and
+    again."""
     Duplicate(ones, 1.0, BLOCK_FLOATS)
     refuse_partial_overlap("Div", dst, "src1", src, count)
     values = src.read("Div", "src1", count)
@@ -102,7 +107,8 @@ def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int
 
 
 def accumulate_rows(dst: LocalTensor, src: LocalTensor, rows: int, width: int, clear: bool) -> None:
-    """Add rows of ``width`` elements to dst, one Add after the other; ``clear`` starts with the first row plus 0."""
+    """Add rows of ``width`` elements to dst, one Add after the other; ``clear`` starts with the
+    first row plus 0."""
     total = dst.write("Adds", "dst", width) if clear else dst.read("Add", "dst", width)
     matrix = src.read("Add", "src0", rows * width).reshape(rows, width)
     if rows > 1:

@@ -1,7 +1,9 @@
-"""Host-side tiling of the forward LayerNorm: the form with variance ([B, S, H]) and the form with rstd ([A, R]).
+"""Host-side tiling of the forward LayerNorm: the form with variance ([B, S, H]) and the form with
+rstd ([A, R]).
 
-Sources: layernorm_tiling_impl.cpp and normalize_tiling_impl.cpp of CANN's asc-devkit. C++ tells the two forms apart by
-overloading; here ``isComputeRstd`` does: None selects the form with variance. Deviations are marked ``CANN:``.
+Sources: layernorm_tiling_impl.cpp and normalize_tiling_impl.cpp of CANN's asc-devkit. C++ tells the
+two forms apart by overloading; here ``isComputeRstd`` does: None selects the form with variance.
+Deviations are marked ``CANN:``.
 """
 
 from __future__ import annotations
@@ -42,20 +44,21 @@ def GetLayerNormMaxMinTmpSize(
             const bool isReuseSource, const bool isComputeRstd, const bool isOnlyOutput,
             uint32_t& maxValue, uint32_t& minValue)
 
-    CANN: the two results are returned. For the rstd form upstream then checks srcShape for four sizes although its
-    manual says [A, R] (and only logs the outcome); here the rule is the manual's.
+    CANN: the two results are returned. For the rstd form upstream then checks srcShape for four
+    sizes although its manual says [A, R] (and only logs the outcome); here the rule is the
+    manual's.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength], or [A, R] for the rstd form.
-        typeSize: bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: as the kernel will be called.
+        typeSize: Bytes of an element: 2 (half) or 4 (float).
+        isReuseSource: As the kernel will be called.
         isComputeRstd: None for the form with variance; else the form with rstd.
-        isOnlyOutput: only False is supported, by upstream as well.
-        soc: whose architecture; default: this thread's.
-        lenient: upstream's values where a rule is broken, with a warning.
+        isOnlyOutput: Only False is supported, by upstream as well.
+        soc: Whose architecture; default: this thread's.
+        lenient: Upstream's values where a rule is broken, with a warning.
 
     Raises:
-        TilingError: a broken rule, or a number that does not fit a uint32_t.
+        TilingError: A broken rule, or a number that does not fit a uint32_t.
     """
     words = Words("GetLayerNormMaxMinTmpSize", lenient)
     if isComputeRstd is not None:
@@ -84,7 +87,8 @@ def _rstd_tmp_sizes(
         return size, size
     row_bytes = align_up(R, BLOCK_BYTES // typeSize) * FLOAT_BYTES
     variance_bytes = align_up(A * FLOAT_BYTES, BLOCK_BYTES)
-    # The temporary buffer is used twice: for the statistics, then for Normalize, which is asked what it needs.
+    # The temporary buffer is used twice: for the statistics, then for Normalize, which is asked
+    # what it needs.
     normalize_max = 2 * row_bytes + 2 * align_up(A, 8) * row_bytes
     normalize_min = max(variance_bytes, (2 if typeSize == FLOAT_BYTES else 4) * row_bytes)
     largest = words.word("maxValue", max(2 * A * row_bytes, normalize_max) + variance_bytes)
@@ -123,23 +127,23 @@ def GetLayerNormNDTilingInfo(
             const uint32_t typeSize, const bool isReuseSource, const bool isComputeRstd,
             optiling::LayerNormSeparateTiling& tiling)
 
-    CANN: the struct is returned. With too small a buffer upstream leaves the struct as it was, without a word;
-    ``lenient`` returns it zero.
+    CANN: the struct is returned. With too small a buffer upstream leaves the struct as it was,
+    without a word; ``lenient`` returns it zero.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength], or [A, R] for the rstd form.
-        stackBufferSize: bytes of the temporary buffer.
-        typeSize: bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: as the kernel will be called.
+        stackBufferSize: Bytes of the temporary buffer.
+        typeSize: Bytes of an element: 2 (half) or 4 (float).
+        isReuseSource: As the kernel will be called.
         isComputeRstd: None for the form with variance; else the form with rstd.
-        soc: whose architecture; default: this thread's.
-        lenient: upstream's values where a rule is broken, with a warning.
+        soc: Whose architecture; default: this thread's.
+        lenient: Upstream's values where a rule is broken, with a warning.
 
     Returns:
         LayerNormTiling for the form with variance, LayerNormSeparateTiling for the form with rstd.
 
     Raises:
-        TilingError: a broken rule, too small a buffer, or a number that does not fit a uint32_t.
+        TilingError: A broken rule, too small a buffer, or a number that does not fit a uint32_t.
     """
     words = Words("GetLayerNormNDTilingInfo", lenient)
     stack = words.word("stackBufferSize", stackBufferSize) // FLOAT_BYTES
@@ -243,10 +247,11 @@ def _rstd_tiling(words: Words, A: int, R: int, stack: int, typeSize: int) -> Lay
 
 
 def _folded_rstd_tiling(A: int, R: int) -> LayerNormSeparateTiling:
-    """Return the 3510 tiling: a power of two near R, by which every element is scaled before the sum.
+    """Return the 3510 tiling: a power of two near R, by which every element is scaled before the
+    sum.
 
-    CANN: upstream leaves aLength untouched on this architecture; it is filled in here, the kernel takes A from
-    LayerNormPara either way.
+    CANN: upstream leaves aLength untouched on this architecture; it is filled in here, the kernel
+    takes A from LayerNormPara either way.
     """
     folds = max(0, (R // VECTOR_FLOATS).bit_length() - 1)
     head = VECTOR_FLOATS << folds

@@ -1,7 +1,8 @@
 """Host-side tiling of LayerNormGrad and LayerNormGradBeta.
 
-Sources: layernorm_grad_tiling_impl.cpp and layernorm_grad_beta_tiling_impl.cpp of CANN's asc-devkit. Deviations are
-marked ``CANN:``; in all functions: broken rules and uint32 wrap-around raise, ``lenient=True`` restores upstream.
+Sources: layernorm_grad_tiling_impl.cpp and layernorm_grad_beta_tiling_impl.cpp of CANN's
+asc-devkit. Deviations are marked ``CANN:``; in all functions: broken rules and uint32 wrap-around
+raise, ``lenient=True`` restores upstream.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def chunk_buffers(typeSize: int, isReuseSource: bool) -> tuple[str, ...]:
 
 
 def rows_per_block(typeSize: int) -> int:
-    """Return the multiple to which the rows of a chunk are rounded up, so that chunks of B·S start aligned."""
+    """Return the multiple to which the rows of a chunk are rounded up, so that chunks of B·S start
+    aligned."""
     return 16 if typeSize == HALF_BYTES else 8
 
 
@@ -61,18 +63,19 @@ def GetLayerNormGradMaxMinTmpSize(
         void GetLayerNormGradMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize,
             const bool isReuseSource, uint32_t& maxValue, uint32_t& minValue)
 
-    CANN: the two results are returned instead of written through references. On 2002 and 2201 the minimum is often
-    too small (docs/ascend-tile.md, finding A); it is returned as published, and ``lint`` says what is safe.
+    CANN: the two results are returned instead of written through references. On 2002 and 2201 the
+    minimum is often too small (docs/ascend-tile.md, finding A); it is returned as published, and
+    ``lint`` says what is safe.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        typeSize: bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: as the kernel will be called.
-        soc: whose architecture; default: this thread's.
-        lenient: upstream's values where a rule is broken, with a warning.
+        typeSize: Bytes of an element: 2 (half) or 4 (float).
+        isReuseSource: As the kernel will be called.
+        soc: Whose architecture; default: this thread's.
+        lenient: Upstream's values where a rule is broken, with a warning.
 
     Raises:
-        TilingError: a broken rule, or a number that does not fit a uint32_t.
+        TilingError: A broken rule, or a number that does not fit a uint32_t.
     """
     words = Words("GetLayerNormGradMaxMinTmpSize", lenient)
     B, S, H, _ = words.shape(srcShape, typeSize)
@@ -107,19 +110,21 @@ def GetLayerNormGradNDTilingInfo(
         void GetLayerNormGradNDTilingInfo(const TensorShape srcShape, const uint32_t stackBufferSize,
             const uint32_t typeSize, const bool isReuseSource, optiling::LayerNormGradTiling& tiling)
 
-    CANN: the struct is returned. ``stackBufferSize`` is in bytes as in the code; the manual's page says elements.
-    With too small a buffer upstream logs and leaves the struct zero, which ``lenient`` reproduces.
+    CANN: the struct is returned. ``stackBufferSize`` is in bytes as in the code; the manual's page
+    says elements. With too small a buffer upstream logs and leaves the struct zero, which
+    ``lenient`` reproduces.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        stackBufferSize: bytes of the temporary buffer.
-        typeSize: bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: as the kernel will be called.
-        soc: whose architecture; default: this thread's.
-        lenient: upstream's values where a rule is broken, with a warning.
+        stackBufferSize: Bytes of the temporary buffer.
+        typeSize: Bytes of an element: 2 (half) or 4 (float).
+        isReuseSource: As the kernel will be called.
+        soc: Whose architecture; default: this thread's.
+        lenient: Upstream's values where a rule is broken, with a warning.
 
     Raises:
-        TilingError: a broken rule, a buffer below one row, or a number that does not fit a uint32_t.
+        TilingError: A broken rule, a buffer below one row, or a number that does not fit a
+            uint32_t.
     """
     words = Words("GetLayerNormGradNDTilingInfo", lenient)
     B, S, H, originH = words.shape(srcShape, typeSize)
@@ -185,17 +190,18 @@ def GetLayerNormGradBetaMaxMinTmpSize(
         void GetLayerNormGradBetaMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize,
             const bool isReuseSource, uint32_t& maxValue, uint32_t& minValue)
 
-    CANN: the two results are returned. As upstream, neither ``isReuseSource`` nor the architecture changes them.
+    CANN: the two results are returned. As upstream, neither ``isReuseSource`` nor the architecture
+    changes them.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        typeSize: bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: ignored.
-        soc: checked to exist, else ignored.
-        lenient: upstream's values where a rule is broken, with a warning.
+        typeSize: Bytes of an element: 2 (half) or 4 (float).
+        isReuseSource: Ignored.
+        soc: Checked to exist, else ignored.
+        lenient: Upstream's values where a rule is broken, with a warning.
 
     Raises:
-        TilingError: a broken rule, or a number that does not fit a uint32_t.
+        TilingError: A broken rule, or a number that does not fit a uint32_t.
     """
     socs.get(soc)
     words = Words("GetLayerNormGradBetaMaxMinTmpSize", lenient)
@@ -223,19 +229,19 @@ def GetLayerNormGradBetaNDTilingInfo(
         void GetLayerNormGradBetaNDTilingInfo(const TensorShape srcShape, const uint32_t stackBufferSize,
             const uint32_t typeSize, const bool isReuseSource, optiling::LayerNormGradBetaTiling& tiling)
 
-    CANN: the struct is returned; its ``stackBufferSize`` counts floats, as upstream. With too small a buffer upstream
-    logs and leaves the struct zero, which ``lenient`` reproduces.
+    CANN: the struct is returned; its ``stackBufferSize`` counts floats, as upstream. With too small
+    a buffer upstream logs and leaves the struct zero, which ``lenient`` reproduces.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        stackBufferSize: bytes of the temporary buffer.
-        typeSize: bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: ignored, as upstream.
-        soc: checked to exist, else ignored.
-        lenient: upstream's values where a rule is broken, with a warning.
+        stackBufferSize: Bytes of the temporary buffer.
+        typeSize: Bytes of an element: 2 (half) or 4 (float).
+        isReuseSource: Ignored, as upstream.
+        soc: Checked to exist, else ignored.
+        lenient: Upstream's values where a rule is broken, with a warning.
 
     Raises:
-        TilingError: a broken rule, too small a buffer, or a number that does not fit a uint32_t.
+        TilingError: A broken rule, too small a buffer, or a number that does not fit a uint32_t.
     """
     socs.get(soc)
     words = Words("GetLayerNormGradBetaNDTilingInfo", lenient)

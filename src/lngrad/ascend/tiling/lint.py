@@ -1,9 +1,11 @@
-"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that buffer is enough.
+"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that
+buffer is enough.
 
-The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then rounds the rows of a
-chunk up, so that the chunk buffers can reach past the end (docs/ascend-tile.md, finding A). The kernel compares only
-the two sizes, not the positions: on a device the neighbours in the Unified Buffer are overwritten without a word.
-The lint is arithmetic on the published formulas; nothing here was run on a device.
+The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then
+rounds the rows of a chunk up, so that the chunk buffers can reach past the end
+(docs/ascend-tile.md, finding A). The kernel compares only the two sizes, not the positions: on a
+device the neighbours in the Unified Buffer are overwritten without a word. The lint is arithmetic
+on the published formulas; nothing here was run on a device.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Buffer:
-    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a kernel touches."""
+    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a
+    kernel touches."""
 
     name: str
     start: int
@@ -55,13 +58,15 @@ class TilingReport:
     """The outcome of ``lint``.
 
     Attributes:
-        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach there; "overrun":
-            the kernel writes past the end; "assert": the tiling function refuses the size.
-        overrun_bytes: by how much the kernel passes the end.
-        safe_bytes: the smallest temporary buffer with which this call stays inside it.
+        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach
+            there; "overrun": the kernel writes past the end; "assert": the tiling function refuses
+            the size.
+        overrun_bytes: By how much the kernel passes the end.
+        safe_bytes: The smallest temporary buffer with which this call stays inside it.
         operand_bytes: Unified Buffer that the tensors of the call take beside the temporary buffer.
-        fits_ub: whether the operands and the safe temporary buffer fit the SoC's Unified Buffer together.
-        tiling: the struct, or None after "assert".
+        fits_ub: Whether the operands and the safe temporary buffer fit the SoC's Unified Buffer
+            together.
+        tiling: The struct, or None after "assert".
     """
 
     api: str
@@ -106,12 +111,13 @@ def lint(
         api: "LayerNorm" (the form with variance), "LayerNormGrad" or "LayerNormGradBeta".
         shape: [B, S, H], or [B, S, storageHLength, originHLength].
         dtype: "half" or "float" ("float16", "float32").
-        soc: default: this thread's.
+        soc: Default: this thread's.
         stack: "min" or "max" (what the MaxMinTmpSize function says), or bytes.
         reuse_source: isReuseSource.
 
     Raises:
-        TilingError: an unknown api, dtype or stack, or what the tiling functions raise for the shape.
+        TilingError: An unknown api, dtype or stack, or what the tiling functions raise for the
+            shape.
     """
     if api not in APIS:
         raise TilingError(f"api: expected one of {', '.join(APIS)}, got {api!r}")
@@ -168,11 +174,11 @@ def safe_stack_bytes(
     """Return the smallest temporary buffer, in bytes, with which a call stays inside it.
 
     Args:
-        api: one of ``APIS``.
+        api: One of ``APIS``.
         shape: [B, S, storageHLength, originHLength].
         type_size: 2 or 4.
         reuse_source: isReuseSource.
-        soc: default: this thread's.
+        soc: Default: this thread's.
     """
     return _Call(api, tuple(shape), type_size, reuse_source, socs.get(soc)).safe_bytes()
 
@@ -204,7 +210,8 @@ class _Call:
         return get(self.dims, self.type_size, self.reuse, soc=self.soc)
 
     def tiling(self, stack_bytes: int) -> TilingStruct | None:
-        """Return the struct for a temporary buffer, or None where the tiling function refuses the size."""
+        """Return the struct for a temporary buffer, or None where the tiling function refuses the
+        size."""
         if stack_bytes < self._refused_below():
             return None
         if self.api == "LayerNorm":
@@ -214,7 +221,8 @@ class _Call:
         return GetLayerNormGradBetaNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
 
     def _refused_below(self) -> int:
-        """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""
+        """Return the smallest size in bytes for which the tiling function fills the struct: one row
+        a chunk."""
         B, S, H, _ = self.dims
         if self.api == "LayerNormGrad":
             return 0 if self.soc.regbase else len(chunk_buffers(self.type_size, self.reuse)) * H * FLOAT_BYTES
@@ -224,7 +232,8 @@ class _Call:
         return ((2 if self.reuse else 3) * H + statistics) * FLOAT_BYTES
 
     def buffers(self, tiling: TilingStruct | None) -> tuple[Buffer, ...]:
-        """Return the parts of the temporary buffer that the kernel uses, in the order of their positions."""
+        """Return the parts of the temporary buffer that the kernel uses, in the order of their
+        positions."""
         if isinstance(tiling, LayerNormGradTiling):
             return self._grad_buffers(tiling)
         if isinstance(tiling, LayerNormGradBetaTiling):
@@ -274,8 +283,8 @@ class _Call:
             return self._refused_below()
         if self.soc.regbase:
             return self.sizes()[1]
-        # Any size that gives one row is rounded up to a block of rows; the last buffer is filled as far as the shape
-        # goes, the ones before it must have room for the whole chunk.
+        # Any size that gives one row is rounded up to a block of rows; the last buffer is filled as
+        # far as the shape goes, the ones before it must have room for the whole chunk.
         chunk = rows_per_block(self.type_size) * H
         floats = (len(chunk_buffers(self.type_size, self.reuse)) - 1) * chunk + min(chunk, B * S * H)
         return max(floats * FLOAT_BYTES, self._refused_below())

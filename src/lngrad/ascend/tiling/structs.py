@@ -1,4 +1,5 @@
-"""The tiling structs: their fields in CANN's order, and the way to and from the bytes that a kernel is handed.
+"""The tiling structs: their fields in CANN's order, and the way to and from the bytes that a kernel
+is handed.
 
 A tiling struct on the device is a little-endian C struct. The dataclasses here have its fields by
 name: ``int`` is a uint32_t, ``float`` a 32-bit float, ``int64``, ``uint64`` and the other names of
@@ -118,7 +119,8 @@ class TilingStruct:
 
 
 def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:
-    """Return the fields, the size and the alignment. Resolving annotations takes longer than reading the struct."""
+    """Return the fields, the size and the alignment. Resolving annotations takes longer than
+    reading the struct."""
     if cls in _layouts:
         return _layouts[cls]
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -135,7 +137,8 @@ def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:
 
 
 def _type_of(name: str, kind: Any) -> tuple[str, int, int]:
-    """Return (code of ``struct``, bytes, alignment) of a field's type; the code of a nested struct is empty."""
+    """Return (code of ``struct``, bytes, alignment) of a field's type; the code of a nested struct
+    is empty."""
     if kind is float:
         return "<f", 4, 4
     if kind is int:
@@ -166,9 +169,9 @@ def _pack(name: str, entry: _Field, value: Any) -> bytes:
 class LayerNormGradTiling(TilingStruct):
     """Tiling of LayerNormGrad: 30 words. Source: layernorm_grad_tilingdata.h.
 
-    ``stackBufferSize`` is in bytes; ``…Size`` and ``…Pos`` are in float elements of the temporary buffer;
-    ``oneCalSize`` counts elements and ``nohCalSize`` rows of a chunk. The last two fields hold the bits of the
-    floats 1/H and 2/H.
+    ``stackBufferSize`` is in bytes; ``…Size`` and ``…Pos`` are in float elements of the temporary
+    buffer; ``oneCalSize`` counts elements and ``nohCalSize`` rows of a chunk. The last two fields
+    hold the bits of the floats 1/H and 2/H.
     """
 
     stackBufferSize: int = 0
@@ -234,7 +237,8 @@ class LayerNormGradBetaTiling(TilingStruct):
 
 @dataclass
 class LayerNormTiling(TilingStruct):
-    """Tiling of the LayerNorm that returns mean and variance: 26 words. Source: the manual's LayerNorm Tiling page."""
+    """Tiling of the LayerNorm that returns mean and variance: 26 words. Source: the manual's
+    LayerNorm Tiling page."""
 
     bLength: int = 0
     sLength: int = 0
@@ -266,7 +270,8 @@ class LayerNormTiling(TilingStruct):
 
 @dataclass
 class LayerNormSeparateTiling(TilingStruct):
-    """Tiling of the LayerNorm that returns mean and rstd: 26 words. Source: the manual's LayerNorm Tiling page."""
+    """Tiling of the LayerNorm that returns mean and rstd: 26 words. Source: the manual's LayerNorm
+    Tiling page."""
 
     aLength: int = 0
     rLength: int = 0

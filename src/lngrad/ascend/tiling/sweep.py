@@ -1,4 +1,5 @@
-"""The tiling lint over many shapes: how often LayerNormGrad's own temporary-buffer sizes are too small."""
+"""The tiling lint over many shapes: how often LayerNormGrad's own temporary-buffer sizes are too
+small."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class SweepRow:
 def sweep(soc: str | socs.Soc | None = "Ascend910B1") -> tuple[SweepRow, ...]:
     """Lint LayerNormGrad with its own minimum and maximum over many shapes.
 
-    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32, 64, 100, 128, 256.
+    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32,
+    64, 100, 128, 256.
     """
     rows = []
     for dtype, reuse in (("half", False), ("float", False), ("float", True)):

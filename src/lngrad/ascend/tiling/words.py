@@ -1,8 +1,9 @@
-"""The two things that every tiling function does first: check its arguments, and compute in 32-bit words.
+"""The two things that every tiling function does first: check its arguments, and compute in 32-bit
+words.
 
-The published host functions keep every number in a uint32_t and check their arguments in helpers that log and return,
-after which the caller computes on. Here a broken rule and a wrap-around raise; ``lenient=True`` gives upstream's
-values, with one warning that says what upstream would not.
+The published host functions keep every number in a uint32_t and check their arguments in helpers
+that log and return, after which the caller computes on. Here a broken rule and a wrap-around raise;
+``lenient=True`` gives upstream's values, with one warning that says what upstream would not.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Words:
     """The checks and the uint32 arithmetic of one call of a tiling function.
 
     Args:
-        api: the tiling function, for the texts.
-        lenient: go on as upstream does, and warn at ``close``.
+        api: The tiling function, for the texts.
+        lenient: Go on as upstream does, and warn at ``close``.
     """
 
     def __init__(self, api: str, lenient: bool) -> None:
@@ -43,7 +44,8 @@ class Words:
         self._complaints.append(text)
 
     def word(self, what: str, value: int) -> int:
-        """Return ``value`` as a uint32_t; a value that does not fit is an error, or wraps when lenient."""
+        """Return ``value`` as a uint32_t; a value that does not fit is an error, or wraps when
+        lenient."""
         if 0 <= value <= UINT32_MAX:
             return value
         self.rule(False, f"{what}: {value} does not fit a uint32_t (0 to {UINT32_MAX}) and would wrap silently")

@@ -58,6 +58,7 @@ def kernel_run(
     Exit codes: 0 the kernel ran, 1 it broke a rule of the device, 2 the arguments are wrong.
     """
     from lngrad.ascend.ascendc import DeviceFault, compile, launch
+    from lngrad.ascend.faults import RaceFault
     from lngrad.files.writing import write_tensor
 
     try:
@@ -71,6 +72,8 @@ def kernel_run(
             strictness=strictness, auto_sync=auto_sync, ordering=ordering, timeline=timeline is not None,
         )  # fmt: skip
     except DeviceFault as fault:
+        if timeline is not None and isinstance(fault, RaceFault):
+            timeline.write_text(fault.svg, encoding="utf-8")  # the two instructions on their pipes
         fail(str(fault), FAILED)
     except (LngradError, OSError) as error:
         fail(str(error), REFUSED)

@@ -1,0 +1,78 @@
+"""`lngrad kernel run`: arrays from files, a tiling from JSON, exit codes, the picture of a race."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lngrad.cli.main import app
+from lngrad.problem import Grads
+from lngrad.testing import Case, check_grads, make_inputs
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+KERNEL = Path(__file__).parents[2] / "examples" / "cpp" / "rows_backward.cpp"
+M, N = 50, 64
+
+
+@pytest.fixture
+def words(tmp_path):
+    """The inputs, and the command's words but for the file."""
+    inputs = make_inputs(Case((M,), (N,)), "float32", 5)
+    words = ["--kernel", "rows_backward", "--blocks", "4", "--workspace", str(8 * N * 4), "--no-auto-sync"]
+    for name in ("dy", "x", "mean", "rstd", "gamma"):
+        np.save(tmp_path / f"{name}.npy", getattr(inputs, name))
+        words += ["--arg", f"{name}={tmp_path / name}.npy"]
+    for name, shape in (("dx", f"{M},{N}"), ("dgamma", f"{N}"), ("dbeta", f"{N}")):
+        words += ["--arg", f"{name}=empty:float32:{shape}", "--save", f"{name}={tmp_path / name}.npy"]
+    (tmp_path / "tiling.json").write_text(json.dumps({"rows": M, "columns": N, "rowsPerBlock": ["uint32", 13]}))
+    return inputs, [*words, "--tiling", str(tmp_path / "tiling.json")]
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["kernel", "run", *map(str, words)])
+
+
+def test_a_kernel_runs_on_files(words, tmp_path):
+    inputs, options = words
+    result = run(KERNEL, *options, "--report")
+    assert result.exit_code == 0, result.output
+    assert "rows_backward on Ascend910B1, 4 blocks" in result.output
+    check_grads(Grads(*(np.load(tmp_path / f"{name}.npy") for name in ("dx", "dgamma", "dbeta"))), inputs)
+
+
+def test_a_race_ends_with_1_and_leaves_its_picture(words, tmp_path):
+    changed = tmp_path / KERNEL.name
+    changed.write_text(KERNEL.read_text().replace("        Wait<HardEvent::V_S>();\n", "", 1))
+    result = run(changed, *words[1], "--timeline", tmp_path / "race.svg")
+    assert result.exit_code == 1
+    assert "SetFlag<HardEvent::V_S>" in " ".join(result.output.split())
+    assert (tmp_path / "race.svg").read_text().startswith("<svg")
+    assert not (tmp_path / "dx.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("words_", "text"),
+    [
+        (["--arg", "x"], "--arg: expected NAME=FILE.npy or NAME=empty:DTYPE:SHAPE, got 'x'"),
+        (["--arg", "x=empty:float31:2"], "--arg x: expected a dtype of float16"),
+        (["--arg", "x=empty:float32:2,b"], "--arg x: expected empty:DTYPE:SHAPE"),
+        (["--arg", "x=empty:float32:2", "--save", "y=y.npy"], "--save: expected NAME=FILE.npy with a NAME of x"),
+        (["--arg", "x=missing.npy"], "missing.npy"),
+    ],
+)
+def test_wrong_words_end_with_2(words_, text):
+    result = run(KERNEL, "--kernel", "rows_backward", *words_)
+    assert result.exit_code == 2
+    assert text in " ".join(result.output.split())
+
+
+def test_a_damaged_tiling_file_ends_with_2(words, tmp_path):
+    (tmp_path / "tiling.json").write_text('{"rows": "many"}')
+    result = run(KERNEL, *words[1])
+    assert result.exit_code == 2
+    assert "rows: expected a number, [type, number] or an object, got 'many'" in " ".join(result.output.split())

@@ -12,8 +12,10 @@ import pytest
 
 from lngrad.ascend import ascendc, soc, tiling
 from lngrad.ascend.ascendc import CompileError, DeviceFault, launch
+from lngrad.ascend.cpp.chevrons import without_chevrons
 from lngrad.ascend.cpp.headers import header_files
-from lngrad.ascend.sdk import cflags, libs, write_toolkit
+from lngrad.ascend.sdk import Settings, cflags, libs, write_toolkit
+from lngrad.ascend.sdk.program import run_program
 from lngrad.errors import ShapeError
 from lngrad.problem import Grads
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
@@ -313,3 +315,24 @@ def test_a_plain_program_gets_the_fault_as_an_exception(toolkit, tmp_path):
     done = subprocess.run([tmp_path / "rows"], capture_output=True, text=True)
     assert done.returncode != 0
     assert "rows_backward: AlignmentFault: block 0: rows_backward.cpp:" in done.stderr
+
+
+def test_a_launch_with_chevrons_runs_on_device_memory(capfd):
+    assert run_program(EXAMPLES / "scale.asc", [], None, Settings()) == 0
+    assert capfd.readouterr().out == "scale: 0 of 256 elements wrong\n"
+
+
+def test_chevrons_become_a_macro_on_the_same_line():
+    text = "a;\nk<<<8, nullptr, stream>>>(x, y);\nspace::k<1><<<n + 1, 0, s>>>();\nstd::cout << 1;\n"
+    assert without_chevrons(text) == (
+        "a;\nACLRT_LAUNCH_KERNEL(k)(8, stream, x, y);\nACLRT_LAUNCH_KERNEL(space::k<1>)(n + 1, s);\nstd::cout << 1;\n"
+    )
+    with pytest.raises(CompileError, match="line 2: k<<<…>>>: expected blocks, l2ctrl and stream, got '8'"):
+        without_chevrons("a;\nk<<<8>>>(x);")
+
+
+def test_a_tiling_that_is_too_short_is_refused(inputs):
+    outputs = [np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma)]
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    with pytest.raises(DeviceFault, match=r"CopyTiling: the tiling has 8 bytes, the struct has 12"):
+        launch(rows_kernel(), 1, *arrays, *outputs, workspace=64, tiling=struct.pack("<2I", M, N))

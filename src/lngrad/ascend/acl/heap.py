@@ -87,6 +87,11 @@ class Heap:
             block = self._blocks[self._starts[at]]
         return block if address < block.address + block.memory.nbytes else None
 
+    def blocks(self) -> list[Block]:
+        """All blocks, by address."""
+        with self._lock:
+            return [self._blocks[start] for start in self._starts]
+
     def clear(self) -> None:
         """Free all blocks."""
         with self._lock:

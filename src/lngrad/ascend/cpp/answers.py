@@ -216,6 +216,13 @@ def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -
     return None
 
 
+@answers(Op.GLOBAL_READ)
+def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -> Result:
+    target, address, size = n
+    session.read_global(target, address, size)
+    return None
+
+
 @answers(Op.COPY_IN)
 def _(session: Session, site: Site, tensors: Locals, n: Integers, real: float) -> Result:
     DataCopy(session.local("DataCopy", tensors[0]), session.remote("DataCopy", *n[:3]), n[3])

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.ascend import acl
+from lngrad.ascend.acl.heap import heap
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, current_session
 from lngrad.ascend.device.current import running
+from lngrad.ascend.device.global_memory import Region
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import LngradError, ShapeError
@@ -84,7 +87,7 @@ def _run_kernel(name: int, run_block: int, closure: int, blocks: int) -> None:
     """Run a closure of the program once a block."""
     call = _RunBlock(run_block)
 
-    def kernel(*memory: object) -> None:
+    def kernel() -> None:
         session = Session(running("ICPU_RUN_KF"))
         token = current_session.set(session)
         try:
@@ -98,8 +101,10 @@ def _run_kernel(name: int, run_block: int, closure: int, blocks: int) -> None:
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
     with _lock:
-        memory = list(_memory.values())
-    launch(kernel, blocks, *memory, tiling_key=_thread.tiling_key, **_settings())
+        memory = [Region(array, f"the GmAlloc memory at {address:#x}") for address, array in _memory.items()]
+    acl.aclrtSynchronizeDevice()  # a launch comes behind what waits in streams
+    memory += [Region(b.memory, f"the device memory at {b.address:#x}", b.address) for b in heap.blocks()]
+    launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
 
 
 def _settings() -> dict[str, Any]:

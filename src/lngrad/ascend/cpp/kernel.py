@@ -58,6 +58,7 @@ class CompiledKernel:
             *(next(addresses) if isinstance(one, bytes) else _number(one) for one in arguments)
         )
         session = Session(running(self.__name__))
+        session.tilings = {ctypes.addressof(one): len(one) for one in tilings}
         token = current_session.set(session)
         try:
             failed = self._library.lngrad_entry(places)

@@ -89,6 +89,7 @@ class Op(IntEnum):
     GM_ALLOC = _OTHERS + 51
     GM_FREE = _OTHERS + 52
     RUN_KERNEL = _OTHERS + 53
+    GLOBAL_READ = _OTHERS + 54
 
 
 def numbers_header() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextvars import ContextVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from lngrad.ascend.device.global_memory import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
-from lngrad.ascend.faults import DeviceFault, QueueFault
+from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 
 __all__ = ["Session", "current_session", "position_of"]
 
@@ -28,11 +29,13 @@ class Session:
 
     Attributes:
         error: What the simulator raised last. The kernel's stack is unwound before it goes on.
+        tilings: Bytes of the tiling by the host's address, for kernels that Python launches.
     """
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.error: BaseException | None = None
+        self.tilings: dict[int, int] = {}
         self._pipes: list[TPipe] = []
         self._owners: list[TQue | TBuf] = []
         self._ub_address = int(core.ub.data.__array_interface__["data"][0])
@@ -96,6 +99,23 @@ class Session:
             raise DeviceFault(f"{api}: the core has no global memory")
         dtype = DTYPES[code]
         return GlobalTensor.at(self.core.regions.find(api, address, 0), address, size, np.dtype(dtype))
+
+    def read_global(self, target: int, address: int, size: int) -> None:
+        """Copy bytes of global memory, or of the tiling that `launch` has passed, to the kernel's own variables.
+
+        Raises:
+            DeviceFault: The address lies in no memory of the launch.
+        """
+        if address in self.tilings:
+            if size > self.tilings[address]:
+                raise BoundsFault(f"CopyTiling: the tiling has {self.tilings[address]} bytes, the struct has {size}")
+            ctypes.memmove(target, address, size)
+            return
+        if self.core.regions is None:
+            raise DeviceFault("CopyTiling: the core has no global memory")
+        region = self.core.regions.find("CopyTiling", address, size)
+        first = address - region.start
+        ctypes.memmove(target, region.data[first : first + size].tobytes(), size)
 
     def ub_address(self, start: int) -> int:
         """The host's address of a byte of the Unified Buffer."""

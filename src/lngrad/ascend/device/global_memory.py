@@ -22,18 +22,19 @@ class Region:
     """A contiguous array in global memory.
 
     Attributes:
-        start, stop: Addresses of its first byte and of the byte behind its last one.
+        start, stop: Addresses of its first byte and of the byte behind its last one: the host's, or
+            those that a device has for it.
         data: Its bytes.
     """
 
     __slots__ = ("data", "name", "start", "stop")
 
-    def __init__(self, array: Array, name: str) -> None:
+    def __init__(self, array: Array, name: str, start: int | None = None) -> None:
         if not array.flags.c_contiguous:
             raise ShapeError(f"{name}: global memory must be contiguous, got strides {array.strides}")
         self.name = name
         self.data: Bytes = array.reshape(-1).view(np.uint8)
-        self.start = int(array.__array_interface__["data"][0])
+        self.start = int(array.__array_interface__["data"][0]) if start is None else start
         self.stop = self.start + array.nbytes
 
 

@@ -6,7 +6,7 @@ address an array, then the workspace and the tiling where they are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ def launch(
     auto_sync: bool = True,
     ordering: bool = True,
     timeline: bool = False,
+    memory: Sequence[Region] = (),
 ) -> LaunchReport:
     """Run ``kernel`` on ``block_num`` blocks, in place on ``arrays``.
 
@@ -61,6 +62,7 @@ def launch(
         ordering: Whether races are looked for: two accesses to the same bytes, one of them a write,
             that no flag, queue or barrier orders.
         timeline: Whether every instruction is kept for ``LaunchReport.timeline_svg``.
+        memory: More global memory, which a compiled kernel may touch by address.
 
     Raises:
         DeviceFault: A kernel broke a rule; the text starts with the block.
@@ -76,7 +78,7 @@ def launch(
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
     rules = Rules(strictness, auto_sync, ordering, timeline)
-    order, regions = GlobalOrder(), Regions([Region(a.array, a.name) for a in addresses])
+    order, regions = GlobalOrder(), Regions([*(Region(a.array, a.name) for a in addresses), *memory])
     reports: dict[int, BlockReport] = {}
     kept: dict[int, Core] = {}
 

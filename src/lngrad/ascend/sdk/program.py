@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from lngrad.ascend.cpp.chevrons import without_chevrons
 from lngrad.ascend.sdk.compiler import compile_program
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, write_toolkit
@@ -35,7 +37,20 @@ def run_program(source: Path, arguments: Sequence[str], folder: Path | None, set
         if not is_toolkit(toolkit):
             write_toolkit(toolkit, settings)
         program = Path(scratch) / source.stem
-        compile_program(source, program, [*cflags(toolkit), f"-I{source.resolve().parent}"], libs(toolkit))
+        compile_program(
+            _plain(source, Path(scratch)), program, [*cflags(toolkit), f"-I{source.resolve().parent}"], libs(toolkit)
+        )
         sys.stdout.flush()
         code = subprocess.run([str(program), *arguments]).returncode
     return code if code >= 0 else 128 - code
+
+
+def _plain(source: Path, scratch: Path) -> Path:
+    """The file, or what an .asc file is in plain C++: its launches by macro, its lines as they were."""
+    if source.suffix != ".asc":
+        return source
+    plain = scratch / f"{source.stem}.cpp"
+    place = json.dumps(str(source.resolve()))
+    text = without_chevrons(source.read_text(encoding="utf-8"))
+    plain.write_text(f'#include "tikicpulib.h"\n#line 1 {place}\n{text}', encoding="utf-8")
+    return plain

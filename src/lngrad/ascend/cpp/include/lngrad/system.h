@@ -29,11 +29,18 @@ namespace lngrad {
 
 inline int64_t tiling_key(Where where = Where::here()) { return perform(Op::TILING_KEY, where).result; }
 
+// Bytes of global memory into the kernel's own variables. Device memory can't be read by the host directly.
+inline void read_global(void* target, const void* address, int64_t size, Where where)
+{
+    perform(Op::GLOBAL_READ, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(target)),
+            static_cast<int64_t>(reinterpret_cast<intptr_t>(address)), size);
+}
+
 template <typename T>
-T tiling_data(const void* address)
+T tiling_data(const void* address, Where where = Where::here())
 {
     T data;
-    std::memcpy(static_cast<void*>(&data), address, sizeof data);
+    read_global(&data, address, sizeof data, where);
     return data;
 }
 
@@ -59,9 +66,9 @@ T tiling_data(const void* address)
 
 // The samples of the manuals call CopyTiling without defining it.
 template <typename T>
-void CopyTiling(T* target, const uint8_t* address)
+void CopyTiling(T* target, const uint8_t* address, lngrad::Where where = lngrad::Where::here())
 {
-    std::memcpy(static_cast<void*>(target), address, sizeof(T));
+    lngrad::read_global(target, address, sizeof(T), where);
 }
 
 #endif

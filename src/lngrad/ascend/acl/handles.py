@@ -1,4 +1,4 @@
-"""Handles: what C programs hold a pointer to, and here knows when it has been destroyed."""
+"""Handles: what C programs have a pointer to, and here knows when it has been destroyed."""
 
 from __future__ import annotations
 

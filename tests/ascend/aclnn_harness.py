@@ -105,7 +105,7 @@ class Call:
         return aclnn.aclnnLayerNormBackwardGetWorkspaceSize(**self.arguments)
 
     def phase2(self, stream=None):
-        """Both phases, with a workspace of exactly the size told. Returns ret of phase 2."""
+        """Both phases, with a workspace of exactly the size that phase 1 returned. Returns ret of phase 2."""
         size, executor, ret = self.phase1()
         assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
         return aclnn.aclnnLayerNormBackward(np.empty(size, np.uint8) if size else None, size, executor, stream)
@@ -134,7 +134,7 @@ class Call:
         self.check_untouched([name for name, wanted in zip(OUTPUTS, self.mask, strict=True) if not wanted])
 
     def check_untouched(self, names=OUTPUTS):
-        """The outputs hold what they held at first."""
+        """The outputs are as they were at first."""
         for name in names:
             check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))
 
@@ -191,7 +191,7 @@ class ForwardCall:
         return getattr(aclnn, f"{self.function}GetWorkspaceSize")(**self.arguments)
 
     def phase2(self, stream=None):
-        """Both phases, with a workspace of exactly the size told. Returns ret of phase 2."""
+        """Both phases, with a workspace of exactly the size that phase 1 returned. Returns ret of phase 2."""
         size, executor, ret = self.phase1()
         assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
         workspace = np.empty(size, np.uint8) if size else None
@@ -217,6 +217,6 @@ class ForwardCall:
         check_forward(self.run(), self.inputs, eps=self.eps)
 
     def check_untouched(self, names=FORWARD_OUTPUTS):
-        """The outputs hold what they held at first."""
+        """The outputs are as they were at first."""
         for name in names:
             check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))

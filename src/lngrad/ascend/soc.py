@@ -1,7 +1,8 @@
 """The SoCs that can be simulated, and which of them this thread uses.
 
-One row per SoC: what the tiling functions, the memory rules and the aclnn checks need to know about it. The row says
-where its numbers come from; a number that could not be confirmed is marked UNVERIFIED there.
+One row per SoC: what the tiling functions, the memory rules and the aclnn checks need to know about
+it. The row says where its numbers come from; a number that could not be confirmed is marked
+UNVERIFIED there.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Soc:
     Attributes:
         name: the name that ``use`` takes.
         product: the product family, in the words of the manuals.
-        arch: the architecture number (``NpuArch``); 2002 and 2201 run the "common" tile code, 3510 the register code.
+        arch: the architecture number (``NpuArch``); 2002 and 2201 run the "common" tile code, 3510
+            the register code.
         ub_bytes: Unified Buffer of one vector core that a kernel may fill.
-        vector_cores: cores that run vector kernels; a coupled architecture (1001, 2002) counts its AI cores.
+        vector_cores: cores that run vector kernels; a coupled architecture (1001, 2002) counts its
+            AI cores.
         bf16: whether the vector unit knows bfloat16.
         tile_api: whether the manuals list LayerNormGrad and LayerNormGradBeta for the product.
         data_copy_pad: whether DataCopyPad exists (the separated architectures).
@@ -66,9 +69,11 @@ class Target:
 
     Attributes:
         soc: the facts of the SoC.
-        cann: the CANN release whose documents the checks follow; "master" for the pages as they are published now.
+        cann: the CANN release whose documents the checks follow; "master" for the pages as they are
+            published now.
         mode: "strict" follows the documents, "compat" the published code, quirk for quirk.
-        rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels do.
+        rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels
+            do.
     """
 
     soc: Soc
@@ -78,7 +83,9 @@ class Target:
 
     @property
     def documents(self) -> Documents:
-        """Which of the documents that are known apply: those of the first release, the later ones, or the newest."""
+        """Which of the documents that are known apply: those of the first release, the later ones,
+        or the newest.
+        """
         if self.cann.startswith("8.0.RC1"):
             return "8.0.RC1"
         return "master" if self.cann == "master" else "8.3"
@@ -113,7 +120,8 @@ _TABLE = {
     )
 }  # fmt: skip
 
-# The names that a device reports for itself, or that operators are registered under, where one row is for a family.
+# The names that a device reports for itself, or that operators are registered under, where one row
+# is for a family.
 _ALIASES = {
     "Ascend310P3": "Ascend310P",
     "Ascend910_9392": "Ascend910_93",
@@ -138,8 +146,8 @@ class use:
 
     Args:
         name: a SoC of ``names()``.
-        cann: the CANN release whose documents the checks follow, such as "8.0.RC1" or "8.3"; "master" for the pages
-            as they are published now.
+        cann: the CANN release whose documents the checks follow, such as "8.0.RC1" or "8.3";
+            "master" for the pages as they are published now.
         mode: "strict" (documents) or "compat" (published code).
         rounding: "even" or "device".
 
@@ -155,7 +163,8 @@ class use:
         'Ascend910B1'
     """
 
-    # Lower case: it reads as a verb, and it must be a class to restore the earlier target on leaving the block.
+    # Lower case: it reads as a verb, and it must be a class to restore the earlier target on
+    # leaving the block.
     def __init__(self, name: str, *, cann: str = "8.3", mode: Mode = "strict", rounding: Rounding = "even") -> None:
         if mode not in ("strict", "compat"):
             raise ValueError(f"mode: expected 'strict' or 'compat', got {mode!r}")
@@ -177,7 +186,9 @@ class use:
 
 
 def current() -> Target:
-    """Return what this thread simulates: the last ``use``, else Ascend910B1, strict, nearest even."""
+    """Return what this thread simulates: the last ``use``, else Ascend910B1, strict, nearest
+    even.
+    """
     return _thread.target
 
 

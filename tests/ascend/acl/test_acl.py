@@ -33,7 +33,7 @@ def refused(ret, code, text):
     assert text in message, message
 
 
-def told(text):
+def recent_error_has(text):
     """The last error's text contains `text`."""
     assert text in acl.aclGetRecentErrMsg()
 
@@ -233,12 +233,12 @@ def test_a_tensor_over_device_memory(device):
     acl.aclrtMemcpy(address + 32, 24, np.arange(6, dtype=np.float32), 24, acl.ACL_MEMCPY_HOST_TO_DEVICE)
     assert make(data=address + 32).array.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert make(data=address + 4) is None
-    told("multiple of 32")
+    recent_error_has("multiple of 32")
     assert make(storage=(99,), data=address) is None
-    told("at least 396 bytes")
+    recent_error_has("at least 396 bytes")
     acl.aclrtFree(address)
     assert make(data=address) is None
-    told("inside device memory")
+    recent_error_has("inside device memory")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_tensor_over_device_memory(device):
 )
 def test_a_tensor_that_does_not_fit_is_a_null_pointer(arguments, text):
     assert make(**arguments) is None
-    told(text)
+    recent_error_has(text)
 
 
 def test_a_tensor_without_data_gets_some_later():
@@ -313,12 +313,12 @@ def test_arrays_copy_their_values():
 @pytest.mark.parametrize("value", [None, 3, ["a"], [1.5]])
 def test_an_array_of_no_integers_is_a_null_pointer(value):
     assert acl.aclCreateIntArray(value) is None
-    told("sequence of integers")
+    recent_error_has("sequence of integers")
 
 
 def test_an_array_of_no_booleans_is_a_null_pointer():
     assert acl.aclCreateBoolArray(None) is None
-    told("sequence of booleans")
+    recent_error_has("sequence of booleans")
 
 
 DESTROY = [

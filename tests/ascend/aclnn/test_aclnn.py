@@ -95,7 +95,7 @@ MIXED = [  # dtype, weight, statistics, outputs
 @pytest.mark.parametrize(("dtype", "weight", "statistics", "outputs"), MIXED)
 def test_mixed_dtypes_are_rounded_once_to_the_outputs_own(dtype, weight, statistics, outputs, rounding):
     case = Case((67,), (37,), gamma_dtype=weight, statistics_dtype=statistics)
-    with soc.use("Ascend950", rounding=rounding):  # rounds ties to even, asked or not
+    with soc.use("Ascend950", rounding=rounding):  # rounds ties to even in either mode
         call = Call(case, dtype, out_dtypes=outputs)
         call.check()
     assert [call.results[name].dtype.name for name in OUTPUTS] == [

@@ -293,6 +293,16 @@ def test_compat_refuses_16_bit_statistics_as_the_code_does(op):
     call(op, inputs, **narrow)
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (3, 0, 5)])
+@pytest.mark.parametrize("op", OPS, ids=repr)
+def test_the_newest_ops_take_empty_tensors(op, shape):
+    full, row, gamma = zeros(shape), zeros((*shape[:-1], 1)), zeros(shape[-1:])
+    with soc.use(soc.DEFAULT, cann="master"):
+        got = op(full, full, row, row, gamma)
+        assert op.infer_shape(shape, shape, row.shape, row.shape, gamma.shape) == tuple(one.shape for one in got)
+    check_same_bits(tuple(got), (full, gamma, gamma))
+
+
 @pytest.mark.parametrize("op", OPS, ids=repr)
 def test_infer_shape(op):
     dy, row, gamma = (3, 4, 5), (3, 4, 1), (5,)

@@ -1,7 +1,7 @@
 """Contexts, and the switches that are kept per context or for the process.
 
-CANN: streams and memory belong to contexts. Here all contexts share the one device, so that a context is a handle that
-is current in some thread, and the owner of its switches.
+CANN: streams and memory belong to contexts. Here all contexts share the one device, so that a
+context is a handle that is current in some thread, and the owner of its switches.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def aclrtGetCurrentContext() -> aclrtContext:
 
 @returns_status(aclError)
 def aclrtSetSysParamOpt(opt: int, value: int) -> None:
-    """Set a switch for the process. It changes nothing here: results are the same in every run anyway.
+    """Set a switch for the process. It changes nothing here: results are the same in every run
+    anyway.
 
     Args:
         opt: Of aclSysParamOpt.
@@ -153,7 +154,8 @@ def aclrtCtxSetSysParamOpt(opt: int, value: int) -> None:
 
 @returns_value(aclError, otherwise=0)
 def aclrtCtxGetSysParamOpt(opt: int) -> int:
-    """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did not.
+    """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did
+    not.
 
     C: ``aclError aclrtCtxGetSysParamOpt(aclSysParamOpt opt, int64_t *value)``
     """

@@ -29,12 +29,15 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
     """Copy bytes now, whatever waits in the streams.
 
     Args:
-        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray; bytes as a source.
-        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory too.
+        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray;
+            bytes as a source.
+        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory
+            too.
         count: Bytes to copy.
         kind: Of aclrtMemcpyKind.
 
-    C: ``aclError aclrtMemcpy(void *dst, size_t destMax, const void *src, size_t count, aclrtMemcpyKind kind)``
+    C: ``aclError aclrtMemcpy(void *dst, size_t destMax, const void *src, size_t count,
+    aclrtMemcpyKind kind)``
     """
     require_device("aclrtMemcpy")
     target, source = _sides(dst, destMax, src, count, kind)
@@ -45,8 +48,8 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
 def aclrtMemcpyAsync(dst: object, destMax: int, src: object, count: int, kind: int, stream: aclrtStream | None) -> None:
     """Copy bytes on a stream, after what was submitted before. Arguments as for aclrtMemcpy.
 
-    C: ``aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t count, aclrtMemcpyKind kind,
-    aclrtStream stream)``
+    C: ``aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t count,
+    aclrtMemcpyKind kind, aclrtStream stream)``
     """
     require_device("aclrtMemcpyAsync")
     target, source = _sides(dst, destMax, src, count, kind)
@@ -80,7 +83,8 @@ def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
 def aclrtMemsetAsync(devPtr: object, maxCount: int, value: int, count: int, stream: aclrtStream | None) -> None:
     """Fill bytes on a stream, after what was submitted before. Arguments as for aclrtMemset.
 
-    C: ``aclError aclrtMemsetAsync(void *devPtr, size_t maxCount, int32_t value, size_t count, aclrtStream stream)``
+    C: ``aclError aclrtMemsetAsync(void *devPtr, size_t maxCount, int32_t value, size_t count,
+    aclrtStream stream)``
     """
     require_device("aclrtMemsetAsync")
     region, byte = _filled_region(devPtr, maxCount, value, count)

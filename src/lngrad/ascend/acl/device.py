@@ -1,4 +1,6 @@
-"""Whether the host interfaces are initialised, and the device. There is one, number 0, made of host memory."""
+"""Whether the host interfaces are initialised, and the device. There is one, number 0, made of host
+memory.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ _state = _State()
 
 
 def on_release(resource: Resource, release: Callable[[], None]) -> None:
-    """Have what belongs to the device released with it: streams first, as their tasks use the memory."""
+    """Have what belongs to the device released with it: streams first, as their tasks use the
+    memory.
+    """
     _state.release[resource] = release
 
 
@@ -92,7 +96,8 @@ def aclInit(configPath: str | None = None) -> None:
 
 @returns_status(aclError)
 def aclFinalize() -> None:
-    """Wait for all streams, then release them, all device memory and the device, however often aclInit was called.
+    """Wait for all streams, then release them, all device memory and the device, however often
+    aclInit was called.
 
     C: ``aclError aclFinalize()``
     """
@@ -104,7 +109,8 @@ def aclFinalize() -> None:
 
 @returns_value(aclError, otherwise=0)
 def aclFinalizeReference() -> int:
-    """Undo one aclInit; the last one releases everything, as aclFinalize does. Returns (calls left, ret).
+    """Undo one aclInit; the last one releases everything, as aclFinalize does. Returns (calls left,
+    ret).
 
     C: ``aclError aclFinalizeReference(uint64_t *refCount)``
     """
@@ -147,7 +153,8 @@ def set_device(function: str, deviceId: int) -> None:
 
 @returns_status(aclError)
 def aclrtResetDevice(deviceId: int) -> None:
-    """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all device memory.
+    """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all
+    device memory.
 
     C: ``aclError aclrtResetDevice(int32_t deviceId)``
     """
@@ -162,7 +169,8 @@ def aclrtResetDevice(deviceId: int) -> None:
 
 @returns_status(aclError)
 def aclrtResetDeviceForce(deviceId: int) -> None:
-    """Wait for all streams, then release them and all device memory, however often aclrtSetDevice was called.
+    """Wait for all streams, then release them and all device memory, however often aclrtSetDevice
+    was called.
 
     C: ``aclError aclrtResetDeviceForce(int32_t deviceId)``
     """
@@ -203,7 +211,8 @@ def aclrtGetRunMode() -> aclrtRunMode:
 def aclrtGetVersion() -> tuple[int, int, int, aclError]:
     """Return (major, minor, patch, ret): the version of acl.h whose declarations are followed.
 
-    C: ``aclError aclrtGetVersion(int32_t *majorVersion, int32_t *minorVersion, int32_t *patchVersion)``
+    C: ``aclError aclrtGetVersion(int32_t *majorVersion, int32_t *minorVersion, int32_t
+    *patchVersion)``
     """
     return *VERSION, aclError.ACL_SUCCESS
 

@@ -1,4 +1,6 @@
-"""Element types: the NumPy dtype of each aclDataType, its size, and conversions of single float16 values."""
+"""Element types: the NumPy dtype of each aclDataType, its size, and conversions of single float16
+values.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from lngrad.typing import Dtype
 
 __all__ = ["NUMPY_DTYPES", "aclDataTypeSize", "aclFloat16ToFloat", "aclFloatToFloat16"]
 
-# Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface refuses.
+# Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface
+# refuses.
 NUMPY_DTYPES: dict[aclDataType, Dtype] = {
     aclDataType.ACL_FLOAT: np.dtype(np.float32),
     aclDataType.ACL_FLOAT16: np.dtype(np.float16),
@@ -41,7 +44,8 @@ _BYTES = {kind: dtype.itemsize for kind, dtype in NUMPY_DTYPES.items()} | {
 
 
 def aclDataTypeSize(dataType: int) -> int:
-    """Return the bytes of one element; 0 for an unknown type, a string, and types of less than a byte.
+    """Return the bytes of one element; 0 for an unknown type, a string, and types of less than a
+    byte.
 
     C: ``size_t aclDataTypeSize(aclDataType dataType)``
     """
@@ -59,7 +63,8 @@ def aclFloat16ToFloat(value: int) -> float:
 
 
 def aclFloatToFloat16(value: float) -> int:
-    """Return the 16 bits of the nearest float16, ties to even; those of NaN for anything that is no number.
+    """Return the 16 bits of the nearest float16, ties to even; those of NaN for anything that is no
+    number.
 
     C: ``aclFloat16 aclFloatToFloat16(float value)``
     """

@@ -1,6 +1,7 @@
 """Enumerations of the Ascend host interfaces, each enumerator with its number.
 
-As in C, every enumerator is also a plain name of this module: ``ACL_FLOAT`` is ``aclDataType.ACL_FLOAT``.
+As in C, every enumerator is also a plain name of this module: ``ACL_FLOAT`` is
+``aclDataType.ACL_FLOAT``.
 
 Source: acl_base_rt.h, acl_rt.h.
 """
@@ -56,7 +57,9 @@ class aclDataType(IntEnum):
 
 
 class aclFormat(IntEnum):
-    """The data layout of an aclTensor. The formulas know ND alone and read every layout of the list as it."""
+    """The data layout of an aclTensor. The formulas know ND alone and read every layout of the list
+    as it.
+    """
 
     ACL_FORMAT_UNDEFINED = -1
     ACL_FORMAT_NCHW = 0
@@ -81,7 +84,9 @@ class aclFormat(IntEnum):
 
 
 class aclrtMemMallocPolicy(IntEnum):
-    """Which pages aclrtMalloc prefers; here all memory is the same. The last three may be added to another."""
+    """Which pages aclrtMalloc prefers; here all memory is the same. The last three may be added to
+    another.
+    """
 
     ACL_MEM_MALLOC_HUGE_FIRST = 0
     ACL_MEM_MALLOC_HUGE_ONLY = 1

@@ -72,7 +72,8 @@ def aclrtDestroyEvent(event: aclrtEvent) -> None:
 
 @returns_status(aclError)
 def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
-    """Mark the place that a stream has come to by now. A later record takes the place of an earlier one.
+    """Mark the place that a stream has come to by now. A later record takes the place of an earlier
+    one.
 
     C: ``aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream)``
     """
@@ -83,7 +84,8 @@ def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
 
 @returns_status(aclError)
 def aclrtSynchronizeEvent(event: aclrtEvent) -> None:
-    """Wait until the stream has come to the event's mark. An event that was never recorded is not waited for.
+    """Wait until the stream has come to the event's mark. An event that was never recorded is not
+    waited for.
 
     C: ``aclError aclrtSynchronizeEvent(aclrtEvent event)``
     """

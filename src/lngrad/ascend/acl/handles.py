@@ -1,4 +1,4 @@
-"""Handles: what C programs hold a pointer to, and here knows when it has been destroyed."""
+"""Handles: what C programs have a pointer to, and here knows when it has been destroyed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def check_handle(handle: object, kind: type[AnyHandle], name: str) -> AnyHandle:
         name: The argument's name, for the text.
 
     Raises:
-        Refused: A null pointer (ACLNN_ERR_PARAM_NULLPTR), another object or a destroyed handle (…_INVALID).
+        Refused: A null pointer (ACLNN_ERR_PARAM_NULLPTR), another object or a destroyed handle
+            (…_INVALID).
     """
     if handle is None:
         raise null_argument(f"{name}: expected an {kind.__name__}, got a null pointer")

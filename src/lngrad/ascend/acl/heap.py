@@ -1,7 +1,8 @@
 """Device memory: what an address or a host buffer gives access to.
 
-A device address is a number that the host can't dereference, as on a device. Addresses grow and are never given out
-twice, so that one kept after aclrtFree can't point into a younger block: use after free is an error, never a mix-up.
+A device address is a number that the host can't dereference, as on a device. Addresses grow and are
+never given out twice, so that one kept after aclrtFree can't point into a younger block: use after
+free is an error, never a mix-up.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ ALIGNMENT = 64  # of a block's start, as documented
 
 
 class Block:
-    """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive`` does not."""
+    """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive``
+    does not.
+    """
 
     __slots__ = ("address", "alive", "memory", "reserved")
 
@@ -36,7 +39,9 @@ class Block:
 
 
 class Region(NamedTuple):
-    """The bytes from an address, or a buffer's start, to its end; and the block if they are the device's."""
+    """The bytes from an address, or a buffer's start, to its end; and the block if they are the
+    device's.
+    """
 
     memory: Bytes
     block: Block | None
@@ -118,10 +123,12 @@ def region_of(name: str, data: object) -> Region:
 
     Args:
         name: The argument's name, for the text.
-        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer protocol.
+        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer
+            protocol.
 
     Raises:
-        Refused: The address lies in no block, or the object is no contiguous buffer; ACL_ERROR_INVALID_PARAM.
+        Refused: The address lies in no block, or the object is no contiguous buffer;
+            ACL_ERROR_INVALID_PARAM.
     """
     if type(data) is int:
         block = heap.find(data)

@@ -36,8 +36,8 @@ FLAGS = (
 def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate uninitialised device memory, aligned to 64 bytes. Returns (address, ret).
 
-    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies past `size` is
-    reserved and can't be used: an access there is refused.
+    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies
+    past `size` is reserved and can't be used: an access there is refused.
 
     Args:
         size: In bytes, at least 1.
@@ -59,7 +59,8 @@ def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MAL
 
 @returns_value(aclError, otherwise=None)
 def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
-    """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address, ret).
+    """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address,
+    ret).
 
     C: ``aclError aclrtMallocCached(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
     """
@@ -96,7 +97,8 @@ _host: dict[Address, Bytes] = {}  # from aclrtMallocHost, until aclrtFreeHost
 def aclrtMallocHost(size: int) -> Bytes:
     """Allocate uninitialised host memory, aligned to 64 bytes. Returns (buffer, ret).
 
-    C: ``aclError aclrtMallocHost(void **hostPtr, size_t size)``. CANN: pinned memory, for faster copies.
+    C: ``aclError aclrtMallocHost(void **hostPtr, size_t size)``. CANN: pinned memory, for faster
+    copies.
     """
     require_device("aclrtMallocHost")
     number = _checked_size(size)
@@ -125,7 +127,8 @@ def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
 
 
 def aclrtGetMemInfo(attr: int) -> tuple[int, int, aclError]:
-    """Return (free, total, ret) in bytes. The device's memory is the host's, so total is that of the host.
+    """Return (free, total, ret) in bytes. The device's memory is the host's, so total is that of
+    the host.
 
     Args:
         attr: Of aclrtMemAttr; all memory is the same here.

@@ -1,7 +1,8 @@
 """How a broken rule becomes what C returns: a code, and a text for aclGetRecentErrMsg.
 
-Inside ``ascend`` a rule that is broken raises `Refused`. The functions that C programs call are written as Python: they
-raise, or return their values. One of the decorators here turns each into its C form, which never raises.
+Inside ``ascend`` a rule that is broken raises `Refused`. The functions that C programs call are
+written as Python: they raise, or return their values. One of the decorators here turns each into
+its C form, which never raises.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ _thread = _Thread()
 
 
 def aclGetRecentErrMsg() -> str | None:
-    """Return the text of this thread's last error, and forget it. None: there was none since the last call.
+    """Return the text of this thread's last error, and forget it. None: there was none since the
+    last call.
 
     C: ``const char *aclGetRecentErrMsg()``
     """
@@ -81,7 +83,8 @@ def report(refusal: Refused, kind: type[Status]) -> Status:
 
     Args:
         refusal: What was raised.
-        kind: What the function returns: aclError or aclnnStatus. A code of the other kind means a wrong argument.
+        kind: What the function returns: aclError or aclnnStatus. A code of the other kind means a
+            wrong argument.
 
     Returns:
         The code.
@@ -135,7 +138,9 @@ def returns_value(
 
 
 def returns_pointer(function: Callable[P, Result]) -> Callable[P, Result | None]:
-    """Give a function that returns a pointer in C that form: None, a null pointer, after an error."""
+    """Give a function that returns a pointer in C that form: None, a null pointer, after an
+    error.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Result | None:

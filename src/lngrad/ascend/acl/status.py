@@ -1,6 +1,7 @@
 """Status codes of the Ascend host interfaces, each with its number.
 
-As in C, every enumerator is also a plain name of this module: ``ACL_SUCCESS`` is ``aclError.ACL_SUCCESS``.
+As in C, every enumerator is also a plain name of this module: ``ACL_SUCCESS`` is
+``aclError.ACL_SUCCESS``.
 
 Source: op_errno.h (aclnnStatus); acl_base_rt.h, rt_error_codes.h (aclError).
 """

@@ -43,7 +43,8 @@ def aclrtCreateStreamWithConfig(priority: int, flag: int) -> aclrtStream:
         priority: 0 to 7. It changes nothing here.
         flag: Bits that speed up launches on a device. They change nothing here.
 
-    C: ``aclError aclrtCreateStreamWithConfig(aclrtStream *stream, uint32_t priority, uint32_t flag)``
+    C: ``aclError aclrtCreateStreamWithConfig(aclrtStream *stream, uint32_t priority, uint32_t
+    flag)``
     """
     require_device("aclrtCreateStreamWithConfig")
     if type(priority) is not int or not 0 <= priority <= LOWEST_PRIORITY:
@@ -55,7 +56,8 @@ def aclrtCreateStreamWithConfig(priority: int, flag: int) -> aclrtStream:
 
 @returns_status(aclError)
 def aclrtDestroyStream(stream: aclrtStream) -> None:
-    """Finish a stream's tasks and destroy it. An error among them is returned as aclrtSynchronizeStream would.
+    """Finish a stream's tasks and destroy it. An error among them is returned as
+    aclrtSynchronizeStream would.
 
     C: ``aclError aclrtDestroyStream(aclrtStream stream)``
     """
@@ -79,7 +81,8 @@ def aclrtDestroyStreamForce(stream: aclrtStream) -> None:
 
 @returns_status(aclError)
 def aclrtSynchronizeStream(stream: aclrtStream | None) -> None:
-    """Wait until a stream has run everything. An error of a task surfaces here, once, with its text.
+    """Wait until a stream has run everything. An error of a task surfaces here, once, with its
+    text.
 
     C: ``aclError aclrtSynchronizeStream(aclrtStream stream)``
     """

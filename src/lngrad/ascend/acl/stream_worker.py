@@ -19,15 +19,18 @@ __all__ = ["aclrtStream", "all_streams", "stream_of", "submit"]
 
 Task = Callable[[], None]
 
-# Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core x86-64), several times
-# what a small problem takes. So a stream that was used a moment ago is not woken: its thread looks for tasks once a
-# millisecond and falls asleep after PATIENCE looks in vain. A host that synchronizes before runs the tasks itself.
+# Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core
+# x86-64), several times what a small problem takes. So a stream that was used a moment ago is not
+# woken: its thread looks for tasks once a millisecond and falls asleep after PATIENCE looks in
+# vain. A host that synchronizes before runs the tasks itself.
 LOOK_SECONDS = 1e-3
 PATIENCE = 20
 
 
 class aclrtStream(Handle):
-    """A queue of tasks and the thread that runs them. None in its place means the default stream."""
+    """A queue of tasks and the thread that runs them. None in its place means the default
+    stream.
+    """
 
     __slots__ = ("_asleep", "_error", "_running", "_submitted", "_tasks", "_wake", "_worker")
 

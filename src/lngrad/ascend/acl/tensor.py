@@ -29,7 +29,8 @@ __all__ = [
     "enumerator",
 ]
 
-# What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions count as 1.
+# What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions
+# count as 1.
 MOST_DIMS, MOST_ELEMENTS = 32, 1 << 59
 DATA_ALIGNMENT = 32  # of device addresses, as documented; host buffers need their element's alignment only
 
@@ -45,7 +46,9 @@ class TensorFacts(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor's elements as an array, and what they lie in: None for an array without elements and memory."""
+    """A tensor's elements as an array, and what they lie in: None for an array without elements and
+    memory.
+    """
 
     array: Array
     region: Region | None
@@ -55,7 +58,8 @@ class aclTensor(Handle):
     """A strided view of a storage. Made by aclCreateTensor.
 
     Attributes:
-        facts: The view's dtype, shape and strides; a new object whenever the tensor is initialised anew.
+        facts: The view's dtype, shape and strides; a new object whenever the tensor is initialised
+            anew.
         offset: The view's first element, counted in elements from the storage's first.
         format: As given; only ND is computed.
         storage_dims: The storage's shape; its product is how many elements there are.
@@ -162,12 +166,14 @@ def aclCreateTensor(
         offset: The view's first element, in elements from the storage's first.
         format: Of aclFormat.
         storageDims: The storage's shape.
-        data: A device address (a multiple of 32), or a contiguous host buffer: NumPy, torch on the CPU, anything with
-            the buffer protocol. Its bytes are taken as dataType, as in C. None: set later.
+        data: A device address (a multiple of 32), or a contiguous host buffer: NumPy, torch on the
+            CPU, anything with the buffer protocol. Its bytes are taken as dataType, as in C. None:
+            set later.
 
-    C: ``aclTensor *aclCreateTensor(const int64_t *viewDims, uint64_t viewDimsNum, aclDataType dataType, const int64_t
-    *stride, int64_t offset, aclFormat format, const int64_t *storageDims, uint64_t storageDimsNum, void *tensorData)``.
-    CANN: no bounds are checked; here a view that reaches past its storage, or a storage past its memory, is refused.
+    C: ``aclTensor *aclCreateTensor(const int64_t *viewDims, uint64_t viewDimsNum, aclDataType
+    dataType, const int64_t *stride, int64_t offset, aclFormat format, const int64_t *storageDims,
+    uint64_t storageDimsNum, void *tensorData)``. CANN: no bounds are checked; here a view that
+    reaches past its storage, or a storage past its memory, is refused.
     """
     return aclTensor(*_description(viewDims, dataType, strides, offset, format, storageDims), data)
 
@@ -183,9 +189,11 @@ def aclInitTensor(
     storageDims: Sequence[int],
     data: object,
 ) -> None:
-    """Describe an existing tensor anew; after a failure it is as before. Arguments as for aclCreateTensor.
+    """Describe an existing tensor anew; after a failure it is as before. Arguments as for
+    aclCreateTensor.
 
-    C: ``aclnnStatus aclInitTensor(aclTensor *tensor, const int64_t *viewDims, …, void *tensorDataAddr)``
+    C: ``aclnnStatus aclInitTensor(aclTensor *tensor, const int64_t *viewDims, …, void
+    *tensorDataAddr)``
     """
     known = check_handle(tensor, aclTensor, "tensor")
     known.describe(*_description(viewDims, dataType, strides, offset, format, storageDims), data)

@@ -25,7 +25,8 @@ __all__ = [
 def aclGetViewShape(tensor: aclTensor) -> Shape:
     """Return (viewDims, ret).
 
-    C: ``aclnnStatus aclGetViewShape(const aclTensor *tensor, int64_t **viewDims, uint64_t *viewDimsNum)``
+    C: ``aclnnStatus aclGetViewShape(const aclTensor *tensor, int64_t **viewDims, uint64_t
+    *viewDimsNum)``
     """
     return check_handle(tensor, aclTensor, "tensor").facts.shape
 
@@ -34,7 +35,8 @@ def aclGetViewShape(tensor: aclTensor) -> Shape:
 def aclGetStorageShape(tensor: aclTensor) -> Shape:
     """Return (storageDims, ret).
 
-    C: ``aclnnStatus aclGetStorageShape(const aclTensor *tensor, int64_t **storageDims, uint64_t *storageDimsNum)``
+    C: ``aclnnStatus aclGetStorageShape(const aclTensor *tensor, int64_t **storageDims, uint64_t
+    *storageDimsNum)``
     """
     return check_handle(tensor, aclTensor, "tensor").storage_dims
 
@@ -43,7 +45,8 @@ def aclGetStorageShape(tensor: aclTensor) -> Shape:
 def aclGetViewStrides(tensor: aclTensor) -> Shape:
     """Return (strides in elements, ret).
 
-    C: ``aclnnStatus aclGetViewStrides(const aclTensor *tensor, int64_t **stridesValue, uint64_t *stridesNum)``
+    C: ``aclnnStatus aclGetViewStrides(const aclTensor *tensor, int64_t **stridesValue, uint64_t
+    *stridesNum)``
     """
     return check_handle(tensor, aclTensor, "tensor").facts.strides
 

@@ -9,7 +9,9 @@ __all__ = ["aclDumpOpTensors", "not_supported"]
 
 
 def not_supported(function: str) -> aclError:
-    """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the function."""
+    """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the
+    function.
+    """
     return report(_refusal(function), aclError)
 
 
@@ -21,9 +23,10 @@ def _refusal(function: str) -> Refused:
 def aclDumpOpTensors(
     opType: str, opName: str, tensors: object, inputTensorNum: int, outputTensorNum: int, stream: object
 ) -> None:
-    """Not supported: ACL_ERROR_API_NOT_SUPPORT. CANN: writes tensors to the dump files of a profiler.
+    """Not supported: ACL_ERROR_API_NOT_SUPPORT. CANN: writes tensors to the dump files of a
+    profiler.
 
-    C: ``aclnnStatus aclDumpOpTensors(const char *opType, const char *opName, aclTensor **tensors, size_t
-    inputTensorNum, size_t outputTensorNum, aclrtStream stream)``
+    C: ``aclnnStatus aclDumpOpTensors(const char *opType, const char *opName, aclTensor **tensors,
+    size_t inputTensorNum, size_t outputTensorNum, aclrtStream stream)``
     """
     raise _refusal("aclDumpOpTensors")

@@ -130,7 +130,8 @@ def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
 
 @returns_pointer
 def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
-    """Copy a list of tensors: the tensors themselves are not copied. Returns a null pointer, None, if they are none.
+    """Copy a list of tensors: the tensors themselves are not copied. Returns a null pointer, None,
+    if they are none.
 
     C: ``aclTensorList *aclCreateTensorList(const aclTensor *const *value, uint64_t size)``
     """
@@ -139,7 +140,8 @@ def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
 
 @returns_pointer
 def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
-    """Copy a list of scalars: the scalars themselves are not copied. Returns a null pointer, None, if they are none.
+    """Copy a list of scalars: the scalars themselves are not copied. Returns a null pointer, None,
+    if they are none.
 
     C: ``aclScalarList *aclCreateScalarList(const aclScalar *const *value, uint64_t size)``
     """

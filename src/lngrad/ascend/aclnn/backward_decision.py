@@ -1,4 +1,6 @@
-"""aclnnLayerNormBackward's first phase as a pure function of facts: the checks, then the core's plan."""
+"""aclnnLayerNormBackward's first phase as a pure function of facts: the checks, then the core's
+plan.
+"""
 
 from __future__ import annotations
 

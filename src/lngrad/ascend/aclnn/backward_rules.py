@@ -1,8 +1,10 @@
-"""The checks of aclnnLayerNormBackward's first phase, in the documented order, each with its code and text.
+"""The checks of aclnnLayerNormBackward's first phase, in the documented order, each with its code
+and text.
 
-A check is a function of facts alone, so that a call with known facts is not checked again. The order and the codes are
-those of the published code (aclnn_layer_norm_backward.cpp); ``strict`` adds what only the documents say, ``compat`` has
-the code's own rules in its place. Every difference is listed in docs/ascend.md with its test.
+A check is a function of facts alone, so that a call with known facts is not checked again. The
+order and the codes are those of the published code (aclnn_layer_norm_backward.cpp); ``strict`` adds
+what only the documents say, ``compat`` has the code's own rules in its place. Every difference is
+listed in docs/ascend.md with its test.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Arguments(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The arguments once nothing required is missing and everything is what it should be: what the later rules read."""
+    """The arguments once nothing required is missing and everything is what it should be: what the
+    later rules read.
+    """
 
     gradOut: TensorFacts
     input: TensorFacts
@@ -89,7 +93,9 @@ class Checked(NamedTuple):
 
     @property
     def trailing(self) -> Shape:
-        """Input's dimensions that are normalized; in compat they may differ from normalizedShape."""
+        """Input's dimensions that are normalized; in compat they may differ from
+        normalizedShape.
+        """
         return self.input.shape[len(self.lead) :]
 
 
@@ -97,8 +103,8 @@ def check(arguments: Arguments, target: Target) -> Checked:
     """Check all arguments; the first broken rule decides.
 
     Raises:
-        Refused: With ACLNN_ERR_PARAM_NULLPTR, ACLNN_ERR_PARAM_INVALID or, for weights that CANN's tiling refuses,
-            ACLNN_ERR_INNER_TILING_ERROR.
+        Refused: With ACLNN_ERR_PARAM_NULLPTR, ACLNN_ERR_PARAM_INVALID or, for weights that CANN's
+            tiling refuses, ACLNN_ERR_INNER_TILING_ERROR.
     """
     checked = _check_pointers(arguments)
     _check_dtypes(checked, target)
@@ -157,7 +163,9 @@ def _check_dtypes(checked: Checked, target: Target) -> None:
 
 
 def _supported(target: Target) -> tuple[aclDataType, ...]:
-    """The dtypes that exist. The published code has one list for all SoCs, the documents have one per product."""
+    """The dtypes that exist. The published code has one list for all SoCs, the documents have one
+    per product.
+    """
     if target.mode == "compat":
         return FLOATS
     if target.documents == "8.0.RC1":  # gives bfloat16 to Atlas A2 alone
@@ -220,8 +228,8 @@ def _check_shapes(checked: Checked, strict: bool) -> None:
 def _check_normalized(shape: Shape, norm: Shape, strict: bool) -> None:
     """normalizedShape against input's last dimensions.
 
-    CANN: the published loop begins at the first normalized axis instead of at 0, so that dimensions go uncompared: all
-    of them as soon as input has twice as many as normalizedShape.
+    CANN: the published loop begins at the first normalized axis instead of at 0, so that dimensions
+    go uncompared: all of them as soon as input has twice as many as normalizedShape.
     """
     axis = len(shape) - len(norm)
     for position in range(0 if strict else axis, len(norm)):

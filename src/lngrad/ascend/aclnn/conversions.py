@@ -1,10 +1,13 @@
 """Copies in the workspace, for tensors that the core does not read or write as they are.
 
-The core computes; this is what CANN's host code does with Cast and ViewCopy, and only where it is needed:
+The core computes; this is what CANN's host code does with Cast and ViewCopy, and only where it is
+needed:
 
 - an input gets a float32 copy (a bfloat16 mean of a float16 input);
-- an output gets a stand-in, which is rounded once and copied (a float16 gradInputOut of a float32 input; a
-  gradWeightOut of shape (1, N); bfloat16 rounded as Atlas A2 rounds it), or copied nowhere (a null meanOutOptional).
+- an output gets a stand-in, which is rounded once and copied (a float16 gradInputOut of a float32
+  input; a
+  gradWeightOut of shape (1, N); bfloat16 rounded as Atlas A2 rounds it), or copied nowhere (a null
+  meanOutOptional).
 """
 
 from __future__ import annotations

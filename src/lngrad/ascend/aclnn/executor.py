@@ -1,4 +1,6 @@
-"""aclOpExecutor: a decided call and its tensors, run once, or again and again with other addresses."""
+"""aclOpExecutor: a decided call and its tensors, run once, or again and again with other
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,12 @@ class aclOpExecutor(Handle):
             self._rebound[name] = view
 
     def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
-        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
+        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's
+        blocks among them.
 
         Raises:
-            Refused: A tensor was destroyed or described anew since phase 1, has no data, or its memory was freed.
+            Refused: A tensor was destroyed or described anew since phase 1, has no data, or its
+                memory was freed.
         """
         blocks: list[Block] = []
         reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
@@ -142,13 +146,15 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
 
     Args:
         executor: From phase 1, made repeatable.
-        index: Its place among the input tensors of the prototype, whether or not the optional ones were given. Of
-            aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3, weightOptional 4, biasOptional 5; of
-            aclnnLayerNorm and its like: input 0, weightOptional 1, biasOptional 2.
+        index: Its place among the input tensors of the prototype, whether or not the optional ones
+            were given. Of aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3,
+            weightOptional 4, biasOptional 5; of aclnnLayerNorm and its like: input 0,
+            weightOptional 1, biasOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
 
-    C: ``aclnnStatus aclSetInputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor *tensor, void *addr)``
+    C: ``aclnnStatus aclSetInputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
+    *tensor, void *addr)``
     """
     known = _repeatable(executor)
     _rebind(known, known.decision.prototype.inputs, index, tensor, addr)
@@ -160,13 +166,14 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
 
     Args:
         executor: From phase 1, made repeatable.
-        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward: gradInputOut 0,
-            gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0, meanOutOptional 1, rstdOutOptional 2.
+        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward:
+            gradInputOut 0, gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0,
+            meanOutOptional 1, rstdOutOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
 
-    C: ``aclnnStatus aclSetOutputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor *tensor, void
-    *addr)``
+    C: ``aclnnStatus aclSetOutputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
+    *tensor, void *addr)``
     """
     known = _repeatable(executor)
     _rebind(known, known.decision.prototype.outputs, index, tensor, addr)
@@ -182,7 +189,8 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
 
-    C: ``aclnnStatus aclSetTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor *tensor, void *addr)``
+    C: ``aclnnStatus aclSetTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
+    *tensor, void *addr)``
     """
     known = _repeatable(executor)
     prototype = known.decision.prototype
@@ -195,8 +203,8 @@ def aclSetDynamicInputTensorAddr(
 ) -> None:
     """Refused: the functions here have no list of tensors among their inputs.
 
-    C: ``aclnnStatus aclSetDynamicInputTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t relativeIndex,
-    aclTensorList *tensors, void *addr)``
+    C: ``aclnnStatus aclSetDynamicInputTensorAddr(aclOpExecutor *executor, size_t irIndex, const
+    size_t relativeIndex, aclTensorList *tensors, void *addr)``
     """
     _refuse_dynamic(executor)
 
@@ -207,8 +215,8 @@ def aclSetDynamicOutputTensorAddr(
 ) -> None:
     """Refused: the functions here have no list of tensors among their outputs.
 
-    C: ``aclnnStatus aclSetDynamicOutputTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t relativeIndex,
-    aclTensorList *tensors, void *addr)``
+    C: ``aclnnStatus aclSetDynamicOutputTensorAddr(aclOpExecutor *executor, size_t irIndex, const
+    size_t relativeIndex, aclTensorList *tensors, void *addr)``
     """
     _refuse_dynamic(executor)
 
@@ -219,8 +227,8 @@ def aclSetDynamicTensorAddr(
 ) -> None:
     """Refused: the functions here have no list of tensors.
 
-    C: ``aclnnStatus aclSetDynamicTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t relativeIndex,
-    aclTensorList *tensors, void *addr)``
+    C: ``aclnnStatus aclSetDynamicTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t
+    relativeIndex, aclTensorList *tensors, void *addr)``
     """
     _refuse_dynamic(executor)
 

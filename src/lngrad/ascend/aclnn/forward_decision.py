@@ -51,7 +51,8 @@ def _plan(prototype: Prototype, checked: Checked, threads: int) -> Decision:
             tuple(Argument(name, STATISTICS[name], getattr(checked, name), fill=NO_COLUMNS[name]) for name in written),
         )
     room, dtype = Room(), checked.input.dtype
-    # The core writes y in input's dtype. CANN rounds to it, then casts; here an out of another dtype is rounded once.
+    # The core writes y in input's dtype. CANN rounds to it, then casts; here an out of another
+    # dtype is rounded once.
     widened = dtype != FLOAT and checked.out.dtype != dtype
     computed = FLOAT if widened else dtype
     reads = tuple(

@@ -1,7 +1,9 @@
-"""The checks of the first phases of aclnnLayerNorm, aclnnLayerNormWithImplMode and aclnnFastLayerNorm.
+"""The checks of the first phases of aclnnLayerNorm, aclnnLayerNormWithImplMode and
+aclnnFastLayerNorm.
 
-The order and the codes are those of the published code (aclnn_layer_norm.cpp, aclnn_fast_layer_norm.cpp); ``strict``
-adds what only the documents say. Every difference is listed in docs/ascend.md with its test.
+The order and the codes are those of the published code (aclnn_layer_norm.cpp,
+aclnn_fast_layer_norm.cpp); ``strict`` adds what only the documents say. Every difference is listed
+in docs/ascend.md with its test.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class Arguments(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The arguments once nothing required is missing and everything is what it should be: what the later rules read."""
+    """The arguments once nothing required is missing and everything is what it should be: what the
+    later rules read.
+    """
 
     input: TensorFacts
     normalizedShape: Shape
@@ -84,8 +88,9 @@ def check(prototype: Prototype, arguments: Arguments, target: Target) -> Checked
     """Check all arguments; the first broken rule decides.
 
     Raises:
-        Refused: With ACLNN_ERR_PARAM_NULLPTR, ACLNN_ERR_PARAM_INVALID, ACLNN_ERR_INNER_FIND_KERNEL_ERROR (strict: the
-            product does not have the function) or ACLNN_ERR_INNER_NULLPTR.
+        Refused: With ACLNN_ERR_PARAM_NULLPTR, ACLNN_ERR_PARAM_INVALID,
+            ACLNN_ERR_INNER_FIND_KERNEL_ERROR (strict: the product does not have the function) or
+            ACLNN_ERR_INNER_NULLPTR.
     """
     strict, fast = target.mode == "strict", prototype is FAST
     if strict:

@@ -1,7 +1,8 @@
-"""aclnnLayerNorm, aclnnLayerNormWithImplMode and aclnnFastLayerNorm in two phases; see layer_norm_backward.py.
+"""aclnnLayerNorm, aclnnLayerNormWithImplMode and aclnnFastLayerNorm in two phases; see
+layer_norm_backward.py.
 
-All three compute the same here: the core's forward, in float32, each result rounded once. CANN: the implementation
-modes and the fast function trade accuracy for speed on a device.
+All three compute the same here: the core's forward, in float32, each result rounded once. CANN: the
+implementation modes and the fast function trade accuracy for speed on a device.
 """
 
 from __future__ import annotations
@@ -48,18 +49,20 @@ def aclnnLayerNormGetWorkspaceSize(
     Args:
         input: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides; empty ones are taken.
         normalizedShape: [R1, …, Rj].
-        weightOptional, biasOptional: [R1, …, Rj] in input's dtype or FLOAT, both in the same; None for 1 and for 0.
+        weightOptional, biasOptional: [R1, …, Rj] in input's dtype or FLOAT, both in the same; None
+            for 1 and for 0.
         eps: Added to the biased variance of a row.
         out: As input. May take the place of input exactly.
-        meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once to its tensor's
-            own dtype.
+        meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once
+            to its tensor's own dtype.
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
 
-    C: ``aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor *input, const aclIntArray *normalizedShape, const
-    aclTensor *weightOptional, const aclTensor *biasOptional, double eps, aclTensor *out, aclTensor *meanOutOptional,
-    aclTensor *rstdOutOptional, uint64_t *workspaceSize, aclOpExecutor **executor)``
+    C: ``aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor *input, const aclIntArray
+    *normalizedShape, const aclTensor *weightOptional, const aclTensor *biasOptional, double eps,
+    aclTensor *out, aclTensor *meanOutOptional, aclTensor *rstdOutOptional, uint64_t *workspaceSize,
+    aclOpExecutor **executor)``
     """
     tensors = (input, weightOptional, biasOptional, out, meanOutOptional, rstdOutOptional)
     return _get_workspace_size(LAYER_NORM, tensors, normalizedShape, eps, HIGH_PRECISION)
@@ -79,13 +82,13 @@ def aclnnLayerNormWithImplModeGetWorkspaceSize(
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     Args:
-        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional: As for
-            aclnnLayerNormGetWorkspaceSize.
-        implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants ACL_FLOAT16 inputs. All
-            compute with high precision here.
+        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
+            rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize.
+        implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants
+            ACL_FLOAT16 inputs. All compute with high precision here.
 
-    C: ``aclnnStatus aclnnLayerNormWithImplModeGetWorkspaceSize(…, aclTensor *rstdOutOptional, int32_t implMode,
-    uint64_t *workspaceSize, aclOpExecutor **executor)``
+    C: ``aclnnStatus aclnnLayerNormWithImplModeGetWorkspaceSize(…, aclTensor *rstdOutOptional,
+    int32_t implMode, uint64_t *workspaceSize, aclOpExecutor **executor)``
     """
     tensors = (input, weightOptional, biasOptional, out, meanOutOptional, rstdOutOptional)
     return _get_workspace_size(WITH_IMPL_MODE, tensors, normalizedShape, eps, implMode)
@@ -104,8 +107,9 @@ def aclnnFastLayerNormGetWorkspaceSize(
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     Args:
-        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional: As for
-            aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized elements. Atlas A2 and A3 alone have it.
+        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
+            rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized
+            elements. Atlas A2 and A3 alone have it.
 
     C: ``aclnnStatus aclnnFastLayerNormGetWorkspaceSize(…)``, as aclnnLayerNormGetWorkspaceSize.
     """
@@ -130,8 +134,8 @@ def aclnnLayerNorm(
 ) -> None:
     """Run an executor on a stream; as aclnnLayerNormBackward.
 
-    C: ``aclnnStatus aclnnLayerNorm(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream
-    stream)``
+    C: ``aclnnStatus aclnnLayerNorm(void *workspace, uint64_t workspaceSize, aclOpExecutor
+    *executor, aclrtStream stream)``
     """
     run(workspace, workspaceSize, executor, stream)
 
@@ -142,8 +146,8 @@ def aclnnLayerNormWithImplMode(
 ) -> None:
     """Run an executor on a stream; as aclnnLayerNormBackward.
 
-    C: ``aclnnStatus aclnnLayerNormWithImplMode(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor,
-    aclrtStream stream)``
+    C: ``aclnnStatus aclnnLayerNormWithImplMode(void *workspace, uint64_t workspaceSize,
+    aclOpExecutor *executor, aclrtStream stream)``
     """
     run(workspace, workspaceSize, executor, stream)
 
@@ -154,7 +158,7 @@ def aclnnFastLayerNorm(
 ) -> None:
     """Run an executor on a stream; as aclnnLayerNormBackward.
 
-    C: ``aclnnStatus aclnnFastLayerNorm(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream
-    stream)``
+    C: ``aclnnStatus aclnnFastLayerNorm(void *workspace, uint64_t workspaceSize, aclOpExecutor
+    *executor, aclrtStream stream)``
     """
     run(workspace, workspaceSize, executor, stream)

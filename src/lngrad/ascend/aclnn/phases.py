@@ -1,4 +1,6 @@
-"""The two phases, whatever is computed: an executor from a decision, and a task from an executor and its memory."""
+"""The two phases, whatever is computed: an executor from a decision, and a task from an executor
+and its memory.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ def get_workspace_size(
 
 
 def run(workspace: object, workspaceSize: object, executor: object, stream: object) -> None:
-    """The second phase: check what may have changed since the first, and submit the rest to the stream.
+    """The second phase: check what may have changed since the first, and submit the rest to the
+    stream.
 
     Raises:
-        Refused: A null pointer, or what can't be run. Nothing was written, and a one-shot executor is used up.
+        Refused: A null pointer, or what can't be run. Nothing was written, and a one-shot executor
+            is used up.
     """
     known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
     known.alive = known.repeatable

@@ -1,13 +1,15 @@
-"""The graph ops LayerNormGrad (from the variance) and LayerNormGradV3 (from rstd), run on any machine.
+"""The graph ops LayerNormGrad (from the variance) and LayerNormGradV3 (from rstd), run on any
+machine.
 
-Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamma:
-pd_x = (dy·gamma - (mean(dy·gamma) + xhat·mean(dy·gamma·xhat)))·rstd, pd_gamma = Σ dy·xhat, pd_beta = Σ dy.
+Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamma: pd_x = (dy·gamma -
+(mean(dy·gamma) + xhat·mean(dy·gamma·xhat)))·rstd, pd_gamma = Σ dy·xhat, pd_beta = Σ dy.
 
-LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon): that is a typo, as the
-header's comment, the kernel, the newer page and the tile API of the same name all take the root.
+LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon):
+that is a typo, as the header's comment, the kernel, the newer page and the tile API of the same
+name all take the root.
 
-On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend 950; here both run
-with every SoC of ``lngrad.ascend.soc``.
+On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend
+950; here both run with every SoC of ``lngrad.ascend.soc``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ Known: TypeAlias = "Array | Tensor"  # an argument as the core takes it
 
 
 class PdOutputs(NamedTuple):
-    """Results of a graph op, or their shapes or dtypes: pd_x like x; pd_gamma, pd_beta like gamma. None: masked off."""
+    """Results of a graph op, or their shapes or dtypes: pd_x like x; pd_gamma, pd_beta like gamma.
+    None: masked off.
+    """
 
     pd_x: Any
     pd_gamma: Any
@@ -62,7 +66,8 @@ class GraphOp:
         """Shapes of the outputs, before there is data.
 
         Args:
-            shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is an unknown rank.
+            shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is
+                an unknown rank.
             output_mask: Which outputs are wanted; the others are None.
 
         Returns:
@@ -72,7 +77,7 @@ class GraphOp:
             ShapeError: What is known breaks a rule.
         """
         self._check_number(shapes)
-        return _masked(infer_shape(self.inputs, shapes), output_mask)
+        return _masked(infer_shape(self.inputs, shapes, empty=_takes_empty()), output_mask)
 
     def infer_dtype(
         self, *dtypes: DtypeLike, pd_gamma_dtype: DtypeLike | None = None, output_mask: Sequence[bool] = ALL
@@ -129,7 +134,7 @@ class GraphOp:
         _, parameter, _ = infer_dtype(
             self.inputs, [one.dtype for one in facts], pd_gamma_dtype, soc.current().mode == "strict"
         )
-        infer_shape(self.inputs, [one.shape for one in facts])
+        infer_shape(self.inputs, [one.shape for one in facts], empty=_takes_empty())
         return parameter
 
     def _check_number(self, given: Sequence[object]) -> None:
@@ -159,12 +164,15 @@ class _LayerNormGrad(GraphOp):
         rstd = 1/sqrt(variance + epsilon), with the root that the op's older page forgets.
 
         Args:
-            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty, the same dtype: float32, float16 or bfloat16.
-            variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits for a 16-bit x.
+            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use(cann="master")``),
+                the same dtype: float32, float16 or bfloat16.
+            variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits
+                for a 16-bit x.
             gamma: (R1, …, Rj) in float32 or dy's dtype.
-            output_mask: Which of pd_x, pd_gamma, pd_beta are wanted; the others are None. CANN: the older page has this
-                attribute, the registered op does not.
-            epsilon: None for the constant of the op's tiling: 1e-12 for float32, else 1e-5. CANN: no attribute.
+            output_mask: Which of pd_x, pd_gamma, pd_beta are wanted; the others are None. CANN: the
+                older page has this attribute, the registered op does not.
+            epsilon: None for the constant of the op's tiling: 1e-12 for float32, else 1e-5. CANN:
+                no attribute.
             pd_gamma_dtype: float32, or gamma's dtype; None for gamma's.
 
         Returns:
@@ -173,7 +181,8 @@ class _LayerNormGrad(GraphOp):
         Raises:
             ShapeError, DtypeError: An argument breaks a rule.
 
-        IR: ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
+        IR:
+        ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta)``
         """
         arrays = self._known((dy, x, variance, mean, gamma))
@@ -203,12 +212,14 @@ class _LayerNormGradV3(GraphOp):
 
         Args:
             rstd: 1/sqrt(variance + eps) of the forward; shape and dtype as mean.
-            dy, x, mean, gamma, output_mask, pd_gamma_dtype: As for LayerNormGrad. CANN: outside Ascend 950 all outputs
-                must be wanted; there an output that is masked off has meaningless data, here it is None.
+            dy, x, mean, gamma, output_mask, pd_gamma_dtype: As for LayerNormGrad. CANN: outside
+                Ascend 950 all outputs must be wanted; there an output that is masked off has
+                meaningless data, here it is None.
 
         Returns, Raises: As LayerNormGrad.
 
-        IR: ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
+        IR:
+        ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta).ATTR(output_mask, ListBool, {true, true, true})``
         """
         arrays = self._known((dy, x, rstd, mean, gamma))
@@ -218,6 +229,11 @@ class _LayerNormGradV3(GraphOp):
 
 LayerNormGrad = _LayerNormGrad()
 LayerNormGradV3 = _LayerNormGradV3()
+
+
+def _takes_empty() -> bool:
+    """Whether the op takes empty tensors: the newest does, the sums over nothing are 0."""
+    return soc.current().documents == "master"
 
 
 def _masked(outputs: tuple[Any, Any, Any], output_mask: Sequence[bool]) -> PdOutputs:

@@ -1,6 +1,8 @@
-"""Rules of the graph ops about shapes and dtypes, on what is known of them; and what follows for the outputs.
+"""Rules of the graph ops about shapes and dtypes, on what is known of them; and what follows for
+the outputs.
 
-On a device the op's tiling checks some of these and fails the graph, and only logs others; here each raises.
+On a device the op's tiling checks some of these and fails the graph, and only logs others; here
+each raises.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ __all__ = [
 UNKNOWN = -1  # a dimension
 UNKNOWN_RANK = (-2,)
 
-# dtypes of (dy and x, gamma, pd_gamma and pd_beta); pd_x has x's, variance or rstd and mean have float32.
+# dtypes of (dy and x, gamma, pd_gamma and pd_beta); pd_x has x's, variance or rstd and mean have
+# float32.
 DTYPE_ROWS = (
     ("float32", "float32", "float32"),
     ("float16", "float32", "float32"),
@@ -48,12 +51,15 @@ class _Named(Protocol):
 DtypeLike: TypeAlias = "str | type | _Named"
 
 
-def infer_shape(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[Shape, Shape, Shape]:
+def infer_shape(
+    names: Sequence[str], shapes: Sequence[Sequence[int]], *, empty: bool = False
+) -> tuple[Shape, Shape, Shape]:
     """Check what is known of the inputs' shapes, and derive the outputs'.
 
     Args:
         names: Of dy, x, variance or rstd, mean, gamma.
         shapes: Theirs; -1 is an unknown dimension, (-2,) an unknown rank.
+        empty: Take dimensions of 0, as the newest ops do.
 
     Returns:
         The shapes of pd_x, pd_gamma, pd_beta.
@@ -61,7 +67,9 @@ def infer_shape(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[
     Raises:
         ShapeError: Naming the argument, the rule and both values.
     """
-    dy, x, statistic, mean, gamma = (_shape(name, shape) for name, shape in zip(names, shapes, strict=True))
+    dy, x, statistic, mean, gamma = (
+        _shape(name, shape, empty or name not in ("dy", "x")) for name, shape in zip(names, shapes, strict=True)
+    )
     _check_same(names[1], x, names[0], dy)
     _check_same(names[3], mean, names[2], statistic)
     if UNKNOWN_RANK not in (dy, gamma):
@@ -72,12 +80,12 @@ def infer_shape(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[
     return dy, gamma, gamma
 
 
-def _shape(name: str, shape: Sequence[int]) -> Shape:
+def _shape(name: str, shape: Sequence[int], empty: bool) -> Shape:
     known = tuple(shape)
     if known == UNKNOWN_RANK:
         return known
     for size in known:
-        if size < UNKNOWN or (size == 0 and name in ("dy", "x")):
+        if size < UNKNOWN or (size == 0 and not empty):
             raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {known}")
     return known
 
@@ -132,8 +140,10 @@ def infer_dtype(
     Args:
         names: Of dy, x, variance or rstd, mean, gamma.
         dtypes: Theirs: names, or dtypes of NumPy or torch.
-        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
-        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes float32 alone.
+        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's;
+            None for gamma's.
+        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes
+            float32 alone.
 
     Returns:
         The dtypes of pd_x, pd_gamma, pd_beta.

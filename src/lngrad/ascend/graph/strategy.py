@@ -1,6 +1,8 @@
-"""Which template CANN would run for a graph op: its tiling's choice, as a table. Nothing here computes gradients.
+"""Which template CANN would run for a graph op: its tiling's choice, as a table. Nothing here
+computes gradients.
 
-Source: layer_norm_grad_tiling_*.cpp, layer_norm_grad_v3_tiling_*.cpp of CANN's ops-nn, as published in 2026-11.
+Source: layer_norm_grad_tiling_*.cpp, layer_norm_grad_v3_tiling_*.cpp of CANN's ops-nn, as published
+in 2026-11.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Strategy(NamedTuple):
     tiling_key: int
 
 
-# The register-based architecture, 3510. Rows are M, normalized elements N; all limits exclude their number.
+# The register-based architecture, 3510. Rows are M, normalized elements N; all limits exclude their
+# number.
 BLOCK_BYTES = 32
 TRANSPOSE_ROWS = 256  # N no longer than a block. That it fits the Unified Buffer is taken for granted: rows are short
 GRAD_BIG_M = (2048, 1024)  # M above, N below
@@ -32,7 +35,8 @@ V3_BIG_M = (4096, 512)
 V3_SUMS_CORES, V3_SUMS_BIG_M = 56, ((1792, 512), (8192, 1024))  # where pd_gamma or pd_beta is wanted
 BIG_N_ROWS, BIG_N_COLUMNS = 512, 8192
 
-# Atlas A2 and A3, LayerNormGradV3: key = template·100 + deterministic·10 + dtype; deterministic is always 1.
+# Atlas A2 and A3, LayerNormGradV3: key = template·100 + deterministic·10 + dtype; deterministic is
+# always 1.
 SINGLE_READ_COLUMNS, TRANSPOSE_COLUMNS, SHORT_COLUMNS = (768, 12176), 64, 768
 TEMPLATES = {"SINGLE_READ": 1, "WORKSPACE": 2, "TRANSPOSE": 3, "COMMON": 4}
 DTYPE_KEYS = {
@@ -69,7 +73,8 @@ def strategy(
 
     Raises:
         BackendUnavailable: The op is not registered for the SoC.
-        ShapeError, DtypeError: The shape has too few or empty dimensions; the dtypes are no row of the op's table.
+        ShapeError, DtypeError: The shape has too few or empty dimensions; the dtypes are no row of
+            the op's table.
     """
     name = op if isinstance(op, str) else getattr(op, "name", op)
     if name not in REGISTERED:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from lngrad.bench import records, tables
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Timing
 from lngrad.bench.records import best, finished, key_of, newest, record
+from lngrad.bench.settings import Settings
 from lngrad.bench.trial import Trial
+from lngrad.cli import bench_report
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +25,7 @@ def line(M: int, N: int, dtype: str, scope: str = "kernel", threads: int = 2, **
     machine = {"cpu": "Intel(R) Xeon(R) Processor (family 6, model 207), 2 logical cores", "cores": 2}
     return {
         "date": "2026-01-01T00:00Z", "scope": scope, "M": M, "N": N, "dtype": dtype, "op": "backward",
-        "threads": threads, "rounds": 15, "ratio": ratio, "time_us": {"lngrad": {"median": 100.0}},
+        "threads": threads, "rounds": 15, "ratio": ratio, "time_us": {"lngrad": {"median": 100.0, "p90": 120.0}},
         "of_roofline": 0.5, "commit": "abc", "versions": {"torch": "2.13"},
         "machine": machine | {"instruction_sets": ["avx2", "avx512f"], "cache": "L3"},
     }  # fmt: skip
@@ -132,3 +135,19 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
         ("docs/benchmarks.html", generate.page(machines)),
     ):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"
+
+
+def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is then left for the next part."""
+    loads = {300: 0.5, 40: 0.01}
+    planned = [("kernel", 2, Job(9, N, "float32", "backward")) for N in loads]
+    made = [line(9, N, "float32", torch=2.0) | {"others": load, "bandwidth": 1.0} for N, load in loads.items()]
+    monkeypatch.setattr(bench_report, "plan_of", lambda bench, settings: planned)
+    monkeypatch.setattr(bench_report, "run", lambda bench, settings, say, done: iter(made))
+    file = tmp_path / "records.jsonl"
+    settings = Settings(("kernel",), ("torch",))
+    arguments: Any = (None, settings, Console(quiet=True), file, False, None)
+    assert [each["N"] for each in bench_report.run_and_print(*arguments, only_idle=True)[0]] == [40]
+    assert bench_report.run_and_print(*arguments, only_idle=True)[1] == 1
+    assert bench_report.run_and_print(*arguments, only_idle=False)[1] == 0
+    assert [each["N"] for each in records.read(file)] == [40, 40, 300, 40]

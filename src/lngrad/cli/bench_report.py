@@ -21,7 +21,13 @@ BUSY = 0.1  # share of all cores: more of it spoils a record
 
 
 def run_and_print(
-    bench: Bench, settings: Settings, console: Console, json: Path | None, resume: bool, deadline: float | None
+    bench: Bench,
+    settings: Settings,
+    console: Console,
+    json: Path | None,
+    resume: bool,
+    deadline: float | None,
+    only_idle: bool,
 ) -> tuple[list[Record], int]:
     """Time everything in the settings.
 
@@ -32,6 +38,7 @@ def run_and_print(
         json: A file to which records are appended as they come.
         resume: Do not time again what that file has.
         deadline: Of time.monotonic(); no job begins after it.
+        only_idle: Drop records of moments in which other programs ran.
 
     Returns:
         The records, of this run and of the file, and how many jobs are left.
@@ -43,16 +50,25 @@ def run_and_print(
     recorded = read(json) if resume and json is not None and json.is_file() else []
     done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
     found = {which: done[which] for which in planned if which in done}
+    dropped = left = 0
     with console.status("") as status:
         for line in run(bench, settings, lambda text: console.print(text, style="yellow"), done):
-            found[key_of(line)] = line
+            if only_idle and line["others"] > BUSY:
+                dropped += 1
+            else:
+                found[key_of(line)] = line
+                if json is not None:
+                    append(json, [line])
             status.update(f"{len(found)}/{len(planned)}  {line['scope']} {line['M']}×{line['N']} {line['dtype']}")
-            if json is not None:
-                append(json, [line])
             if deadline is not None and monotonic() > deadline:
+                left = sum(which not in found for which in planned)
                 break
         else:
-            planned = []
+            left = dropped
+    if dropped:
+        console.print(
+            f"{dropped} jobs dropped: other programs used more than {BUSY:.0%} of this machine", style="yellow"
+        )
     lines = list(found.values())
     for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
         chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
@@ -63,7 +79,7 @@ def run_and_print(
         console.print(f"{text}: do not quote those", style="yellow")
     if json is not None:
         console.print(f"records appended to {json}")
-    return lines, sum(which not in found for which in planned)
+    return lines, left
 
 
 def _table(title: str, lines: list[Record]) -> Table:

@@ -60,6 +60,8 @@ def sdk(
 
     Headers, a library under the names that programs link, set_env.sh, a CMake package. Built with your C compiler. With
     --cflags or --libs, a folder that is there is described, not written.
+
+    Example: lngrad sdk toolkit
     """
     from lngrad.ascend.sdk import Settings, is_toolkit, write_toolkit
     from lngrad.ascend.sdk import cflags as compile_flags

@@ -44,7 +44,8 @@ def check(
     impl: Annotated[
         str,
         typer.Option(
-            help="A backend, torch, graph, graph_v3, aclnn, ascend_sim, module:function of yours, or mutant:NAME."
+            help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
+            "module:function, triton:module:function or 'cmd:./program {in} {out}' of yours; or mutant:NAME."
         ),
     ] = "numba_cpu",
     standard: Annotated[

@@ -125,6 +125,10 @@ def numpy_subject(wrong: bool = False) -> Subject:
     """A kernel in NumPy, whose column sums are in sequence; with the mistake that a row's dx depends on the batch."""
 
     def backward(dy, x, mean, rstd, gamma):
+        with np.errstate(all="ignore"):
+            return gradients(dy, x, mean, rstd, gamma)
+
+    def gradients(dy, x, mean, rstd, gamma):
         xhat, dxhat = (x - mean[:, None]) * rstd[:, None], dy * gamma
         first = dxhat.mean(1, keepdims=True) + (np.float32(1e-7) * len(x) if wrong else 0)
         dx = rstd[:, None] * (dxhat - first - xhat * (dxhat * xhat).mean(1, keepdims=True))

@@ -190,7 +190,7 @@ def _results(case: CheckCase, given: Given, impl: Impl | None, options: Options,
     # An implementation gets copies: the truth is computed from the inputs as they were.
     inputs = given.inputs
     arrays = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "gamma")}
-    copies = {name: None if array is None else np.array(array) for name, array in arrays.items()}
+    copies: dict[str, Any] = {name: None if array is None else np.array(array) for name, array in arrays.items()}
     got = _numpy(impl(case, replace(given, inputs=replace(inputs, **copies), variance=np.array(given.variance))))
     for name, array in arrays.items():
         if array is not None and _changed(copies[name], array):

@@ -63,7 +63,7 @@ def reveal(n: int, count_outside: Callable[[Pairs], Sequence[float]]) -> Tree:
             following += [child for _, child in task.groups]
         frontier = following
     tree, _ = _assembled(root, 0)
-    if size_of(tree) != n or _first_inconsistency(root):
+    if size_of(tree) != n or not _is_consistent(root, 0):
         raise Unrevealed("the sizes of subtrees contradict each other: the sum is compensated, exact, or not a tree")
     return tree
 
@@ -85,14 +85,17 @@ def _joined(*parts: Tree) -> Tree:
     return tuple(sorted(parts, key=lambda part: leaves(part)[0]))
 
 
-def _first_inconsistency(task: _Task) -> bool:
-    """Whether a subtree has another size than the probes said."""
+def _is_consistent(task: _Task, outer: int) -> bool:
+    """Whether every subtree has the size that the probes said; siblings share the size of what they all belong to."""
     below = 1
     for size, child in task.groups:
-        below += len(child.items)
-        if size != below or _first_inconsistency(child):
-            return True
-    return False
+        if not _is_consistent(child, size):
+            return False
+        if size != outer:
+            below += len(child.items)
+            if size != below:
+                return False
+    return True
 
 
 def leaves(tree: Tree) -> list[int]:

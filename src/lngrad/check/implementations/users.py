@@ -15,7 +15,7 @@ from lngrad.arrays import as_array, as_numpy
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.implementations.interface import Impl, NotApplicable
 from lngrad.check.inputs import Given
-from lngrad.dtypes import bytes_of, numpy_dtype, to_torch
+from lngrad.dtypes import DTYPES, bytes_of, numpy_dtype, to_torch
 from lngrad.errors import BackendUnavailable, FileFormatError
 from lngrad.problem import Grads
 
@@ -86,8 +86,8 @@ def users_function(name: str, on_gpu: bool = False) -> Impl:
 
 
 def _narrowed(result: Any, dtype: str) -> Any:
-    """A result that is wider than the case declares, rounded; a narrower one stays, and fails."""
-    if result is None or result.dtype.itemsize <= bytes_of(dtype):
+    """A float result that is wider than the case declares, rounded; any other stays, and fails."""
+    if result is None or result.dtype.name not in DTYPES or result.dtype.itemsize <= bytes_of(dtype):
         return result
     with np.errstate(over="ignore", invalid="ignore"):
         return result.astype(numpy_dtype(dtype))

@@ -8,11 +8,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lngrad.check.reports.compare import changes
-from lngrad.check.reports.formula_html import formula_html, strip
-
 import lngrad
 from lngrad.check.judge import Options, check_case
+from lngrad.check.reports.compare import changes
+from lngrad.check.reports.formula_html import formula_html, strip
 from lngrad.check.result import CaseResult, Formula, Weights
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +76,27 @@ def test_the_pytest_plugin_makes_a_test_of_every_case(tmp_path):
     assert "lngrad[tail]" in done.stdout
     assert "dbeta = **2**·Σ_rows dy" in done.stdout
     assert "lngrad check --impl somebody:backward" in done.stdout
+
+
+def test_the_steps_of_the_workflow_run_here(tmp_path, monkeypatch, run):
+    """The check step of the example for GitHub, as it is written, on one case and the example's kernel."""
+    import shlex
+
+    import yaml
+
+    text = (ROOT / "examples" / "check-gradients.yml").read_text("utf-8")
+    steps = yaml.safe_load(text)["jobs"]["check"]["steps"]
+    (command,) = [step["run"] for step in steps if "lngrad check" in step.get("run", "")]
+    words = shlex.split(command)
+    assert words[:3] == ["lngrad", "check", "cases"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(lngrad.__file__).parents[1]}{os.pathsep}{ROOT}")
+    words[words.index("my_package.kernels:backward")] = "examples.check_my_kernel:backward"
+    words[2] = str(ROOT / "cases" / "lngrad.yaml")
+    result = run(*words[1:], "--filter", "=65_by_64_bf16_bf16_0")
+    assert result.exit_code == 1, result.output
+    assert "mean of dxhat missing" in result.output
+    (upload,) = [step for step in steps if "upload-artifact" in step.get("uses", "")]
+    for name in upload["with"]["path"].split():
+        assert (tmp_path / name).is_file(), name

@@ -39,6 +39,8 @@ def dx(t: Terms, a: float = 1, b: float = 1, c: float = 1, **other: Any) -> Any:
 
 
 FORMULAS = {
+    "**2**·rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: 2 * dx(t),
+    "**−1**·rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: -dx(t),
     "rstd·(dxhat − **2**·mean_dxhat − xhat·mean_dxhat_xhat)": lambda t: dx(t, b=2),
     "rstd·(dxhat − mean_dxhat − **1/2**·xhat·mean_dxhat_xhat)": lambda t: dx(t, c=0.5),
     "rstd·(dxhat − mean_dxhat − **N/(N−1)**·xhat·mean_dxhat_xhat)": lambda t: dx(t, c=t.N / (t.N - 1)),

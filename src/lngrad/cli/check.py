@@ -44,7 +44,8 @@ def check(
     impl: Annotated[
         str,
         typer.Option(
-            help="A backend, torch, graph, graph_v3, aclnn, ascend_sim, module:function of yours, or mutant:NAME."
+            help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
+            "module:function, triton:module:function or 'cmd:./program {in} {out}' of yours; or mutant:NAME."
         ),
     ] = "numba_cpu",
     standard: Annotated[
@@ -65,6 +66,12 @@ def check(
     json: Annotated[
         Path | None, typer.Option(metavar="JSONL", help="Every result as it comes.", show_default="none")
     ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JSONL", help="An earlier --json file: say what got better and worse.", show_default="none"
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the results that the --json file has already.")
     ] = False,
@@ -84,6 +91,7 @@ def check(
     """
     from lngrad.check.formats.reading import read_cases, select
     from lngrad.check.judge import Options
+    from lngrad.check.reports.journal import read_journal
     from lngrad.check.standards.rules import LEVELS, STANDARDS
 
     _one_of("--standard", standard, STANDARDS)
@@ -97,6 +105,7 @@ def check(
     for path in (report, junit, json):
         if path is not None and not path.absolute().parent.is_dir():
             raise FileFormatError(f"{path}: no folder {path.parent}")
+    earlier = list(read_journal(compare).values()) if compare is not None else None
     chosen = select(read_cases(cases, max_bytes), filter, limit)
     invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]
     invoked += ["--against", str(against)] if against else ["--impl", impl]
@@ -106,7 +115,7 @@ def check(
     )  # fmt: skip
     start = monotonic()
     results, interrupted = _run(chosen, options, json, resume, jobs, time_limit)
-    _report(results, options, monotonic() - start, report, junit)
+    _report(results, options, monotonic() - start, report, junit, earlier)
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
@@ -194,12 +203,19 @@ def _run(
     return [found[case.name] for case in cases if case.name in found], interrupted
 
 
-def _report(results: list[Any], options: Any, seconds: float, report: Path | None, junit: Path | None) -> None:
+def _report(
+    results: list[Any], options: Any, seconds: float, report: Path | None, junit: Path | None, earlier: list[Any] | None
+) -> None:
     from rich.console import Console
 
-    from lngrad.cli.check_report import print_summary
+    from lngrad.check.reports.compare import changes
+    from lngrad.cli.check_report import print_changes, print_summary
 
-    print_summary(Console(highlight=False), results, seconds)
+    console = Console(highlight=False)
+    changed = changes(earlier, results) if earlier is not None else []
+    if earlier is not None:
+        print_changes(console, changed)
+    print_summary(console, results, seconds)
     if junit is not None:
         from lngrad.check.reports.junit import write_junit
 
@@ -207,7 +223,7 @@ def _report(results: list[Any], options: Any, seconds: float, report: Path | Non
     if report is not None:
         from lngrad.check.reports.html import write_report
 
-        write_report(report, results, options, seconds)
+        write_report(report, results, options, seconds, changed)
         typer.echo(f"report: {report}")
 
 

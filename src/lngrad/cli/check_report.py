@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
+from lngrad.check.reports.compare import Change
 from lngrad.check.result import CaseResult
 
-__all__ = ["print_result", "print_summary"]
+__all__ = ["print_changes", "print_result", "print_summary"]
 
 MOST_PRINTED = 20
 
@@ -22,6 +23,9 @@ def print_result(console: Console, result: CaseResult) -> None:
     if result.sentence:
         label = f"[yellow]{escape(result.mistake)}[/]: " if result.mistake else ""
         console.print(f"  {label}{escape(result.sentence)}")
+    for formula in result.formulas:
+        parts = (f"[bold red]{escape(text)}[/]" if changed else escape(text) for text, changed in formula.parts)
+        console.print(f"  your {formula.output} = {''.join(parts)}", soft_wrap=True)
     console.print(f"  [dim]{escape(result.command)}[/]", soft_wrap=True)
 
 
@@ -39,3 +43,12 @@ def print_summary(console: Console, results: Sequence[CaseResult], seconds: floa
         f"[bold {colour}]{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] "
         f"in {seconds:.1f} s"
     )
+
+
+def print_changes(console: Console, changes: Sequence[Change]) -> None:
+    """What got better and what got worse, and how many of each."""
+    for change in changes[:MOST_PRINTED]:
+        colour = {"better": "green", "worse": "red"}.get(change.kind, "yellow")
+        console.print(f"[{colour}]{change.kind}[/] [bold]{escape(change.name)}[/]  {escape(change.text)}")
+    counts = Counter(change.kind for change in changes)
+    console.print(f"{counts['better']} better, {counts['worse']} worse, {counts['other']} otherwise changed")

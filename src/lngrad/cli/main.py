@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from lngrad.cli.app import app, in_one_line
 from lngrad.cli.bench import bench
+from lngrad.cli.certify import certify
 from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
@@ -25,7 +26,7 @@ from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (demo, run, check, golden, bench, tiling, sdk, info)
+COMMANDS = (demo, run, check, certify, golden, bench, tiling, sdk, info)
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
 for function in COMMANDS:

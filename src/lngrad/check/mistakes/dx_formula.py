@@ -46,7 +46,9 @@ def explain_dx(terms: Terms, dx: Array, bound: Array, depth: int = 2) -> Explana
     rows, columns = _sample(usable)
     fits = []
     for candidate, coefficients, free in _least_squares(choices, dx, bound, rows, columns, depth):
-        cost = candidate.cost + sum(0 if one == 1 else 1 for one in coefficients) + free
+        # A factor of all three terms is one difference.
+        odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
+        cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
         if cost and cost <= MOST_COST:
             fits.append(_Fit(candidate, coefficients, cost))
     for fit in sorted(fits, key=lambda one: one.cost)[:8]:
@@ -142,13 +144,17 @@ def _evaluated(choices: Choices, fit: _Fit) -> Array:
 def _explanation(fit: _Fit, terms: Terms) -> Explanation:
     one = fit.candidate
     parts: list[tuple[str, bool]] = []
+    factor = _factor(fit)
+    if factor != 1:
+        parts += [(coefficient_text(factor, terms.N, terms.M), True), ("·", False)]
     if one.scale:
         parts += [(one.scale, one.scale != "rstd"), ("·(", False)]
     else:
         parts += [("1", True), ("·(", False)]
     rights: list[First | Mean | Second] = [First(), Mean(), Second()]
     wrongs: list[First | Mean | Second] = [one.first, one.mean, one.second]
-    for number, (coefficient, term, right) in enumerate(zip(fit.coefficients, wrongs, rights, strict=True)):
+    coefficients = (1.0, 1.0, 1.0) if factor != 1 else fit.coefficients
+    for number, (coefficient, term, right) in enumerate(zip(coefficients, wrongs, rights, strict=True)):
         sign = "" if number == 0 else " − " if coefficient >= 0 else " + "
         if coefficient == 0:
             parts += [(sign, False), ("0", True), ("·" + right.text, False)]
@@ -161,6 +167,12 @@ def _explanation(fit: _Fit, terms: Terms) -> Explanation:
     parts.append((")", False))
     merged = tuple(part for part in parts if part[0])
     return Explanation(Formula("dx", merged), tuple(_differences(fit, terms)))
+
+
+def _factor(fit: _Fit) -> float:
+    """Of all three terms, where they have the same; else 1."""
+    first, second, third = fit.coefficients
+    return first if first == second == third and first else 1.0
 
 
 _LABELS = ("dxhat", "mean of dxhat", "mean of dxhat·xhat")
@@ -198,6 +210,10 @@ def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
         ):
             if coefficient and term != right:
                 found.append(_other_term(term, label))
+    factor = _factor(fit)
+    if factor != 1:
+        times = coefficient_text(factor, terms.N, terms.M)
+        return [*found, Difference(f"dx {times} times", f"dx is {times} times what it should be.")]
     for coefficient, label, takes in zip(fit.coefficients, _LABELS, _TAKES, strict=True):
         if coefficient == 0:
             found.append(Difference(f"{label} missing", f"dx lacks the {label}: {takes}."))

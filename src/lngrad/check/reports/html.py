@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lngrad.check.judge import Options
+from lngrad.check.reports.compare import Change
+from lngrad.check.reports.formula_html import formula_html, right_html, strip
 from lngrad.check.result import CaseResult, OutputResult
 from lngrad.check.standards.rules import STANDARDS
 from lngrad.check.standards.sums import HISTOGRAM
@@ -28,9 +30,18 @@ class _Bar:
     level: int
 
 
-def write_report(path: Path, results: Sequence[CaseResult], options: Options, seconds: float) -> None:
-    """Write the report, whole or not at all."""
+def write_report(
+    path: Path, results: Sequence[CaseResult], options: Options, seconds: float, changed: Sequence[Change] = ()
+) -> None:
+    """Write the report, whole or not at all.
+
+    Args:
+        path: Of the file.
+        results, options, seconds: Of the run.
+        changed: What is not as in an earlier run.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("lngrad.check.reports"),
@@ -61,6 +72,10 @@ def write_report(path: Path, results: Sequence[CaseResult], options: Options, se
         ulp=lambda result: max((output.worst_ulp for output in result.outputs), default=0.0),
         anchor={id(result): f"case-{number}" for number, result in enumerate(failed)},
         id=id,
+        changed=changed,
+        formula=lambda one: Markup(formula_html(one)),
+        right=lambda one: Markup(right_html(one.output)),
+        strip=lambda one: Markup(strip(one)),
     )
     partial = path.with_name(path.name + ".part")
     partial.write_text(text, "utf-8", errors="replace")

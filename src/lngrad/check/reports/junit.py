@@ -33,7 +33,8 @@ def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
             failure = ElementTree.SubElement(
                 case, "failure", message=_clean(result.reason), type=_clean(result.mistake or "unexplained")
             )
-            failure.text = _clean(f"{result.facts}\n{result.sentence}\n{result.command}")
+            formulas = "".join(f"{formula.text}\n" for formula in result.formulas)
+            failure.text = _clean(f"{result.facts}\n{result.sentence}\n{formulas}{result.command}")
     whole = ElementTree.Element("testsuites")
     whole.append(suite)
     ElementTree.ElementTree(whole).write(path, encoding="utf-8", xml_declaration=True)

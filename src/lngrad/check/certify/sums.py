@@ -1,0 +1,177 @@
+"""The order of a kernel's sums, from probes of its backward alone, and the tree's own result against the kernel's bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lngrad.check.certify.measured import Measured, different_bits
+from lngrad.check.certify.subject import Subject
+from lngrad.check.certify.trees import Tree, Unrevealed, leaves, replay, reveal, text_of, words
+from lngrad.dtypes import numpy_dtype
+from lngrad.typing import Array, Dtype
+
+__all__ = ["column_order", "row_order"]
+
+LARGE = {"float32": 2.0**100, "bfloat16": 2.0**100, "float64": 2.0**500}  # absorbs ones in any accumulator
+REPLAYS = 100
+MOST_DRAWN = 320  # leaves of a tree that a certificate keeps
+
+
+def _ones(M: int, N: int, dtype: Dtype) -> tuple[Array, Array, Array, Array, Array]:
+    """dy = 1, x = 0, mean 0, rstd 1, gamma 1: dbeta is the sum of dy, and dx = dy − mean(dy)."""
+    wide = np.float64 if dtype == np.float64 else np.float32
+    return np.ones((M, N), dtype), np.zeros((M, N), dtype), np.zeros(M, wide), np.ones(M, wide), np.ones(N, dtype)
+
+
+def column_order(
+    subject: Subject, M: int, N: int, dtype: str = "float32", threads: int | None = None
+) -> list[Measured]:
+    """The tree of dbeta, a bare column sum of M rows; replayed on random numbers.
+
+    Args:
+        M, N: The shape. N masks are probed in a call, one a column.
+        dtype: Of all arrays.
+        threads: For a subject with a switch; None leaves it.
+    """
+    if threads is not None and subject.set_threads is not None:
+        subject.set_threads(threads)
+    large = LARGE[dtype]
+    given = _ones(M, N, numpy_dtype(dtype))
+
+    def outside(pairs: Sequence[tuple[int, int]]) -> list[float]:
+        found: list[float] = []
+        for start in range(0, len(pairs), N):
+            some = pairs[start : start + N]
+            dy = given[0].copy()
+            for column, (i, j) in enumerate(some):
+                dy[i, column], dy[j, column] = large, -large
+            dbeta = np.asarray(subject.backward(dy, *given[1:]).dbeta, np.float64)
+            found += dbeta[: len(some)].tolist()
+        return found
+
+    label = f"dbeta of {M}×{N} {dtype}" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
+
+    def replayed(tree: Tree) -> tuple[str, str]:
+        return _replayed_columns(subject, tree, given, dtype)
+
+    return [_measured(label, M, "rows", outside, replayed)]
+
+
+def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured]:
+    """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
+    M = 64
+    large = LARGE[dtype]
+    given = _ones(M, N, numpy_dtype(dtype))
+
+    def sums(pairs: Sequence[tuple[int, int]], x: Array) -> list[float]:
+        """N·(1 − dx) at a place whose dy is 1: the sum, or both sums together."""
+        found: list[float] = []
+        for start in range(0, len(pairs), M):
+            some = pairs[start : start + M]
+            dy = given[0].copy()
+            for row, (i, j) in enumerate(some):
+                dy[row, i], dy[row, j] = large, -large
+            dx = np.asarray(subject.backward(dy, x, *given[2:]).dx, np.float64)
+            for row, (i, j) in enumerate(some):
+                probe = next(place for place in (0, 1, 2) if place not in (i, j))
+                total = N * (1 - dx[row, probe])
+                found.append(float(np.round(total)) if abs(total - np.round(total)) < 0.25 else total)
+        return found
+
+    first = _measured(f"Σ dy·gamma over {N} columns {dtype}", N, "columns", lambda pairs: sums(pairs, given[1]), None)
+    measured = [first]
+    tree = (first.facts or {}).get("tree_object")
+    if tree is not None:
+        shared = _shared_sizes(tree, N)
+
+        def second(pairs: Sequence[tuple[int, int]]) -> list[float]:
+            both = sums(pairs, np.ones_like(given[1]))
+            return [total - (N - shared(i, j)) for total, (i, j) in zip(both, pairs, strict=True)]
+
+        measured.append(_measured(f"Σ dy·gamma·xhat over {N} columns {dtype}", N, "columns", second, None))
+    for one in measured:
+        if one.facts is not None:
+            one.facts.pop("tree_object", None)
+    return measured
+
+
+def _measured(
+    label: str,
+    n: int,
+    what: str,
+    outside: Callable[[Sequence[tuple[int, int]]], list[float]],
+    replayed: Callable[[Tree], tuple[str, str]] | None,
+) -> Measured:
+    probes = 0
+
+    def counted(pairs: Sequence[tuple[int, int]]) -> list[float]:
+        nonlocal probes
+        probes += len(pairs)
+        return outside(pairs)
+
+    group = "The order of sums"
+    try:
+        with np.errstate(all="ignore"):
+            tree = reveal(n, counted)
+    except Unrevealed as reason:
+        return Measured(group, label, f"not revealed: {reason}", None, probes)
+    facts: dict[str, Any] = {"terms": n}
+    if n <= MOST_DRAWN:
+        facts["tree"] = text_of(tree)
+    answer = words(tree, what)
+    if replayed is None:
+        return Measured(group, label, answer, None, probes, facts=facts | {"tree_object": tree})
+    with np.errstate(all="ignore"):
+        verdict, counterexample = replayed(tree)
+    return Measured(group, label, f"{answer}; {verdict}", None, probes, counterexample, facts)
+
+
+def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
+    """Whether the tree's own sums have the kernel's bits, for dbeta; and in which precision they are kept."""
+    M, N = given[0].shape
+    wanted = numpy_dtype(dtype)
+    accumulators = dict.fromkeys((dtype, "float32", "float64"))
+    failed, example = dict.fromkeys(accumulators, 0), ""
+    for seed in range(REPLAYS):
+        dy = np.random.default_rng([seed, 3]).standard_normal((M, N)).astype(wanted)
+        got = np.asarray(subject.backward(dy, *given[1:]).dbeta)
+        for accumulator in accumulators:
+            own = replay(tree, dy, numpy_dtype(accumulator)).astype(got.dtype)
+            difference = different_bits(own, got)
+            if difference:
+                failed[accumulator] += 1
+                if accumulator == "float32" and not example:
+                    example = f"seed {seed}: {difference}"
+    for accumulator, number in failed.items():
+        if number == 0:
+            return f"in {accumulator}, confirmed by replay: the same bits on {REPLAYS} of {REPLAYS} random inputs", ""
+    nearest = min(failed, key=lambda accumulator: failed[accumulator])
+    number = REPLAYS - failed[nearest]
+    return (
+        f"NOT confirmed: the tree's sums in {nearest} have the kernel's bits on {number} of {REPLAYS} random inputs",
+        example,
+    )
+
+
+def _shared_sizes(tree: Tree, n: int) -> Callable[[int, int], int]:
+    """The size of the smallest subtree that has two places."""
+    paths: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # of each leaf: (subtree's number, its size)
+    waiting: list[tuple[Tree, list[tuple[int, int]]]] = [(tree, [])]
+    number = 0
+    while waiting:
+        one, path = waiting.pop()
+        if isinstance(one, int):
+            paths[one] = path
+            continue
+        number += 1
+        longer = [*path, (number, len(leaves(one)))]
+        waiting += [(part, longer) for part in one]
+
+    def shared(i: int, j: int) -> int:
+        common = [size for (one, size), (other, _) in zip(paths[i], paths[j], strict=False) if one == other]
+        return common[-1]
+
+    return shared

@@ -1,0 +1,277 @@
+"""The order in which numbers are added, as a tree: found by probes, replayed, and said in words.
+
+The method is FPRev's (arXiv 2411.00442). Among n ones, put +L at place i and −L at place j, L so large that it absorbs ones.
+Every one that is added to a partial sum with L in it is lost, until both meet: the sum is the number of ones outside the
+smallest subtree that has both places. So each probe tells the size of a subtree, and the sizes give the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from lngrad.typing import Array, Dtype
+
+__all__ = ["Tree", "Unrevealed", "leaves", "reveal", "replay", "size_of", "text_of", "words"]
+
+Tree: TypeAlias = "int | tuple[Tree, ...]"  # a leaf's place, or subtrees in the order of their first leaf
+Pairs: TypeAlias = "Sequence[tuple[int, int]]"
+
+
+class Unrevealed(Exception):
+    """The probes do not fit any tree; the text says how."""
+
+
+@dataclass
+class _Task:
+    """Places whose subtree is to be found, from the sizes that they share with the first of them."""
+
+    items: list[int]
+    groups: list[tuple[int, _Task]] = field(default_factory=list)
+
+
+def reveal(n: int, count_outside: Callable[[Pairs], Sequence[float]]) -> Tree:
+    """The tree of a sum of n terms.
+
+    Args:
+        count_outside: For pairs (i, j), the sum of n ones with +L and −L in the places i and j.
+
+    Raises:
+        Unrevealed: The answers are no sizes of subtrees, as where a sum is compensated or exact.
+    """
+    root = _Task(list(range(n)))
+    frontier = [root]
+    while frontier:
+        frontier = [task for task in frontier if len(task.items) > 1]
+        pairs = [(task.items[0], other) for task in frontier for other in task.items[1:]]
+        answers = iter(count_outside(pairs) if pairs else ())
+        following = []
+        for task in frontier:
+            sizes: dict[int, list[int]] = {}
+            for other in task.items[1:]:
+                answer = next(answers)
+                size = n - answer
+                if not np.isfinite(answer) or size != int(size) or not 2 <= size <= n:
+                    raise Unrevealed(
+                        f"ones at {task.items[0]} and {other}: {answer:g} of {n} are left, which is no number of terms"
+                    )
+                sizes.setdefault(int(size), []).append(other)
+            task.groups = [(size, _Task(items)) for size, items in sorted(sizes.items())]
+            following += [child for _, child in task.groups]
+        frontier = following
+    tree, _ = _assembled(root, 0)
+    if size_of(tree) != n or not _is_consistent(root, 0):
+        raise Unrevealed("the sizes of subtrees contradict each other: the sum is compensated, exact, or not a tree")
+    return tree
+
+
+def _assembled(task: _Task, outer: int) -> tuple[Tree, list[Tree]]:
+    """The subtree of a task, and siblings of it that a sum of more than two terms has."""
+    tree: Tree = task.items[0]
+    siblings: list[Tree] = []
+    for size, child in task.groups:
+        subtree, more = _assembled(child, size)
+        if size == outer:
+            siblings += [subtree, *more]
+        else:
+            tree = _joined(tree, subtree, *more)
+    return tree, siblings
+
+
+def _joined(*parts: Tree) -> Tree:
+    return tuple(sorted(parts, key=lambda part: leaves(part)[0]))
+
+
+def _is_consistent(task: _Task, outer: int) -> bool:
+    """Whether every subtree has the size that the probes said; siblings share the size of what they all belong to."""
+    below = 1
+    for size, child in task.groups:
+        if not _is_consistent(child, size):
+            return False
+        if size != outer:
+            below += len(child.items)
+            if size != below:
+                return False
+    return True
+
+
+def leaves(tree: Tree) -> list[int]:
+    """The places of a tree, in order."""
+    found, waiting = [], [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, int):
+            found.append(one)
+        else:
+            waiting += one
+    return sorted(found)
+
+
+def size_of(tree: Tree) -> int:
+    return len(leaves(tree))
+
+
+def replay(tree: Tree, terms: Array, dtype: Dtype) -> Array:
+    """The sum of terms (n, …) over the first axis in a tree's order, each addition rounded to dtype."""
+    done: dict[int, Array] = {}
+    waiting: list[tuple[Tree, bool]] = [(tree, False)]
+    while waiting:  # no recursion: a sum in sequence is as deep as it is long
+        one, ready = waiting.pop()
+        if isinstance(one, int):
+            done[_key(one)] = terms[one].astype(dtype)
+        elif not ready:
+            waiting.append((one, True))
+            waiting += [(part, False) for part in one]
+        else:
+            total = done.pop(_key(one[0]))
+            for part in one[1:]:
+                total = (total + done.pop(_key(part))).astype(dtype)
+            done[_key(one)] = total
+    return done[_key(tree)]
+
+
+def _key(tree: Tree) -> int:
+    return -1 - tree if isinstance(tree, int) else id(tree)
+
+
+def text_of(tree: Tree) -> str:
+    """A tree in brackets: ((0 1) 2)."""
+    found: list[str] = []
+    waiting: list[Tree | str] = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, int):
+            found.append(str(one))
+        else:
+            parts: list[Tree | str] = ["("]
+            for number, part in enumerate(one):
+                parts += [" ", part] if number else [part]
+            waiting += [")", *reversed(parts)]
+    return "".join(found)
+
+
+def _comb(tree: Tree) -> list[int] | None:
+    """The places of a sum in sequence, in its order: ((a + b) + c) + d; None for any other tree."""
+    order: list[int] = []
+    while not isinstance(tree, int):
+        if len(tree) != 2:
+            return None
+        first, second = tree
+        if isinstance(second, int):
+            order.append(second)
+            tree = first
+        elif isinstance(first, int):
+            order.append(first)
+            tree = second
+        else:
+            return None
+    order.append(tree)
+    return order[::-1]
+
+
+def _is_pairwise(tree: Tree) -> bool:
+    """Whether neighbours are added by the binary counter: 2, then 4, then 8 …, the rest joining at the end."""
+    if isinstance(tree, int):
+        return True
+    if len(tree) != 2:
+        return False
+    first, second = tree
+    sizes = size_of(first), size_of(second)
+    contiguous = leaves(first)[-1] < leaves(second)[0]
+    halves = (
+        sizes[0] == sizes[1]
+        or (sizes[0] & (sizes[0] - 1) == 0 and sizes[1] < sizes[0])
+        or abs(sizes[0] - sizes[1]) == 1
+    )
+    return contiguous and halves and _is_pairwise(first) and _is_pairwise(second)
+
+
+def _is_halving(tree: Tree) -> bool:
+    """Whether the second half is added to the first, place by place, until one is left: a vector's lanes."""
+    n = size_of(tree)
+    if n & (n - 1) or n < 4:
+        return False
+    parts: list[Tree] = list(range(n))
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [(parts[place], parts[place + half]) for place in range(half)]
+    return text_of(parts[0]) == text_of(tree)
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
+
+
+def words(tree: Tree, what: str) -> str:
+    """The tree in one line.
+
+    Args:
+        what: Of the terms, in the plural: "rows" or "columns".
+    """
+    n = size_of(tree)
+    steps: list[str] = []
+    unit = what
+    for _ in range(6):
+        n = size_of(tree)
+        if n == 1:
+            break
+        order = _comb(tree)
+        if order is not None:
+            backwards = order == sorted(order, reverse=True) and n > 2
+            steps.append(f"{n} {unit} in sequence{', from the last to the first' if backwards else ''}")
+            break
+        if _is_pairwise(tree):
+            steps.append(f"{n} {unit} pairwise")
+            break
+        if _is_halving(tree):
+            steps.append(f"{n} {unit} by halves: each half added to the other, place by place")
+            break
+        blocks: list[list[int]] = []
+        tree = _collapsed(tree, blocks)
+        if len(blocks) == n:
+            steps.append(f"{n} {unit} in an order of their own")
+            break
+        steps.append(_block_words(blocks, unit))
+        unit = "of these"
+    return ", then ".join(steps) or f"one of the {what}"
+
+
+def _collapsed(tree: Tree, blocks: list[list[int]]) -> Tree:
+    """The tree with every largest sum in sequence of leaves made one leaf, numbered by the first place in it."""
+    found: list[tuple[int, list[int]]] = []
+
+    def walk(one: Tree) -> Tree:
+        order = _comb(one)
+        if order is not None:
+            found.append((min(order), order))
+            return min(order)
+        assert not isinstance(one, int)  # a leaf is a comb
+        return tuple(walk(part) for part in one)
+
+    walked = walk(tree)
+    places = {first: number for number, first in enumerate(sorted(first for first, _ in found))}
+    blocks += [order for _, order in sorted(found)]
+
+    def numbered(one: Tree) -> Tree:
+        return places[one] if isinstance(one, int) else _joined(*(numbered(part) for part in one))
+
+    return numbered(walked)
+
+
+def _block_words(blocks: list[list[int]], unit: str) -> str:
+    lengths = [len(block) for block in blocks]
+    steps = {b - a for block in blocks for a, b in zip(sorted(block), sorted(block)[1:], strict=False)}
+    usual = max(set(lengths), key=lengths.count)
+    rest = "" if len(set(lengths)) == 1 else f" (others {', '.join(map(str, sorted(set(lengths) - {usual})[:4]))})"
+    if steps == {1}:
+        return f"{len(blocks)} parts of {usual} {unit} in sequence{rest}"
+    if len(steps) == 1:
+        what = "these" if unit == "of these" else f"the {unit}"
+        return f"{len(blocks)} lanes, in each every {_ordinal(steps.pop())} of {what} in sequence{rest}"
+    return f"{len(blocks)} parts of {usual} {unit} in sequence, not neighbours{rest}"

@@ -1,0 +1,88 @@
+"""A plugin for pytest: `pytest --lngrad-impl module:function` makes one test of every case, with the diagnosis in the failure.
+
+It runs cases in pytest's own process; a kernel that may crash or hang is better checked by `lngrad check`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lngrad.check.case import CheckCase
+from lngrad.check.formats.reading import read_cases
+from lngrad.check.judge import Options, check_case
+from lngrad.check.result import CaseResult
+from lngrad.check.standards.rules import STANDARDS
+from lngrad.errors import LngradError
+
+__all__ = ["WrongGradients"]
+
+STARTER = Path(__file__).parent / "formats" / "starter.yaml"
+MOST_BYTES = 8 << 30
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the plugin."""
+    group = parser.getgroup("lngrad", "gradients of layer normalization")
+    group.addoption(
+        "--lngrad-impl", metavar="IMPL", help="check this implementation: module:function, or as in lngrad check"
+    )
+    group.addoption("--lngrad-cases", metavar="PATH", action="append", help="case files; default: a dozen of our own")
+    group.addoption("--lngrad-standard", metavar="NAME", default="mixed", choices=[*STANDARDS], help="default: mixed")
+
+
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One test for every case."""
+    impl = config.getoption("--lngrad-impl")
+    if not impl:
+        return
+    options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=f"lngrad check --impl {impl}")
+    paths = [Path(path) for path in config.getoption("--lngrad-cases") or [STARTER]]
+    try:
+        cases = read_cases(paths, MOST_BYTES)
+    except LngradError as error:
+        raise pytest.UsageError(str(error)) from None
+    items += [CaseItem.from_parent(session, name=f"lngrad[{case.name}]", case=case, options=options) for case in cases]
+
+
+class WrongGradients(Exception):
+    """A case failed; the result says why."""
+
+    def __init__(self, result: CaseResult) -> None:
+        super().__init__(result.reason)
+        self.result = result
+
+
+class CaseItem(pytest.Item):
+    """A case as a test."""
+
+    def __init__(self, *, case: CheckCase, options: Options, **others: Any) -> None:
+        super().__init__(**others)
+        self.case, self.options = case, options
+
+    def runtest(self) -> None:
+        """Compute and judge the case.
+
+        Raises:
+            WrongGradients: It failed.
+        """
+        result = check_case(self.case, self.options)
+        if result.status == "skipped":
+            pytest.skip(result.reason)
+        if result.status == "failed":
+            raise WrongGradients(result)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The diagnosis, the formula and the command that reproduces the failure."""
+        if not isinstance(excinfo.value, WrongGradients):
+            return super().repr_failure(excinfo, style)
+        result = excinfo.value.result
+        label = f"{result.mistake}: " if result.mistake else ""
+        formulas = [formula.text for formula in result.formulas]
+        return "\n".join([result.facts, result.reason, f"{label}{result.sentence}", *formulas, result.command])
+
+    def reportinfo(self) -> tuple[Path | str, int | None, str]:
+        """Where the case was written."""
+        return self.case.source.file, self.case.source.line, self.name

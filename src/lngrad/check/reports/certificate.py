@@ -1,0 +1,127 @@
+"""A certificate as a page of HTML, as rows of Markdown, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from lngrad.check.certify.measured import Certificate, Measured
+from lngrad.files.boundary import parsing
+from lngrad.files.text import parse_json, read_text
+
+__all__ = ["markdown_of", "read_certificate", "write_certificate_html", "write_certificate_json"]
+
+LEAF, LEVEL = 6, 14  # pixels between leaves, and between a node and its parent
+
+
+def write_certificate_json(path: Path, certificate: Certificate) -> None:
+    text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", "utf-8")
+
+
+def read_certificate(path: Path) -> Certificate:
+    """A certificate that write_certificate_json wrote.
+
+    Raises:
+        FileFormatError: The file is none.
+    """
+    with parsing(path, "expected a certificate of lngrad certify"):
+        return Certificate.from_json(parse_json(read_text(path), path))
+
+
+def markdown_of(certificates: Sequence[Certificate]) -> str:
+    """All properties of several implementations, a column each; and what was counted."""
+    rows: dict[tuple[str, str], dict[str, Measured]] = {}
+    for certificate in certificates:
+        for one in certificate.measured:
+            rows.setdefault((one.group, one.name), {})[certificate.name] = one
+    names = [certificate.name for certificate in certificates]
+    lines = []
+    for group, members in groupby(rows.items(), key=lambda item: item[0][0]):
+        lines += [f"### {group}", "", f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+        for (_, name), found in members:
+            cells = [_cell(found[label]) if label in found else "" for label in names]
+            lines.append(f"| {_plain(name)} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(one: Measured) -> str:
+    text = _plain(one.answer)
+    return f"{text} ({one.trials})" if one.holds is not None and one.trials > 1 else text
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def write_certificate_html(path: Path, certificate: Certificate) -> None:
+    """One page: properties by group, counter-examples, and the trees drawn."""
+    parts = []
+    for group, members in groupby(certificate.measured, key=lambda one: one.group):
+        parts.append(f"<h2>{escape(group)}</h2><table>")
+        for one in members:
+            mark = "" if one.holds is None else "holds" if one.holds else "fails"
+            trials = f"<small>{one.trials:,} trials</small>" if one.trials else ""
+            example = f"<div class=example>{escape(one.counterexample)}</div>" if one.counterexample else ""
+            tree = (one.facts or {}).get("tree")
+            drawn = f"<details><summary>the tree</summary>{_drawn(tree)}</details>" if isinstance(tree, str) else ""
+            parts.append(f"<tr><th>{escape(one.name)}<td class='{mark}'>{escape(one.answer)} {trials}{example}{drawn}")
+        parts.append("</table>")
+    head = f"{escape(certificate.name)} · {escape(certificate.version)}"
+    body = "".join(parts)
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>Certificate of {escape(certificate.name)}</title><style>{_STYLE}</style>"
+        f"<h1>{head}</h1><p>Measured on {escape(certificate.machine)}, {escape(certificate.dtype)} unless said otherwise."
+        f"{body}",
+        "utf-8",
+    )
+
+
+_STYLE = """
+:root{color-scheme:light dark}body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse;width:100%}th{font-weight:500;text-align:left;width:32%;vertical-align:top}
+th,td{padding:.35rem .6rem;border-top:1px solid #8884}small{opacity:.65}.holds::before{content:'✓ ';color:#2a8a4a}
+.fails::before{content:'✗ ';color:#c33}.example{font:12px/1.5 ui-monospace,monospace;opacity:.8;overflow-wrap:anywhere}
+details{overflow-x:auto}svg{display:block}path{fill:none;stroke:currentColor;opacity:.6}
+"""
+
+
+def _drawn(text: str) -> str:
+    """A tree in brackets as a drawing: leaves below in the order of their places, sums above."""
+    nodes: list[tuple[float, int]] = []  # (place, height) of what is on the stack
+    marks: list[int] = []  # where each open bracket began
+    number, paths = "", []
+    count = 0
+    for letter in text + " ":
+        if letter.isdigit():
+            number += letter
+            continue
+        if number:
+            nodes.append((float(number), 0))
+            count, number = max(count, int(number) + 1), ""
+        if letter == "(":
+            marks.append(len(nodes))
+        elif letter == ")":
+            parts = nodes[marks[-1] :]
+            del nodes[marks.pop() :]
+            height = 1 + max(level for _, level in parts)
+            places = [place for place, _ in parts]
+            paths.append((height, places, [level for _, level in parts]))
+            nodes.append((sum(places) / len(places), height))
+    most = max((height for height, _, _ in paths), default=1)
+    step = min(float(LEVEL), 900 / most)
+    lines = []
+    for height, places, levels in paths:
+        top = (most - height) * step + 4
+        for place, level in zip(places, levels, strict=True):
+            lines.append(f"M{place * LEAF + 4:.0f} {(most - level) * step + 4:.1f}V{top:.1f}")
+        lines.append(f"M{min(places) * LEAF + 4:.0f} {top:.1f}H{max(places) * LEAF + 4:.0f}")
+    width, size = count * LEAF + 8, most * step + 8
+    return (
+        f"<svg width={width} height={size:.0f} role=img aria-label='summation tree'><path d='{''.join(lines)}'/></svg>"
+    )

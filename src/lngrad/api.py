@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import address_of, empty, scratch
+from lngrad.arrays import address_of, empty, require_memory, scratch
 from lngrad.errors import WorkspaceError
 from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
@@ -45,6 +45,7 @@ def layer_norm(
         BackendUnavailable: The named backend can't run this.
     """
     problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
+    _require_memory(problem, arrays, out)
     plan = make_plan(problem, backend)
     return Forward(*execute(plan, (*arrays, float(eps)), out))
 
@@ -87,8 +88,16 @@ def layer_norm_backward(
         BackendUnavailable: The named backend can't run this.
     """
     problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
+    _require_memory(problem, arrays, out)
     plan = make_plan(problem, backend)
     return Grads(*execute(plan, arrays, out))
+
+
+def _require_memory(problem: Problem, arrays: tuple[Any, ...], out: Sequence[Any] | None) -> None:
+    for name, array in zip(problem.inputs, arrays, strict=True):
+        require_memory(name, array)
+    for name, array in zip(problem.out, out or (), strict=False):
+        require_memory(f"out.{name}", array)
 
 
 def execute(

@@ -10,9 +10,9 @@ from lngrad.problem import Grads, Problem
 
 try:
     import jax.numpy as jnp
+    from jax.typing import ArrayLike
 
     import jax
-    from jax.typing import ArrayLike
 except ImportError as reason:
     raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
 if not hasattr(jax.sharding, "ManualAxisType"):
@@ -57,7 +57,9 @@ def layer_norm(
     normalized = len(problem.normalized_shape)
     if not isinstance(eps, jax.core.Tracer):
         number = _number(eps)
-        return on_shards(lambda *shards: derivatives.forward(*shards, normalized, number)[0], normalized, x, gamma, beta)
+        return on_shards(
+            lambda *shards: derivatives.forward(*shards, normalized, number)[0], normalized, x, gamma, beta
+        )
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
         raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
     return formulas.forward(x, gamma, beta, normalized=normalized, eps=eps.astype(formulas.accumulator(x)))[0]

@@ -156,9 +156,7 @@ def _forward_tangents(
 ) -> Three:
     """Tangents of y, mean and rstd."""
     x, mean, rstd, gamma = ctx.saved_tensors
-    return formulas.forward_tangents(
-        _TORCH, x, mean, rstd, gamma, of_x, of_gamma, of_beta, normalized=len(ctx.shape)
-    )
+    return formulas.forward_tangents(_TORCH, x, mean, rstd, gamma, of_x, of_gamma, of_beta, normalized=len(ctx.shape))
 
 
 def _backward_tangents(

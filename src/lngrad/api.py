@@ -32,7 +32,7 @@ def layer_norm(
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
             anything with `__array_interface__` or DLPack.
         normalized_shape: R. None: gamma's shape, or the last axis.
-        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
+        gamma, beta: (*R) in any of these dtypes but float64, unless x has it: they are converted exactly. None: 1 and 0.
         eps: Added to the biased variance of a row.
         out: A Forward of arrays to write to; None in it is allocated. y may be x itself.
         backend: A name from `backends()`; None chooses.
@@ -70,9 +70,9 @@ def layer_norm_backward(
     Args:
         dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
             CPU, or anything with `__array_interface__` or DLPack.
-        mean, rstd: Any shape with one element per row, in float32 (float64 for float64) or x's dtype. They are taken as
-            given, never recomputed.
-        gamma: (*R) in x's dtype or float32 (float64 for float64). None: 1.
+        mean, rstd: Any shape with one element per row, in any of these dtypes; converted to float32 (float64 where x is).
+            They are taken as given, never recomputed.
+        gamma: (*R) in any of these dtypes but float64, unless x has it: it is converted exactly. None: 1.
         normalized_shape: R. None: gamma's shape, or the last axis.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.
         out: A Grads of arrays to write to; None in it is allocated. dgamma and dbeta take their dtype from it, and are

@@ -39,7 +39,7 @@ def layer_norm(
 
     Args:
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64.
-        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
+        gamma, beta: (*R) in any of these dtypes but float64, unless x has it. None: 1 and 0.
         eps: Added to the biased variance of a row. A number runs our kernels. A traced value of no dimensions is computed by
             a formula of jax.numpy, and can be differentiated too.
         normalized_shape: R. None: gamma's shape, or the last axis.

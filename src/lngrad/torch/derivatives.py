@@ -88,8 +88,9 @@ def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any,
     dx = dgamma = dbeta = None
     if dy is not None:
         dtype, scale = (x if gamma is None else gamma).dtype, gamma
-        if mask[2] and ctx.beta_dtype.itemsize > dtype.itemsize:  # dbeta comes in gamma's dtype
-            scale = x.new_ones(ctx.shape, dtype=ctx.beta_dtype) if gamma is None else gamma.to(ctx.beta_dtype)
+        if mask[2] and ctx.beta_dtype is not dtype:  # dbeta comes in gamma's dtype, and must not be rounded twice
+            wide = accumulator_of(x)
+            scale = x.new_ones(ctx.shape, dtype=wide) if gamma is None else gamma.to(wide)
         grads = layer_norm_backward(dy, x, ctx.shape, mean, rstd, scale, mask)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:

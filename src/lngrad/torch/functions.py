@@ -20,7 +20,7 @@ def layer_norm(
     Args:
         input: (*A, *R): float16, bfloat16, float32 or float64.
         normalized_shape: R.
-        weight, bias: (*R) in input's dtype or float32, or None.
+        weight, bias: (*R) in any of these dtypes but float64, unless input has it, or None.
         eps: Added to the variance.
 
     Returns:

@@ -7,7 +7,7 @@ code two autograd.Functions carry them, because torch.func's transforms and forw
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ def layer_norm(x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor |
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
-    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
+    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)
 
 
 def layer_norm_backward(
@@ -44,7 +44,7 @@ def layer_norm_backward(
         return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
     if not all(type(tensor) in _PLAIN for tensor in (dy, x, mean, rstd, gamma)):
         _load_rules(dy, x, mean, rstd, gamma)
-    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
+    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
@@ -221,18 +221,20 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
     def apply(cls, *arguments: Any) -> Three:
         """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
         if torch._C._are_functorch_transforms_active():
-            return cls.formula(*arguments) if _forward_modes() > 1 else super().apply(*arguments)
+            apply: Callable[..., Three] = cls.formula if _forward_modes() > 1 else super().apply
+            return apply(*arguments)
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
-            return cls.forward(*arguments)  # nobody will ask for a derivative of this call
+            return cls.forward(*arguments)  # type: ignore[no-any-return]  # no derivative of this call is ever wanted
         # What has escaped from a transform that is over is unwrapped, as torch's apply does.
-        return super(torch.autograd.Function, cls).apply(*torch._functorch.utils.unwrap_dead_wrappers(arguments))
+        given = torch._functorch.utils.unwrap_dead_wrappers(arguments)
+        return super(torch.autograd.Function, cls).apply(*given)  # type: ignore[no-any-return]
 
 
 class _Forward(_Function):
     @staticmethod
     def forward(x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
         with _below_autograd():
-            return ops.layer_norm(x, shape, gamma, beta, eps)
+            return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -254,7 +256,7 @@ class _Backward(_Function):
         dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: Mask
     ) -> Three:
         with _below_autograd():
-            return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+            return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -270,7 +272,7 @@ class _Backward(_Function):
         grads = formulas.backward(
             _TORCH, dy, x, mean, rstd, gamma, normalized=len(shape), wanted=mask, dtypes=(dtype, dtype)
         )
-        return tuple(x.new_empty(0) if grad is None else grad for grad in grads)  # type: ignore[return-value]
+        return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
 
     backward = staticmethod(_backward_derivative)
     jvp = staticmethod(_backward_tangents)

@@ -268,23 +268,6 @@ def test_module_is_torchs_but_for_the_arithmetic(options):
     assert mine.to(torch.float64)(x.double()).dtype == torch.float64
 
 
-def test_patch_and_unpatch():
-    class Special(torch.nn.LayerNorm):
-        """Somebody's own."""
-
-    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Sequential(torch.nn.LayerNorm(8)), Special(8))
-    x = torch.randn(3, 8)
-    before, parameters = model(x), list(model.parameters())
-    assert door.patch(model) == 2
-    assert [type(m) for m in (model[0], model[1][0], model[2])] == [door.LayerNorm, door.LayerNorm, Special]
-    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
-    close(copy.deepcopy(model)(x), before)
-    assert door.patch(model) == 0
-    assert door.unpatch(model) == 2
-    check_same_bits(model(x).detach(), before.detach())
-    assert door.patch(torch.nn.LayerNorm(8)) == 1
-
-
 def test_forward_mode_is_heard_without_gradients_too():
     """A call nobody differentiates backwards takes a short cut; tangents must not be lost on it."""
     inputs = make_inputs(Case((5,), (8,)), "float64")

@@ -100,3 +100,56 @@ def test_tensors_that_never_have_memory():
         torch.func.vmap(lambda x: lngrad.layer_norm(x).y)(torch.ones(3, 4, 8))
     with pytest.raises(ShapeError, match="x: expected 128 bytes of storage, got 0"):
         lngrad.layer_norm(torch.ones(4, 8, device="meta"))
+
+
+def ops_and_aten():
+    """The torch doors as (forward, backward), each of (x, shape, weight, bias, eps) and so on."""
+    from lngrad.torch import override
+
+    ours, atens = torch.ops.lngrad, torch.ops.aten
+
+    def through_aten(call):
+        def overridden(*arguments):
+            with override():
+                return call(*arguments)
+
+        return overridden
+
+    return {
+        "operators": (ours.layer_norm, lambda *a: ours.layer_norm_backward(*a[:6], a[7])),
+        "override": (through_aten(atens.native_layer_norm), through_aten(atens.native_layer_norm_backward)),
+    }
+
+
+@pytest.mark.parametrize("rows", [4, 5000])
+@pytest.mark.parametrize("door", ["operators", "override"])
+@pytest.mark.parametrize("make", WITHOUT[:3], ids=lambda make: make.__name__)
+def test_torch_doors_refuse_memory_that_is_gone(make, door, rows):
+    """A second call too, whose facts are known by then."""
+    forward, backward = ops_and_aten()[door]
+    x, statistics, w = (rows, 8), (rows, 1), (8,)
+    forward(torch.ones(x), [8], torch.ones(w), torch.ones(w), 1e-5)
+    for broken in range(3):
+        shapes = [x, w, w]
+        given = [make(*shape) if k == broken else torch.ones(shape) for k, shape in enumerate(shapes)]
+        for _ in range(2):
+            with pytest.raises(ShapeError, match=BEHIND):
+                forward(given[0], [8], given[1], given[2], 1e-5)
+    shapes = [x, x, statistics, statistics, w]
+    for broken in range(5):
+        dy, x_, mean, rstd, gamma = (
+            make(*shape) if k == broken else torch.ones(shape) for k, shape in enumerate(shapes)
+        )
+        for _ in range(2):
+            with pytest.raises(ShapeError, match=BEHIND):
+                backward(dy, x_, [8], mean, rstd, gamma, torch.ones(w), [True, True, True])
+
+
+def test_jax_refuses_memory_that_is_gone():
+    pytest.importorskip("jax")
+    from lngrad.jax import layer_norm, layer_norm_backward
+
+    with pytest.raises(ShapeError, match=f"^x: {BEHIND}"):
+        layer_norm(freed(4, 8))
+    with pytest.raises(ShapeError, match=f"^rstd: {BEHIND}"):
+        layer_norm_backward(torch.ones(4, 8), torch.ones(4, 8), torch.ones(4, 1), freed(4, 1))

@@ -23,6 +23,7 @@ __all__ = [
     "array_at",
     "as_array",
     "as_numpy",
+    "bytes_spanned",
     "empty",
     "facts_of",
     "key_of",
@@ -173,17 +174,17 @@ def require_memory(name: str, array: Any) -> None:
 
     Args:
         name: The argument's name, for the error.
-        array: A NumPy array, a torch tensor, or None.
+        array: A NumPy array or a torch tensor; nothing is known of any other.
 
     Raises:
         ShapeError: The memory is freed, or too short for the shape and strides.
         DtypeError: The tensor is of a kind that has none.
     """
-    if array is None:
-        return
     if isinstance(array, np.ndarray):
         if not address_of(array) and array.size:
             raise ShapeError(f"{name}: expected {array.nbytes} bytes of memory, got an array at address 0")
+        return
+    if not _is_torch(array):
         return
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     if fake is not None and isinstance(array, fake.FakeTensor):
@@ -195,19 +196,18 @@ def require_memory(name: str, array: Any) -> None:
             f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
             "lngrad.torch.layer_norm takes these"
         ) from None
-    needed = _bytes_behind(array)
-    if needed and (not address or there < needed):
+    span = bytes_spanned(array)
+    needed = array.storage_offset() * array.element_size() + span
+    if span and (not address or there < needed):
         raise ShapeError(f"{name}: expected {needed} bytes of storage, got {there if address else 0}")
 
 
-def _bytes_behind(tensor: Any) -> int:
-    """Bytes from the beginning of a tensor's storage to the end of its last element; 0 for one without elements."""
-    last = tensor.storage_offset()
-    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
-        if not size:
-            return 0
-        last += (size - 1) * step
-    return (last + 1) * tensor.element_size()  # type: ignore[no-any-return]
+def bytes_spanned(tensor: Any) -> int:
+    """Bytes from a torch tensor's first element to behind its last; 0 for one without elements."""
+    if not tensor.numel():
+        return 0
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()  # type: ignore[no-any-return]
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any]:

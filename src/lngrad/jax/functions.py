@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from lngrad.arrays import Facts
+from lngrad.arrays import Facts, require_memory
 from lngrad.errors import DtypeError
 from lngrad.problem import Grads, Problem
 
@@ -52,7 +53,7 @@ def layer_norm(
         ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError. They
             are raised when the call is traced.
     """
-    x, gamma, beta = _arrays(x, gamma, beta)
+    x, gamma, beta = _arrays(x=x, gamma=gamma, beta=beta)
     problem, _ = Problem.forward(_facts(x), _facts(gamma), _facts(beta), normalized_shape)
     normalized = len(problem.normalized_shape)
     if not isinstance(eps, jax.core.Tracer):
@@ -94,7 +95,7 @@ def layer_norm_backward(
         normalized_shape: R. None: gamma's shape, or the last axis.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
     """
-    dy, x, mean, rstd, gamma = _arrays(dy, x, mean, rstd, gamma)
+    dy, x, mean, rstd, gamma = _arrays(dy=dy, x=x, mean=mean, rstd=rstd, gamma=gamma)
     facts = (_facts(dy), _facts(x), _facts(mean), _facts(rstd), _facts(gamma))
     problem, _ = Problem.backward(*facts, normalized_shape, output_mask)
     dtype = (x if gamma is None else gamma).dtype
@@ -104,8 +105,11 @@ def layer_norm_backward(
     return Grads(*derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
 
 
-def _arrays(*arrays: ArrayLike | None) -> tuple[jax.Array | None, ...]:
-    return tuple(None if array is None else jnp.asarray(array) for array in arrays)
+def _arrays(**arrays: Any) -> Iterator[Any]:
+    """JAX's arrays; what comes from elsewhere is checked for memory first, because JAX would read it as it is."""
+    for name, array in arrays.items():
+        require_memory(name, array)
+        yield None if array is None else jnp.asarray(array)
 
 
 def _facts(array: jax.Array | None) -> Facts | None:

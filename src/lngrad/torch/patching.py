@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from lngrad.torch.functions import LayerNorm, layer_norm
@@ -12,6 +12,7 @@ from lngrad.typing import Tensor
 
 __all__ = ["patch", "unpatch"]
 
+Names: TypeAlias = "tuple[str | None, str | None, str]"  # of the attributes that are weight, bias and eps
 _WEIGHTS, _BIASES = ("weight", "gamma"), ("bias", "beta")
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")
 # Samples of C channels by layout: over the last axis, and over axis 1 as images have it.
@@ -27,7 +28,7 @@ class _Found(NamedTuple):
 
     name: str
     kind: str
-    turns_to: type | None
+    turns_to: type[torch.nn.Module] | None
     reason: str
 
 
@@ -76,10 +77,11 @@ class _Turned:
 
     turned_from: type
     layout: str
-    names: tuple[str | None, str | None, str]  # of weight, bias and eps
+    names: Names
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias, eps = (None if name is None else getattr(self, name) for name in self.names)
+        weight, bias = (None if name is None else getattr(self, name) for name in self.names[:2])
+        eps = getattr(self, self.names[2])
         if self.layout == "last":
             return layer_norm(x, x.shape[-1:] if weight is None else weight.shape, weight, bias, eps)
         rows = x.movedim(1, -1)
@@ -90,13 +92,13 @@ class _Turned:
         return _restore, (self.turned_from, self.layout, self.names), self.__dict__
 
 
-def _restore(turned_from: type, layout: str, names: tuple[str | None, str | None, str]) -> Any:
+def _restore(turned_from: Any, layout: str, names: Names) -> Any:
     kind = _turned(turned_from, layout, names)
     return kind.__new__(kind)
 
 
 @cache
-def _turned(turned_from: type, layout: str, names: tuple[str | None, str | None, str]) -> type:
+def _turned(turned_from: Any, layout: str, names: Names) -> Any:
     body = {"turned_from": turned_from, "layout": layout, "names": names, "__module__": __name__}
     return type(turned_from.__name__, (_Turned, turned_from), body)
 
@@ -113,7 +115,8 @@ def _look(name: str, module: torch.nn.Module) -> _Found | None:
     names = _names(module)
     if isinstance(names, str):
         return _Found(name, kind, None, names) if isinstance(module, torch.nn.LayerNorm) else None
-    tried = [_turned(type(module), layout, names) for layout in _SAMPLES]
+    kind_of_it: Any = type(module)
+    tried = [_turned(kind_of_it, layout, names) for layout in _SAMPLES]
     reasons = [_unlike(module, kind) for kind in tried]
     for turns_to, reason in zip(tried, reasons, strict=True):
         if not reason:
@@ -121,7 +124,7 @@ def _look(name: str, module: torch.nn.Module) -> _Found | None:
     return _Found(name, kind, None, "; ".join(f"{one.layout}: {why}" for one, why in zip(tried, reasons, strict=True)))
 
 
-def _names(module: torch.nn.Module) -> tuple[str | None, str | None, str] | str:
+def _names(module: torch.nn.Module) -> Names | str:
     """The attributes that are weight, bias and eps, or why the module is no candidate."""
     parameters = {name: value for name, value in module._parameters.items() if value is not None}
     weight = next((name for name in _WEIGHTS if name in parameters), None)
@@ -182,7 +185,7 @@ def _differs(theirs: torch.nn.Module, ours: torch.nn.Module, x: Tensor) -> str:
         return "" if expected.dtype is got.dtype else f"gives {expected.dtype} for bfloat16"
 
 
-def _sample_of(module: Any, names: tuple[str | None, str | None, str], generator: torch.Generator) -> Any:
+def _sample_of(module: Any, names: Names, generator: torch.Generator) -> Any:
     """A shallow copy with random parameters and an eps of its own; the module itself is never called."""
     sample = copy.copy(module)
     sample.__dict__ = dict(module.__dict__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -89,6 +90,7 @@ def draw(rng: np.random.Generator, doors: tuple[str, ...] = DOORS) -> Call:
     )
 
 
+@cache
 def _installed() -> tuple[str, ...]:
     torch = ("torch", "override") if find_spec("torch") else ()
     jax = ("jax",) if find_spec("jax") else ()

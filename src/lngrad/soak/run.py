@@ -152,11 +152,11 @@ def _check_forward(call: Call, inputs: dict[str, Guarded | None]) -> None:
     M, N = int(np.prod(call.lead, dtype=np.int64)), int(np.prod(call.normalized, dtype=np.int64))
 
     def forward() -> Any:
-        return doors.forward(call.door, *given.values(), normalized=len(call.normalized))  # type: ignore[arg-type]
+        return doors.forward(call.door, x, given["gamma"], given["beta"], len(call.normalized))
 
     got = forward()
     if M * N:
-        expected = formula.forward(x.reshape(M, N), *_flat(given, "gamma", "beta"), eps=doors.EPS)
+        expected = formula.forward(x.reshape(M, N), *_flat(given, "gamma", "beta"), doors.EPS)
         named = zip(Forward._fields, got if isinstance(got, tuple) else (got,), expected, strict=False)
         for name, result, (exact, scale) in named:
             if not (call.special.startswith("inf in x") and name != "y"):  # mean and rstd of such a row are NaN

@@ -36,7 +36,8 @@ def shrink(call: Call, fails: Callable[[Call], bool] = _fails) -> Call:
 def _simpler(call: Call) -> Iterator[Call]:
     for field in fields(Call):
         if field.name not in ("lead", "normalized", "door") and getattr(call, field.name) != field.default:
-            yield replace(call, **{field.name: field.default})
+            plain: dict[str, Any] = {field.name: field.default}
+            yield replace(call, **plain)
     for name in ("lead", "normalized"):
         for shape in _smaller(getattr(call, name), least=name == "normalized"):
             changed: dict[str, Any] = {name: shape}

@@ -156,7 +156,8 @@ def _check_forward(call: Call, inputs: dict[str, Guarded | None]) -> None:
 
     got = forward()
     if M * N:
-        expected = formula.forward(x.reshape(M, N), *_flat(given, "gamma", "beta"), doors.EPS)
+        gamma, beta = _flat(given, "gamma", "beta")
+        expected = formula.forward(x.reshape(M, N), gamma, beta, doors.EPS)
         named = zip(Forward._fields, got if isinstance(got, tuple) else (got,), expected, strict=False)
         for name, result, (exact, scale) in named:
             if not (call.special.startswith("inf in x") and name != "y"):  # mean and rstd of such a row are NaN

@@ -151,6 +151,18 @@ def test_every_composition_of_forward_and_reverse_mode(modes):
         assert ((got(t) - exact).abs() <= 1e-12 * exact.abs().clamp(min=1)).all()
 
 
+def test_override_keeps_torchs_own_wrong_second_order_and_patch_is_the_recipe():
+    """docs/torch.md says so; once torch's own is right, that paragraph goes."""
+
+    def second(layer_norm):
+        return f.jacrev(f.jacrev(along_a_curve(layer_norm)))(torch.tensor(0.7, dtype=torch.float64)).item()
+
+    exact = second(formula)
+    with door.override():
+        assert abs(second(plain) - exact) > 0.1
+        assert abs(second(door.layer_norm) - exact) < 1e-12 * max(1, abs(exact))
+
+
 def test_forward_over_forward_of_the_recipe():
     """pytorch#196700: a jvp of a jvp."""
     w, b, t = torch.tensor([1.0, 2.0]).double(), torch.zeros(2).double(), torch.tensor(0.7).double()

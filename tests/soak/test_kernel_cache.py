@@ -79,6 +79,7 @@ def test_a_single_wrong_bit_is_noticed(compiled):
     assert outcome(start(folder)) == printed
 
 
+@pytest.mark.slow
 def test_kernels_of_another_cpu_are_not_used(compiled):
     folder, printed = compiled
     before = set(files(folder))
@@ -109,11 +110,13 @@ def test_eight_processes_compile_at_once(tmp_path, compiled):
     assert [outcome(start(tmp_path, dtype))[1] for dtype in dtypes] == [alone[dtype] for dtype in dtypes]
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path, compiled):
     assert outcome(start(tmp_path, "f4", "full"))[1] == compiled[1][1]
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_no_home(tmp_path, compiled):
     """Nowhere to keep anything: kernels are compiled in every process."""
     blocked = tmp_path / "file"

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import address_of, empty, scratch
-from lngrad.errors import WorkspaceError
+from lngrad.arrays import address_of, as_array, empty, require_memory, scratch
+from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
+from lngrad.typing import AnyArray, Shape
 
 __all__ = ["execute", "layer_norm", "layer_norm_backward"]
 
@@ -23,6 +24,7 @@ def layer_norm(
     beta: Any = None,
     *,
     eps: float = 1e-5,
+    axis: int | None = None,
     out: Forward | None = None,
     backend: str | None = None,
 ) -> Forward:
@@ -32,19 +34,27 @@ def layer_norm(
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
             anything with `__array_interface__` or DLPack.
         normalized_shape: R. None: gamma's shape, or the last axis.
-        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
+        gamma, beta: (*R) in any of these dtypes but float64, unless x has it: they are converted exactly. None: 1 and 0.
         eps: Added to the biased variance of a row.
+        axis: Normalize over this axis alone, in place of the last ones: 1 for channels first. gamma and beta have its size.
         out: A Forward of arrays to write to; None in it is allocated. y may be x itself.
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in float32, or float64 for float64.
+        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in float32, or float64 for float64. With axis y is a view with
+        that axis innermost in memory, and mean and rstd have size 1 there.
 
     Raises:
         ShapeError, DtypeError, OverlapError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    if axis is not None:
+        x, axis, normalized_shape = _with_axis_last(x, axis, normalized_shape)
+        out = None if out is None else Forward(*(_moved(array, axis, -1) for array in out))
+        moved = layer_norm(x, normalized_shape, gamma, beta, eps=eps, out=out, backend=backend)
+        return Forward(*(_moved(array, -1, axis) for array in moved))
     problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
+    _require_memory(problem, arrays, out)
     plan = make_plan(problem, backend)
     return Forward(*execute(plan, (*arrays, float(eps)), out))
 
@@ -57,6 +67,7 @@ def layer_norm_backward(
     gamma: Any = None,
     *,
     normalized_shape: int | Sequence[int] | None = None,
+    axis: int | None = None,
     output_mask: Sequence[bool] = (True, True, True),
     out: Grads | None = None,
     backend: str | None = None,
@@ -69,10 +80,11 @@ def layer_norm_backward(
     Args:
         dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
             CPU, or anything with `__array_interface__` or DLPack.
-        mean, rstd: Any shape with one element per row, in float32 (float64 for float64) or x's dtype. They are taken as
-            given, never recomputed.
-        gamma: (*R) in x's dtype or float32 (float64 for float64). None: 1.
+        mean, rstd: Any shape with one element per row, in any of these dtypes; converted to float32 (float64 where x is).
+            They are taken as given, never recomputed.
+        gamma: (*R) in any of these dtypes but float64, unless x has it: it is converted exactly. None: 1.
         normalized_shape: R. None: gamma's shape, or the last axis.
+        axis: The forward's axis. mean and rstd have one element per row in the order of x's other axes.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.
         out: A Grads of arrays to write to; None in it is allocated. dgamma and dbeta take their dtype from it, and are
             rounded once. dx may be dy or x itself.
@@ -86,9 +98,51 @@ def layer_norm_backward(
         ShapeError, DtypeError, OverlapError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    if axis is not None:
+        dy = _moved(as_array("dy", dy), axis, -1)
+        x, axis, normalized_shape = _with_axis_last(x, axis, normalized_shape)
+        out = None if out is None else out._replace(dx=_moved(out.dx, axis, -1))
+        grads = layer_norm_backward(
+            dy,
+            x,
+            mean,
+            rstd,
+            gamma,
+            normalized_shape=normalized_shape,
+            output_mask=output_mask,
+            out=out,
+            backend=backend,
+        )
+        return grads._replace(dx=_moved(grads.dx, -1, axis))
     problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
+    _require_memory(problem, arrays, out)
     plan = make_plan(problem, backend)
     return Grads(*execute(plan, arrays, out))
+
+
+def _with_axis_last(x: AnyArray, axis: int, normalized_shape: Any) -> tuple[AnyArray, int, Shape]:
+    """A view of x with an axis last, that axis counted from the front, and the shape that is normalized."""
+    if normalized_shape is not None:
+        raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
+    array = as_array("x", x)
+    if not -array.ndim <= axis < array.ndim:
+        raise ShapeError(f"axis: expected one of x's {array.ndim} axes, got {axis}")
+    axis %= array.ndim
+    return _moved(array, axis, -1), axis, (array.shape[axis],)
+
+
+def _moved(array: Any, source: int, target: int) -> Any:
+    """A view; None and what has fewer axes are left to the checks."""
+    if array is None or not -array.ndim <= source < array.ndim:
+        return array
+    return np.moveaxis(array, source, target) if isinstance(array, np.ndarray) else array.movedim(source, target)
+
+
+def _require_memory(problem: Problem, arrays: tuple[Any, ...], out: Sequence[Any] | None) -> None:
+    for name, array in zip(problem.inputs, arrays, strict=True):
+        require_memory(name, array)
+    for name, array in zip(problem.out, out or (), strict=False):
+        require_memory(f"out.{name}", array)
 
 
 def execute(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
-from lngrad.errors import DtypeError
+from lngrad.errors import DtypeError, ShapeError
 
 __all__ = [
     "Facts",
@@ -23,9 +23,11 @@ __all__ = [
     "array_at",
     "as_array",
     "as_numpy",
+    "bytes_spanned",
     "empty",
     "facts_of",
     "key_of",
+    "require_memory",
     "scratch",
 ]
 
@@ -59,18 +61,30 @@ def as_array(name: str, array: Any) -> Any:
 
     Raises:
         DtypeError: It is no array, or not on the CPU.
+        ShapeError: It has elements, and no memory for them.
     """
     if type(array) is np.ndarray or type(array) is Facts or _is_torch(array):
         return array
     if hasattr(array, "__array_interface__"):
-        return np.asarray(array)
+        try:
+            view = np.asarray(array)
+        except ValueError as reason:  # NumPy's: an address of 0, among others
+            raise ShapeError(f"{name}: its __array_interface__ can't be read: {reason}") from None
+        return _view(name, view)
     if hasattr(array, "__dlpack__"):
         try:
-            return np.from_dlpack(array)
+            return _view(name, np.from_dlpack(array))
         except (BufferError, RuntimeError, TypeError) as reason:
             raise DtypeError(f"{name}: its DLPack memory can't be read on the CPU: {reason}") from None
     kind = type(array).__name__
     raise DtypeError(f"{name}: expected an array (NumPy, torch, __array_interface__ or DLPack), got {kind}")
+
+
+def _view(name: str, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A view of foreign memory. Where its address is 0, NumPy would allocate memory of its own, with anything in it."""
+    if view.flags.owndata and view.size and view.ndim:  # a NumPy scalar becomes an array of its own too
+        raise ShapeError(f"{name}: expected {view.nbytes} bytes of memory, got an array at address 0")
+    return view
 
 
 def key_of(array: Any) -> Hashable:
@@ -150,6 +164,50 @@ class _Memory:
 def array_at(address: int, facts: Facts, *, writable: bool = True) -> np.ndarray[Any, Any]:
     """A NumPy array on memory that somebody else keeps. Of another device's memory only addresses and strides can be used."""
     return np.asarray(_Memory(address, facts, writable)).view(DTYPES[facts.dtype])
+
+
+def require_memory(name: str, array: Any) -> None:
+    """Refuse an array whose elements do not all lie in memory: reading it would end the process.
+
+    A torch tensor keeps its shape when its storage is freed or made smaller (`untyped_storage().resize_(0)`, as FSDP does),
+    and some tensors never have memory: meta and fake ones, zero tensors, and those inside a transform of torch.func.
+
+    Args:
+        name: The argument's name, for the error.
+        array: A NumPy array or a torch tensor; nothing is known of any other.
+
+    Raises:
+        ShapeError: The memory is freed, or too short for the shape and strides.
+        DtypeError: The tensor is of a kind that has none.
+    """
+    if isinstance(array, np.ndarray):
+        if not address_of(array) and array.size:
+            raise ShapeError(f"{name}: expected {array.nbytes} bytes of memory, got an array at address 0")
+        return
+    if not _is_torch(array):
+        return
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    if fake is not None and isinstance(array, fake.FakeTensor):
+        raise DtypeError(f"{name}: expected a tensor with memory, got a fake one")
+    try:
+        address, there = array.data_ptr(), array.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        raise DtypeError(
+            f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
+            "lngrad.torch.layer_norm takes these"
+        ) from None
+    span = bytes_spanned(array)
+    needed = array.storage_offset() * array.element_size() + span
+    if span and (not address or there < needed):
+        raise ShapeError(f"{name}: expected {needed} bytes of storage, got {there if address else 0}")
+
+
+def bytes_spanned(tensor: Any) -> int:
+    """Bytes from a torch tensor's first element to behind its last; 0 for one without elements."""
+    if not tensor.numel():
+        return 0
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()  # type: ignore[no-any-return]
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any]:

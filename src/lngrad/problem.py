@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from numpy import ndarray
 
 from lngrad.arrays import Facts, Output, as_array, facts_of, key_of
-from lngrad.dtypes import ACCUMULATORS
+from lngrad.dtypes import ACCUMULATORS, bytes_of
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.table import Table
 from lngrad.typing import AnyArray, Mask, Shape
@@ -235,10 +235,14 @@ def _split(x: Facts, gamma: Facts | None, normalized_shape: Shape | None) -> tup
     return x.shape[: -len(normalized_shape)], normalized_shape
 
 
-def _check_dtype(name: str, got: str, x: Facts) -> None:
-    allowed = {x.dtype, ACCUMULATORS[x.dtype]}
-    if got not in allowed:
-        raise DtypeError(f"{name}: expected {' or '.join(sorted(allowed))} beside x in {x.dtype}, got {got}")
+def _check_exact(name: str, got: str, x: Facts) -> None:
+    """A parameter is converted to the accumulator's dtype: exactly, or not at all."""
+    accumulator = ACCUMULATORS[x.dtype]
+    if bytes_of(got) > bytes_of(accumulator):
+        raise DtypeError(
+            f"{name}: expected at most {accumulator}, in which a call with x in {x.dtype} is computed, got {got}; "
+            f"convert x to {got} for its precision, or {name} to {accumulator}"
+        )
 
 
 def _check_statistics(name: str, facts: Facts, x: Facts, lead: Shape, R: Shape) -> None:
@@ -248,7 +252,6 @@ def _check_statistics(name: str, facts: Facts, x: Facts, lead: Shape, R: Shape) 
         raise ShapeError(
             f"{name}: expected {elements}, one per row of x {x.shape} normalized over {R}, got shape {facts.shape}"
         )
-    _check_dtype(name, facts.dtype, x)
 
 
 def _check_parameter(name: str, facts: Facts | None, x: Facts, R: Shape) -> None:
@@ -256,7 +259,7 @@ def _check_parameter(name: str, facts: Facts | None, x: Facts, R: Shape) -> None
         return
     if facts.shape != R:
         raise ShapeError(f"{name}: expected the normalized shape {R}, got {facts.shape}")
-    _check_dtype(name, facts.dtype, x)
+    _check_exact(name, facts.dtype, x)
 
 
 def _described(
@@ -290,21 +293,19 @@ def _described(
     for name, array, output, is_wanted in zip(fields, arrays, _expected(problem), wanted, strict=True):
         if array is not None and is_wanted:
             facts = facts_of(f"out.{name}", array)
-            _check_out(f"out.{name}", facts, output, x, full=name in ("dx", "y"), free=op == "backward")
+            _check_out(f"out.{name}", facts, output, x, full=name in ("dx", "y"))
             out[name] = facts
     return problem
 
 
-def _check_out(name: str, facts: Facts, output: Output, x: Facts, *, full: bool, free: bool) -> None:
-    """A given output: full ones have x's dtype; dgamma and dbeta take any float dtype, the forward's mean and rstd two."""
+def _check_out(name: str, facts: Facts, output: Output, x: Facts, *, full: bool) -> None:
+    """A given output: full ones have x's dtype; the others may have any of the four, and are rounded to it once."""
     if facts.shape != output.shape:
         raise ShapeError(f"{name}: expected shape {output.shape}, got {facts.shape}")
     if facts.device != x.device:
         raise DtypeError(f"{name}: expected an array on the device of x, {x.device}, got one on {facts.device}")
     if full and facts.dtype != x.dtype:
         raise DtypeError(f"{name}: expected the dtype of x, {x.dtype}, got {facts.dtype}")
-    if not full and not free:
-        _check_dtype(name, facts.dtype, x)
     for size, stride in zip(facts.shape, facts.strides, strict=True):
         if stride == 0 and size > 1 and 0 not in facts.shape:  # NumPy may give an empty array any strides
             raise ShapeError(f"{name}: expected a place of its own for every element, got strides {facts.strides}")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -87,6 +88,17 @@ def test_parameters_in_float32(dtype):
     check_same_bits(y, forward.y)
     check_same_bits(grads, tuple(expected))
     assert grads[1].dtype == np.float32
+
+
+@pytest.mark.parametrize(("x", "gamma"), [("float32", "bfloat16"), ("bfloat16", "float16"), ("float64", "float16")])
+def test_parameters_of_any_dtype_up_to_float64(x, gamma):
+    inputs = make_inputs(Case((70,), (33,), gamma_dtype=gamma, statistics_dtype="float16"), x)
+    y, grads = pulled(inputs)
+    forward, expected = core(inputs)
+    check_same_bits(y, forward.y)
+    check_same_bits(grads, tuple(expected))
+    given = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    check_same_bits(numpy(tuple(door.layer_norm_backward(*given))), tuple(lngrad.layer_norm_backward(*given)))
 
 
 def test_gamma_and_beta_of_two_dtypes():
@@ -257,7 +269,7 @@ def test_derivatives_by_differences_in_float64(shapes):
     shape = shapes[1] if len(shapes) > 1 else shapes[0][-1:]
     weight = rng.standard_normal(shapes[0])
     check_by_differences(
-        lambda *a: door.layer_norm(*a, normalized_shape=shape) * weight, given, order=2, modes=["rev"], eps=1e-4
+        lambda *a: door.layer_norm(*a, normalized_shape=shape) * weight, given, order=2, modes=["fwd", "rev"], eps=1e-4
     )
 
 
@@ -266,14 +278,89 @@ def test_the_backward_is_differentiable_by_each_argument_in_float64(mask):
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(shape) for shape in ((3, 5), (3, 5), (3, 1), (3, 1), (5,))]
     check_by_differences(
-        partial(door.layer_norm_backward, output_mask=mask), given, order=1, modes=["rev"], eps=1e-4, rtol=1e-5
+        partial(door.layer_norm_backward, output_mask=mask), given, order=1, modes=["fwd", "rev"], eps=1e-4, rtol=1e-5
     )
 
 
-def test_forward_mode_is_refused():
-    x = jnp.ones((3, 5))
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(door.layer_norm, (x,), (x,))
+def formula(x, gamma, beta, eps):
+    """In elementary operations: what JAX differentiates by itself."""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / jnp.sqrt((centred * centred).mean(-1, keepdims=True) + eps) * gamma + beta
+
+
+def along_a_curve(layer_norm):
+    """A function of one number that moves x, gamma and beta."""
+
+    def value(t):
+        x, gamma = jnp.stack([t, -t * t, jnp.sin(t)]), jnp.array([1.0, 2.0, -0.5]) * jnp.cos(t)
+        return (layer_norm(x, gamma, 0.3 + t * t, 0.25) * jnp.array([1.3, -0.7, 0.4])).sum()
+
+    return value
+
+
+ORDERS = [
+    pytest.param(modes, marks=() if order < 4 or modes == ("fwd", "rev", "fwd", "rev") else pytest.mark.slow)
+    for order in (1, 2, 3, 4)
+    for modes in product(("fwd", "rev"), repeat=order)
+]
+
+
+@pytest.mark.parametrize("modes", ORDERS, ids="-".join)
+def test_every_composition_of_forward_and_reverse_mode_in_float64(modes):
+    """Forward mode over forward mode is where a rule can be silently 0."""
+    mine = along_a_curve(lambda x, gamma, beta, eps: door.layer_norm(x, gamma, jnp.broadcast_to(beta, (3,)), eps=eps))
+    expected = along_a_curve(formula)
+    for mode in modes:
+        mine, expected = {"fwd": jax.jacfwd, "rev": jax.jacrev}[mode](mine), jax.jacfwd(expected)
+    t = jnp.array([0.7, 0.2, -0.4])
+    got, truth = numpy(jax.jit(jax.vmap(mine))(t)), numpy(jax.jit(jax.vmap(expected))(t))
+    assert (abs(got - truth) <= 1e-12 * np.maximum(1, abs(truth))).all()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_jvp_of_jvp_in_float64(order):
+    """Without vmap, from one function to the next: torch's recipe for the defect (pytorch#196700)."""
+    gamma, beta = jnp.array([1.0, 2.0]), jnp.zeros(2)
+    derivatives = []
+    for layer_norm in (lambda x: door.layer_norm(x, gamma, beta, eps=0.25), lambda x: formula(x, gamma, beta, 0.25)):
+
+        def f(t, layer_norm=layer_norm):
+            return layer_norm(jnp.stack([t, -t * t])).sum()
+
+        for _ in range(order):
+
+            def f(t, f=f):
+                return jax.jvp(f, (t,), (jnp.ones_like(t),))[1]
+
+        derivatives.append(float(f(jnp.float64(0.7))))
+    assert abs(derivatives[0] - derivatives[1]) <= 1e-12 * max(1, abs(derivatives[1]))
+
+
+def test_a_gradient_through_vmap_over_every_argument_in_float64():
+    """The tangents of a batch of gammas are as many calls, and their transpose is our backward, too."""
+    examples = [make_inputs(Case((6,), (5,)), "float64", seed) for seed in range(3)]
+    x, gamma, beta, dy = (jnp.stack([getattr(e, name) for e in examples]) for name in ("x", "gamma", "beta", "dy"))
+    for axes in ((0, 0, 0), (0, None, 0), (None, 0, None)):
+        given = [part if axis == 0 else part[0] for part, axis in zip((x, gamma, beta), axes, strict=True)]
+        f = jax.vmap(door.layer_norm, axes)
+        grads = numpy(jax.jit(jax.grad(lambda *given, f=f: (f(*given) * dy).sum(), (0, 1, 2)))(*given))
+        for k, (grad, axis) in enumerate(zip(grads, axes, strict=True)):
+            each = [
+                core(replace(e, **{n: np.asarray(g if a is None else g[i]) for n, g, a in
+                                   zip(("x", "gamma", "beta"), given, axes, strict=True)}))[1][k]
+                for i, e in enumerate(examples)
+            ]  # fmt: skip
+            expected = np.stack(each) if axis == 0 else sum(each)
+            assert abs(grad - expected).max() <= 1e-13 * abs(expected).max() * 10
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_tangents_come_in_the_dtype_of_the_result(dtype):
+    inputs = make_inputs(Case((9,), (16,)), dtype)
+    given = [jnp.asarray(array) for array in (inputs.x, inputs.gamma, inputs.beta)]
+    y, tangent = jax.jvp(door.layer_norm, given, given)
+    check_same_bits(numpy(y), core(inputs)[0].y)
+    assert tangent.dtype == y.dtype
 
 
 def test_many_threads_at_once():
@@ -350,15 +437,44 @@ def test_errors_when_the_call_is_traced():
             wrap(door.layer_norm)(x, None, gamma)
         with pytest.raises(DtypeError, match=r"x: expected float16, bfloat16, float32 or float64, got int32"):
             wrap(door.layer_norm)(x.astype(jnp.int32))
-        with pytest.raises(DtypeError, match=r"gamma: expected float32 beside x in float32, got bfloat16"):
-            wrap(door.layer_norm)(x, jnp.ones(4, jnp.bfloat16))
+        with jax.enable_x64(True), pytest.raises(DtypeError, match=r"gamma: expected at most float32.*got float64"):
+            wrap(door.layer_norm)(x, jnp.ones(4, jnp.float64))
         with pytest.raises(ShapeError, match=r"mean: expected 6 elements"):
             wrap(door.layer_norm_backward)(x, x, x, x)
 
 
-def test_eps_is_no_traced_value():
-    with pytest.raises(DtypeError, match="eps: expected a number, got a traced value"):
-        jax.jit(lambda x, eps: door.layer_norm(x, eps=eps))(jnp.ones((3, 4)), 1e-5)
+@pytest.mark.parametrize(
+    "eps", [jnp.float32(0.25), np.float64(0.25), np.array(0.25)], ids=lambda eps: type(eps).__name__
+)
+def test_eps_may_be_any_number(eps):
+    inputs = make_inputs(SOME[0], "float32")
+    expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, eps=0.25).y
+    check_same_bits(numpy(door.layer_norm(inputs.x, inputs.gamma, inputs.beta, eps=eps)), expected)
+    closed_over = jax.jit(lambda x: door.layer_norm(x, inputs.gamma, inputs.beta, eps=eps))
+    check_same_bits(numpy(closed_over(inputs.x)), expected)
+
+
+def test_a_traced_eps_is_taken_and_differentiable_in_float64():
+    rng = np.random.default_rng(0)
+    x, gamma, beta = (rng.standard_normal(shape) for shape in ((4, 5), (5,), (5,)))
+
+    def f(x, eps):
+        return (door.layer_norm(x, gamma, beta, eps=eps) ** 3).sum()
+
+    def truth(x, eps):
+        return (formula(x, gamma, beta, eps) ** 3).sum()
+
+    got = numpy(jax.jit(jax.grad(f, (0, 1)))(x, 0.25))
+    for one, other in zip(got, numpy(jax.grad(truth, (0, 1))(x, 0.25)), strict=True):
+        assert abs(one - other).max() < 1e-12 * abs(other).max() * 10
+
+
+def test_eps_that_is_no_number():
+    for eps in ("small", jnp.ones(2)):
+        with pytest.raises(DtypeError, match="eps: expected a number, got"):
+            door.layer_norm(jnp.ones((3, 4)), eps=eps)
+    with pytest.raises(DtypeError, match=r"eps: expected a float of no dimensions, got float32 of shape \(2,\)"):
+        jax.jit(lambda x, eps: door.layer_norm(x, eps=eps))(jnp.ones((3, 4)), jnp.ones(2))
 
 
 @pytest.mark.parametrize("reason", [ValueError("no"), KeyboardInterrupt()], ids=["error", "ctrl-c"])

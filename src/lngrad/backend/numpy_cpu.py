@@ -51,6 +51,7 @@ def _vector(array: Any, problem: Problem, elements: int, default: float) -> Arra
     return as_numpy(array).reshape(elements).astype(problem.accumulator)
 
 
+@np.errstate(all="ignore")  # infinities and NaNs are results: docs/precision.md
 def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem = plan.problem
     x, gamma, beta, eps = inputs
@@ -74,6 +75,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
     rstd[...] = rstds.reshape(rstd.shape)
 
 
+@np.errstate(all="ignore")
 def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem = plan.problem
     dy, x, mean, rstd, gamma = inputs

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lngrad.arrays import Facts
+from lngrad.arrays import Facts, require_memory
 from lngrad.errors import DtypeError
 from lngrad.problem import Grads, Problem
 
 try:
     import jax.numpy as jnp
+    from jax.typing import ArrayLike
 
     import jax
 except ImportError as reason:
@@ -18,29 +19,30 @@ except ImportError as reason:
 if not hasattr(jax.sharding, "ManualAxisType"):
     raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
 
-from lngrad.jax import derivatives
+from lngrad.jax import derivatives, formulas
 from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together
 
 __all__ = ["layer_norm", "layer_norm_backward"]
 
 
 def layer_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: ArrayLike,
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
-    eps: float = 1e-5,
+    eps: float | jax.Array = 1e-5,
     normalized_shape: int | Sequence[int] | None = None,
-) -> Any:
+) -> jax.Array:
     """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
 
-    It can be jitted, batched, rematerialized, scanned over, sharded with jax.shard_map, and differentiated in reverse mode
-    to any order. Forward mode (jax.jvp, jax.jacfwd, jax.linearize) is refused by jax, as for every jax.custom_vjp.
+    It can be jitted, batched, rematerialized, scanned over, sharded with jax.shard_map, and differentiated in forward and
+    reverse mode to any order.
 
     Args:
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64.
-        gamma, beta: (*R) in x's dtype or float32 (float64 for float64). None: 1 and 0.
-        eps: Added to the biased variance of a row; a number, not a traced value.
+        gamma, beta: (*R) in any of these dtypes but float64, unless x has it. None: 1 and 0.
+        eps: Added to the biased variance of a row. A number runs our kernels. A traced value of no dimensions is computed by
+            a formula of jax.numpy, and can be differentiated too.
         normalized_shape: R. None: gamma's shape, or the last axis.
 
     Returns:
@@ -51,20 +53,33 @@ def layer_norm(
         ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError. They
             are raised when the call is traced.
     """
-    x, gamma, beta = _arrays(x, gamma, beta)
+    x, gamma, beta = _arrays(x=x, gamma=gamma, beta=beta)
     problem, _ = Problem.forward(_facts(x), _facts(gamma), _facts(beta), normalized_shape)
-    if isinstance(eps, jax.core.Tracer):
-        raise DtypeError("eps: expected a number, got a traced value; jax.jit takes it as one of its static_argnames")
-    normalized, eps = len(problem.normalized_shape), float(eps)
-    return on_shards(lambda *shards: derivatives.forward(*shards, normalized, eps)[0], normalized, x, gamma, beta)
+    normalized = len(problem.normalized_shape)
+    if not isinstance(eps, jax.core.Tracer):
+        number = _number(eps)
+        return on_shards(
+            lambda *shards: derivatives.forward(*shards, normalized, number)[0], normalized, x, gamma, beta
+        )
+    if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
+        raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
+    return formulas.forward(x, gamma, beta, normalized=normalized, eps=eps.astype(formulas.accumulator(x)))[0]
+
+
+def _number(eps: float) -> float:
+    """A number of Python's, NumPy's or JAX's."""
+    try:
+        return float(eps)
+    except (TypeError, ValueError):
+        raise DtypeError(f"eps: expected a number, got {type(eps).__name__}") from None
 
 
 def layer_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: ArrayLike,
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     normalized_shape: int | Sequence[int] | None = None,
     output_mask: Sequence[bool] = (True, True, True),
@@ -80,7 +95,7 @@ def layer_norm_backward(
         normalized_shape: R. None: gamma's shape, or the last axis.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
     """
-    dy, x, mean, rstd, gamma = _arrays(dy, x, mean, rstd, gamma)
+    dy, x, mean, rstd, gamma = _arrays(dy=dy, x=x, mean=mean, rstd=rstd, gamma=gamma)
     facts = (_facts(dy), _facts(x), _facts(mean), _facts(rstd), _facts(gamma))
     problem, _ = Problem.backward(*facts, normalized_shape, output_mask)
     dtype = (x if gamma is None else gamma).dtype
@@ -90,11 +105,14 @@ def layer_norm_backward(
     return Grads(*derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
 
 
-def _arrays(*arrays: Any) -> tuple[Any, ...]:
-    return tuple(None if array is None else jnp.asarray(array) for array in arrays)
+def _arrays(**arrays: Any) -> Iterator[Any]:
+    """JAX's arrays; what comes from elsewhere is checked for memory first, because JAX would read it as it is."""
+    for name, array in arrays.items():
+        require_memory(name, array)
+        yield None if array is None else jnp.asarray(array)
 
 
-def _facts(array: Any) -> Facts | None:
+def _facts(array: jax.Array | None) -> Facts | None:
     if array is None:
         return None
     return Facts(array.shape, array.dtype.name, (0,) * array.ndim, "cpu", "numpy")

@@ -9,8 +9,9 @@
 from lngrad.system.fallbacks import counts as fallbacks
 from lngrad.torch import version as _version  # noqa: F401  # first: it says what is missing
 from lngrad.torch.aten import disable, enable, override
-from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward, patch, unpatch
+from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward
 from lngrad.torch.memory import empty_cache
+from lngrad.torch.patching import patch, unpatch
 
 __all__ = [
     "LayerNorm",

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from lngrad.arrays import require_memory
 from lngrad.errors import LngradError
 from lngrad.system import fallbacks as torch_fallbacks
 from lngrad.torch import calls
@@ -20,6 +21,10 @@ from lngrad.torch import calls
 __all__ = ["disable", "enable", "override"]
 
 FORWARD, BACKWARD = "native_layer_norm", "native_layer_norm_backward"
+_ARGUMENTS = {
+    FORWARD: ("input", "normalized_shape", "weight", "bias", "eps"),
+    BACKWARD: ("grad_out", "input", "normalized_shape", "mean", "rstd", "weight", "bias", "output_mask"),
+}
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
@@ -84,6 +89,10 @@ def _install() -> Any:
 
 
 def _aten(name: str, reason: Exception, *arguments: Any) -> Any:
+    """aten's own kernel; but no kernel may read a tensor whose memory is gone, and aten's would."""
+    for argument, label in zip(arguments, _ARGUMENTS[name], strict=True):
+        if isinstance(argument, torch.Tensor):
+            require_memory(label, argument)
     torch_fallbacks.count(name, reason)
     return _atens[name].call_boxed(_CPU, *arguments)
 

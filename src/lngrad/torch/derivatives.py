@@ -7,20 +7,25 @@ code two autograd.Functions carry them, because torch.func's transforms and forw
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from lngrad import formulas
 from lngrad.torch import ops
 from lngrad.torch.calls import accumulator_of
+from lngrad.typing import Mask, Shape, Tensor
 
 __all__ = ["layer_norm", "layer_norm_backward"]
+
+Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # Inside a Function the call is recorded; the operator need not ask again.
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
+def layer_norm(x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
     """y, mean and rstd; see the operator."""
     if torch.compiler.is_compiling():
         return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
@@ -28,18 +33,18 @@ def layer_norm(x: Any, shape: list[int], gamma: Any, beta: Any, eps: float) -> t
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
-    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)  # type: ignore[no-any-return]
+    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)
 
 
 def layer_norm_backward(
-    dy: Any, x: Any, shape: list[int], mean: Any, rstd: Any, gamma: Any, mask: list[bool]
-) -> tuple[Any, Any, Any]:
+    dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: list[bool]
+) -> Three:
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
     if torch.compiler.is_compiling():
         return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
     if not all(type(tensor) in _PLAIN for tensor in (dy, x, mean, rstd, gamma)):
         _load_rules(dy, x, mean, rstd, gamma)
-    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))  # type: ignore[no-any-return]
+    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
@@ -61,26 +66,11 @@ class _Whole(tuple):  # type: ignore[type-arg]
     """A tuple that torch.func takes as one thing: it counts a plain one's numbers among the tangents, and finds too few."""
 
 
-class _Rows:
-    """What the derivatives' formulas share, in the accumulator's dtype: axes, statistics as columns, xhat, row means."""
+_TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, accumulator_of)
 
-    def __init__(self, x: Any, shape: Any, mean: Any, rstd: Any):
-        split = x.dim() - len(shape)
-        self.rows, self.axes = tuple(range(split)), tuple(range(split, x.dim()))
-        self.dtype = accumulator_of(x)
-        columns = (*x.shape[:split], *(1,) * len(shape))
-        self.mean, self.rstd = (tensor.to(self.dtype).reshape(columns) for tensor in (mean, rstd))
-        self.centred = x.to(self.dtype) - self.mean
-        self.xhat = self.centred * self.rstd
-        self.N = 1
-        for size in shape:
-            self.N = self.N * size
 
-    def mean_of(self, tensor: Any) -> Any:
-        return tensor.sum(self.axes, keepdim=True) / self.N
-
-    def over_rows(self, tensor: Any) -> Any:
-        return tensor.sum(self.rows) if self.rows else tensor
+def _rows(x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor) -> formulas.Rows:
+    return formulas.Rows(_TORCH, x, mean, rstd, len(shape))
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -98,8 +88,9 @@ def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any,
     dx = dgamma = dbeta = None
     if dy is not None:
         dtype, scale = (x if gamma is None else gamma).dtype, gamma
-        if mask[2] and ctx.beta_dtype.itemsize > dtype.itemsize:  # dbeta comes in gamma's dtype
-            scale = x.new_ones(ctx.shape, dtype=ctx.beta_dtype) if gamma is None else gamma.to(ctx.beta_dtype)
+        if mask[2] and ctx.beta_dtype is not dtype:  # dbeta comes in gamma's dtype, and must not be rounded twice
+            wide = accumulator_of(x)
+            scale = x.new_ones(ctx.shape, dtype=wide) if gamma is None else gamma.to(wide)
         grads = layer_norm_backward(dy, x, ctx.shape, mean, rstd, scale, mask)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
@@ -107,13 +98,8 @@ def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any,
         if dbeta is not None:
             dbeta = dbeta.to(ctx.beta_dtype)
     if mask[0] and (dmean is not None or drstd is not None):
-        at = _Rows(x, ctx.shape, mean, rstd)
-        more = torch.zeros_like(at.xhat)
-        if dmean is not None:
-            more = more + dmean / at.N
-        if drstd is not None:
-            more = more - drstd * at.rstd * at.rstd * at.xhat / at.N
-        dx = more.to(x.dtype) if dx is None else dx + more.to(x.dtype)
+        more = formulas.statistics_gradient(_TORCH, x, mean, rstd, dmean, drstd, normalized=len(ctx.shape))
+        dx = more if dx is None else dx + more
     return dx, None, dgamma, dbeta, None
 
 
@@ -130,7 +116,7 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
     With g = dy·gamma: Σ u·dx = Σ rstd·(u·g - N·mean(u)·mean(g) - N·mean(u·xhat)·mean(g·xhat)), row by row.
     """
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _Rows(x, ctx.shape, mean, rstd)
+    at = _rows(x, ctx.shape, mean, rstd)
     u, p, q = (
         None if tensor is None or not wanted else tensor.to(at.dtype)
         for tensor, wanted in zip(cotangents, ctx.mask, strict=True)
@@ -166,28 +152,27 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
     )
 
 
-def _forward_tangents(ctx: Any, of_x: Any, _: Any, of_gamma: Any, of_beta: Any, __: Any) -> tuple[Any, Any, Any]:
+def _forward_tangents(
+    ctx: Any, of_x: Tensor | None, _: None, of_gamma: Tensor | None, of_beta: Tensor | None, __: None
+) -> Three:
     """Tangents of y, mean and rstd."""
     x, mean, rstd, gamma = ctx.saved_tensors
-    at = _Rows(x, ctx.shape, mean, rstd)
-    of_x = torch.zeros_like(at.xhat) if of_x is None else of_x.to(at.dtype)
-    of_mean, mean_xhat = at.mean_of(of_x), at.mean_of(of_x * at.xhat)
-    of_y = at.rstd * (of_x - of_mean - at.xhat * mean_xhat)
-    if gamma is not None:
-        of_y = of_y * gamma.to(at.dtype)
-    if of_gamma is not None:
-        of_y = of_y + at.xhat * of_gamma.to(at.dtype)
-    if of_beta is not None:
-        of_y = of_y + of_beta.to(at.dtype)
-    return of_y.to(x.dtype), of_mean, -at.rstd * at.rstd * mean_xhat
+    return formulas.forward_tangents(_TORCH, x, mean, rstd, gamma, of_x, of_gamma, of_beta, normalized=len(ctx.shape))
 
 
 def _backward_tangents(
-    ctx: Any, of_dy: Any, of_x: Any, _: Any, of_mean: Any, of_rstd: Any, of_gamma: Any, __: Any
-) -> tuple[Any, Any, Any]:
+    ctx: Any,
+    of_dy: Tensor | None,
+    of_x: Tensor | None,
+    _: None,
+    of_mean: Tensor | None,
+    of_rstd: Tensor | None,
+    of_gamma: Tensor | None,
+    __: None,
+) -> Three:
     """Tangents of dx, dgamma and dbeta, without elements where masked off."""
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _Rows(x, ctx.shape, mean, rstd)
+    at = _rows(x, ctx.shape, mean, rstd)
     zeros = torch.zeros_like(at.xhat)
     dy_wide = dy.to(at.dtype)
     of_dy, of_x = (zeros if tangent is None else tangent.to(at.dtype) for tangent in (of_dy, of_x))
@@ -214,25 +199,42 @@ def _backward_tangents(
     return of_dx, of_dgamma, of_dbeta
 
 
+def _forward_modes() -> int:
+    """How many of torch.func's transforms that are under way are forward mode."""
+    interpreters = torch._C._functorch.get_interpreter_stack() or ()
+    return sum(interpreter.key() == torch._C._functorch.TransformType.Jvp for interpreter in interpreters)
+
+
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
     generate_vmap_rule = True
 
+    @staticmethod
+    def formula(*arguments: Any) -> Three:
+        """The same in torch's own operations.
+
+        torch calls a Function's jvp with forward mode switched off, so that forward mode over forward mode would find no
+        tangents in it, and be 0 without a word.
+        """
+        raise NotImplementedError
+
     @classmethod
-    def apply(cls, *arguments: Any) -> Any:
+    def apply(cls, *arguments: Any) -> Three:
         """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
         if torch._C._are_functorch_transforms_active():
-            return super().apply(*arguments)
+            apply: Callable[..., Three] = cls.formula if _forward_modes() > 1 else super().apply
+            return apply(*arguments)
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
-            return cls.forward(*arguments)  # nobody will ask for a derivative of this call
+            return cls.forward(*arguments)  # type: ignore[no-any-return]  # no derivative of this call is ever wanted
         # What has escaped from a transform that is over is unwrapped, as torch's apply does.
-        return super(torch.autograd.Function, cls).apply(*torch._functorch.utils.unwrap_dead_wrappers(arguments))
+        given = torch._functorch.utils.unwrap_dead_wrappers(arguments)
+        return super(torch.autograd.Function, cls).apply(*given)  # type: ignore[no-any-return]
 
 
 class _Forward(_Function):
     @staticmethod
-    def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
+    def forward(x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
         with _below_autograd():
-            return ops.layer_norm(x, shape, gamma, beta, eps)
+            return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -240,21 +242,37 @@ class _Forward(_Function):
         x, _, gamma, _, _ = inputs
         ctx.save_for_forward(x, *output[1:], gamma)
 
+    @staticmethod
+    def formula(x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
+        return formulas.forward(_TORCH, x, gamma, beta, normalized=len(shape), eps=eps)
+
     backward = staticmethod(_forward_derivative)
     jvp = staticmethod(_forward_tangents)
 
 
 class _Backward(_Function):
     @staticmethod
-    def forward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> Any:
+    def forward(
+        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: Mask
+    ) -> Three:
         with _below_autograd():
-            return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+            return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         _save_backward(ctx, inputs, output)
         dy, x, _, mean, rstd, gamma, _ = inputs
         ctx.save_for_forward(dy, x, mean, rstd, gamma)
+
+    @staticmethod
+    def formula(
+        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: Mask
+    ) -> Three:
+        dtype = (x if gamma is None else gamma).dtype
+        grads = formulas.backward(
+            _TORCH, dy, x, mean, rstd, gamma, normalized=len(shape), wanted=mask, dtypes=(dtype, dtype)
+        )
+        return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
 
     backward = staticmethod(_backward_derivative)
     jvp = staticmethod(_backward_tangents)

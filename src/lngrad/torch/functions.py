@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 import torch
 from lngrad.problem import Grads
-from lngrad.torch import derivatives
+from lngrad.torch import derivatives, ops
+from lngrad.typing import Tensor
 
-__all__ = ["LayerNorm", "layer_norm", "layer_norm_backward", "patch", "unpatch"]
+__all__ = ["LayerNorm", "layer_norm", "layer_norm_backward"]
 
 
 def layer_norm(
-    input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
     """torch.nn.functional.layer_norm, with the statistics of 16-bit inputs kept in float32.
 
     Args:
         input: (*A, *R): float16, bfloat16, float32 or float64.
         normalized_shape: R.
-        weight, bias: (*R) in input's dtype or float32, or None.
+        weight, bias: (*R) in any of these dtypes but float64, unless input has it, or None.
         eps: Added to the variance.
 
     Returns:
@@ -30,16 +36,29 @@ def layer_norm(
         ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError.
         BackendUnavailable: No backend serves input's device.
     """
+    if has_torch_function_variadic(input, weight, bias):  # torch.fx traces, and tensors of other libraries
+        return handle_torch_function(
+            layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
+        )
     shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return _traced(input, shape, weight, bias, eps)
     return derivatives.layer_norm(input, shape, weight, bias, eps)[0]
 
 
+def _traced(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """The operator; in an export to ONNX torch's own function, which becomes LayerNormalization."""
+    if torch.onnx.is_in_onnx_export():
+        return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
+    return ops.layer_norm(x, shape, weight, bias, eps)[0]
+
+
 def layer_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    gamma: Tensor | None = None,
     *,
     normalized_shape: int | Sequence[int] | None = None,
     output_mask: Sequence[bool] = (True, True, True),
@@ -64,28 +83,7 @@ def layer_norm_backward(
 class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # torch is Any to mypy here
     """torch.nn.LayerNorm whose forward and backward are lngrad's: the same constructor, state_dict and repr."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_scripting():  # TorchScript compiles this branch alone
+            return torch.ops.lngrad.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)[0]
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
-
-
-def patch(model: Any) -> int:
-    """Turn every torch.nn.LayerNorm in a model, itself included, into a LayerNorm; parameters and hooks stay as they are.
-
-    Subclasses of torch.nn.LayerNorm are left alone: what they do differently is not known here.
-
-    Returns:
-        How many were turned.
-    """
-    return _turn(model, torch.nn.LayerNorm, LayerNorm)
-
-
-def unpatch(model: Any) -> int:
-    """Turn every LayerNorm in a model back into a torch.nn.LayerNorm; returns how many."""
-    return _turn(model, LayerNorm, torch.nn.LayerNorm)
-
-
-def _turn(model: Any, old: type, new: type) -> int:
-    modules = [module for module in model.modules() if type(module) is old]
-    for module in modules:
-        module.__class__ = new
-    return len(modules)

@@ -56,12 +56,14 @@ class Workspace:
     def copy_in(self, name: str, dtype: str, source: Address, facts: Facts) -> None:
         """Convert an array into its region."""
         array = array_at(source, facts)
-        np.copyto(self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), array, casting="same_kind")
+        with np.errstate(all="ignore"):  # a statistic beyond the range of its dtype is infinite
+            np.copyto(self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), array, casting="same_kind")
 
     def copy_out(self, name: str, dtype: str, target: Address, facts: Facts) -> None:
         """Convert what a kernel left in a region into the output that it stood in for."""
         array = array_at(target, facts)
-        np.copyto(array, self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), casting="same_kind")
+        with np.errstate(all="ignore"):
+            np.copyto(array, self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), casting="same_kind")
 
     def fill_table(self, name: str, facts: Facts, lead: int) -> None:
         """Write the offsets in bytes of all rows, and then of all columns, of a tensor with `lead` leading dimensions."""

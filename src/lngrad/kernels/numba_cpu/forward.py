@@ -83,7 +83,11 @@ def centred_sums(tag, acc, x, N, centre):
 def statistics(acc, N, centre, deviations, squares, eps):
     """The mean and rstd, from the sums around a centre close to the mean."""
     shift = deviations / scalar(acc, N)
-    variance = squares / scalar(acc, N) - shift * shift
+    variance = squares / scalar(acc, N)
+    if variance < math.inf:
+        variance -= shift * shift
+    else:  # overflow: rstd is 0; where the mean overflows too, or is a NaN, so is rstd
+        variance += shift - shift
     if variance < 0:  # rounding; a NaN passes
         variance = scalar(acc, 0)
     return centre + shift, scalar(acc, 1.0 / math.sqrt(variance + eps))

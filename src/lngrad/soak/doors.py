@@ -1,0 +1,103 @@
+"""The ways in, each as two functions on NumPy arrays: forward (x, gamma, beta) and backward (dy, x, mean, rstd, gamma)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import lngrad
+from lngrad.dtypes import from_torch, to_torch
+from lngrad.problem import Forward, Grads
+from lngrad.typing import Array
+
+__all__ = ["NotTaken", "backward", "forward", "takes_outputs"]
+
+EPS = 1e-5
+
+
+class NotTaken(Exception):
+    """The door does not take such a call, by its documentation; the text is counted."""
+
+
+def takes_outputs(door: str) -> bool:
+    """Whether results can be given arrays."""
+    return door in ("numba_cpu", "numpy_cpu")
+
+
+def forward(door: str, x: Array, gamma: Array | None, beta: Array | None, normalized: int) -> Forward | Array:
+    """y, mean and rstd, or y alone where the door gives no more."""
+    shape = x.shape[x.ndim - normalized :]
+    if takes_outputs(door):
+        return lngrad.layer_norm(x, shape, gamma, beta, eps=EPS, backend=door)
+    if door == "jax":
+        jax_door = _jax(x)
+        return np.asarray(jax_door.layer_norm(_plain(x), _plain(gamma), _plain(beta), eps=EPS, normalized_shape=shape))
+    import lngrad.torch as torch_door
+    import torch
+
+    tensors = [_tensor(array) for array in (x, gamma, beta)]
+    if door == "torch":
+        return from_torch(torch_door.layer_norm(tensors[0], shape, tensors[1], tensors[2], EPS))
+    _refuse_unlike_atens(x, gamma)
+    with torch_door.override(), torch.no_grad():
+        return from_torch(torch.nn.functional.layer_norm(tensors[0], shape, tensors[1], tensors[2], EPS))
+
+
+def backward(door: str, arrays: dict[str, Array | None], normalized: int, mask: Any, out: Grads | None) -> Grads:
+    """dx, dgamma and dbeta; arrays are dy, x, mean, rstd and gamma by name."""
+    x = arrays["x"]
+    assert x is not None
+    options: dict[str, Any] = {"normalized_shape": x.shape[x.ndim - normalized :], "output_mask": mask}
+    if takes_outputs(door):
+        return lngrad.layer_norm_backward(*arrays.values(), **options, out=out, backend=door)
+    if door == "jax":
+        jax_door = _jax(x)
+        grads = jax_door.layer_norm_backward(*map(_plain, arrays.values()), **options)
+        return Grads(*(None if grad is None else np.asarray(grad) for grad in grads))
+    import lngrad.torch as torch_door
+    import torch
+
+    tensors = [_tensor(array) for array in arrays.values()]
+    if door == "torch":
+        grads = torch_door.layer_norm_backward(*tensors, **options)
+    else:
+        gamma, statistics = arrays["gamma"], arrays["mean"]
+        _refuse_unlike_atens(x, gamma)
+        if statistics is None or statistics.dtype != (x if gamma is None else gamma).dtype:
+            raise NotTaken("override: statistics in another dtype than weight's")
+        if gamma is None and (mask[1] or mask[2]):
+            raise NotTaken("override: gradients of absent parameters")
+        call = torch.ops.aten.native_layer_norm_backward.default
+        with torch_door.override():
+            grads = call(*tensors[:2], list(options["normalized_shape"]), *tensors[2:], tensors[4], list(mask))
+    return Grads(*(None if grad is None else from_torch(grad) for grad in grads))
+
+
+def _refuse_unlike_atens(x: Array, gamma: Array | None) -> None:
+    if gamma is not None and gamma.dtype != x.dtype and not (gamma.dtype == np.float32 and x.dtype.itemsize == 2):
+        raise NotTaken("override: dtypes that aten does not mix")
+    if x.size == 0:
+        raise NotTaken("override: empty tensors are aten's")
+
+
+def _tensor(array: Array | None) -> Any:
+    if array is None:
+        return None
+    odd = any(step < 0 or step % array.itemsize for step in array.strides)
+    odd = odd or array.__array_interface__["data"][0] % array.itemsize != 0
+    return to_torch(array.copy() if odd else array)  # torch has no such strides
+
+
+def _plain(array: Array | None) -> Array | None:
+    return None if array is None else np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _jax(x: Array) -> Any:
+    if x.dtype == np.float64:
+        raise NotTaken("jax: float64 needs the x64 mode")
+    if x.ndim > 8:
+        raise NotTaken("jax: dimensions")
+    import lngrad.jax as jax_door
+
+    return jax_door

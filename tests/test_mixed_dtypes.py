@@ -1,0 +1,88 @@
+"""Any dtype of gamma, beta and the statistics with any of x: converted exactly, and the results as if they had been wide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.dtypes import ACCUMULATORS, DTYPES, bytes_of, numpy_dtype, to_torch
+from lngrad.problem import Forward, Grads
+from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
+
+PAIRS = [(x, gamma) for x, gamma in product(DTYPES, DTYPES) if bytes_of(gamma) <= bytes_of(ACCUMULATORS[x])]
+CASES = [Case((5,), (7,)), Case((130,), (300,))]
+
+
+def wide(inputs):
+    """The same numbers in the accumulator's dtype."""
+    dtype = numpy_dtype(ACCUMULATORS[inputs.x.dtype.name])
+    parts = {name: getattr(inputs, name).astype(dtype) for name in ("mean", "rstd", "gamma", "beta")}
+    return replace(inputs, **parts)
+
+
+def backward(inputs, **options):
+    return lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, **options)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("x", "gamma"), PAIRS, ids="-".join)
+def test_every_pair_has_the_bits_of_exactly_converted_parameters(x, gamma, case, backend):
+    inputs = make_inputs(replace(case, gamma_dtype=gamma), x)
+    exact = wide(inputs)
+    got = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
+    check_same_bits(got, lngrad.layer_norm(inputs.x, None, exact.gamma, exact.beta, backend=backend))
+    check_forward(got, inputs)
+    grads = backward(inputs, backend=backend)
+    assert [grad.dtype.name for grad in grads] == [x, gamma, gamma]
+    check_grads(grads, inputs)
+    check_same_bits(grads.dx, backward(exact, backend=backend).dx)
+
+
+@pytest.mark.parametrize("statistics", DTYPES)
+@pytest.mark.parametrize("x", DTYPES)
+def test_statistics_of_any_dtype(x, statistics, backend):
+    inputs = make_inputs(Case((70,), (48,), statistics_dtype=statistics), x)
+    if statistics == "float64" and x != "float64":
+        inputs = replace(inputs, mean=inputs.mean.astype("f4").astype("f8"), rstd=inputs.rstd.astype("f4").astype("f8"))
+    grads = backward(inputs, backend=backend)
+    check_grads(grads, inputs)
+    check_same_bits(tuple(grads), tuple(backward(replace(inputs, mean=wide(inputs).mean, rstd=wide(inputs).rstd),
+                                                 backend=backend)))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_statistics_are_rounded_once_to_the_dtype_of_the_given_arrays(dtype, backend):
+    x = make_inputs(Case((9,), (48,)), "float32").x
+    out = Forward(None, np.empty((9, 1), numpy_dtype(dtype)), np.empty((9, 1), numpy_dtype(dtype)))
+    got, plain = lngrad.layer_norm(x, out=out, backend=backend), lngrad.layer_norm(x, backend=backend)
+    check_same_bits(got, Forward(plain.y, plain.mean.astype(out.mean.dtype), plain.rstd.astype(out.rstd.dtype)))
+
+
+def test_a_given_dgamma_of_another_dtype_is_rounded_once(backend):
+    inputs = make_inputs(Case((40,), (9,), gamma_dtype="float16"), "float32")
+    out = Grads(None, np.empty(9, numpy_dtype("bfloat16")), np.empty(9, np.float64))
+    check_grads(backward(inputs, out=out, backend=backend), inputs)
+
+
+@pytest.mark.parametrize(("x", "gamma"), PAIRS, ids="-".join)
+@pytest.mark.parametrize("rows", [5, 300])
+def test_torch(x, gamma, rows):
+    """Forward and gradients through autograd have the core's bits; each parameter's gradient has its dtype, rounded once."""
+    torch = pytest.importorskip("torch")
+    from lngrad.torch import layer_norm
+
+    inputs = make_inputs(Case((rows,), (20,), gamma_dtype=gamma), x)
+    beta = inputs.beta.astype(numpy_dtype("bfloat16"))
+    leaves = [to_torch(array.copy()).requires_grad_() for array in (inputs.x, inputs.gamma, beta)]
+    y = layer_norm(leaves[0], 20, leaves[1], leaves[2])
+    forward = lngrad.layer_norm(inputs.x, None, inputs.gamma, beta)
+    check_same_bits(y.detach(), forward.y)
+    dx, dgamma, dbeta = torch.autograd.grad(y, leaves, to_torch(inputs.dy))
+    exact = backward(replace(wide(inputs), mean=forward.mean, rstd=forward.rstd))
+    check_same_bits(dx, exact.dx)
+    check_same_bits(dgamma, exact.dgamma.astype(inputs.gamma.dtype))
+    check_same_bits(dbeta, exact.dbeta.astype(beta.dtype))

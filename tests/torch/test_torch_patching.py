@@ -1,0 +1,220 @@
+"""patch: torch's own class, and others that compute the same, found by a trial and never by name."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lngrad.torch as door  # noqa: E402  # torch may be missing
+from lngrad.testing import check_same_bits  # noqa: E402
+
+F = torch.nn.functional
+
+
+# Classes as vision and language models have them
+
+
+class Same(torch.nn.LayerNorm):
+    """timm's LayerNorm: the class is another, the arithmetic is not."""
+
+    def __init__(self, channels, eps=1e-6):
+        super().__init__(channels, eps=eps)
+        self._fast_norm = False
+
+    def forward(self, x):
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class Fp32(torch.nn.LayerNorm):
+    """timm's LayerNormFp32: computed in float32, returned in x's dtype."""
+
+    def forward(self, x):
+        weight, bias = (None if p is None else p.float() for p in (self.weight, self.bias))
+        return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
+
+
+class Channels(torch.nn.LayerNorm):
+    """timm's LayerNorm2d."""
+
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps).permute(0, 3, 1, 2)
+
+
+class ByHand(torch.nn.Module):
+    """ConvNeXt's own, with the axis among its settings and the mean and variance written out."""
+
+    def __init__(self, channels, eps=1e-6, data_format="channels_first"):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(channels))
+        self.bias = torch.nn.Parameter(torch.zeros(channels))
+        self.eps, self.data_format = eps, data_format
+
+    def forward(self, x):
+        if self.data_format == "channels_last":
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        mean = x.mean(1, keepdim=True)
+        variance = (x - mean).pow(2).mean(1, keepdim=True)
+        x = (x - mean) / torch.sqrt(variance + self.eps)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+
+
+class Bert(torch.nn.Module):
+    """With other names."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.gamma = torch.nn.Parameter(torch.ones(hidden))
+        self.beta = torch.nn.Parameter(torch.zeros(hidden))
+        self.variance_epsilon = 1e-12
+
+    def forward(self, x):
+        centred = x - x.mean(-1, keepdim=True)
+        return (
+            self.gamma * (centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+            + self.beta
+        )
+
+
+ALIKE = {
+    "subclass": (lambda: Same(8), (3, 8)),
+    "float32 inside": (lambda: Fp32(8), (3, 8)),
+    "no bias": (lambda: Fp32(8, bias=False), (3, 8)),
+    "no parameters": (lambda: Fp32(8, elementwise_affine=False), (3, 8)),
+    "two dimensions": (lambda: Fp32((2, 4)), (3, 2, 4)),
+    "channels first": (lambda: Channels(8), (2, 8, 3, 5)),
+    "by hand": (lambda: ByHand(8), (2, 8, 3, 5)),
+    "by hand, channels last": (lambda: ByHand(8, data_format="channels_last"), (2, 3, 5, 8)),
+    "other names": (lambda: Bert(8), (3, 8)),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_others_that_compute_the_same_are_turned(name):
+    make, shape = ALIKE[name]
+    torch.manual_seed(0)
+    module = make()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    model = torch.nn.Sequential(module)
+    kind, state = type(module), {key: value.clone() for key, value in model.state_dict().items()}
+    x, dy = torch.randn(2, *shape)
+    before, grads = run(model, x, dy)
+    assert door.patch(model) == 1
+    assert isinstance(module, kind)
+    assert type(module) is not kind
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301  # our own bytes
+        after, new_grads = run(twin, x, dy)
+        torch.testing.assert_close(after, before)
+        torch.testing.assert_close(new_grads, grads, rtol=1e-4, atol=1e-5)
+        assert list(twin.state_dict()) == list(state)
+    assert door.patch(model) == 0
+    assert door.unpatch(model) == 1
+    assert type(module) is kind
+    check_same_bits(run(model, x, dy)[0], before)
+
+
+def run(model, x, dy):
+    x = x.clone().requires_grad_()
+    y = model(x)
+    return y.detach(), torch.autograd.grad(y, [x, *model.parameters()], dy)
+
+
+class RmsNorm(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(channels)), 1e-6
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+class LayerNorm(RmsNorm):
+    """By its name it would be one."""
+
+
+class Shifted(torch.nn.LayerNorm):
+    def forward(self, x):
+        return F.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
+
+
+class TrainsOtherwise(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) * (2 if self.training else 1)
+
+
+class EpsOfItsOwn(torch.nn.LayerNorm):
+    def forward(self, x):
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, 1e-6)
+
+
+class Wide(torch.nn.LayerNorm):
+    def forward(self, x):
+        return F.layer_norm(x.float(), self.normalized_shape, self.weight.float(), self.bias.float(), self.eps)
+
+
+class Conditioned(torch.nn.LayerNorm):
+    def forward(self, x, scale):
+        return super().forward(x) * scale
+
+
+UNLIKE = {
+    RmsNorm: "last: computes something else",
+    LayerNorm: "last: computes something else",
+    Shifted: "last: computes something else",
+    TrainsOtherwise: "last: computes something else",
+    EpsOfItsOwn: "last: computes something else",
+    Wide: "last: gives torch.float32 for bfloat16",
+    Conditioned: "last: refuses a sample: TypeError",
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE, ids=lambda kind: kind.__name__)
+def test_what_computes_something_else_stays_and_says_why(kind, capsys):
+    model = torch.nn.Sequential(kind(8))
+    before = copy.deepcopy(dict(vars(model[0])))
+    assert door.patch(model, verbose=True) == 0
+    assert type(model[0]) is kind
+    row = capsys.readouterr().out.splitlines()[1].split(maxsplit=2)
+    assert row[1].endswith(kind.__qualname__)
+    assert row[2].startswith(f"no: {UNLIKE[kind]}")
+    assert vars(model[0]).keys() == before.keys()
+    assert model[0].eps == before["eps"]
+
+
+def test_no_hook_hears_of_the_trial_and_all_hear_of_calls():
+    model, calls = torch.nn.Sequential(Same(8)), []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    assert door.patch(model) == 1
+    assert not calls
+    model(torch.randn(3, 8))
+    assert len(calls) == 1
+
+
+def test_a_table_of_the_modules(capsys):
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), Same(8), Shifted(8))
+    assert door.patch(model, verbose=True) == 2
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["module", "class", "turned"]
+    assert [line[0] for line in lines[1:]] == ["0", "2", "3"]
+    assert [line[2] for line in lines[1:]] == ["yes", "yes", "no:"]
+    assert door.patch(torch.nn.Linear(3, 3), verbose=True) == 0
+    assert "no layer normalization found" in capsys.readouterr().out
+
+
+def test_torchs_own_class_becomes_ours_and_back():
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Sequential(torch.nn.LayerNorm(8)))
+    x = torch.randn(3, 8)
+    before, parameters = model(x), list(model.parameters())
+    assert door.patch(model) == 2
+    assert [type(m) for m in (model[0], model[1][0])] == [door.LayerNorm] * 2
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    torch.testing.assert_close(copy.deepcopy(model)(x), before)
+    assert door.patch(model) == 0
+    assert door.unpatch(model) == 2
+    check_same_bits(model(x).detach(), before.detach())
+    assert door.patch(torch.nn.LayerNorm(8)) == 1

@@ -21,7 +21,7 @@ quick: $(VENV)/.dev lint types
 	$(PYTEST) -q $(QUICK) -k "not ctrl_c"
 
 test: $(VENV)/.dev lint types
-	$(PYTEST)
+	$(PYTEST) --warm
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

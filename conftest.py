@@ -106,6 +106,6 @@ pytest_collect_file = Sybil(
         CodeBlockParser("yaml", check_yaml),
         SkipParser(),
     ],
-    patterns=["README*.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md"],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md"],
     fixtures=["document_folder"],
 ).pytest()

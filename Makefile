@@ -12,7 +12,7 @@ QUICK := tests/test_problem.py tests/test_golden_bits.py tests/test_reference.py
   tests/meta/test_imports.py tests/meta/test_documents.py tests/backend/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/system/test_threads.py
 
-.PHONY: demo quick test slow wheel lint fmt types docs bench house check clean
+.PHONY: demo quick test slow wheel site lint fmt types docs bench house check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -21,7 +21,7 @@ quick: $(VENV)/.dev lint types
 	$(PYTEST) -q $(QUICK) -k "not ctrl_c"
 
 test: $(VENV)/.dev lint types
-	$(PYTEST)
+	$(PYTEST) --warm
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
@@ -44,6 +44,9 @@ types: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
+site: $(VENV)/.site
+	$(BIN)/python scripts/site.py
+
 bench: $(VENV)/.dev
 	$(BIN)/lngrad bench
 
@@ -64,6 +67,11 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
+	touch $@
+
+# What the documentation site needs.
+$(VENV)/.site: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[site]'
 	touch $@
 
 clean:

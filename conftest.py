@@ -48,10 +48,23 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(8, lngrad.get_num_threads())
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--warm", action="store_true", help="compile all CPU kernels first, on all cores; minutes where none is kept"
+    )
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile all kernels before several workers start, each of which would compile them."""
-    if getattr(session.config.option, "numprocesses", None):
-        subprocess.run([sys.executable, "-m", "lngrad", "info", "--warm"], check=True, capture_output=True)
+    """Compile all kernels before several workers start, each of which would compile those that it meets."""
+    if session.config.getoption("--warm") and "PYTEST_XDIST_WORKER" not in os.environ:
+        cores = pytest_xdist_auto_num_workers()
+        program = (
+            "import sys; from lngrad.kernels.numba_cpu.warm import KERNELS, compile_kernel\n"
+            f"for kernel in KERNELS[int(sys.argv[1])::{cores}]: compile_kernel(*kernel)"
+        )
+        children = [subprocess.Popen([sys.executable, "-c", program, str(k)]) for k in range(cores)]
+        if any(child.wait() for child in children):
+            raise pytest.UsageError("--warm: the kernels can't be compiled")
 
 
 @pytest.fixture
@@ -93,6 +106,6 @@ pytest_collect_file = Sybil(
         CodeBlockParser("yaml", check_yaml),
         SkipParser(),
     ],
-    patterns=["README*.md", "CONTRIBUTING.md", "docs/*.md"],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md"],
     fixtures=["document_folder"],
 ).pytest()

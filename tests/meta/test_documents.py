@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("README*.md"),
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "reference").glob("*.md"),
+    ]
+)
 FENCE = re.compile(r"^ *(?:```|~~~)(.*)$", re.MULTILINE)
 RUN, SHOWN = {"python", "sh", "yaml"}, {"text", "c", "cpp", "mermaid"}
 SKIPPED = re.compile(r"<!-- *skip: *next(.*?)-->", re.DOTALL)

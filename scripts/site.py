@@ -1,0 +1,116 @@
+"""Build the documentation site: assemble its sources from README, docs and examples, and run mkdocs strictly.
+
+    python scripts/site.py            build/site; open build/site/index.html from disk
+
+Pages link to files of the repository. In the site, README is the first page, and a file outside of docs/ that a page links to
+becomes a page with its text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "build" / "site-source"
+LINK = re.compile(r"```.*?```|`[^`\n]*`|(\]\()([^)#\s]+)((?:#[^)]*)?\))", re.DOTALL)  # code is passed over
+LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".csv": "text"}
+PAGES_ON_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def place(file: Path) -> Path:
+    """Where a file of the repository lies in the site's sources."""
+    if file == ROOT / "README.md":
+        return SOURCE / "index.md"
+    inside = file.relative_to(ROOT / "docs" if file.is_relative_to(ROOT / "docs") else ROOT)
+    if file.is_dir():
+        return SOURCE / inside / "index.md"
+    return SOURCE / (inside.with_name(f"{inside.name}.md") if file.suffix in LANGUAGES else inside)
+
+
+def add(file: Path, known: set[Path]) -> None:
+    """Put a file into the site, and then what it links to."""
+    if file in known:
+        return
+    known.add(file)
+    target = place(file)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_dir():
+        entries = sorted(path for path in file.iterdir() if path.is_file() and path.suffix in {*LANGUAGES, ".md"})
+        lines = [f"* [{_title(path)}]({_relative(place(path), target)})" for path in entries]
+        target.write_text(f"# {file.relative_to(ROOT)}/\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        for path in entries:
+            add(path, known)
+    elif file.suffix == ".md":
+
+        def translate(found: re.Match[str]) -> str:
+            if found[2] is None or "://" in found[2]:
+                return found[0]
+            linked = (file.parent / found[2]).resolve()
+            add(linked, known)
+            return f"{found[1]}{_relative(place(linked), target)}{found[3]}"
+
+        target.write_text(LINK.sub(translate, file.read_text(encoding="utf-8")), encoding="utf-8")
+    elif file.suffix in LANGUAGES:
+        text = file.read_text(encoding="utf-8")
+        target.write_text(f"# {file.relative_to(ROOT)}\n\n````{LANGUAGES[file.suffix]}\n{text}````\n", encoding="utf-8")
+    else:
+        shutil.copyfile(file, target)
+
+
+def _title(file: Path) -> str:
+    """A page's heading; any other file's name."""
+    return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") if file.suffix == ".md" else file.name
+
+
+def _relative(target: Path, page: Path) -> str:
+    up = len(page.relative_to(SOURCE).parts) - 1
+    return "../" * up + target.relative_to(SOURCE).as_posix()
+
+
+def main() -> int:
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    known: set[Path] = set()
+    add(ROOT / "README.md", known)
+    for name in PAGES_ON_TOP:
+        add(ROOT / name, known)
+    for file in sorted((ROOT / "docs").rglob("*")):
+        if file.suffix in {".md", ".png", ".svg"}:
+            add(file, known)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--config-file",
+        str(ROOT / "mkdocs.yml"),
+    ]
+    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    if result.returncode == 0:
+        _keep_at_home()
+    return result.returncode
+
+
+def _keep_at_home() -> None:
+    """The theme loads one script from elsewhere, for the search from disk; ours takes its place."""
+    script = (ROOT / "scripts" / "worker_from_disk.js").read_text(encoding="utf-8")
+    for page in (ROOT / "build" / "site").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(
+            re.sub(
+                r'<script src="https://unpkg.com/iframe-worker[^"]*"></script>',
+                lambda _: f"<script>{script}</script>",
+                text,
+            ),
+            encoding="utf-8",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

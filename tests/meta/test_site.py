@@ -1,0 +1,85 @@
+"""The reference has every public name, and the site builds strictly, with nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
+PUBLIC = ("__init__", "torch/__init__", "jax/__init__", "distributed", "testing", "reference", "errors", "ascend/soc")
+
+
+def public_names(file: str) -> list[str]:
+    tree = ast.parse((ROOT / "src" / "lngrad" / f"{file}.py").read_text("utf-8"))
+    lists = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert lists
+    return ast.literal_eval(lists[0])
+
+
+@pytest.mark.parametrize("file", PUBLIC)
+def test_every_public_name_is_on_a_page(file):
+    module = ".".join(["lngrad", *(part for part in file.split("/") if part != "__init__")])
+    if re.search(rf"^::: {re.escape(module)}$", REFERENCE, re.MULTILINE):
+        return  # the whole module is listed
+    for name in public_names(file):
+        assert f"::: {module}.{name}\n" in REFERENCE + "\n", f"{module}.{name} is on no page of docs/reference"
+
+
+@pytest.fixture(scope="module")
+def site():
+    """The folder of the site, built strictly."""
+    for name in ("mkdocs", "mkdocstrings", "material"):
+        if find_spec(name) is None:
+            pytest.skip("pip install -e '.[site]'")
+    result = subprocess.run([sys.executable, str(ROOT / "scripts" / "site.py")], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return ROOT / "build" / "site"
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        loaded = re.findall(
+            r'<(?:script|img|iframe)[^>]+src="(https?:[^"]+)|<link[^>]+stylesheet"[^>]+href="(https?:[^"]+)',
+            page.read_text("utf-8"),
+        )
+        assert loaded == [], f"{page.name} loads from elsewhere"
+    assert "layer_norm_backward" in (site / "reference" / "lngrad.html").read_text("utf-8")
+    assert (site / "search" / "search_index.js").exists(), "search works from disk"
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PROBE = """<script>addEventListener("load", () => setTimeout(() => {
+  const query = document.querySelector("[data-md-component=search-query]");
+  query.focus();
+  query.value = "precision";
+  for (const name of ["focus", "keyup", "input"]) query.dispatchEvent(new Event(name));
+  setTimeout(() => {
+    const found = document.querySelectorAll(".md-search-result__item").length;
+    document.title = `found ${found > 0}, fits ${document.documentElement.scrollWidth <= innerWidth}`;
+  }, 3000);
+}, 1500))</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.parametrize("size", ["1280,900", "500,900"])
+def test_search_works_from_disk_and_pages_fit(site, size, tmp_path):
+    page = site / "reference" / "lngrad.html"
+    probe = page.with_name("probe.html")
+    probe.write_text(page.read_text("utf-8").replace("</body>", PROBE), "utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", f"--window-size={size}",
+               "--virtual-time-budget=12000", "--dump-dom", f"file://{probe}"]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    probe.unlink()
+    assert "<title>found true, fits true</title>" in dom

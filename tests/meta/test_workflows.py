@@ -1,0 +1,63 @@
+"""Workflows, templates and the citation file are well-formed, and call what exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lngrad
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_a_workflow_calls_what_exists(file):
+    workflow = yaml.safe_load(file.read_text("utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}, "a workflow may do no more than it needs"
+    assert workflow[True], "'on' is True in YAML"
+    jobs = workflow["jobs"]
+    for job in jobs.values():
+        needs = job.get("needs", [])
+        assert set([needs] if isinstance(needs, str) else needs) <= set(jobs)
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+            if "uses" in step:
+                assert re.fullmatch(r"[\w-]+/[\w-]+@[\w./-]+", step["uses"])
+            for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
+                assert target in TARGETS
+
+
+def test_the_last_job_of_ci_needs_all_others():
+    jobs = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text("utf-8"))["jobs"]
+    *others, last = jobs
+    assert jobs[last]["needs"] == others
+    assert " ".join("success" for _ in others) in jobs[last]["steps"][0]["run"]
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_the_script_reads_them(file):
+    command = [sys.executable, str(ROOT / "scripts" / "run_workflow.py"), str(file), "--list"]
+    assert "make" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_issue_forms_ask_for_what_is_needed():
+    for file in ("wrong-result.yml", "slow.yml"):
+        form = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / file).read_text("utf-8"))
+        assert {"name", "description", "body"} <= set(form)
+        assert any("lngrad info" in field["attributes"]["label"] for field in form["body"])
+
+
+def test_the_citation_has_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["version"] == lngrad.__version__
+    assert citation["license"] == "Apache-2.0"

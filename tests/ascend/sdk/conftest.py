@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lngrad.ascend.sdk import toolkit as toolkit_module
 from lngrad.ascend.sdk import write_toolkit
 
 
@@ -18,3 +19,19 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdk") / "toolkit"
     write_toolkit(folder, flags=["-Werror"])
     return folder
+
+
+@pytest.fixture(scope="session")
+def server_toolkit(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for a Python without a shared library, which answers from a process of its own."""
+    folder = tmp_path_factory.mktemp("sdk") / "server"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolkit_module, "_libpython", lambda: "")
+        write_toolkit(folder, flags=["-Werror"])
+    return folder
+
+
+@pytest.fixture(params=["in one process", "in two processes"])
+def any_toolkit(request: pytest.FixtureRequest) -> Path:
+    """Both forms in turn."""
+    return request.getfixturevalue("toolkit" if request.param == "in one process" else "server_toolkit")

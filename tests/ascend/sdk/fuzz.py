@@ -23,7 +23,8 @@ static uint64_t below(uint64_t n) { return draw() % n; }
 
 static void *handles[POOL];   /* whatever came back, alive or not */
 static void *addresses[POOL]; /* device memory, freed or not, and a place inside it */
-static unsigned kept, given;
+static void *blocks[POOL];    /* host memory of the library, which only goes back: it may be smaller than a copy */
+static unsigned kept, given, lent;
 static int64_t numbers[ROOM / 8] = {2, 3, 1, 4, 0, 8, 2, 1};
 static char host[ROOM], other_host[ROOM];
 
@@ -42,6 +43,7 @@ static void *handle(void) { return below(8) ? handles[below(POOL)] : below(4) ? 
 static void *address(void) { return below(8) ? addresses[below(POOL)] : wild(); }
 static void keep(void *handle) { if (handle) handles[kept++ % POOL] = handle; }
 static void keep_address(void *address) { addresses[given++ % POOL] = (char *)address + 32 * below(2); }
+static void keep_block(void *block) { blocks[lent++ % POOL] = block; }
 static uint64_t count(void)
 {
     static const uint64_t odd[] = {1ull << 47, 1ull << 63, ~0ull, (1ull << 62) + 5};
@@ -125,7 +127,7 @@ def _kept(one: Parameter) -> str:
     if one.kind is Kind.OUT_HANDLE:
         return f"keep({one.name});"
     if one.kind is Kind.OUT_ADDRESS:
-        return f"keep_address({one.name});"
+        return f"{'keep_block' if one.name == 'hostPtr' else 'keep_address'}({one.name});"
     if one.kind is Kind.OUT_LIST:
         return f"free({one.name});"
     return ""
@@ -151,6 +153,8 @@ def _argument(function: Function, one: Parameter, lines: list[str]) -> str:
         return "handle()"
     if one.kind is Kind.TEXT:
         return "NULL"
+    if one.name == "hostPtr":
+        return "(below(4) ? blocks[below(POOL)] : wild())"
     if one.kind is Kind.ADDRESS:
         return "(below(3) ? (void *)host : wild())" if function.name == "aclCreateScalar" else "address()"
     if one.kind is Kind.REAL:

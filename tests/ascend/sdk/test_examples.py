@@ -14,23 +14,22 @@ SANITIZE = "-fsanitize=address"
 
 
 @needs_c
-def test_the_c_example(toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(toolkit, EXAMPLES / "c" / "layer_norm.c", tmp_path, "-std=c11", "-lm"))
+def test_the_c_example(any_toolkit: Path, tmp_path: Path) -> None:
+    done = run(build(any_toolkit, EXAMPLES / "c" / "layer_norm.c", tmp_path, "-std=c11", "-lm"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "refused with 161001: gradWeightOut: expected a tensor, as outputMask[1] is true" in done.stdout
 
 
 @needs_cxx
-def test_the_cxx_example(toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(toolkit, EXAMPLES / "cpp" / "layer_norm.cpp", tmp_path, "-std=c++11"))
+def test_the_cxx_example(any_toolkit: Path, tmp_path: Path) -> None:
+    done = run(build(any_toolkit, EXAMPLES / "cpp" / "layer_norm.cpp", tmp_path, "-std=c++11"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "host memory: data: expected an address inside device memory from aclrtMalloc" in done.stdout
 
 
 @needs_c
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_calls_get_a_code(seed: int, toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(toolkit, fuzz_program(), tmp_path), "4000", str(seed))
+def test_random_calls_get_a_code(any_toolkit: Path, tmp_path: Path) -> None:
+    done = run(build(any_toolkit, fuzz_program(), tmp_path), "4000", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

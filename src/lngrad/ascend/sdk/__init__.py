@@ -10,7 +10,7 @@ calls ``lngrad.ascend.acl`` or ``lngrad.ascend.aclnn``, and packs what comes bac
                handles.py, host_memory.py    numbers in the place of objects; the program's memory
 
 Headers, entry points and conversions follow from one table of prototypes, ``functions.py``. There is no rule of an
-interface here, and no arithmetic. Reasons and limits: docs/decisions/0040-c-interfaces.md, docs/ascend-sdk.md.
+interface here, and no arithmetic. Reasons and limits: docs/decisions/0022-c-interfaces.md, docs/ascend-sdk.md.
 """
 
 from lngrad.ascend.sdk.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lngrad.ascend.acl import aclError
 from lngrad.ascend.aclnn import aclnnStatus
-from lngrad.ascend.sdk.attach import CALL_WORDS, LIST_WORDS, RESULT_WORDS, TEXT_BYTES
+from lngrad.ascend.sdk.frame import CALL_WORDS, LIST_WORDS, RESULT_WORDS, TEXT_BYTES
 from lngrad.ascend.sdk.functions import FUNCTIONS
 from lngrad.ascend.sdk.prototypes import Function, Kind, Parameter
 
@@ -18,7 +18,7 @@ FAILURES = {
 
 
 def frame_header() -> str:
-    """The sizes of a frame, which attach.py declares for Python."""
+    """The sizes of a frame, for C."""
     return f"""\
 #define LNGRAD_CALL_WORDS {CALL_WORDS}
 #define LNGRAD_RESULT_WORDS {RESULT_WORDS}

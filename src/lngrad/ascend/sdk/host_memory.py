@@ -29,7 +29,13 @@ class NoSuchMemory(Exception):
 
 
 class HostMemory(Protocol):
-    """Access to the C program's memory."""
+    """Access to the C program's memory.
+
+    Attributes:
+        at_once: whether what a call fills must be there when it returns, and can't be filled later by a stream.
+    """
+
+    at_once: bool
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Return a copy of bytes. Raises NoSuchMemory."""
@@ -43,9 +49,19 @@ class HostMemory(Protocol):
         """Bring what was filled in to the program."""
         ...
 
+    def lend(self, buffer: Any) -> int:
+        """Return the program's address of host memory that was allocated for it."""
+        ...
+
+    def take_back(self, address: int) -> int:
+        """Return the address here of such memory; the program's own is no longer used."""
+        ...
+
 
 class InProcess:
     """The memory of this very process."""
+
+    at_once = False
 
     def read(self, address: int, nbytes: int) -> bytes:
         _require_access(address, nbytes, POPULATE_READ)
@@ -59,6 +75,12 @@ class InProcess:
 
     def put(self, address: int, view: Any, touched: int) -> None:
         """Nothing to do: the view is the memory."""
+
+    def lend(self, buffer: Any) -> int:
+        return int(buffer.ctypes.data)
+
+    def take_back(self, address: int) -> int:
+        return address
 
 
 def reserve(address: int, nbytes: int) -> None:

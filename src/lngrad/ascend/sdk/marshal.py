@@ -87,20 +87,22 @@ class _Door:
             for at, one in enumerate(function.parameters)
             if one.kind is not Kind.LENGTH and not one.is_result
         ]
+        names = [one.name for one in function.parameters]
+        self._stream = names.index("stream") if "stream" in names else None
         self._null: acl.aclError | aclnn.aclnnStatus = acl.aclError.ACL_ERROR_INVALID_PARAM
         if function.result == "aclnnStatus":
             self._null = aclnn.aclnnStatus.ACLNN_ERR_PARAM_NULLPTR
 
     def answer(self, words: Words, host: HostMemory) -> Answer:
         try:
-            return self._answer(_Call(words, host, self._handles))
+            return self._answer(_Call(words, host, self._handles), host)
         except Refused as refusal:
             return self._failure(refusal)
         except Exception as reason:
             text = f"{self._function.name}: {type(reason).__name__}: {reason}"
             return self._failure(Refused(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
 
-    def _answer(self, call: _Call) -> Answer:
+    def _answer(self, call: _Call, host: HostMemory) -> Answer:
         if self._call is None:
             ret = acl.not_supported(self._function.name)
             return Answer([int(ret) if self._function.has_status else 0])
@@ -108,17 +110,19 @@ class _Door:
             if call.words[at] == 0:
                 raise Refused(self._null, f"{one.name}: expected where to write to, got a null pointer")
         result = self._call(*[read(call) for read in self._readers])
+        if call.filled and host.at_once and self._stream is not None and result == 0:
+            result = acl.aclrtSynchronizeStream(self._handles.object_of(call.words[self._stream]))
         for address, view, touched in call.filled:
-            call.host.put(address, view, touched)
+            host.put(address, view, touched)
         for number, thing in call.used:
             self._handles.forget_destroyed(number, thing)
-        return self._results(result)
+        return self._results(result, host)
 
     def _failure(self, refusal: Refused) -> Answer:
         report(refusal, acl.aclError)
         return Answer([int(refusal.code) if self._function.has_status else 0])
 
-    def _results(self, result: Any) -> Answer:
+    def _results(self, result: Any, host: HostMemory) -> Answer:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
         function = self._function
         if not function.has_status:
@@ -136,7 +140,7 @@ class _Door:
             elif one.kind is Kind.OUT_HANDLE:
                 words.append(self._handles.number_of(one.base, value))
             elif one.kind is Kind.OUT_ADDRESS:
-                words.append(_address(value))
+                words.append(value if isinstance(value, int) else 0 if value is None else host.lend(value))
             elif one.kind is Kind.OUT_REAL:
                 words.append(_bits_of_double(value))
             else:
@@ -181,6 +185,8 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
     if unified and one.name in function.device:
         size = _size_reader(names, function.device[one.name])
         return lambda call: _device_or_host(call, one, call.words[at], size)
+    if function.name == "aclrtFreeHost":
+        return lambda call: call.host.take_back(_unsigned(call.words[at])) or None
     return lambda call: _unsigned(call.words[at]) or None
 
 
@@ -292,13 +298,6 @@ def _element_bytes(kind: int) -> int:
 
 def _is_device(address: int) -> bool:
     return FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN
-
-
-def _address(value: Any) -> int:
-    """A device address as it is; of a host buffer, where it begins."""
-    if value is None or isinstance(value, int):
-        return value or 0
-    return int(value.ctypes.data)
 
 
 def _unsigned(word: int) -> int:

@@ -25,6 +25,21 @@ except BaseException as error:
     ctypes.memmove(%lld, text + bytes(1), len(text) + 1)
 """
 
+# The same for a process of its own; it is given the descriptor of its socket. It says why it could not start.
+_SERVE = """\
+import sys
+sys.path.insert(0, {package!r})
+try:
+    from lngrad.ascend.sdk.server import serve
+    from lngrad.ascend.sdk.settings import Settings
+except BaseException as error:
+    import os, struct
+    text = f"lngrad: Python could not start: {{type(error).__name__}}: {{error}}".encode()
+    os.write(int(sys.argv[1]), struct.pack("=q", len(text)) + text)
+    raise SystemExit(1)
+serve(int(sys.argv[1]), {settings!r})
+"""
+
 
 def environment_header(python: str, libpython: str, version: str, package: str, settings: Settings) -> str:
     """Where Python and lngrad are, and what runs at the start.
@@ -43,6 +58,7 @@ def environment_header(python: str, libpython: str, version: str, package: str, 
         "LNGRAD_PYTHON_VERSION": version,
         "LNGRAD_PACKAGE": package,
         "LNGRAD_ATTACH": attach,
+        "LNGRAD_SERVE": _SERVE.format(package=package, settings=settings),
     }
     return "".join(f"#define {name} {_c_string(value)}\n" for name, value in constants.items())
 

@@ -37,7 +37,7 @@ LIBRARY = "liblngrad_cann.so"
 LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")
 INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
 LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
-SOURCES = ("interpreter.c", "kernels.c", "shim.h")  # written by hand
+SOURCES = ("interpreter.c", "kernels.c", "server.c", "shim.h")  # written by hand
 
 
 def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequence[str] = ()) -> None:

@@ -36,6 +36,7 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_key;
 static void (*serve)(lngrad_frame *); /* the callback that attach.py puts here; null: there is no interpreter */
+static int in_this_process; /* whether Python is; else it answers from another one */
 static int forked;
 static char failure_text[2048];
 static _Thread_local int has_thread_state;
@@ -44,6 +45,8 @@ static _Thread_local const char *unread_text; /* of this thread's last failure w
 static const char FORKED[] =
     "lngrad: this process was forked from one that had called acl functions; its interpreter, streams and device "
     "memory stayed there. Fork first, then call aclInit in each process";
+
+static const char SERVER_GONE[] = "lngrad: the process that answers for Python has ended";
 
 static void fail(const char *format, const char *what)
 {
@@ -99,13 +102,22 @@ static void attach(int place)
     }
 }
 
+static void serve_from_another_process(lngrad_frame *frame);
+
+/* The second form, where Python can't be loaded. */
+static void start_server(void)
+{
+    if (lngrad_server_start(failure_text, sizeof failure_text) == 0) serve = serve_from_another_process;
+    else fprintf(stderr, "%s\n", failure_text);
+}
+
 static void in_child(void) { forked = 1; }
 
 /* What waits in streams is run before the process ends. Python itself is not ended: threads of the program may still
  * be in calls, and destructors of static objects come later and may call too. */
 static void at_exit(void)
 {
-    if (serve == NULL || forked || !python.is_initialized()) return;
+    if (serve == NULL || forked || (in_this_process && !python.is_initialized())) return;
     lngrad_frame frame = {.function = -1};
     lngrad_call(&frame, 0);
 }
@@ -123,27 +135,28 @@ static void start(void)
     pthread_atfork(NULL, NULL, in_child);
     atexit(at_exit);
 
-    if (look_up(RTLD_DEFAULT) == 0 && python.is_initialized()) { /* the program is Python, or has it inside */
-        const size_t length = strlen(LNGRAD_PYTHON_VERSION);
-        if (strncmp(python.version(), LNGRAD_PYTHON_VERSION, length) != 0) {
-            fail("lngrad: this process runs another Python than " LNGRAD_PYTHON_VERSION ": %s", python.version());
-            return;
-        }
-        const int state = python.ensure();
-        attach(1 << 20); /* last: what the program imports stays the same */
-        python.release(state);
-        return;
-    }
     if (access(LNGRAD_PYTHON, X_OK) != 0 || access(LNGRAD_PACKAGE "/lngrad/__init__.py", R_OK) != 0) {
         fail("lngrad: the Python environment that wrote this toolkit is gone: %s. Write the folder again, with "
              "`lngrad sdk DIR`", access(LNGRAD_PYTHON, X_OK) != 0 ? LNGRAD_PYTHON : LNGRAD_PACKAGE "/lngrad");
         return;
     }
-    void *library = dlopen(LNGRAD_LIBPYTHON, RTLD_NOW | RTLD_GLOBAL); /* global: NumPy's modules look there */
-    if (library == NULL || look_up(library) != 0) {
-        fail("lngrad: can't load Python's shared library: %s", dlerror());
+    if (look_up(RTLD_DEFAULT) == 0 && python.is_initialized()) { /* the program is Python, or has it inside */
+        if (strncmp(python.version(), LNGRAD_PYTHON_VERSION, strlen(LNGRAD_PYTHON_VERSION)) != 0) {
+            start_server();
+            return;
+        }
+        in_this_process = 1;
+        const int state = python.ensure();
+        attach(1 << 20); /* last: what the program imports stays the same */
+        python.release(state);
         return;
     }
+    void *library = *LNGRAD_LIBPYTHON ? dlopen(LNGRAD_LIBPYTHON, RTLD_NOW | RTLD_GLOBAL) : NULL; /* NumPy needs it global */
+    if (library == NULL || look_up(library) != 0) { /* Python is linked statically, or its library is gone */
+        start_server();
+        return;
+    }
+    in_this_process = 1;
     python.set_program_name(python.decode_locale(LNGRAD_PYTHON, NULL)); /* finds the virtual environment */
     python.initialize(0);                                               /* without signal handlers */
     attach(0);
@@ -161,23 +174,34 @@ static void enter_thread(void)
     pthread_setspecific(thread_key, python.save_thread());
 }
 
-void lngrad_call(lngrad_frame *frame, int64_t failure)
+/* What a call gets that nobody can answer. */
+static void refuse(lngrad_frame *frame, int64_t failure, const char *text)
 {
-    pthread_once(&once, start);
-    if (serve != NULL && !forked) {
-        if (!has_thread_state) enter_thread();
-        if (frame->text != NULL && unread_text != NULL) unread_text = NULL;
-        serve(frame);
-        return;
-    }
     if (frame->text == NULL) {
-        unread_text = forked ? FORKED : failure_text;
+        unread_text = text;
         frame->results[0] = failure;
     } else if (unread_text != NULL) {
         snprintf(frame->text, LNGRAD_TEXT_BYTES, "%s", unread_text);
         unread_text = NULL;
         frame->results[0] = 1;
     }
+}
+
+static void serve_from_another_process(lngrad_frame *frame)
+{
+    if (lngrad_server_call(frame) != 0) refuse(frame, frame->results[0], SERVER_GONE);
+}
+
+void lngrad_call(lngrad_frame *frame, int64_t failure)
+{
+    pthread_once(&once, start);
+    frame->results[0] = failure;
+    if (serve == NULL || forked) {
+        refuse(frame, failure, forked ? FORKED : failure_text);
+        return;
+    }
+    if (in_this_process && !has_thread_state) enter_thread();
+    serve(frame);
 }
 
 int64_t *lngrad_new_array(const int64_t *values, int64_t count)

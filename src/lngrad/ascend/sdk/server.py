@@ -1,0 +1,157 @@
+"""The Python half of the library's second form: a process that answers the calls of another one over sockets.
+
+The other process has a connection for each of its threads, and gets a thread here for each. A call is a frame's number
+and words; while it is answered, the program's memory is read and written through the same connection.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lngrad.arrays import address_of
+from lngrad.ascend import acl
+from lngrad.ascend.sdk.frame import AT_EXIT, CALL, KERNEL_FAULT, LIST_WORDS, RESULT_WORDS, Threads, pack, packed_text
+from lngrad.ascend.sdk.host_memory import LARGEST, NoSuchMemory
+from lngrad.ascend.sdk.marshal import Answer, Doors
+from lngrad.ascend.sdk.settings import Settings
+
+__all__ = ["serve"]
+
+DONE, READ, WRITE, CHECK, ALLOCATE, FREE = range(6)  # the words of server.c
+NO_KERNELS = "lngrad: kernels need a Python with a shared library (libpython), in the program's own process"
+_REQUEST = struct.Struct("=3q")
+_WORD = struct.Struct("=q")
+
+
+def serve(control: int, settings: Settings) -> None:
+    """Answer until the program ends.
+
+    Args:
+        control: the descriptor of a socket over which it sends a connection for each of its threads.
+        settings: what the folder was written with.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    channel = socket.socket(fileno=control)
+    if settings.unified:
+        text = b"lngrad: --unified needs a Python with a shared library (libpython), in the program's own process"
+        channel.sendall(_WORD.pack(len(text)) + text)
+        return
+    doors, threads = Doors(), Threads(settings)
+    channel.sendall(_WORD.pack(0))
+    while True:
+        _, connections, _, _ = socket.recv_fds(channel, 1, 1)
+        if not connections:
+            break
+        client = _Client(socket.socket(fileno=connections[0]))
+        threading.Thread(target=client.answer, args=(doors, threads), daemon=True).start()
+    os._exit(0)  # the program has ended: nobody waits for what is in streams
+
+
+class _Remote:
+    """The memory of the program behind a connection."""
+
+    at_once = True  # buffers are copies: what a stream would fill later has nowhere to go
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+        self._lent: dict[int, Any] = {}
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        _check_range(address, nbytes)
+        self._ask(READ, address, nbytes)
+        if not self._word():
+            raise NoSuchMemory
+        return self.receive(nbytes)
+
+    def view(self, address: int, nbytes: int, touched: int, writable: bool) -> Any:
+        _check_range(address, nbytes)
+        buffer = np.empty(nbytes, np.uint8)  # the system gives pages only to what is touched
+        used = min(touched, nbytes)
+        if not writable:
+            buffer[:used] = np.frombuffer(self.read(address, used), np.uint8)
+            return buffer
+        self._ask(CHECK, address, used)
+        if not self._word():
+            raise NoSuchMemory
+        return buffer
+
+    def put(self, address: int, view: Any, touched: int) -> None:
+        self._ask(WRITE, address, touched)
+        self._connection.sendall(memoryview(view)[:touched])
+
+    def lend(self, buffer: Any) -> int:
+        self._ask(ALLOCATE, 0, buffer.nbytes)
+        address = self._word()
+        self._lent[address] = buffer
+        return address
+
+    def take_back(self, address: int) -> int:
+        buffer = self._lent.pop(address, None)
+        if buffer is None:
+            return address
+        self._ask(FREE, address, 0)
+        return address_of(buffer)
+
+    def receive(self, nbytes: int) -> bytes:
+        """Exactly this many bytes. Raises EOFError: the program has ended."""
+        parts = bytearray(nbytes)
+        view, got = memoryview(parts), 0
+        while got < nbytes:
+            count = self._connection.recv_into(view[got:])
+            if count == 0:
+                raise EOFError
+            got += count
+        return bytes(parts)
+
+    def _ask(self, what: int, address: int, nbytes: int) -> None:
+        self._connection.sendall(_REQUEST.pack(what, address, nbytes))
+
+    def _word(self) -> int:
+        return int(_WORD.unpack(self.receive(_WORD.size))[0])
+
+
+class _Client:
+    """One thread of the program."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+        self._memory = _Remote(connection)
+
+    def answer(self, doors: Doors, threads: Threads) -> None:
+        """Answer its calls until it ends."""
+        threads.welcome()
+        try:
+            while True:
+                number, *words = CALL.unpack(self._memory.receive(CALL.size))
+                self._answer(doors, number, words)
+        except (EOFError, OSError):
+            self._connection.close()
+
+    def _answer(self, doors: Doors, number: int, words: list[int]) -> None:
+        answer = Answer([0])
+        if number == AT_EXIT:
+            acl.aclrtSynchronizeDevice()
+        elif number == KERNEL_FAULT:
+            answer = Answer([1], text=NO_KERNELS)
+        elif number >= 0:
+            answer = doors.answer(number, words, self._memory)
+        text = packed_text(answer.text)
+        parts = (_padded(answer.results, RESULT_WORDS), _padded(answer.values, LIST_WORDS), text)
+        self._connection.sendall(_REQUEST.pack(DONE, 0, len(text)) + b"".join(parts))
+
+
+def _padded(words: Sequence[int], length: int) -> bytes:
+    return pack(words).ljust(8 * length, b"\0")
+
+
+def _check_range(address: int, nbytes: int) -> None:
+    if not 0 <= nbytes < LARGEST or not 0 < address < LARGEST:
+        raise NoSuchMemory

@@ -16,7 +16,7 @@ from lngrad.arrays import Facts, address_of
 from lngrad.backend.numba_cpu.job import Job
 from lngrad.backend.numba_cpu.workers import SERIAL_ELEMENTS, run_job
 from lngrad.backend.numba_cpu.workspace import Workspace
-from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, TASKS
+from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS
 from lngrad.kernels.numba_cpu.pool import run_alone
 from lngrad.plan import Plan
 from lngrad.typing import Address, AnyArray, Bytes, Words
@@ -57,7 +57,7 @@ class Steps:
         defaults: (region, elements, dtype, value) of an absent gamma or beta.
         tables: Of tensors that pass through scratch.
         copies_in, copies_out: Arrays that NumPy converts before and after.
-        streamed: The result that goes past the caches, if its address is a multiple of `alignment`.
+        streamed: The result that goes past the caches, if its address allows.
         group_rows: For wide rows, how many have their sums and columns done together; else 0.
         sums_function, columns_function: For wide rows, the functions of the two halves.
     """
@@ -75,7 +75,6 @@ class Steps:
     copies_in: tuple[Copy, ...]
     copies_out: tuple[Copy, ...]
     streamed: str | None
-    alignment: int
     group_rows: int = 0
     sums_function: Address = 0
     columns_function: Address = 0
@@ -143,7 +142,7 @@ def _run_shared(steps: Steps, memory: _Memory, addresses: tuple[float, ...]) -> 
     for name, dtype, facts in steps.copies_in:
         memory.workspace.copy_in(name, dtype, int(addresses[steps.argument[name]]), facts)
     if steps.streamed is not None:
-        aligned = addresses[steps.argument[steps.streamed]] % steps.alignment == 0
+        aligned = addresses[steps.argument[steps.streamed]] % STREAM_ALIGNMENT == 0
         memory.words[steps.main.word("streaming")] = aligned
     for job in steps.jobs:
         if job is steps.main and steps.group_rows:

@@ -15,6 +15,7 @@ import numpy as np
 
 from lngrad.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
 from lngrad.errors import DtypeError
+from lngrad.memory import KEPT_FROM, LINE, lease
 
 __all__ = [
     "Facts",
@@ -29,7 +30,7 @@ __all__ = [
     "scratch",
 ]
 
-LARGE_BYTES = 1 << 20  # from here on memory is aligned for streaming stores
+ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
 
 
 class Facts(NamedTuple):
@@ -174,21 +175,22 @@ class Output(NamedTuple):
 def empty(kind: str, output: Output, device: str = "cpu") -> Any:
     """Uninitialised memory as a NumPy array or torch tensor.
 
-    On another device than the CPU torch allocates. On the CPU, large ones begin on a cache line, for streaming stores, and
-    are allocated by NumPy for torch too, because NumPy asks the kernel for huge pages: fresh 4 KB pages cost more than the
-    arithmetic (16384×1024 float32: 40 ms against 11 ms).
+    On another device than the CPU torch allocates. On the CPU, all but small ones begin on a cache line, since stores across
+    two lines are slow; large ones come from a pool (memory.py), for torch too.
     """
     shape, name, nbytes = output
     dtype = DTYPES[name]
     if device != "cpu":
         return sys.modules["torch"].empty(shape, dtype=torch_dtype(name), device=device)
-    if nbytes < LARGE_BYTES:
+    if nbytes < KEPT_FROM:
         if kind == "torch":
             return sys.modules["torch"].empty(shape, dtype=torch_dtype(name))
-        return np.empty(shape, dtype)
-    memory = np.empty(nbytes + 64, np.uint8)
-    start = -address_of(memory) % 64
-    array = memory[start : start + nbytes].view(dtype).reshape(shape)
+        if nbytes < ALIGNED_BYTES:
+            return np.empty(shape, dtype)
+        memory = np.empty(nbytes + LINE, np.uint8)
+        start = -address_of(memory) % LINE
+        return np.ndarray(shape, dtype, memory, start)
+    array = lease(nbytes).view(dtype).reshape(shape)
     return to_torch(array) if kind == "torch" else array
 
 

@@ -107,30 +107,39 @@ def statistics(acc, N, centre, deviations, squares, eps):
 
 @plain
 def write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, streaming):
-    """y of one row of N >= 8 columns; x_next is where a row lies that is to be fetched meanwhile, or None."""
+    """y of one row of N >= 8 columns; x_next is where a row lies that is fetched meanwhile, x itself for none.
+
+    Groups begin on cache lines of y, since a store across two lines costs as much as two: the first group is written where
+    the row begins, and the second overlaps it. Not in place, where the overlap would be read after it was written.
+    """
     m, r = splat(row_mean), splat(row_rstd)
-    tail = N % LANES
+    means, rstds = spread(m), spread(r)
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
-    grouped = N - N % GROUP
-    means, rstds = spread(m), spread(r)
-    for j in range(0, grouped, GROUP):
-        if x_next is not None:
-            for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-                prefetch(tag, x_next, j + k // size_of(tag))
-        wide = fma((load_group(tag, x, j) - means) * rstds, load_group(acc, gamma, j), load_group(acc, beta, j))
-        if streaming:
-            stream(tag, y, j, wide)
-        else:
-            store(tag, y, j, wide)
-    for j in range(grouped, N - tail, LANES):
-        result = fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j))
+    j = 0
+    if streaming == 0 and N >= GROUP and x != y:
+        store(tag, y, 0, normalized_group(tag, acc, x, 0, means, rstds, gamma, beta))
+        j = (-y & (LINE_BYTES - 1)) // size_of(tag)
+    while j + GROUP <= N:
+        for k in range(0, GROUP * size_of(tag), LINE_BYTES):
+            prefetch(tag, x_next, j + k // size_of(tag))
+        result = normalized_group(tag, acc, x, j, means, rstds, gamma, beta)
         if streaming:
             stream(tag, y, j, result)
         else:
             store(tag, y, j, result)
-    if tail > 0:
+        j += GROUP
+    while j + LANES <= N:
+        store(tag, y, j, fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j)))
+        j += LANES
+    if j < N:
         store(tag, y, N - LANES, peeked)
+
+
+@inlined
+def normalized_group(tag, acc, x, j, means, rstds, gamma, beta):
+    """y of GROUP columns."""
+    return fma((load_group(tag, x, j) - means) * rstds, load_group(acc, gamma, j), load_group(acc, beta, j))
 
 
 @plain

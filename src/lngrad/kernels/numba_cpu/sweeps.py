@@ -149,22 +149,30 @@ def finish(tag, row, peeked, j, summed, gamma, g, sums, dgamma, dbeta):
 
 
 @inlined
-def visit_group(tag, acc, row, j, gamma, sums, dbeta_at, streaming):
-    """visit for GROUP columns of one row, with their column sums."""
+def load_group_if_given(acc, address, j):
+    if address is None:
+        return zeros_group(acc)
+    return load_group(acc, address, j)
+
+
+@inlined
+def visit_group(tag, row, j, gamma, g, sums, dgamma, dbeta, streaming):
+    """visit for GROUP elements of one row."""
+    if row is None:
+        return dgamma, dbeta
     dy, x, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat = row
     rstds = spread(rstd)
     d = load_group(tag, dy, j)
     xhat = (load_group(tag, x, j) - spread(mean)) * rstds
     if gamma is not None:
-        g = load_group(acc, gamma, j)
         result = dx_of(d, xhat, g, rstds, spread(mean_dxhat), spread(mean_dxhat_xhat))
         if streaming:
             stream(tag, dx, j, result)
         else:
             store(tag, dx, j, result)
-    if sums is not None:
-        store(acc, sums, j, fma(d, xhat, load_group(acc, sums, j)))
-        store(acc, sums, j + dbeta_at, load_group(acc, sums, j + dbeta_at) + d)
+    if sums is None:
+        return dgamma, dbeta
+    return fma(d, xhat, dgamma), dbeta + d
 
 
 @plain
@@ -180,15 +188,21 @@ def sweep(tag, acc, row0, row1, row2, row3, dy_next, x_next, gamma, sums, dbeta_
     # Read before dx is written: where dx takes dy's or x's own memory, the last full vector overwrites some of these.
     peeked0, peeked1 = peek(tag, acc, row0, last), peek(tag, acc, row1, last)
     peeked2, peeked3 = peek(tag, acc, row2, last), peek(tag, acc, row3, last)
-    grouped = 0
-    if row1 is None:
-        grouped = n - n % GROUP
-        for j in range(0, grouped, GROUP):
-            if dy_next is not None:
-                for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-                    prefetch(tag, dy_next, j + k // size_of(tag))
-                    prefetch(tag, x_next, j + k // size_of(tag))
-            visit_group(tag, acc, row0, j, gamma, sums, dbeta_at, streaming)
+    grouped = n - n % GROUP
+    for j in range(0, grouped, GROUP):
+        if dy_next is not None:
+            for k in range(0, GROUP * size_of(tag), LINE_BYTES):
+                prefetch(tag, dy_next, j + k // size_of(tag))
+                prefetch(tag, x_next, j + k // size_of(tag))
+        g = load_group_if_given(acc, gamma, j)
+        dgamma, dbeta = load_group_if_given(acc, sums, j), load_group_if_given(acc, sums, j + dbeta_at)
+        dgamma, dbeta = visit_group(tag, row0, j, gamma, g, sums, dgamma, dbeta, streaming)
+        dgamma, dbeta = visit_group(tag, row1, j, gamma, g, sums, dgamma, dbeta, streaming)
+        dgamma, dbeta = visit_group(tag, row2, j, gamma, g, sums, dgamma, dbeta, streaming)
+        dgamma, dbeta = visit_group(tag, row3, j, gamma, g, sums, dgamma, dbeta, streaming)
+        if sums is not None:
+            store(acc, sums, j, dgamma)
+            store(acc, sums, j + dbeta_at, dbeta)
     for j in range(grouped, n - tail, LANES):
         if dy_next is not None and j % (LINE_BYTES // size_of(tag)) == 0:
             prefetch(tag, dy_next, j)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "Facts",
     "Output",
     "address_of",
+    "addresses_of",
     "array_at",
     "as_array",
     "as_numpy",
@@ -135,6 +136,17 @@ def address_of(array: Any) -> int:
     return array.data_ptr()  # type: ignore[no-any-return]
 
 
+def addresses_of(arrays: Iterable[Any]) -> list[int]:
+    """The address of each array's first element, 0 for None."""
+    offset = _DATA_OFFSET
+    if offset is None:
+        return [0 if array is None else address_of(array) for array in arrays]
+    return [
+        _word_at(id(array) + offset).value if type(array) is np.ndarray else 0 if array is None else address_of(array)
+        for array in arrays
+    ]
+
+
 class _Memory:
     """Memory as NumPy's array interface describes it."""
 
@@ -179,18 +191,14 @@ def empty(kind: str, output: Output, device: str = "cpu") -> Any:
     two lines are slow; large ones come from a pool (memory.py), for torch too.
     """
     shape, name, nbytes = output
-    dtype = DTYPES[name]
-    if device != "cpu":
+    if nbytes < ALIGNED_BYTES and kind == "numpy":
+        return np.empty(shape, DTYPES[name])
+    if device != "cpu" or (nbytes < KEPT_FROM and kind == "torch"):
         return sys.modules["torch"].empty(shape, dtype=torch_dtype(name), device=device)
     if nbytes < KEPT_FROM:
-        if kind == "torch":
-            return sys.modules["torch"].empty(shape, dtype=torch_dtype(name))
-        if nbytes < ALIGNED_BYTES:
-            return np.empty(shape, dtype)
         memory = np.empty(nbytes + LINE, np.uint8)
-        start = -address_of(memory) % LINE
-        return np.ndarray(shape, dtype, memory, start)
-    array = lease(nbytes).view(dtype).reshape(shape)
+        return np.ndarray(shape, DTYPES[name], memory, -address_of(memory) % LINE)
+    array = lease(nbytes).view(DTYPES[name]).reshape(shape)
     return to_torch(array) if kind == "torch" else array
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.arrays import Facts, address_of
+from lngrad.arrays import Facts, address_of, addresses_of
 from lngrad.backend.numba_cpu.job import Job
 from lngrad.backend.numba_cpu.workers import SERIAL_ELEMENTS, run_job
 from lngrad.backend.numba_cpu.workspace import Workspace
@@ -100,8 +100,7 @@ class _Memory:
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:
     """Compute every wanted output."""
     arrays, eps = (inputs, ()) if plan.problem.op == "backward" else (inputs[:-1], inputs[-1:])
-    addresses = tuple([0 if array is None else address_of(array) for array in (*arrays, *outputs)])
-    _run_shared(plan.steps, _Memory(plan, workspace), (*addresses, *eps))  # type: ignore[arg-type]  # eps is a number
+    _run_shared(plan.steps, _Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
 
 
 def bind(plan: Plan) -> Callable[..., None]:

@@ -1,6 +1,7 @@
 """Layer-normalization gradients that are exact, fast and the same everywhere."""
 
 from lngrad.api import layer_norm, layer_norm_backward
+from lngrad.memory import empty_cache
 from lngrad.plan import backends
 from lngrad.problem import Forward, Grads
 from lngrad.system.threads import get_num_threads, set_num_threads
@@ -11,6 +12,7 @@ __all__ = [
     "Forward",
     "Grads",
     "backends",
+    "empty_cache",
     "get_num_threads",
     "layer_norm",
     "layer_norm_backward",

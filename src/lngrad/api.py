@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import address_of, as_array, empty, require_memory, scratch
+from lngrad.arrays import addresses_of, as_array, empty, require_memory, scratch
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
@@ -173,8 +173,7 @@ def execute(
         )
     if workspace is None and plan.bind is not None:
         arrays, eps = (inputs, ()) if problem.op == "backward" else (inputs[:-1], inputs[-1:])
-        addresses = [0 if array is None else address_of(array) for array in (*arrays, *results)]
-        plan.on_addresses(*addresses, *eps)  # type: ignore[misc]  # a plan with bind has it
+        plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
         return results  # type: ignore[return-value]  # three, as outputs() has
     if workspace is None:
         workspace = scratch(plan.workspace_bytes, problem.device)

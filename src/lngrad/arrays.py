@@ -8,18 +8,20 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lngrad.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.memory import KEPT_FROM, LINE, lease
 
 __all__ = [
     "Facts",
     "Output",
     "address_of",
+    "addresses_of",
     "array_at",
     "as_array",
     "as_numpy",
@@ -31,7 +33,7 @@ __all__ = [
     "scratch",
 ]
 
-LARGE_BYTES = 1 << 20  # from here on memory is aligned for streaming stores
+ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
 
 
 class Facts(NamedTuple):
@@ -148,6 +150,17 @@ def address_of(array: Any) -> int:
     return array.data_ptr()  # type: ignore[no-any-return]
 
 
+def addresses_of(arrays: Iterable[Any]) -> list[int]:
+    """The address of each array's first element, 0 for None."""
+    offset = _DATA_OFFSET
+    if offset is None:
+        return [0 if array is None else address_of(array) for array in arrays]
+    return [
+        _word_at(id(array) + offset).value if type(array) is np.ndarray else 0 if array is None else address_of(array)
+        for array in arrays
+    ]
+
+
 class _Memory:
     """Memory as NumPy's array interface describes it."""
 
@@ -232,21 +245,18 @@ class Output(NamedTuple):
 def empty(kind: str, output: Output, device: str = "cpu") -> Any:
     """Uninitialised memory as a NumPy array or torch tensor.
 
-    On another device than the CPU torch allocates. On the CPU, large ones begin on a cache line, for streaming stores, and
-    are allocated by NumPy for torch too, because NumPy asks the kernel for huge pages: fresh 4 KB pages cost more than the
-    arithmetic (16384×1024 float32: 40 ms against 11 ms).
+    On another device than the CPU torch allocates. On the CPU, all but small ones begin on a cache line, since stores across
+    two lines are slow; large ones come from a pool (memory.py), for torch too.
     """
     shape, name, nbytes = output
-    dtype = DTYPES[name]
-    if device != "cpu":
+    if nbytes < ALIGNED_BYTES and kind == "numpy":
+        return np.empty(shape, DTYPES[name])
+    if device != "cpu" or (nbytes < KEPT_FROM and kind == "torch"):
         return sys.modules["torch"].empty(shape, dtype=torch_dtype(name), device=device)
-    if nbytes < LARGE_BYTES:
-        if kind == "torch":
-            return sys.modules["torch"].empty(shape, dtype=torch_dtype(name))
-        return np.empty(shape, dtype)
-    memory = np.empty(nbytes + 64, np.uint8)
-    start = -address_of(memory) % 64
-    array = memory[start : start + nbytes].view(dtype).reshape(shape)
+    if nbytes < KEPT_FROM:
+        memory = np.empty(nbytes + LINE, np.uint8)
+        return np.ndarray(shape, DTYPES[name], memory, -address_of(memory) % LINE)
+    array = lease(nbytes).view(DTYPES[name]).reshape(shape)
     return to_torch(array) if kind == "torch" else array
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["caches", "huge_pages", "instruction_sets", "processor", "versions"]
+__all__ = ["caches", "huge_pages", "instruction_sets", "processor", "second_level_bytes", "versions"]
 
 # Distributions that lngrad computes with, compares with or shows results by.
 _PACKAGES = (
@@ -88,6 +89,15 @@ def caches() -> list[str]:
         if all(facts):
             found.append("L{} {} {}".format(*facts))
     return found
+
+
+@cache
+def second_level_bytes() -> int:
+    """A core's second-level cache; 512 KiB where the system does not say."""
+    try:
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0) or 1 << 19
+    except (AttributeError, OSError, ValueError):
+        return 1 << 19
 
 
 def huge_pages() -> str:

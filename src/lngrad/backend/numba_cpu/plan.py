@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lngrad.arrays import Facts
 from lngrad.backend.numba_cpu.job import Chain, Job, writer
 from lngrad.backend.numba_cpu.run import Copy, Steps, Table, bind, run
-from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride, stream_alignment
+from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride
 from lngrad.backend.numba_cpu.workspace import Regions
 from lngrad.column_tree import CHUNK
 from lngrad.dtypes import bytes_of
@@ -18,6 +18,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     LANES,
     SEGMENT,
     SHORT,
+    STREAM_ALIGNMENT,
     Backward,
     Combine,
     Convert,
@@ -26,6 +27,7 @@ from lngrad.kernels.numba_cpu.jobs import (
 from lngrad.kernels.numba_cpu.tasks import task_function
 from lngrad.plan import Plan, run_empty
 from lngrad.problem import Problem
+from lngrad.system.machine import second_level_bytes
 
 __all__ = ["plan"]
 
@@ -154,7 +156,6 @@ class _Draft:
             copies_in=tuple(self.copies_in),
             copies_out=tuple(self.copies_out),
             streamed=result if streaming else None,
-            alignment=stream_alignment(problem),
             **choices,
         )
 
@@ -162,7 +163,13 @@ class _Draft:
 def _streams(problem: Problem, stride: int) -> bool:
     """Whether a full output should go past the caches; every row must begin where a streaming store may."""
     large = problem.M * problem.N * bytes_of(problem.dtype) >= STREAM_BYTES
-    return large and problem.N >= LANES and stride != 0 and stride % stream_alignment(problem) == 0
+    return large and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
+
+
+def _fetches_ahead(problem: Problem, threads: int) -> int:
+    """1 if a thread's share of all tensors is more than its second-level cache; else requests would go there for nothing."""
+    tensors = 2 if problem.op == "forward" else 3
+    return int(tensors * problem.M * problem.N * bytes_of(problem.dtype) > threads * second_level_bytes())
 
 
 def _plan_forward(draft: _Draft) -> Steps:
@@ -170,7 +177,10 @@ def _plan_forward(draft: _Draft) -> Steps:
     strides, block_rows = draft.reserve_tables("x", "y")
     moved = draft.widen("gamma", "beta")
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
-    record = Forward(M=problem.M, N=problem.N, rows_per_task=rows_per_task, block_rows=block_rows, **strides)
+    record = Forward(
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task, block_rows=block_rows,
+        ahead=_fetches_ahead(problem, draft.threads), **strides,
+    )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
     )
@@ -222,7 +232,7 @@ def _plan_backward(draft: _Draft) -> Steps:
 
     record = Backward(
         M=M, N=N, **strides, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        block_rows=block_rows, stop_row=M,
+        block_rows=block_rows, stop_row=M, ahead=_fetches_ahead(problem, threads),
     )  # fmt: skip
     function = draft.function(_main_task(wants, N, wide))
     main = draft.chain.add(function, tasks, M * N, record)

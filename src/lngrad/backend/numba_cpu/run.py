@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.arrays import Facts, address_of
+from lngrad.arrays import Facts, address_of, addresses_of
 from lngrad.backend.numba_cpu.job import Job
 from lngrad.backend.numba_cpu.workers import SERIAL_ELEMENTS, run_job
 from lngrad.backend.numba_cpu.workspace import Workspace
-from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, TASKS
+from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS
 from lngrad.kernels.numba_cpu.pool import run_alone
 from lngrad.plan import Plan
 from lngrad.typing import Address, AnyArray, Bytes, Words
@@ -57,7 +57,7 @@ class Steps:
         defaults: (region, elements, dtype, value) of an absent gamma or beta.
         tables: Of tensors that pass through scratch.
         copies_in, copies_out: Arrays that NumPy converts before and after.
-        streamed: The result that goes past the caches, if its address is a multiple of `alignment`.
+        streamed: The result that goes past the caches, if its address allows.
         group_rows: For wide rows, how many have their sums and columns done together; else 0.
         sums_function, columns_function: For wide rows, the functions of the two halves.
     """
@@ -75,7 +75,6 @@ class Steps:
     copies_in: tuple[Copy, ...]
     copies_out: tuple[Copy, ...]
     streamed: str | None
-    alignment: int
     group_rows: int = 0
     sums_function: Address = 0
     columns_function: Address = 0
@@ -101,8 +100,7 @@ class _Memory:
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:
     """Compute every wanted output."""
     arrays, eps = (inputs, ()) if plan.problem.op == "backward" else (inputs[:-1], inputs[-1:])
-    addresses = tuple([0 if array is None else address_of(array) for array in (*arrays, *outputs)])
-    _run_shared(plan.steps, _Memory(plan, workspace), (*addresses, *eps))  # type: ignore[arg-type]  # eps is a number
+    _run_shared(plan.steps, _Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
 
 
 def bind(plan: Plan) -> Callable[..., None]:
@@ -143,7 +141,7 @@ def _run_shared(steps: Steps, memory: _Memory, addresses: tuple[float, ...]) -> 
     for name, dtype, facts in steps.copies_in:
         memory.workspace.copy_in(name, dtype, int(addresses[steps.argument[name]]), facts)
     if steps.streamed is not None:
-        aligned = addresses[steps.argument[steps.streamed]] % steps.alignment == 0
+        aligned = addresses[steps.argument[steps.streamed]] % STREAM_ALIGNMENT == 0
         memory.words[steps.main.word("streaming")] = aligned
     for job in steps.jobs:
         if job is steps.main and steps.group_rows:

@@ -12,7 +12,7 @@ from lngrad.backend.numba_cpu.job import new_job
 from lngrad.backend.numba_cpu.plan import STREAM_BYTES, TASK_ELEMENTS, TASKS_PER_THREAD
 from lngrad.backend.numba_cpu.workers import run_job
 from lngrad.dtypes import ACCUMULATORS, bytes_of
-from lngrad.kernels.numba_cpu.jobs import LANES, Slice
+from lngrad.kernels.numba_cpu.jobs import LANES, STREAM_ALIGNMENT, Slice
 from lngrad.kernels.numba_cpu.tasks import task_function
 
 __all__ = ["LEAST_COLUMNS", "run_slices"]
@@ -50,8 +50,8 @@ def run_slices(
     itemsize = bytes_of(dtype)
     ones, zeros = np.ones(0 if gamma else N, accumulator), np.zeros(0 if beta else N, accumulator)
     rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
-    alignment = min(LANES * itemsize, 32)
-    streaming = M * N * itemsize >= STREAM_BYTES and result % alignment == 0 and N * itemsize % alignment == 0
+    aligned = result % STREAM_ALIGNMENT == 0 and N * itemsize % STREAM_ALIGNMENT == 0
+    streaming = M * N * itemsize >= STREAM_BYTES and aligned
     tasks = -(-M // rows_per_task)
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], result=result, result_stride=N * itemsize,

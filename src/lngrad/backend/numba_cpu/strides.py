@@ -1,4 +1,4 @@
-"""What the strides of a tensor allow: one step from row to row, streaming stores, use as it is."""
+"""What the strides of a tensor allow: one step from row to row, and use as it is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 
 from lngrad.arrays import Facts
 from lngrad.dtypes import bytes_of
-from lngrad.kernels.numba_cpu.jobs import LANES
-from lngrad.problem import Problem
 
-__all__ = ["is_contiguous", "row_stride", "stream_alignment"]
+__all__ = ["is_contiguous", "row_stride"]
 
 
 def row_stride(facts: Facts, normalized: int) -> int | None:
@@ -40,8 +38,3 @@ def _common_step(dims: list[tuple[int, int]], default: int) -> int | None:
             return None
         extent = stride * size
     return default if step is None else step
-
-
-def stream_alignment(problem: Problem) -> int:
-    """Bytes that a streaming store's address must be a multiple of."""
-    return min(LANES * bytes_of(problem.dtype), 32)

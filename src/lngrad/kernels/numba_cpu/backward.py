@@ -53,36 +53,37 @@ def row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx
 
 
 @plain
-def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
+def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
     """One row at a time: both its visits while it is in the cache, and dx as one stream.
 
     Four at a time saved the column sums' traffic but lost more: four interleaved streams of dx broke the write combining
     (4.4 GB/s against 20.6, 16384×1024 float32, 2-core AMD EPYC 7003), and rows 4 KB apart compete for one cache set.
     """
     for i in range(rows):
-        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride)
-        dy_next, x_next = dy + (i + 1) * dy_stride, x + (i + 1) * x_stride
-        sweep(tag, acc, row, None, None, None, dy_next, x_next, gamma, sums, N, N, streaming)
+        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
+        dy_next, x_next = dy + (i + b.ahead) * dy_stride, x + (i + b.ahead) * x_stride
+        sweep(tag, acc, row, None, None, None, dy_next, x_next, gamma, sums, b.N, b.N, b.streaming)
 
 
 @plain
-def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
+def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
     """Four rows at a time: their sums run side by side, and the column sums are read and written once for four."""
     whole = rows - rows % 4
     for i in range(0, whole, 4):
-        row0 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride)
-        row1 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i + 1, dy_stride, x_stride, dx_stride)
-        row2 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i + 2, dy_stride, x_stride, dx_stride)
-        row3 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i + 3, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, N, N, streaming)
+        row0 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
+        row1 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 1, dy_stride, x_stride, dx_stride)
+        row2 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 2, dy_stride, x_stride, dx_stride)
+        row3 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 3, dy_stride, x_stride, dx_stride)
+        sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, b.N, b.N, b.streaming)
     for i in range(whole, rows):
-        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row, None, None, None, None, None, gamma, sums, N, N, streaming)
+        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
+        sweep(tag, acc, row, None, None, None, None, None, gamma, sums, b.N, b.N, b.streaming)
 
 
 @plain
-def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
+def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
     """All that remains to do where dbeta alone is wanted; x is not read."""
+    N = b.N
     for i in range(rows):
         row, dbeta = dy + i * dy_stride, sums + N * size_of(acc)
         for j in range(0, N - N % LANES, LANES):
@@ -92,11 +93,12 @@ def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_s
 
 
 @plain
-def tiny_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, N, rows, dy_stride, x_stride, dx_stride, streaming, wants):
+def tiny_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
     """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right.
 
     sums holds eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever walks beside it.
     """
+    N, wants = b.N, b.wants
     dy_step, x_step, dx_step = dy_stride // size_of(tag), x_stride // size_of(tag), dx_stride // size_of(tag)
     for i in range(0, rows, LANES):
         count = min(LANES, rows - i)
@@ -165,7 +167,7 @@ def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
             dx, dx_stride = scratch + 2 * packed, b.N * size
         mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
         walk_rows(
-            walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, b.N, rows, dy_stride, x_stride, dx_stride, b.streaming, b.wants,
+            walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
         )  # fmt: skip
         if b.dx_table != 0 and b.wants & DX:
             unpack(tag, dx, b.dx, b.dx_table, b.M, start, rows, b.N)

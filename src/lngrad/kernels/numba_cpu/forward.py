@@ -6,14 +6,16 @@ no accuracy, and the variance is never a difference of two large numbers. Source
 
 import math
 
-from lngrad.kernels.numba_cpu.jobs import LANES, SEGMENT, SHORT, Forward
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT, Forward
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
+    WIDE,
     fma,
     from_bits,
     gather,
     lane_of,
     load,
+    load_group,
     load_scalar,
     only,
     prefetch,
@@ -21,14 +23,46 @@ from lngrad.kernels.numba_cpu.simd import (
     scatter_rows,
     size_of,
     splat,
+    spread,
     store,
     store_scalar,
     stream,
     total,
+    vector_of,
     zeros,
+    zeros_group,
 )
 from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, inlined, plain, segment_columns, segment_count
+
+
+@plain
+def close_sum(tag, acc, x, n, a):
+    """The sum of n >= 8 columns, given the sums over whole groups of them, lane by lane."""
+    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
+    j = n - n % GROUP
+    while j + LANES <= n:
+        a0 = a0 + load(tag, x, j)
+        j += LANES
+    if j < n:  # the last eight columns, less those that are in already
+        a3 = a3 + only(load(tag, x, n - LANES), LANES - (n - j))
+    return total((a0 + a1) + (a2 + a3))
+
+
+@plain
+def close_centred_sums(tag, acc, x, n, centre, a, b):
+    """close_sum of x - centre and of its square; centre is lanes."""
+    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
+    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
+    j = n - n % GROUP
+    while j + LANES <= n:
+        d0 = load(tag, x, j) - centre
+        a0, b0 = a0 + d0, fma(d0, d0, b0)
+        j += LANES
+    if j < n:
+        d3 = only(load(tag, x, n - LANES) - centre, LANES - (n - j))
+        a3, b3 = a3 + d3, fma(d3, d3, b3)
+    return total((a0 + a1) + (a2 + a3)), total((b0 + b1) + (b2 + b3))
 
 
 @inlined
@@ -37,18 +71,10 @@ def row_sum(tag, acc, x, N):
     result = scalar(acc, 0)
     for segment in range(segment_count(N)):
         at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        a0, a1, a2, a3 = zeros(acc), zeros(acc), zeros(acc), zeros(acc)
-        j = 0
-        while j + 4 * LANES <= n:
-            a0, a1 = a0 + load(tag, at, j), a1 + load(tag, at, j + LANES)
-            a2, a3 = a2 + load(tag, at, j + 2 * LANES), a3 + load(tag, at, j + 3 * LANES)
-            j += 4 * LANES
-        while j + LANES <= n:
-            a0 = a0 + load(tag, at, j)
-            j += LANES
-        if j < n:
-            a3 = a3 + only(load(tag, at, n - LANES), LANES - (n - j))
-        result += total((a0 + a1) + (a2 + a3))
+        a = zeros_group(acc)
+        for j in range(0, n - n % GROUP, GROUP):
+            a = a + load_group(tag, at, j)
+        result += close_sum(tag, acc, at, n, a)
     return result
 
 
@@ -56,26 +82,16 @@ def row_sum(tag, acc, x, N):
 def centred_sums(tag, acc, x, N, centre):
     """Sum of x - centre and of its square over N >= 8 columns; centre is lanes."""
     result, result_squares = scalar(acc, 0), scalar(acc, 0)
+    centres = spread(centre)
     for segment in range(segment_count(N)):
         at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        a0, a1, b0, b1 = zeros(acc), zeros(acc), zeros(acc), zeros(acc)
-        a2, a3, b2, b3 = zeros(acc), zeros(acc), zeros(acc), zeros(acc)
-        j = 0
-        while j + 4 * LANES <= n:
-            d0, d1 = load(tag, at, j) - centre, load(tag, at, j + LANES) - centre
-            d2, d3 = load(tag, at, j + 2 * LANES) - centre, load(tag, at, j + 3 * LANES) - centre
-            a0, a1, a2, a3 = a0 + d0, a1 + d1, a2 + d2, a3 + d3
-            b0, b1, b2, b3 = fma(d0, d0, b0), fma(d1, d1, b1), fma(d2, d2, b2), fma(d3, d3, b3)
-            j += 4 * LANES
-        while j + LANES <= n:
-            d0 = load(tag, at, j) - centre
-            a0, b0 = a0 + d0, fma(d0, d0, b0)
-            j += LANES
-        if j < n:
-            d3 = only(load(tag, at, n - LANES) - centre, LANES - (n - j))
-            a3, b3 = a3 + d3, fma(d3, d3, b3)
-        result += total((a0 + a1) + (a2 + a3))
-        result_squares += total((b0 + b1) + (b2 + b3))
+        a, b = zeros_group(acc), zeros_group(acc)
+        for j in range(0, n - n % GROUP, GROUP):
+            d = load_group(tag, at, j) - centres
+            a, b = a + d, fma(d, d, b)
+        deviations, squares = close_centred_sums(tag, acc, at, n, centre, a, b)
+        result += deviations
+        result_squares += squares
     return result, result_squares
 
 
@@ -93,54 +109,105 @@ def statistics(acc, N, centre, deviations, squares, eps):
     return centre + shift, scalar(acc, 1.0 / math.sqrt(variance + eps))
 
 
-@inlined
+@plain
 def write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, streaming):
-    """y of one row of N >= 8 columns; x_next is where a row lies that is to be fetched meanwhile, or None."""
+    """y of one row of N >= 8 columns; x_next is where a row lies that is fetched meanwhile, x itself for none.
+
+    Groups begin on cache lines of y, since a store across two lines costs as much as two: the first group is written where
+    the row begins, and the second overlaps it. Not in place, where the overlap would be read after it was written.
+    """
     m, r = splat(row_mean), splat(row_rstd)
-    tail = N % LANES
+    means, rstds = spread(m), spread(r)
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
-    for j in range(0, N - tail, LANES):
-        if x_next is not None and j % (LINE_BYTES // size_of(tag)) == 0:
-            prefetch(tag, x_next, j)
-        result = fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j))
+    j = 0
+    if streaming == 0 and N >= GROUP and x != y:
+        store(tag, y, 0, normalized_group(tag, acc, x, 0, means, rstds, gamma, beta))
+        j = (-y & (LINE_BYTES - 1)) // size_of(tag)
+    while j + GROUP <= N:
+        for k in range(0, GROUP * size_of(tag), LINE_BYTES):
+            prefetch(tag, x_next, j + k // size_of(tag))
+        result = normalized_group(tag, acc, x, j, means, rstds, gamma, beta)
         if streaming:
             stream(tag, y, j, result)
         else:
             store(tag, y, j, result)
-    if tail > 0:
+        j += GROUP
+    while j + LANES <= N:
+        store(tag, y, j, fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j)))
+        j += LANES
+    if j < N:
         store(tag, y, N - LANES, peeked)
 
 
+@inlined
+def normalized_group(tag, acc, x, j, means, rstds, gamma, beta):
+    """y of GROUP columns."""
+    return fma((load_group(tag, x, j) - means) * rstds, load_group(acc, gamma, j), load_group(acc, beta, j))
+
+
 @plain
-def forward_row(tag, acc, x, x_next, y, mean, rstd, gamma, beta, N, eps, streaming):
-    """One row of N >= 8 columns; mean and rstd are addresses, x_next is where the next row lies: see sweeps.sweep."""
+def forward_row(tag, acc, f, x, x_stride, y, mean, rstd):
+    """One row of N >= 8 columns; mean and rstd are addresses."""
+    N, eps = f.N, from_bits(f.eps)
     centre = row_sum(tag, acc, x, N) / scalar(acc, N)
     deviations, squares = centred_sums(tag, acc, x, N, splat(centre))
     row_mean, row_rstd = statistics(acc, N, centre, deviations, squares, eps)
     store_scalar(acc, mean, 0, row_mean)
     store_scalar(acc, rstd, 0, row_rstd)
-    write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, streaming)
+    write_row(tag, acc, x, x + f.ahead * x_stride, y, row_mean, row_rstd, f.gamma, f.beta, N, f.streaming)
+
+
+@inlined
+def four_sums(tag, acc, x0, x1, x2, x3, n):
+    """row_sum of four rows of one segment, side by side: a row's additions wait for each other, and rows do not."""
+    a0, a1, a2, a3 = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
+    for j in range(0, n - n % GROUP, GROUP):
+        a0, a1 = a0 + load_group(tag, x0, j), a1 + load_group(tag, x1, j)
+        a2, a3 = a2 + load_group(tag, x2, j), a3 + load_group(tag, x3, j)
+    return (
+        close_sum(tag, acc, x0, n, a0), close_sum(tag, acc, x1, n, a1),
+        close_sum(tag, acc, x2, n, a2), close_sum(tag, acc, x3, n, a3),
+    )  # fmt: skip
+
+
+@inlined
+def two_centred_sums(tag, acc, x0, x1, n, centre0, centre1):
+    """centred_sums of two rows of one segment, side by side."""
+    a0, b0, a1, b1 = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
+    m0, m1 = splat(centre0), splat(centre1)
+    centres0, centres1 = spread(m0), spread(m1)
+    for j in range(0, n - n % GROUP, GROUP):
+        d0, d1 = load_group(tag, x0, j) - centres0, load_group(tag, x1, j) - centres1
+        a0, b0, a1, b1 = a0 + d0, fma(d0, d0, b0), a1 + d1, fma(d1, d1, b1)
+    return close_centred_sums(tag, acc, x0, n, m0, a0, b0), close_centred_sums(tag, acc, x1, n, m1, a1, b1)
 
 
 @plain
-def four_short_rows(tag, acc, x, x_stride, y, y_stride, mean, rstd, gamma, beta, N, eps, streaming):
-    """Four rows of 8 <= N <= SHORT columns, step by step: each waits for its own sums, and the others fill the time."""
+def four_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd):
+    """Four rows of one segment: their statistics side by side, then y row by row, as one stream."""
+    N, gamma, beta, eps, streaming = f.N, f.gamma, f.beta, from_bits(f.eps), f.streaming
     x1, x2, x3 = x + x_stride, x + 2 * x_stride, x + 3 * x_stride
-    c0, c1 = row_sum(tag, acc, x, N) / scalar(acc, N), row_sum(tag, acc, x1, N) / scalar(acc, N)
-    c2, c3 = row_sum(tag, acc, x2, N) / scalar(acc, N), row_sum(tag, acc, x3, N) / scalar(acc, N)
-    d0, s0 = centred_sums(tag, acc, x, N, splat(c0))
-    d1, s1 = centred_sums(tag, acc, x1, N, splat(c1))
-    d2, s2 = centred_sums(tag, acc, x2, N, splat(c2))
-    d3, s3 = centred_sums(tag, acc, x3, N, splat(c3))
+    c0, c1, c2, c3 = four_sums(tag, acc, x, x1, x2, x3, N)
+    n = scalar(acc, N)
+    c0, c1, c2, c3 = c0 / n, c1 / n, c2 / n, c3 / n
+    if WIDE:
+        (d0, s0), (d1, s1) = two_centred_sums(tag, acc, x, x1, N, c0, c1)
+        (d2, s2), (d3, s3) = two_centred_sums(tag, acc, x2, x3, N, c2, c3)
+    else:  # two rows take all sixteen registers
+        d0, s0 = centred_sums(tag, acc, x, N, splat(c0))
+        d1, s1 = centred_sums(tag, acc, x1, N, splat(c1))
+        d2, s2 = centred_sums(tag, acc, x2, N, splat(c2))
+        d3, s3 = centred_sums(tag, acc, x3, N, splat(c3))
     m0, r0 = statistics(acc, N, c0, d0, s0, eps)
     m1, r1 = statistics(acc, N, c1, d1, s1, eps)
     m2, r2 = statistics(acc, N, c2, d2, s2, eps)
     m3, r3 = statistics(acc, N, c3, d3, s3, eps)
-    write_row(tag, acc, x, None, y, m0, r0, gamma, beta, N, streaming)
-    write_row(tag, acc, x1, None, y + y_stride, m1, r1, gamma, beta, N, streaming)
-    write_row(tag, acc, x2, None, y + 2 * y_stride, m2, r2, gamma, beta, N, streaming)
-    write_row(tag, acc, x3, None, y + 3 * y_stride, m3, r3, gamma, beta, N, streaming)
+    ahead = 4 * f.ahead * x_stride
+    write_row(tag, acc, x, x + ahead, y, m0, r0, gamma, beta, N, streaming)
+    write_row(tag, acc, x1, x1 + ahead, y + y_stride, m1, r1, gamma, beta, N, streaming)
+    write_row(tag, acc, x2, x2 + ahead, y + 2 * y_stride, m2, r2, gamma, beta, N, streaming)
+    write_row(tag, acc, x3, x3 + ahead, y + 3 * y_stride, m3, r3, gamma, beta, N, streaming)
     store_scalar(acc, mean, 0, m0)
     store_scalar(acc, mean, 1, m1)
     store_scalar(acc, mean, 2, m2)
@@ -199,18 +266,12 @@ def forward_rows(tag, acc, arguments, task, thread):
         if f.N < LANES:
             tiny_forward(tag, acc, x, y, mean, rstd, f.gamma, f.beta, f.N, rows, x_stride, y_stride, eps)
         else:
-            whole = rows - rows % 4 if f.N <= SHORT else 0
+            whole = rows - rows % 4 if f.N < 2 * SEGMENT else 0
             for i in range(0, whole, 4):
                 at = i * size_of(acc)
-                four_short_rows(
-                    tag, acc, x + i * x_stride, x_stride, y + i * y_stride, y_stride, mean + at, rstd + at,
-                    f.gamma, f.beta, f.N, eps, f.streaming,
-                )  # fmt: skip
+                four_rows(tag, acc, f, x + i * x_stride, x_stride, y + i * y_stride, y_stride, mean + at, rstd + at)
             for i in range(whole, rows):
                 at = i * size_of(acc)
-                forward_row(
-                    tag, acc, x + i * x_stride, x + (i + 1) * x_stride, y + i * y_stride, mean + at, rstd + at,
-                    f.gamma, f.beta, f.N, eps, f.streaming,
-                )  # fmt: skip
+                forward_row(tag, acc, f, x + i * x_stride, x_stride, y + i * y_stride, mean + at, rstd + at)
         if f.y_table != 0:
             unpack(tag, y, f.y, f.y_table, f.M, start, rows, f.N)

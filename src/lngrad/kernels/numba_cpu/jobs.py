@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import namedtuple
 
 LANES = 8  # elements of a vector
+GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors into a sum of its own
+STREAM_ALIGNMENT = 32  # bytes that an address must be a multiple of, for a store past the caches
 SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
 SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
 
@@ -28,18 +30,19 @@ def _record(name, fields):
     return namedtuple(name, names, defaults=(0,) * len(names))
 
 
-# Addresses first, then bytes from row to row, tables of offsets (0: there is none) and how the work is cut.
+# Addresses first, then bytes from row to row, tables of offsets (0: there is none) and how the work is cut. ahead: 1 if the
+# next rows are fetched while these are computed, 0 if all rows are in the cache already.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx slots scratch row_sums "
     "M N dy_stride x_stride dx_stride dy_table x_table dx_table "
-    "wants streaming chunks_per_task slots_per_task block_rows first_row stop_row",
+    "wants streaming ahead chunks_per_task slots_per_task block_rows first_row stop_row",
 )
 
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps "  # eps: the bits of a float64
-    "scratch M N x_stride y_stride x_table y_table streaming rows_per_task block_rows",
+    "scratch M N x_stride y_stride x_table y_table streaming ahead rows_per_task block_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

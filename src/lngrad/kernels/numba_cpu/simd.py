@@ -1,4 +1,4 @@
-"""Eight lanes as a Numba type: explicit vectors, so that the order of every sum is written down and not the compiler's.
+"""Lanes as a Numba type: explicit vectors, so that the order of every sum is written down and not the compiler's.
 
 `load` widens what is stored (float16, bfloat16, float32, float64) to lanes of the accumulator's dtype, `store` rounds
 once, to nearest even. Nothing here is contracted or reassociated: a product is fused into a sum where `fma` says so and
@@ -14,9 +14,15 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import PrimitiveModel, register_default
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, lower_builtin, type_callable
 
-from lngrad.kernels.numba_cpu.jobs import LANES
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, STREAM_ALIGNMENT
+
+# What the processor has, as far as it decides how the same bits are computed.
+_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+WIDE = "+avx512f" in _FEATURES  # 32 registers of 16 float32
+_CONVERTS_BFLOAT16 = WIDE and "+avx512bf16" in _FEATURES and "+avx512dq" in _FEATURES
 
 # 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
 TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
@@ -27,26 +33,26 @@ _STORED = {types.int16: _HALF, types.uint16: _I16, types.float32: _F32, types.fl
 
 
 class Lanes(types.Type):
-    """Eight values of `scalar` (float32 or float64) in a register."""
+    """`width` values of `scalar` (float32 or float64). The compiler keeps them in as many registers as the machine needs."""
 
-    def __init__(self, scalar):
-        self.scalar = scalar
-        super().__init__(name=f"Lanes({scalar})")
+    def __init__(self, scalar, width=LANES):
+        self.scalar, self.width = scalar, width
+        super().__init__(name=f"Lanes({scalar}, {width})")
 
 
 @register_default(Lanes)
 class _LanesModel(PrimitiveModel):
     def __init__(self, manager, fe_type):
         element = _F32 if fe_type.scalar == types.float32 else _F64
-        super().__init__(manager, fe_type, ir.VectorType(element, LANES))
+        super().__init__(manager, fe_type, ir.VectorType(element, fe_type.width))
 
 
 def _accumulator(tag):
     return types.float64 if tag == types.float64 else types.float32
 
 
-def _splat_constant(element, value):
-    return ir.Constant(ir.VectorType(element, LANES), [value] * LANES)
+def _splat_constant(element, value, width=LANES):
+    return ir.Constant(ir.VectorType(element, width), [value] * width)
 
 
 def _pointer(builder, address, index, element):
@@ -68,6 +74,17 @@ def _narrow(builder, value, kind):
     """The accumulator's value as it is stored, rounded to nearest even."""
     if kind == types.int16:
         return builder.fptrunc(value, _like(value.type, _HALF))
+    if (
+        kind == types.uint16
+        and _CONVERTS_BFLOAT16
+        and isinstance(value.type, ir.VectorType)
+        and value.type.count == GROUP
+    ):
+        return _narrow_by_instruction(builder, value)
+    return _narrow_by_arithmetic(builder, value, kind)
+
+
+def _narrow_by_arithmetic(builder, value, kind):
     if kind == types.uint16:
         bits = builder.bitcast(value, _like(value.type, _I32))
         odd = builder.and_(builder.lshr(bits, _constant_like(bits.type, 16)), _constant_like(bits.type, 1))
@@ -79,27 +96,82 @@ def _narrow(builder, value, kind):
     return value
 
 
+class _BFloat(ir.HalfType):
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    intrinsic_name = "bf16"
+
+    def __str__(self):
+        return "bfloat"
+
+
+_BFloat._create_instance()
+_REGISTER = 16  # float32 in a wide register
+_UNLIKE = 0x01 | 0x20 | 0x80  # of vfpclassps: quiet NaN, subnormal, signalling NaN
+
+
+def _narrow_by_instruction(builder, value):
+    """A group as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs."""
+    module, part = builder.module, ir.VectorType(_F32, _REGISTER)
+    narrow = cgutils.get_or_insert_function(
+        module, ir.FunctionType(ir.VectorType(_BFloat(), _REGISTER), [part]), "llvm.x86.avx512bf16.cvtneps2bf16.512"
+    )
+    classify = cgutils.get_or_insert_function(
+        module,
+        ir.FunctionType(ir.VectorType(ir.IntType(1), _REGISTER), [part, _I32]),
+        "llvm.x86.avx512.fpclass.ps.512",
+    )
+    parts = [
+        builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(_I32, _REGISTER), list(range(k, k + _REGISTER))))
+        for k in range(0, GROUP, _REGISTER)
+    ]
+    masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(_I32, _UNLIKE)]), _I16) for one in parts]
+    unlike = builder.icmp_unsigned("!=", builder.or_(*masks), ir.Constant(_I16, 0))
+    before = builder.block
+    with builder.if_then(unlike, likely=False):
+        slow, rare = _narrow_by_arithmetic(builder, value, types.uint16), builder.block
+    result = builder.phi(ir.VectorType(_I16, GROUP))
+    halves = ir.VectorType(_I16, _REGISTER)
+    with builder.goto_block(before):
+        low, high = (builder.bitcast(builder.call(narrow, [one]), halves) for one in parts)
+        fast = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, GROUP), list(range(GROUP))))
+    result.add_incoming(fast, before)
+    result.add_incoming(slow, rare)
+    return result
+
+
 def _like(shape, element):
-    return ir.VectorType(element, LANES) if isinstance(shape, ir.VectorType) else element
+    return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
 
 
 def _constant_like(shape, value):
-    return _splat_constant(shape.element, value) if isinstance(shape, ir.VectorType) else ir.Constant(shape, value)
+    if isinstance(shape, ir.VectorType):
+        return _splat_constant(shape.element, value, shape.count)
+    return ir.Constant(shape, value)
+
+
+def _loading(width):
+    def codegen(context, builder, signature, args):
+        kind = signature.args[0]
+        element = _STORED[kind]
+        pointer = builder.bitcast(
+            _pointer(builder, args[1], args[2], element), ir.VectorType(element, width).as_pointer()
+        )
+        return _widen(builder, builder.load(pointer, align=1), kind)
+
+    return codegen
 
 
 @intrinsic
 def load(typingctx, tag, address, index):
     """Lanes at elements index … index+7 of the memory at address."""
+    return Lanes(_accumulator(tag))(tag, types.int64, types.int64), _loading(LANES)
 
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        element = _STORED[kind]
-        pointer = builder.bitcast(
-            _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
-        )
-        return _widen(builder, builder.load(pointer, align=1), kind)
 
-    return Lanes(_accumulator(tag))(tag, types.int64, types.int64), codegen
+@intrinsic
+def load_group(typingctx, tag, address, index):
+    """GROUP lanes, from element index on."""
+    return Lanes(_accumulator(tag), GROUP)(tag, types.int64, types.int64), _loading(GROUP)
 
 
 def _fit(builder, lanes, kind):
@@ -115,8 +187,9 @@ def _store_lanes(align_of, nontemporal):
     def codegen(context, builder, signature, args):
         kind = signature.args[0]
         element = _STORED[kind]
+        width = args[3].type.count
         pointer = builder.bitcast(
-            _pointer(builder, args[1], args[2], element), ir.VectorType(element, LANES).as_pointer()
+            _pointer(builder, args[1], args[2], element), ir.VectorType(element, width).as_pointer()
         )
         lanes = _fit(builder, args[3], kind)
         instruction = builder.store(_narrow(builder, lanes, kind), pointer, align=align_of(kind))
@@ -135,8 +208,8 @@ def store(typingctx, tag, address, index, lanes):
 
 @intrinsic
 def stream(typingctx, tag, address, index, lanes):
-    """Like store, past the caches. The caller has aligned the element at index to 8 elements (at most 32 bytes)."""
-    return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: min(kind.bitwidth, 32), True)
+    """Like store, past the caches. The caller has aligned the element at index to STREAM_ALIGNMENT."""
+    return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: STREAM_ALIGNMENT, True)
 
 
 @intrinsic
@@ -284,6 +357,38 @@ def zeros(typingctx, tag):
 
 
 @intrinsic
+def zeros_group(typingctx, tag):
+    """Zero in GROUP lanes, in the accumulator's dtype."""
+
+    def codegen(context, builder, signature, args):
+        return _splat_constant(_F64 if signature.return_type.scalar == types.float64 else _F32, 0.0, GROUP)
+
+    return Lanes(_accumulator(tag), GROUP)(tag), codegen
+
+
+@intrinsic
+def spread(typingctx, lanes):
+    """GROUP lanes that all have the value of the first of `lanes`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.shuffle_vector(args[0], args[0], ir.Constant(ir.VectorType(_I32, GROUP), [0] * GROUP))
+
+    return Lanes(lanes.scalar, GROUP)(lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vector_of(typingctx, group, number):
+    """Eight lanes of a group: those of vector `number`, a literal from 0 to 3."""
+    first = number.literal_value * LANES
+
+    def codegen(context, builder, signature, args):
+        mask = ir.Constant(ir.VectorType(_I32, LANES), list(range(first, first + LANES)))
+        return builder.shuffle_vector(args[0], args[0], mask)
+
+    return Lanes(group.scalar)(group, number), codegen
+
+
+@intrinsic
 def given(typingctx, wanted, value):
     """value, or None where `wanted` is None: a choice made when the kernel is compiled."""
     if wanted == types.none:
@@ -317,7 +422,7 @@ def fma(typingctx, a, b, c):
 
     def codegen(context, builder, signature, args):
         kind = args[0].type
-        name = f"llvm.fma.v{LANES}f{32 if kind.element == _F32 else 64}"
+        name = f"llvm.fma.v{kind.count}f{32 if kind.element == _F32 else 64}"
         function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(kind, [kind] * 3))
         return builder.call(function, args)
 

@@ -9,19 +9,23 @@ the accumulator's dtype, told by `acc`. Source: docs/math.md, equations 7 to 9.
 
 from numba import njit
 
-from lngrad.kernels.numba_cpu.jobs import LANES, SEGMENT
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
 from lngrad.kernels.numba_cpu.simd import (
     fma,
     load,
+    load_group,
     only,
     prefetch,
     scalar,
     size_of,
     splat,
+    spread,
     store,
     stream,
     total,
+    vector_of,
     zeros,
+    zeros_group,
 )
 
 LINE_BYTES = 64  # of a cache line, at most
@@ -34,20 +38,16 @@ plain = njit(**_INNER)
 @inlined
 def segment_sums(tag, acc, dy, x, gamma, n, mean, rstd):
     """Sum of dxhat and of dxhat·xhat over n >= 8 columns; mean and rstd are lanes."""
-    a0, a1, a2, a3 = zeros(acc), zeros(acc), zeros(acc), zeros(acc)
-    b0, b1, b2, b3 = zeros(acc), zeros(acc), zeros(acc), zeros(acc)
+    a, b = zeros_group(acc), zeros_group(acc)
+    means, rstds = spread(mean), spread(rstd)
     j = 0
-    while j + 4 * LANES <= n:
-        d0 = load(tag, dy, j) * load(acc, gamma, j)
-        d1 = load(tag, dy, j + LANES) * load(acc, gamma, j + LANES)
-        d2 = load(tag, dy, j + 2 * LANES) * load(acc, gamma, j + 2 * LANES)
-        d3 = load(tag, dy, j + 3 * LANES) * load(acc, gamma, j + 3 * LANES)
-        b0 = fma(d0, (load(tag, x, j) - mean) * rstd, b0)
-        b1 = fma(d1, (load(tag, x, j + LANES) - mean) * rstd, b1)
-        b2 = fma(d2, (load(tag, x, j + 2 * LANES) - mean) * rstd, b2)
-        b3 = fma(d3, (load(tag, x, j + 3 * LANES) - mean) * rstd, b3)
-        a0, a1, a2, a3 = a0 + d0, a1 + d1, a2 + d2, a3 + d3
-        j += 4 * LANES
+    while j + GROUP <= n:
+        dxhat = load_group(tag, dy, j) * load_group(acc, gamma, j)
+        b = fma(dxhat, (load_group(tag, x, j) - means) * rstds, b)
+        a = a + dxhat
+        j += GROUP
+    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
+    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
     while j + LANES <= n:
         d0 = load(tag, dy, j) * load(acc, gamma, j)
         b0 = fma(d0, (load(tag, x, j) - mean) * rstd, b0)
@@ -148,6 +148,33 @@ def finish(tag, row, peeked, j, summed, gamma, g, sums, dgamma, dbeta):
     return fma(only(d, summed), only(xhat, summed), dgamma), dbeta + only(d, summed)
 
 
+@inlined
+def load_group_if_given(acc, address, j):
+    if address is None:
+        return zeros_group(acc)
+    return load_group(acc, address, j)
+
+
+@inlined
+def visit_group(tag, row, j, gamma, g, sums, dgamma, dbeta, streaming):
+    """visit for GROUP elements of one row."""
+    if row is None:
+        return dgamma, dbeta
+    dy, x, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat = row
+    rstds = spread(rstd)
+    d = load_group(tag, dy, j)
+    xhat = (load_group(tag, x, j) - spread(mean)) * rstds
+    if gamma is not None:
+        result = dx_of(d, xhat, g, rstds, spread(mean_dxhat), spread(mean_dxhat_xhat))
+        if streaming:
+            stream(tag, dx, j, result)
+        else:
+            store(tag, dx, j, result)
+    if sums is None:
+        return dgamma, dbeta
+    return fma(d, xhat, dgamma), dbeta + d
+
+
 @plain
 def sweep(tag, acc, row0, row1, row2, row3, dy_next, x_next, gamma, sums, dbeta_at, n, streaming):
     """Visit n >= 8 columns of one to four rows (None: absent), reading and writing the column sums once for all.
@@ -161,7 +188,22 @@ def sweep(tag, acc, row0, row1, row2, row3, dy_next, x_next, gamma, sums, dbeta_
     # Read before dx is written: where dx takes dy's or x's own memory, the last full vector overwrites some of these.
     peeked0, peeked1 = peek(tag, acc, row0, last), peek(tag, acc, row1, last)
     peeked2, peeked3 = peek(tag, acc, row2, last), peek(tag, acc, row3, last)
-    for j in range(0, n - tail, LANES):
+    grouped = n - n % GROUP
+    for j in range(0, grouped, GROUP):
+        if dy_next is not None:
+            for k in range(0, GROUP * size_of(tag), LINE_BYTES):
+                prefetch(tag, dy_next, j + k // size_of(tag))
+                prefetch(tag, x_next, j + k // size_of(tag))
+        g = load_group_if_given(acc, gamma, j)
+        dgamma, dbeta = load_group_if_given(acc, sums, j), load_group_if_given(acc, sums, j + dbeta_at)
+        dgamma, dbeta = visit_group(tag, row0, j, gamma, g, sums, dgamma, dbeta, streaming)
+        dgamma, dbeta = visit_group(tag, row1, j, gamma, g, sums, dgamma, dbeta, streaming)
+        dgamma, dbeta = visit_group(tag, row2, j, gamma, g, sums, dgamma, dbeta, streaming)
+        dgamma, dbeta = visit_group(tag, row3, j, gamma, g, sums, dgamma, dbeta, streaming)
+        if sums is not None:
+            store(acc, sums, j, dgamma)
+            store(acc, sums, j + dbeta_at, dbeta)
+    for j in range(grouped, n - tail, LANES):
         if dy_next is not None and j % (LINE_BYTES // size_of(tag)) == 0:
             prefetch(tag, dy_next, j)
             prefetch(tag, x_next, j)

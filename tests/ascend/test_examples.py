@@ -24,3 +24,14 @@ def load(name, monkeypatch):
 def test_the_sample_kernels_check_themselves(name, soc, capsys, monkeypatch):
     assert load(name, monkeypatch).main(soc) == 0
     assert capsys.readouterr().out.endswith("ok\n")
+
+
+@pytest.mark.parametrize("soc", SOCS)
+def test_the_race_is_found_and_drawn(soc, capsys, monkeypatch, tmp_path):
+    picture = tmp_path / "race.svg"
+    assert load("ascendc_find_a_race", monkeypatch).main(soc, picture) == 0
+    out = capsys.readouterr().out
+    assert "DataCopy writes 1024 bytes of a VECCALC TBuf" in out
+    assert "HardEvent::V_MTE2" in out
+    assert out.endswith("ok\n")
+    assert picture.read_text(encoding="utf-8").startswith("<svg")

@@ -100,7 +100,7 @@ def copy_global(
         _runs(local.start, b.blocks, reached, b.local_step),
         WRITE_MTE2 if inward else READ_MTE3,
     )
-    if core.rules.ordering:
+    if core.rules.ordering and core.regions is not None:  # outside a launch memory comes and goes
         atomic = not inward and core.atomic is not None
         for start, stop in _runs(region.start + first, b.blocks, b.nbytes, b.global_step):
             core.order.note(core, (start, stop, region.name), instruction, not inward, atomic)

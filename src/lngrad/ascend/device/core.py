@@ -100,6 +100,7 @@ class Core:
         quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
         tiling_key: What TILING_KEY_IS compares with.
         schedule: What lets blocks wait for each other; None outside a launch.
+        regions: The arrays of the launch, by address; None outside a launch.
     """
 
     def __init__(
@@ -351,7 +352,9 @@ class Core:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():
-            self.order.note(self, (region.start + start, region.start + stop, region.name), instruction, writing)
+            if self.regions is not None:
+                place = (region.start + start, region.start + stop, region.name)
+                self.order.note(self, place, instruction, writing)
         self.log.append(instruction)
 
     @contextmanager

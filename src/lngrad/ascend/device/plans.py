@@ -7,133 +7,37 @@ descriptors again and again, so that everything that depends on the descriptor a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lngrad.ascend.device.element_types import CPP_NAMES, DTYPES
-from lngrad.ascend.device.geometry import Geometry, contiguous, mask_lanes, repeated, repeats_meet
+from lngrad.ascend.device.geometry import Geometry, repeated, repeats_meet
 from lngrad.ascend.device.operations import CAST_MODES, OPERATIONS, Kind, Operation, round_to, saturated
-from lngrad.ascend.device.spans import Span
-from lngrad.ascend.device.summation import REPEAT_BYTES, pairwise_sum, reduce_sum, repeat_sums
+from lngrad.ascend.device.plan import (
+    BITS,
+    COUNT,
+    MASK,
+    PACKED,
+    Access,
+    Descriptor,
+    Names,
+    Plan,
+    check_place,
+    nothing,
+    selected_lanes,
+    types_of,
+)
+from lngrad.ascend.device.reduction_plans import SPECIAL
 from lngrad.ascend.device.unified_buffer import UnifiedBuffer
-from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault
+from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
-__all__ = ["BITS", "COUNT", "MASK", "PACKED", "Access", "Descriptor", "Plan", "make_plan", "types_of"]
+__all__ = ["BITS", "COUNT", "MASK", "PACKED", "Access", "Descriptor", "Plan", "check_place", "make_plan", "types_of"]
 
-COUNT, MASK, BITS = 0, 1, 2  # the forms of an instruction
 MAX_REPEATS = 255
-PACKED = struct.Struct("<18q")  # a descriptor as bytes
-Runs = tuple[tuple[int, int], ...]
-
-
-class Descriptor(NamedTuple):
-    """A vector instruction as integers.
-
-    Attributes:
-        op: Place in ``OPERATIONS``.
-        types: Codes of the element types, ``dst | src0 << 8 | src1 << 16``; without a src1, src0's.
-        form: COUNT; MASK: the first ``n`` elements of each repeat; BITS: a bit mask.
-        n: Elements; or elements of a repeat; or bits 0 to 63 of the mask.
-        high: Bits 64 to 127 of the mask.
-        repeat: Repeats; ignored by the count form.
-        dst_block, src0_block, src1_block: Block strides in blocks.
-        dst_repeat, src0_repeat, src1_repeat: Repeat strides in blocks; WholeReduceSum's dst_repeat
-            is in elements.
-        dst, src0, src1: Byte addresses in the Unified Buffer. Cast: src1 is the number of the
-            round mode.
-        dst_end, src0_end, src1_end: The byte behind the end of each tensor. Cast: src1_end is 1 for
-            saturation.
-    """
-
-    op: int
-    types: int
-    form: int
-    n: int
-    high: int
-    repeat: int
-    dst_block: int
-    src0_block: int
-    src1_block: int
-    dst_repeat: int
-    src0_repeat: int
-    src1_repeat: int
-    dst: int
-    dst_end: int
-    src0: int
-    src0_end: int
-    src1: int
-    src1_end: int
-
-
-class Access:
-    """What one operand touches: ranges of bytes, and the spans of memory that they were found
-    in."""
-
-    __slots__ = ("role", "runs", "spans", "start")
-
-    def __init__(self, role: str, start: int, runs: Runs) -> None:
-        self.role = role
-        self.start = start
-        self.runs = runs
-        self.spans: tuple[Span, ...] = (_NOT_LOOKED_UP,) if runs else ()
-
-
-_NOT_LOOKED_UP = Span(0, 0)
-_NOT_LOOKED_UP.live = False
-
-
-class Plan:
-    """A planned instruction.
-
-    Attributes:
-        name: Of the instruction.
-        op: Its number.
-        sources: How many handles of sources it needs.
-        reads, write: What it touches.
-        function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
-    """
-
-    __slots__ = ("arguments", "function", "name", "op", "reads", "sources", "write")
-
-    def __init__(
-        self,
-        operation: Operation,
-        op: int,
-        write: Access,
-        reads: tuple[Access, ...],
-        function: Callable[..., object],
-        arguments: tuple[Any, ...] | None,
-    ) -> None:
-        self.name = operation.name
-        self.op = op
-        self.write = write
-        self.reads = reads
-        self.sources = _SOURCES[operation.kind]
-        self.function = function
-        self.arguments = arguments
-
-
-_SOURCES = {
-    Kind.BINARY: 2,
-    Kind.SCALAR: 1,
-    Kind.UNARY: 1,
-    Kind.DUPLICATE: 0,
-    Kind.CAST: 1,
-    Kind.BRCB: 1,
-    Kind.WHOLE_REDUCE: 1,
-    Kind.REDUCE: 1,
-}
-Names = Callable[[str], str]  # role -> "role (owner at byte n)", for texts
-
-
-def types_of(types: int) -> tuple[int, int, int]:
-    """Return the codes of dst, src0 and src1."""
-    return types & 255, types >> 8 & 255, types >> 16 & 255
 
 
 def make_plan(d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
@@ -152,8 +56,8 @@ def make_plan(d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
     _check_types(operation, d)
     if d.form != COUNT and not 0 <= d.repeat <= MAX_REPEATS and operation.kind is not Kind.REDUCE:
         raise BoundsFault(f"{operation.name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}")
-    if operation.kind in _SPECIAL:
-        return _SPECIAL[operation.kind](operation, d, ub, names)
+    if operation.kind in SPECIAL:
+        return SPECIAL[operation.kind](operation, d, ub, names)
     if d.form == COUNT:
         return _count_plan(operation, d, ub, names)
     return _repeat_plan(operation, d, ub, names)
@@ -182,25 +86,6 @@ def _roles(operation: Operation) -> tuple[str, ...]:
     if operation.kind is Kind.BINARY:
         return ("src0", "src1")
     return () if operation.kind is Kind.DUPLICATE else ("src",)
-
-
-def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:
-    """Check bounds and alignment of an operand that reaches byte ``stop`` of a tensor that ends at
-    ``end``.
-
-    Raises:
-        BoundsFault, AlignmentFault: A rule is broken; ``align`` is in bytes.
-    """
-    if stop > end:
-        raise BoundsFault(
-            f"{api}: {name} ends at byte {end}, the access reaches byte {stop}, {stop - end} too far "
-            "[ErrorRead3, ErrorWrite2]"
-        )
-    if start % align:
-        raise AlignmentFault(
-            f"{api}: {name}: an address must be a multiple of {align} bytes, this one is {start % align} past it "
-            "[ErrorRead4, ErrorWrite4]"
-        )
 
 
 def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
@@ -285,15 +170,11 @@ def _computation(
     return function, (*sources, out)
 
 
-def _nothing(*_: object) -> None:
-    """What an instruction without elements computes."""
-
-
 def _repeat_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
     rows = _operands(operation, d)
-    lanes = _lanes(operation.name, d, max(DTYPES[code].itemsize for _, code, *_ in rows))
+    lanes = selected_lanes(operation.name, d, max(DTYPES[code].itemsize for _, code, *_ in rows))
     if d.repeat == 0:
-        return Plan(operation, d.op, Access("dst", d.dst, ()), (), _nothing, ())
+        return Plan(operation, d.op, Access("dst", d.dst, ()), (), nothing, ())
     if d.dst_block == 0 and lanes.size > 32 // DTYPES[rows[0][1]].itemsize:
         raise DeviceFault(f"{operation.name}: a block stride of 0 for dst is undefined on a device")
     geometries = []
@@ -313,17 +194,6 @@ def _repeat_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: 
         arrays = [view for view in views if view is not None]
         function, arguments = _computation(operation, d, arrays[0], arrays[1:])
     return Plan(operation, d.op, accesses[0], tuple(accesses[1:]), function, arguments)
-
-
-def _lanes(api: str, d: Descriptor, size: int) -> Array:
-    """Return the elements of a repeat that the mask selects."""
-    most = REPEAT_BYTES // size
-    lanes = mask_lanes(d.form, d.n if d.form == MASK else d.n % (1 << 64), d.high % (1 << 64))
-    if not lanes.size or int(lanes.max()) >= most:
-        given = d.n if d.form == MASK else f"[{d.n:#x}, {d.high:#x}]"
-        rule = f"1 to {most}" if d.form == MASK else f"bits of the first {most} elements, at least one"
-        raise BoundsFault(f"{api}: mask must be {rule}, got {given}")
-    return lanes
 
 
 def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], names: Names) -> bool:
@@ -373,84 +243,3 @@ def _gathered(
             memories[0][indices[0][step]] = buffers[0]
 
     return run, arguments if arguments is None else ()
-
-
-def _brcb_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
-    code = types_of(d.types)[0]
-    size = DTYPES[code].itemsize
-    if d.repeat == 0:
-        return Plan(operation, d.op, Access("dst", d.dst, ()), (), _nothing, ())
-    per_block = 32 // size
-    block = d.dst_block or 1  # 0 is read as 1
-    dst = repeated(d.dst, size, np.arange(8 * per_block), d.repeat, (block, d.dst_repeat))
-    src = contiguous(d.src0, 8 * d.repeat, size)
-    check_place(operation.name, names("dst"), d.dst, dst.stop, d.dst_end, ub.soc.block_bytes)
-    check_place(operation.name, names("src"), d.src0, src.stop, d.src0_end, ub.soc.block_bytes)
-    if src.start < dst.stop and dst.start < src.stop:
-        raise OverlapFault(f"Brcb: {names('dst')} and {names('src')} overlap")
-    memory, index = ub.typed[code], dst.places // size
-    values = memory[d.src0 // size : d.src0 // size + 8 * d.repeat]
-
-    def brcb() -> None:
-        memory[index] = np.repeat(values.reshape(d.repeat, 8), per_block, axis=1)
-
-    write, read = Access("dst", d.dst, dst.runs()), Access("src", d.src0, src.runs())
-    return Plan(operation, d.op, write, (read,), brcb, ())
-
-
-def _whole_reduce_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
-    code = types_of(d.types)[0]
-    size = DTYPES[code].itemsize
-    lanes = _lanes(operation.name, d, size)
-    if d.repeat == 0:
-        return Plan(operation, d.op, Access("dst", d.dst, ()), (), _nothing, ())
-    src = repeated(d.src0, size, lanes, d.repeat, (d.src0_block, d.src0_repeat))
-    places = d.dst + np.arange(d.repeat)[:, None] * (d.dst_repeat * size)
-    dst = Geometry(places, size, d.dst, (1, 0))
-    check_place(operation.name, names("src"), d.src0, src.stop, d.src0_end, ub.soc.block_bytes)
-    check_place(operation.name, names("dst"), d.dst, dst.stop, d.dst_end, size)
-    memory, into, index = ub.typed[code], places[:, 0] // size, src.places // size
-    width = int(lanes[-1]) + 1
-    values = np.zeros((d.repeat, width), DTYPES[code])
-
-    def whole_reduce() -> None:
-        values[:, lanes] = memory[index]
-        memory[into] = pairwise_sum(values)
-
-    write, read = Access("dst", d.dst, dst.runs()), Access("src", d.src0, src.runs())
-    return Plan(operation, d.op, write, (read,), whole_reduce, ())
-
-
-def _reduce_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
-    code = types_of(d.types)[0]
-    size, arch = DTYPES[code].itemsize, ub.soc.arch
-    if (d.n if d.form == COUNT else d.repeat) == 0:
-        return Plan(operation, d.op, Access("dst", d.dst, ()), (), _nothing, ())
-    if d.form == COUNT:
-        src, repeats = contiguous(d.src0, d.n, size), -(-d.n * size // REPEAT_BYTES)
-    else:
-        src, repeats = repeated(d.src0, size, _lanes("ReduceSum", d, size), d.repeat, (1, d.src0_repeat)), d.repeat
-    check_place("ReduceSum", names("src"), d.src0, src.stop, d.src0_end, ub.soc.block_bytes)
-    check_place("ReduceSum", names("dst"), d.dst, d.dst + size, d.dst_end, size)
-    if d.form != COUNT or arch != 2201:  # the count form of 2201 has its partial sums in registers
-        stop = d.src1 + repeats * size
-        check_place("ReduceSum", names("sharedTmpBuffer"), d.src1, stop, d.src1_end, ub.soc.block_bytes)
-    memory, into, index = ub.typed[code], d.dst // size, src.places // size
-
-    def reduce() -> None:
-        values = memory[index]
-        if d.form == COUNT:
-            memory[into] = reduce_sum(values[0], arch)[0]
-        else:
-            partials = pairwise_sum(values)
-            memory[into] = repeat_sums(partials[None], REPEAT_BYTES // size)[0]
-
-    write, read = Access("dst", d.dst, ((d.dst, d.dst + size),)), Access("src", d.src0, src.runs())
-    return Plan(operation, d.op, write, (read,), reduce, ())
-
-
-_SPECIAL: dict[Kind, Callable[[Operation, Descriptor, UnifiedBuffer, Names], Plan]] = {
-    Kind.BRCB: _brcb_plan,
-    Kind.WHOLE_REDUCE: _whole_reduce_plan,
-    Kind.REDUCE: _reduce_plan,
-}

@@ -73,6 +73,8 @@ class Blocks:
         Raises:
             DeadlockFault: It will never be.
         """
+        if self._failure is not None:
+            raise _Abandoned
         index, count = core.index, len(self._states)
         if count > core.soc.vector_cores:
             raise DeadlockFault(

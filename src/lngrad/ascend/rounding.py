@@ -4,11 +4,10 @@ CAST_ROUND).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lngrad.ascend.soc import Target
+from lngrad.typing import Array
 
 __all__ = ["round_half_away", "rounds_half_away"]
 
@@ -24,7 +23,7 @@ def rounds_half_away(target: Target) -> bool:
     return target.rounding == "device" and target.soc.arch == 2201
 
 
-def round_half_away(values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+def round_half_away(values: Array) -> None:
     """Round float32 values in place to those that bfloat16 has, ties away from zero. NaN stays as
     it is.
 

@@ -46,7 +46,7 @@ def gamma_of_the_thread(t: Terms) -> dict[str, Any]:
 
 
 @exhibit("BobMcDear/attorch#18", "2026-08-11", "last part of",
-         shapes=lambda rng: ((8 * int(rng.integers(4, 12)) + int(rng.integers(1, 8)),), (32,)))  # fmt: skip
+         shapes=lambda rng: ((8 * int(rng.integers(4, 12)) + int(rng.integers(2, 8)),), (32,)))  # fmt: skip
 def last_block_dropped(t: Terms) -> dict[str, Any]:
     """Buffers for M // 8 blocks of rows, but ⌈M / 8⌉ blocks: the last block's sums go elsewhere."""
     M = len(t.dy)

@@ -40,7 +40,7 @@ def accuracy(subject: Subject, trials: int) -> list[Measured]:
     text = ", ".join(f"{error:.2f} at {M}" for M, error in zip(GROWTH, errors, strict=True))
     found.append(Measured(group, "error of dbeta in units of roundoff of Σdy, dy > 0, by rows", f"{text}; slope {slope:+.2f}",
                           facts={"rows": list(GROWTH), "errors": errors, "slope": slope}))  # fmt: skip
-    for dtype, most in (("bfloat16", 1024), ("float16", 4096)):
+    for dtype, most in (("bfloat16", 1024), ("float16", 16384)):
         found.append(_growth(subject, dtype, most))
     return found
 

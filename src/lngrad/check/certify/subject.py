@@ -13,9 +13,10 @@ from lngrad import __version__
 from lngrad.api import layer_norm
 from lngrad.arrays import as_numpy
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.implementations import find
+from lngrad.check.implementations import NotApplicable, find
 from lngrad.check.inputs import Given
 from lngrad.dtypes import ACCUMULATORS, to_torch
+from lngrad.errors import BackendUnavailable
 from lngrad.peers import onednn
 from lngrad.plan import BACKENDS
 from lngrad.problem import Forward, Grads
@@ -80,7 +81,10 @@ def _by_check(name: str) -> Backward:
         inputs = Inputs(dy, x, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1)
         with np.errstate(all="ignore"):
             variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
-        got = call(case, Given(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M))
+        try:
+            got = call(case, Given(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M))
+        except NotApplicable as reason:
+            raise BackendUnavailable(f"{name}: {reason}") from None
         return Grads(*(None if one is None else as_numpy(one) for one in got))
 
     return backward

@@ -5,8 +5,8 @@
     python scripts/house.py --arrows ascend      the arrows of one folder, one a line
 
 A room is a module or a subfolder of a folder. An arrow is an import from one room of a folder to
-another, counted once however many names and files it has; imports inside functions and under
-TYPE_CHECKING count too, as for import-linter. An arrow is upward if the layers contracts of that
+another, counted once however many names and files it has. Imports inside functions count, imports
+under TYPE_CHECKING do not: they run for nobody. An arrow is upward if the layers contracts of that
 commit's pyproject.toml put the importer below what it imports. A circle is a set of rooms that all
 reach each other.
 """
@@ -46,7 +46,17 @@ def modules(source: Path) -> dict[str, Path]:
 def imported(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules of the package that one module imports."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):

@@ -66,8 +66,7 @@ def test_the_pytest_plugin_makes_a_test_of_every_case(tmp_path):
         "    return grads.dx, grads.dgamma, grads.dbeta if len(x) != 33 else 2 * grads.dbeta\n"
     )
     environment = os.environ | {"PYTHONPATH": f"{Path(lngrad.__file__).parents[1]}{os.pathsep}{tmp_path}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "lngrad.check.pytest_plugin",
-               "--lngrad-impl", "somebody:backward"]  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--lngrad-impl", "somebody:backward"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
     )

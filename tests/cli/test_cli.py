@@ -143,7 +143,7 @@ def test_bad_inputs_are_one_line_each(tmp_path):
     pickled = tmp_path / "pickled"
     save(pickled, arrays)
     np.save(pickled / "x.npy", np.array([{}], object), allow_pickle=True)
-    refused(f"{pickled / 'x.npy'}: holds Python objects", "run", pickled, "-o", output)
+    refused(f"{pickled / 'x.npy'}: contains Python objects", "run", pickled, "-o", output)
 
     short = save(tmp_path / "short.npz", {**arrays, "rstd": inputs.rstd[:1]})
     refused(f"{short}: rstd: expected 150 elements, one per row of x (3, 50, 24)", "run", short, "-o", output)

@@ -23,6 +23,8 @@ def certify(
     """Measure what a kernel promises: bits that repeat, rows that do not depend on their batch, the order of its sums.
 
     Nothing is judged: the exit code is 0 whatever was found. Where bits differ, the first counter-example is shown.
+
+    Example: lngrad certify --impl numpy_cpu --trials 1
     """
     from lngrad.check.certify.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json

@@ -22,6 +22,7 @@ EXTRAS = {
     "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "safetensors"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
+    "site": ("make site", "mkdocs-material", "mkdocstrings"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -61,4 +63,4 @@ def program(call: Call) -> str:
         for field in fields(Call)
         if getattr(call, field.name) != getattr(plain, field.name)
     )
-    return f'python -c "from lngrad.soak import Call, run; run(Call({changed}))"'
+    return f'{shlex.quote(sys.executable)} -c "from lngrad.soak import Call, run; run(Call({changed}))"'

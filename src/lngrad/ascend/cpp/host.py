@@ -14,8 +14,8 @@ from lngrad.ascend.acl.heap import heap
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, current_session
 from lngrad.ascend.device.current import running
-from lngrad.ascend.device.global_memory import Region
 from lngrad.ascend.device.launch import launch
+from lngrad.ascend.device.regions import Region
 from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import LngradError, ShapeError
 from lngrad.typing import Array

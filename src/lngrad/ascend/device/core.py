@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -21,14 +21,11 @@ from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import S, V
 from lngrad.ascend.device.plans import PACKED, Descriptor, Plan, check_place, make_plan
 from lngrad.ascend.device.races import GlobalOrder, race
+from lngrad.ascend.device.regions import Region, Regions
 from lngrad.ascend.device.source import Site, kernel_site, warn_at_kernel
 from lngrad.ascend.device.spans import Instruction, Span
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.global_memory import Region, Regions
-    from lngrad.ascend.device.pipe import TPipe
 
 __all__ = ["Core", "Rules", "Strictness", "Tally"]
 
@@ -72,6 +69,12 @@ class Tally:
     instructions: Counter[str] = field(default_factory=Counter)
     tile_apis: Counter[str] = field(default_factory=Counter)
     api_instructions: Counter[str] = field(default_factory=Counter)
+
+
+class Owner(Protocol):
+    """What has given out memory of the core, and knows what was not given back."""
+
+    def check_leaks(self) -> None: ...
 
 
 class Schedule(Protocol):
@@ -124,7 +127,7 @@ class Core:
         self.log: deque[Instruction] | list[Instruction] = [] if self.rules.timeline else deque(maxlen=RECENT)
         self.arrows: deque[tuple[Instruction, Instruction]] | list[tuple[Instruction, Instruction]]
         self.arrows = [] if self.rules.timeline else deque(maxlen=RECENT)
-        self.pipes: list[TPipe] = []
+        self.pipes: list[Owner] = []
         self.site: Site | None = None
         self.atomic: int | None = None
         self.quiet = False

@@ -14,8 +14,9 @@ import numpy as np
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core, Rules, Strictness
 from lngrad.ascend.device.current import current_core
-from lngrad.ascend.device.global_memory import GlobalAddress, Region, Regions
+from lngrad.ascend.device.global_memory import GlobalAddress
 from lngrad.ascend.device.races import GlobalOrder
+from lngrad.ascend.device.regions import Region, Regions
 from lngrad.ascend.device.report import BlockReport, LaunchReport, timeline_of
 from lngrad.ascend.device.schedule import Blocks
 from lngrad.ascend.device.sync import check_flags

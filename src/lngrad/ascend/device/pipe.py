@@ -9,6 +9,7 @@ order; a device would not, so the order is checked here.
 from __future__ import annotations
 
 from collections import deque
+from typing import cast
 
 from numpy.typing import DTypeLike
 
@@ -395,7 +396,7 @@ def GetTPipePtr() -> TPipe:
     core = running("GetTPipePtr")
     if not core.pipes:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")
-    return core.pipes[-1]
+    return cast(TPipe, core.pipes[-1])  # nothing else is put there
 
 
 def _check_position(api: str, position: object) -> None:

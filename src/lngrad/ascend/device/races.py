@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
+from lngrad.ascend.device.clock import Clock
 from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS
 from lngrad.ascend.device.source import site_text
 from lngrad.ascend.device.spans import NOBODY, Instruction, Spans
 from lngrad.ascend.device.timeline import race_svg
 from lngrad.ascend.faults import RaceFault
 
-if TYPE_CHECKING:
-    from lngrad.ascend.device.core import Core
-
 __all__ = ["GlobalOrder", "race"]
+
+
+class Runner(Protocol):
+    """What is asked of a core about the order of its instructions."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def log(self) -> Iterable[Instruction]: ...
+
+    @property
+    def arrows(self) -> Iterable[tuple[Instruction, Instruction]]: ...
+
+    def knows(self, pipe: int, other: Instruction, epoch: int) -> bool: ...
+
 
 ADDRESSES = 1 << 64
 Last = dict[tuple[int, int], tuple[int, Instruction]]  # (core, pipe) -> epoch, instruction
@@ -52,7 +70,7 @@ class GlobalOrder:
         self._spans = Spans(GlobalSpan, ADDRESSES)
 
     def note(
-        self, core: Core, place: tuple[int, int, str], instruction: Instruction, writing: bool, atomic: bool = False
+        self, core: Runner, place: tuple[int, int, str], instruction: Instruction, writing: bool, atomic: bool = False
     ) -> None:
         """Check one access against all earlier ones, and keep it.
 
@@ -94,7 +112,7 @@ def _overlap(span: GlobalSpan, start: int, stop: int) -> int:
 
 
 def race(
-    core: Core, earlier: tuple[Instruction, bool], later: tuple[Instruction, bool], nbytes: int, memory: str
+    core: Runner, earlier: tuple[Instruction, bool], later: tuple[Instruction, bool], nbytes: int, memory: str
 ) -> RaceFault:
     """Return the fault of two unordered accesses, each (instruction, whether it writes)."""
     (first, first_writes), (second, second_writes) = earlier, later

@@ -103,7 +103,9 @@ def aclnn_op(case: CheckCase, given: Given) -> Grads:
 
     if "float64" in (case.dtype, case.gamma_dtype, *case.output_dtypes):
         raise NotApplicable("aclnnLayerNormBackward takes FLOAT, FLOAT16 and BF16")
-    if given.inputs.mean.dtype != given.inputs.rstd.dtype:  # a narrow variance gives its rstd in the accumulator's dtype
+    if (
+        given.inputs.mean.dtype != given.inputs.rstd.dtype
+    ):  # a narrow variance gives its rstd in the accumulator's dtype
         raise NotApplicable("aclnnLayerNormBackward takes mean and rstd of one dtype")
     dx_as_x(case)
     one = given.inputs

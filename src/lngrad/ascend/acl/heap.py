@@ -111,10 +111,10 @@ heap = Heap()
 on_release("memory", heap.clear)
 
 
-def aligned_bytes(size: int) -> Bytes:
-    """Uninitialised bytes whose first lies at a multiple of ALIGNMENT."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -address_of(memory) % ALIGNMENT
+def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
+    """Uninitialised bytes whose first lies at a multiple of `alignment`."""
+    memory = np.empty(size + alignment, np.uint8)
+    start = -address_of(memory) % alignment
     return memory[start : start + size]
 
 

@@ -7,12 +7,11 @@ import os
 import threading
 from typing import Any
 
-import numpy as np
-
+from lngrad.arrays import address_of
 from lngrad.ascend import acl
-from lngrad.ascend.acl.heap import heap
+from lngrad.ascend.acl.heap import aligned_bytes, heap
 from lngrad.ascend.cpp.protocol import Op
-from lngrad.ascend.cpp.session import Session, current_session
+from lngrad.ascend.cpp.session import Session, run_block
 from lngrad.ascend.device.current import running
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.regions import Region
@@ -74,30 +73,20 @@ def keep_fault(text: str) -> None:
 def _allocate(size: int) -> int:
     if size < 0:
         raise ShapeError(f"GmAlloc: expected a size of at least 0 bytes, got {size}")
-    whole = np.full(size + ALIGNMENT, 0xFF, np.uint8)
-    start = -int(whole.__array_interface__["data"][0]) % ALIGNMENT
-    memory = whole[start : start + size]
-    address = int(memory.__array_interface__["data"][0])
+    memory = aligned_bytes(size, ALIGNMENT)
+    memory[:] = 0xFF
+    address = address_of(memory)
     with _lock:
         _memory[address] = memory
     return address
 
 
-def _run_kernel(name: int, run_block: int, closure: int, blocks: int) -> None:
+def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     """Run a closure of the program once a block."""
-    call = _RunBlock(run_block)
+    call = _RunBlock(block)
 
     def kernel() -> None:
-        session = Session(running("ICPU_RUN_KF"))
-        token = current_session.set(session)
-        try:
-            failed = call(closure)
-        finally:
-            current_session.reset(token)
-        if session.error is not None:
-            raise session.error
-        if failed:
-            raise RuntimeError("the kernel ended with a C++ exception")
+        run_block(Session(running("ICPU_RUN_KF")), kernel.__name__, lambda: int(call(closure)))
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
     with _lock:

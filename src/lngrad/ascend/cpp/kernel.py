@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lngrad.ascend.cpp.bridge import RUN
 from lngrad.ascend.cpp.compiling import build
-from lngrad.ascend.cpp.session import Session, current_session
+from lngrad.ascend.cpp.session import Session, run_block
 from lngrad.ascend.device.current import running
 from lngrad.ascend.device.global_memory import GlobalAddress
 from lngrad.errors import ShapeError
@@ -59,15 +59,7 @@ class CompiledKernel:
         )
         session = Session(running(self.__name__))
         session.tilings = {ctypes.addressof(one): len(one) for one in tilings}
-        token = current_session.set(session)
-        try:
-            failed = self._library.lngrad_entry(places)
-        finally:
-            current_session.reset(token)
-        if session.error is not None:
-            raise session.error
-        if failed:
-            raise RuntimeError(f"{self.__name__}: the kernel ended with a C++ exception")
+        run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)))
 
 
 def _number(argument: GlobalAddress | bytes | int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextvars import ContextVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 
-__all__ = ["Session", "current_session", "position_of"]
+__all__ = ["Session", "current_session", "position_of", "run_block"]
 
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
@@ -127,6 +128,29 @@ class Session:
 
 
 current_session: ContextVar[Session | None] = ContextVar("current_session", default=None)
+
+
+def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
+    """Run native code whose Ascend C calls this session answers.
+
+    Args:
+        session: Of the block.
+        name: Of the kernel, for the text.
+        call: Runs the code; not 0: its stack was unwound.
+
+    Raises:
+        DeviceFault: The kernel broke a rule.
+        RuntimeError: The kernel ended with a C++ exception of its own.
+    """
+    token = current_session.set(session)
+    try:
+        failed = call()
+    finally:
+        current_session.reset(token)
+    if session.error is not None:
+        raise session.error
+    if failed:
+        raise RuntimeError(f"{name}: the kernel ended with a C++ exception")
 
 
 def position_of(api: str, number: int) -> TPosition:

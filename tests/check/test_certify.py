@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from lngrad.check.certify.bits import batch_invariance, repeatability
+from lngrad.check.certify.doors import subject_of
+from lngrad.check.certify.effects import effects
 from lngrad.check.certify.measured import Certificate, different_bits
-from lngrad.check.certify.numbers import accuracy, effects, number_range
-from lngrad.check.certify.subject import Subject, subject_of
+from lngrad.check.certify.numbers import accuracy, number_range
+from lngrad.check.certify.replays import replay
+from lngrad.check.certify.subject import Subject
 from lngrad.check.certify.sums import column_order, row_order
-from lngrad.check.certify.trees import Tree, Unrevealed, leaves, replay, reveal, size_of, text_of, words
+from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, size_of, text_of, words
 from lngrad.check.reports.certificate import (
     markdown_of,
     read_certificate,

@@ -8,6 +8,7 @@ from importlib import import_module
 from lngrad.check.implementations import others, ours
 from lngrad.check.implementations.command import command
 from lngrad.check.implementations.interface import Impl
+from lngrad.check.implementations.tensors import require_triton
 from lngrad.check.implementations.users import mutant, triton_function, users_function
 from lngrad.errors import BackendUnavailable
 from lngrad.peers import onednn
@@ -53,6 +54,9 @@ def find(name: str) -> Impl:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in _PREFIXES:
         return _PREFIXES[prefix](rest)
+    if name == "triton_gpu":
+        require_triton()
+        return ours.triton_gpu
     if name in BACKENDS:
         state = backends()[name]
         if state != "available":

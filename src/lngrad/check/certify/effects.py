@@ -143,8 +143,9 @@ def _resident(subject: Subject, group: str, name: str) -> Measured:
         figures.append(_status("VmHWM") - start)
     beyond = max(0, min(figures) - results)
     share = beyond / (4 * RESIDENT[0] * RESIDENT[1])
+    text = "less than 1 MiB" if beyond < 2**20 else f"{_size(beyond)}, {share:.2f} times x"
     facts = {"bytes": figures, "results": results}
-    return Measured(group, name, f"{_size(beyond)}, {share:.2f} times x", None, CALLS, facts=facts)
+    return Measured(group, name, text, None, CALLS, facts=facts)
 
 
 def _status(field: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from lngrad.check.implementations import others, ours
+from lngrad.check.implementations.ascendc import ascendc_kernel
 from lngrad.check.implementations.command import command
 from lngrad.check.implementations.interface import Impl
 from lngrad.check.implementations.tensors import require_triton
@@ -36,8 +37,14 @@ _DOORS = {
     "graph_v3": _Door("lngrad.ascend.graph", ours.graph_v3_op),
     "aclnn": _Door("lngrad.ascend.aclnn", ours.aclnn_op),
 }
-_PREFIXES = {"mutant": mutant, "cmd": command, "triton": triton_function}
-_FORMS = ("module:function", "triton:module:function", "cmd:./program {in} {out}", "mutant:NAME")
+_PREFIXES = {"ascendc": ascendc_kernel, "mutant": mutant, "cmd": command, "triton": triton_function}
+_FORMS = (
+    "module:function",
+    "triton:module:function",
+    "ascendc:FILE.cpp:KERNEL",
+    "cmd:./program {in} {out}",
+    "mutant:NAME",
+)
 
 
 def names() -> list[str]:

@@ -183,6 +183,14 @@ _DX = {
         )
         for dtype in ("bfloat16", "float16")
     },
+    **{
+        f"{what} rounded to {dtype} in dx": _of_results(
+            results_.narrow_factor(dtype, what),
+            f"{meaning} is rounded to {dtype} before dx is computed from it: keep it in float32 and round dx once.",
+        )
+        for what, meaning in (("dxhat", "dy·gamma"), ("xhat", "(x − mean)·rstd"))
+        for dtype in ("bfloat16", "float16")
+    },
 }  # fmt: skip
 
 _SUMS = {
@@ -247,6 +255,26 @@ _PRECISION = {
         )
         for dtype in ("bfloat16", "float16")
         for parts in (2, 4, 8)
+    },
+    **{
+        f"{dtype} sums of rounded products": _of_results(
+            results_.narrow_sums(dtype, products=True),
+            f"dgamma and dbeta are accumulated in {dtype}, and so are the products that are added: keep both in float32 and "
+            "round once.",
+            by_size=True,
+        )
+        for dtype in ("bfloat16", "float16")
+    },
+    **{
+        f"{dtype} sums in blocks of {block} rows{' of rounded products' * products}": _of_results(
+            results_.narrow_sums(dtype, block=block, products=products),
+            f"dgamma and dbeta are accumulated in {dtype} over blocks of {block} rows, whose sums are then added in float32: "
+            "keep the partial sums in float32 too.",
+            by_size=True,
+        )
+        for dtype in ("bfloat16", "float16")
+        for block in (32, 64, 128, 256)
+        for products in (False, True)
     },
     **{
         f"products rounded to {dtype}": _of_results(

@@ -13,8 +13,11 @@ from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
 from lngrad.check.mistakes.catalogue import MISTAKES, true_grads
 from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
-from lngrad.check.mistakes.dx_formula import explain_dx, explain_partial_means, explain_unwritten
+from lngrad.check.mistakes.dx_formula import explain_dx
 from lngrad.check.mistakes.formula import Difference, Explanation
+from lngrad.check.mistakes.other_gamma import explain_gamma
+from lngrad.check.mistakes.other_rows import statistics_of_other_rows
+from lngrad.check.mistakes.partial_dx import explain_partial_means, explain_unwritten
 from lngrad.check.mistakes.patterns import describe
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.check.result import Formula, Weights
@@ -91,7 +94,11 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]
         if found is not None:
             formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
             return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
-        each = _each_output(terms, outputs, truth, known) or _with_changed_inputs(case, given, outputs)
+        each = (
+            _each_output(terms, outputs, truth, known)
+            or _with_other_statistics(terms, given, outputs)
+            or _with_changed_inputs(case, given, outputs)
+        )
     if each is not None:
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
@@ -200,6 +207,7 @@ def _formulas(terms: Terms, outputs: Sequence[_Output], truth: Grads, depth: int
                 explain_unwritten(terms, wide[name], bounds[name], true[name])
                 or explain_dx(terms, wide[name], bounds[name], depth)
                 or (explain_partial_means(terms, wide[name], bounds[name]) if depth > 1 else None)
+                or (explain_gamma(terms, wide[name], bounds[name]) if depth > 1 else None)
             )
         else:
             explanation = explain_columns(terms, name, wide[name], bounds[name], true)
@@ -209,6 +217,22 @@ def _formulas(terms: Terms, outputs: Sequence[_Output], truth: Grads, depth: int
     if sums and depth > 1:
         found |= explain_rows(terms, {name: wide[name] for name in sums}, {name: bounds[name] for name in sums}) or {}
     return found
+
+
+def _with_other_statistics(terms: Terms, given: Given, outputs: Sequence[_Output]) -> list[Explanation] | None:
+    """Some rows with mean and rstd of others, if that explains all outputs."""
+    dx = next((one for one in outputs if one.name == "dx"), None)
+    if dx is None:
+        return None
+    shaped = (one.reshape(terms.dy.shape) for one in (dx.result.astype(np.float64), dx.bound, dx.true))
+    found = statistics_of_other_rows(terms, given.exact, *shaped)
+    if found is None:
+        return None
+    changed, difference = found
+    wrong, scales = true_grads(changed), gradient_scales(changed)
+    others = (_Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
+    explained = all(np.mean(one.share <= SLACK) >= EXPLAINED for one in others)
+    return [Explanation(None, (difference,))] if explained else None
 
 
 def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[_Output]) -> list[Explanation] | None:

@@ -34,7 +34,8 @@ is a plain ValueError, the door that `lngrad check` uses refused, and not the li
 `triton_gpu` ran in Triton's interpreter, and `ascend_sim` on the simulated NPU: their order of sums is the kernels', their
 memory and time are not. No certificate here was taken on a GPU or an NPU.
 
-Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. Whose kernels, on which machine:
+Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. Whose kernels, on
+which machine:
 
 """
 

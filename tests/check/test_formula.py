@@ -196,6 +196,18 @@ def test_rows_that_are_lost_in_some_columns_only(make_case):
     assert "rows 16 to 31 of 77 are missing in every 2nd column, from column 1 on" in found.sentence
 
 
+def test_row_means_of_no_known_kind_are_told_with_their_values(make_case):
+    def wrong(t: Terms) -> dict[str, Any]:
+        further = np.roll(t.dxhat, -1, axis=0)[:, :8].sum(1, keepdims=True)  # a load without its mask
+        first = (t.dxhat.sum(1, keepdims=True) + further) / t.N
+        return {"dx": t.rstd * (t.dxhat - first - t.xhat * (t.dxhat * t.xhat).mean(1, keepdims=True))}
+
+    found = diagnosed(make_case, wrong)
+    assert found.mistake is None
+    assert "dx: the formula is right, but for the mean of dxhat (in row " in found.sentence
+    assert "mean of dxhat·xhat" not in found.sentence
+
+
 def test_noise_is_given_no_formula(make_case):
     for seed in range(5):
         noise = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from lngrad.check.mistakes.dx_formula import explain_dx
 from lngrad.check.mistakes.formula import Difference, Explanation
 from lngrad.check.mistakes.other_gamma import explain_gamma
 from lngrad.check.mistakes.other_rows import statistics_of_other_rows
-from lngrad.check.mistakes.partial_dx import explain_partial_means, explain_unwritten
+from lngrad.check.mistakes.partial_dx import describe_means, explain_partial_means, explain_unwritten
 from lngrad.check.mistakes.patterns import describe
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.check.result import Formula, Weights
@@ -102,14 +102,20 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]
     if each is not None:
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
-    sentences = []
-    for output in outputs:
-        if output.name in shares:
-            shape = shares[output.name].shape
-            golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(shape)
-            wide = output.result.astype(np.float64).reshape(shape)
-            sentences.append(describe(output.name, wide, golden, shares[output.name]))
+    sentences = [_described(terms, output, shares[output.name]) for output in outputs if output.name in shares]
     return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
+
+
+def _described(terms: Terms, output: _Output, share: Array) -> str:
+    """What an output looks like that nothing explains."""
+    golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(share.shape)
+    wide = output.result.astype(np.float64).reshape(share.shape)
+    if output.name == "dx":
+        with np.errstate(all="ignore"):
+            found = describe_means(terms, wide.reshape(terms.dy.shape), output.bound.reshape(terms.dy.shape))
+        if found is not None:
+            return f"dx: {found}"
+    return describe(output.name, wide, golden, share)
 
 
 def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:

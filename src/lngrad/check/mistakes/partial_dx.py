@@ -10,10 +10,11 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula, Weights
 from lngrad.typing import Array
 
-__all__ = ["explain_partial_means", "explain_unwritten"]
+__all__ = ["describe_means", "explain_partial_means", "explain_unwritten"]
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
+FEWEST = 8  # columns, so that two free numbers a row explain nothing by chance
 
 
 def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
@@ -21,16 +22,11 @@ def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation 
     M, N = terms.dy.shape
     if M < 4 or N < 4 or not np.isfinite(dx).all() or not (terms.rstd != 0).all():
         return None
-    # dxhat − dx/rstd = m1 + xhat·m2 for each row: two unknowns, by least squares.
-    left = terms.dxhat - dx / terms.rstd
-    centre, spread = terms.xhat.mean(1, keepdims=True), terms.xhat - terms.xhat.mean(1, keepdims=True)
-    second = (left * spread).sum(1) / np.maximum(np.square(spread).sum(1), 1e-300)
-    first = left.mean(1) - centre[:, 0] * second
+    first, second = _means_of(terms, dx)
     right_first, right_second = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
 
     def fits(m1: Array, m2: Array) -> bool:
-        made = terms.rstd * (terms.dxhat - m1[:, None] - terms.xhat * m2[:, None])
-        return bool(np.mean(np.abs(made - dx) <= SLACK * bound) >= EXPLAINED)
+        return _obeys(terms, dx, bound, m1, m2)
 
     A1, A2 = terms.dxhat / N, terms.dxhat * terms.xhat / N
     for sum_name, label, A, b, check in (
@@ -50,6 +46,39 @@ def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation 
             )  # fmt: skip
             return Explanation(Formula("dx", parts), (found,), (Weights(sum_name, "column", runs_of(weights), text),))
     return None
+
+
+def _means_of(terms: Terms, dx: Array) -> tuple[Array, Array]:
+    """The two row means that dx has: dxhat − dx/rstd = m1 + xhat·m2 for each row, two unknowns, by least squares."""
+    left = terms.dxhat - dx / terms.rstd
+    centre, spread = terms.xhat.mean(1, keepdims=True), terms.xhat - terms.xhat.mean(1, keepdims=True)
+    second = (left * spread).sum(1) / np.maximum(np.square(spread).sum(1), 1e-300)
+    return left.mean(1) - centre[:, 0] * second, second
+
+
+def _obeys(terms: Terms, dx: Array, bound: Array, m1: Array, m2: Array) -> bool:
+    made = terms.rstd * (terms.dxhat - m1[:, None] - terms.xhat * m2[:, None])
+    return bool(np.mean(np.abs(made - dx) <= SLACK * bound) >= EXPLAINED)
+
+
+def describe_means(terms: Terms, dx: Array, bound: Array) -> str | None:
+    """That dx is right but for its two row means, where they are of no known kind; None if it is not so."""
+    if terms.N < FEWEST or not np.isfinite(dx).all() or not (terms.rstd != 0).all():
+        return None
+    first, second = _means_of(terms, dx)
+    rights = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
+    if not _obeys(terms, dx, bound, first, second):
+        return None
+    wrong = {"mean of dxhat": (first, rights[0]), "mean of dxhat·xhat": (second, rights[1])}
+    if _obeys(terms, dx, bound, rights[0], second):
+        del wrong["mean of dxhat"]
+    elif _obeys(terms, dx, bound, first, rights[1]):
+        del wrong["mean of dxhat·xhat"]
+    texts = []
+    for label, (got, right) in wrong.items():
+        row = int(np.argmax(np.abs(got - right)))
+        texts.append(f"the {label} (in row {row} it is {got[row]:.4g}, and should be {right[row]:.4g})")
+    return f"the formula is right, but for {' and '.join(texts)}: look at what these row sums take and divide by"
 
 
 def explain_unwritten(terms: Terms, dx: Array, bound: Array, true: Array) -> Explanation | None:

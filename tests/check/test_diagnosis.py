@@ -9,8 +9,9 @@ import pytest
 
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
-from lngrad.check.mistakes.catalogue import MISTAKES, true_grads
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.diagnosis import diagnose
+from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.patterns import describe
 from lngrad.problem import Grads
 

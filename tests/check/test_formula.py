@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lngrad.check.inputs import draw
-from lngrad.check.mistakes.catalogue import true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.masks import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.dtypes import numpy_dtype
 from lngrad.problem import Grads

@@ -9,10 +9,11 @@ import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
-from lngrad.check.mistakes.catalogue import MISTAKES, true_grads
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
 from lngrad.check.mistakes.dx_formula import explain_dx
 from lngrad.check.mistakes.formula import Difference, Explanation
+from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.other_gamma import explain_gamma
 from lngrad.check.mistakes.other_rows import statistics_of_other_rows
 from lngrad.check.mistakes.outputs import Output, share_of
@@ -58,7 +59,12 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]
         ]
         if all(output.share.max() <= 1 for output in outputs):
             return _only_rounding(case, given, outputs)
-        known = {name: mistake.grads(case, given.exact) for name, mistake in MISTAKES.items() if not mistake.rounding}
+        sums = any(output.share.max() > 1 for output in outputs if output.name != "dx")
+        known = {
+            name: mistake.grads(case, given.exact)
+            for name, mistake in MISTAKES.items()
+            if not mistake.rounding and (sums or not mistake.sums_only)
+        }
         terms = terms_of(given.exact)
         found = _known(outputs, known)
         if found is not None:

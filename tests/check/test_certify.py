@@ -229,7 +229,7 @@ def test_a_shape_that_a_kernel_does_not_take_is_left_out():
     none = repeatability(
         replace(numpy_subject(), backward=lambda *given: backward(given[0][:, :1], given[1][:, :1], *given[2:])), 2
     )
-    assert none[0].answer == "not measured: it takes none of the shapes"
+    assert none[0].answer == "not measured: it takes none of these calls"
 
 
 def test_what_is_measured_of_any_kernel_goes_round(tmp_path):

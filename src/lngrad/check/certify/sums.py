@@ -188,10 +188,8 @@ def _verdict(ways: Iterable[tuple[str, Array]], got: Array, what: str) -> tuple[
             nearest = len(wrong), label, wrong[0]
     assert nearest is not None  # there is a way
     number, label, example = nearest
-    return (
-        f"NOT confirmed: {what}{label} {'have' if what else 'has'} the kernel's bits on {REPLAYS - number} of {REPLAYS} random inputs",
-        example,
-    )
+    verb, right = "have" if what else "has", REPLAYS - number
+    return f"NOT confirmed: {what}{label} {verb} the kernel's bits on {right} of {REPLAYS} random inputs", example
 
 
 def _shared_sizes(tree: Tree, n: int) -> Callable[[int, int], int]:

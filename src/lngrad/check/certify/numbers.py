@@ -56,7 +56,7 @@ def _growth(subject: Subject, dtype: str, most: int) -> Measured:
             ).dbeta
             break
         except Exception as error:
-            refused = refused or f"refused: {_line(error)}"
+            refused = f"refused: {_line(error)}"
     else:
         return Measured("Accuracy", name, refused)
     got = float(np.asarray(dbeta).astype(np.float64).max())

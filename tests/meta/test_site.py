@@ -13,26 +13,57 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
-PUBLIC = ("__init__", "torch/__init__", "jax/__init__", "distributed", "testing", "reference", "errors", "ascend/soc")
+SOURCE = ROOT / "src" / "lngrad"
+REFERENCE = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))}
+PUBLIC = """
+    __init__ torch/__init__ jax/__init__ distributed errors reference testing
+    ascend/soc ascend/faults ascend/graph/__init__ ascend/graph_torch ascend/tiling/__init__ ascend/ascendc
+    ascend/acl/__init__ ascend/acl/enums ascend/acl/status ascend/aclnn/__init__
+""".split()
 
 
 def public_names(file: str) -> list[str]:
-    tree = ast.parse((ROOT / "src" / "lngrad" / f"{file}.py").read_text("utf-8"))
+    """What a module's own list of public names spells out; enumerators come with their class."""
     lists = [
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        node.value
+        for node in ast.parse((SOURCE / f"{file}.py").read_text("utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     assert lists
-    return ast.literal_eval(lists[0])
+    spelled = lists[0] if isinstance(lists[0], ast.List) else lists[0].left
+    return [name.value for name in spelled.elts if isinstance(name, ast.Constant)]
+
+
+def examples(page: str) -> str:
+    """What runs on a page: blocks of Python, and of shell."""
+    return "\n".join(re.findall(r"^```(?:python|sh|console)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+
+
+# Values, which have no docstring: their page names them in its text.
+VALUES = re.compile(r"PIPE_\w+|EVENT_ID\d|u?int\d+|half|float32|bfloat16_t")
 
 
 @pytest.mark.parametrize("file", PUBLIC)
-def test_every_public_name_is_on_a_page(file):
+def test_every_public_name_has_an_entry_and_an_example(file):
+    """Each is on a page that is made from its docstring, and in a block of that page that runs.
+
+    An entry is of the name, of its whole module, or of the name in the module that it comes from.
+    """
     module = ".".join(["lngrad", *(part for part in file.split("/") if part != "__init__")])
-    if re.search(rf"^::: {re.escape(module)}$", REFERENCE, re.MULTILINE):
-        return  # the whole module is listed
     for name in public_names(file):
-        assert f"::: {module}.{name}\n" in REFERENCE + "\n", f"{module}.{name} is on no page of docs/reference"
+        entry = rf"^::: (?:{re.escape(module)}|lngrad[\w.]*\.{name})$"
+        if VALUES.fullmatch(name):
+            entry = rf"`[^`\n]*\b{name}\b"
+        pages = [text for text in REFERENCE.values() if re.search(entry, text, re.MULTILINE)]
+        assert pages, f"{module}.{name} is on no page of docs/reference"
+        assert any(re.search(rf"\b{name}\b", examples(text)) for text in pages), f"{module}.{name}: no example"
+
+
+def test_every_page_of_the_reference_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    for folder in ("reference", "tutorials"):
+        for page in (ROOT / "docs" / folder).glob("*.md"):
+            assert f" {folder}/{page.name}" in navigation
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lngrad.typing import Address
 
-__all__ = ["NotLinked", "link"]
+__all__ = ["NotLinked", "foreign", "link"]
 
 _MAGIC, _X86_64 = b"\x7fELF\x02\x01\x01", 62  # 64 bits, little-endian
 _HEADER = Struct("<7s9xHHIQQQIHHHHHH")
@@ -56,6 +56,12 @@ class _Symbol(NamedTuple):
     size: int
 
 
+def foreign() -> str | None:
+    """This system, if its object files are not known here."""
+    known = sys.platform.startswith("linux") and platform.machine() == "x86_64"
+    return None if known else f"{sys.platform} on {platform.machine()}"
+
+
 def link(code: bytes, name: str) -> Address:
     """The address of a function of an object file; it stays in memory until the process ends.
 
@@ -66,8 +72,8 @@ def link(code: bytes, name: str) -> Address:
     Raises:
         NotLinked: The object file has what is not known here, or the system allows no new code.
     """
-    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
-        raise NotLinked(f"{sys.platform} on {platform.machine()}")
+    if foreign() is not None:
+        raise NotLinked(foreign())
     try:
         return _Object(code).link(name)
     except (error, IndexError, ValueError) as reason:  # cut off, or a distance of more than 2 GB

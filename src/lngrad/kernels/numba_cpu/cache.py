@@ -23,7 +23,7 @@ _SOURCES = Path(__file__).parent
 _COLUMN_TREE = Path(column_tree.__file__)  # its CHUNK is compiled in
 
 
-def _usable(folder: Path) -> bool:
+def _writable(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -66,7 +66,7 @@ def _folder() -> Path | None:
 FOLDER = _folder()
 STAMP = _stamp()
 TARGET = _target()
-ENABLED = FOLDER is not None and _usable(FOLDER)
+ENABLED = FOLDER is not None and _writable(FOLDER)
 
 
 def path(kernel: str) -> Path:
@@ -77,18 +77,16 @@ def path(kernel: str) -> Path:
 
 
 def load(kernel: str) -> bytes | None:
-    """The object file of a kernel, or None where none is kept or it is not whole."""
-    if not ENABLED:
-        return None
+    """The object file of a kernel, or None where none is kept."""
+    return read(path(kernel)) if ENABLED else None
+
+
+def read(file: Path) -> bytes | None:
+    """The object file in a file of ours, or None if that is not whole."""
     try:
-        content = path(kernel).read_bytes()
+        content = file.read_bytes()
     except OSError:
         return None
-    return content_of(content)
-
-
-def content_of(content: bytes) -> bytes | None:
-    """What was saved, or None if it is not whole."""
     digest, code = content[:32], content[32:]
     return code if hashlib.sha256(code).digest() == digest else None
 

@@ -1,7 +1,7 @@
 """The memory's own speed: read two arrays and write one past the caches, which is what a backward must do at the least."""
 
 from lngrad.kernels.numba_cpu.jobs import LANES, TRIAD_BLOCK, Triad
-from lngrad.kernels.numba_cpu.pool import entry, read
+from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import load, store, stream
 from lngrad.kernels.numba_cpu.sweeps import plain
 
@@ -19,7 +19,7 @@ def triad(tag, arguments, task, streaming):
 
 
 def _streamed(tag, acc):
-    @entry
+    @plain
     def triad_streamed(arguments, task, thread):
         triad(tag, arguments, task, 1)
 
@@ -27,7 +27,7 @@ def _streamed(tag, acc):
 
 
 def _stored(tag, acc):
-    @entry
+    @plain
     def triad_stored(arguments, task, thread):
         triad(tag, arguments, task, None)
 

@@ -12,12 +12,12 @@ from lngrad.kernels.numba_cpu.backward import (
 )
 from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
-from lngrad.kernels.numba_cpu.pool import entry
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
 
 
 def _rows(tag, acc):
-    @entry
+    @plain
     def rows_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, 1, 1, arguments, task, thread)
 
@@ -25,7 +25,7 @@ def _rows(tag, acc):
 
 
 def _rows_dx(tag, acc):
-    @entry
+    @plain
     def rows_dx_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, 1, None, arguments, task, thread)
 
@@ -33,7 +33,7 @@ def _rows_dx(tag, acc):
 
 
 def _rows_sums(tag, acc):
-    @entry
+    @plain
     def rows_sums_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, None, 1, arguments, task, thread)
 
@@ -41,7 +41,7 @@ def _rows_sums(tag, acc):
 
 
 def _rows_dbeta(tag, acc):
-    @entry
+    @plain
     def rows_dbeta_task(arguments, task, thread):
         backward_rows(tag, acc, DBETA_ONLY, None, 1, arguments, task, thread)
 
@@ -49,7 +49,7 @@ def _rows_dbeta(tag, acc):
 
 
 def _short_rows(tag, acc):
-    @entry
+    @plain
     def short_rows_task(arguments, task, thread):
         backward_rows(tag, acc, FOUR_BY_FOUR, 1, 1, arguments, task, thread)
 
@@ -57,7 +57,7 @@ def _short_rows(tag, acc):
 
 
 def _tiny_rows(tag, acc):
-    @entry
+    @plain
     def tiny_rows_task(arguments, task, thread):
         backward_rows(tag, acc, ACROSS, 1, 1, arguments, task, thread)
 
@@ -65,7 +65,7 @@ def _tiny_rows(tag, acc):
 
 
 def _segment_sums(tag, acc):
-    @entry
+    @plain
     def segment_sums_task(arguments, task, thread):
         backward_segment_sums(tag, acc, arguments, task, thread)
 
@@ -73,7 +73,7 @@ def _segment_sums(tag, acc):
 
 
 def _columns(tag, acc):
-    @entry
+    @plain
     def columns_task(arguments, task, thread):
         backward_columns(tag, acc, 1, arguments, task, thread)
 
@@ -81,7 +81,7 @@ def _columns(tag, acc):
 
 
 def _columns_dx(tag, acc):
-    @entry
+    @plain
     def columns_dx_task(arguments, task, thread):
         backward_columns(tag, acc, None, arguments, task, thread)
 
@@ -89,7 +89,7 @@ def _columns_dx(tag, acc):
 
 
 def _combine(tag, acc):
-    @entry
+    @plain
     def combine_task(arguments, task, thread):
         combine(acc, tag, arguments, task, thread)
 
@@ -97,7 +97,7 @@ def _combine(tag, acc):
 
 
 def _forward_rows(tag, acc):
-    @entry
+    @plain
     def forward_rows_task(arguments, task, thread):
         forward_rows(tag, acc, arguments, task, thread)
 
@@ -105,7 +105,7 @@ def _forward_rows(tag, acc):
 
 
 def _widen(tag, acc):
-    @entry
+    @plain
     def widen_task(arguments, task, thread):
         convert(tag, acc, arguments, task, thread)
 
@@ -113,7 +113,7 @@ def _widen(tag, acc):
 
 
 def _narrow(tag, acc):
-    @entry
+    @plain
     def narrow_task(arguments, task, thread):
         convert(acc, tag, arguments, task, thread)
 
@@ -121,7 +121,7 @@ def _narrow(tag, acc):
 
 
 def _slice_moments(tag, acc):
-    @entry
+    @plain
     def slice_moments_task(arguments, task, thread):
         slice_moments(tag, acc, arguments, task, thread)
 
@@ -129,7 +129,7 @@ def _slice_moments(tag, acc):
 
 
 def _slice_forward(tag, acc):
-    @entry
+    @plain
     def slice_forward_task(arguments, task, thread):
         slice_forward(tag, acc, arguments, task, thread)
 
@@ -137,7 +137,7 @@ def _slice_forward(tag, acc):
 
 
 def _slice_row_sums(tag, acc):
-    @entry
+    @plain
     def slice_row_sums_task(arguments, task, thread):
         slice_row_sums(tag, acc, arguments, task, thread)
 
@@ -145,7 +145,7 @@ def _slice_row_sums(tag, acc):
 
 
 def _slice_dx(tag, acc):
-    @entry
+    @plain
     def slice_dx_task(arguments, task, thread):
         slice_dx(tag, acc, arguments, task, thread)
 

@@ -65,7 +65,11 @@ def test_a_forked_child_has_it_too():
     [
         (PROGRAM, "question", "no function question"),
         ("declare void @numba_has_this()\ndefine void @f() { call void @numba_has_this() ret void }", "f", "C library"),
-        ("@count = internal global i64 0\ndefine void @f() { store i64 1, ptr @count ret void }", "f", "neither code nor"),
+        (
+            "@count = internal global i64 0\ndefine void @f() { store i64 1, ptr @count ret void }",
+            "f",
+            "neither code nor",
+        ),
         ("@count = external global i64\ndefine ptr @f() { ret ptr @count }", "f", "relocation|C library"),
     ],
 )
@@ -92,5 +96,5 @@ def test_a_system_that_allows_no_new_code_is_no_crash(monkeypatch):
         raise OSError(13, "mprotect")
 
     monkeypatch.setattr(machine_code, "_allow_execution", refuse)
-    with pytest.raises(NotLinked, match="memory: .*mprotect"):
+    with pytest.raises(NotLinked, match=r"memory: .*mprotect"):
         link(compiled(PROGRAM), "answer")

@@ -76,7 +76,7 @@ def _kernel_cache() -> str:
     from lngrad.kernels.numba_cpu import cache
     from lngrad.system.machine_code import foreign
 
-    if not cache.ENABLED:
+    if not cache.ENABLED or cache.FOLDER is None:
         where = f"{cache.FOLDER} can't be written" if cache.FOLDER else "there is no home directory"
         return f"none, as {where}: kernels are compiled anew in every process"
     files = [file for file in cache.FOLDER.iterdir() if file.suffix == ".kernel"]

@@ -23,7 +23,9 @@ _SOURCES = Path(__file__).parent
 _COLUMN_TREE = Path(column_tree.__file__)  # its CHUNK is compiled in
 
 
-def _writable(folder: Path) -> bool:
+def _writable(folder: Path | None) -> bool:
+    if folder is None:
+        return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -66,7 +68,7 @@ def _folder() -> Path | None:
 FOLDER = _folder()
 STAMP = _stamp()
 TARGET = _target()
-ENABLED = FOLDER is not None and _writable(FOLDER)
+ENABLED = _writable(FOLDER)
 
 
 def path(kernel: str) -> Path:

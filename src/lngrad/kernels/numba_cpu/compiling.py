@@ -52,7 +52,7 @@ class _Linked(JITCodeLibrary):
 
 @contextmanager
 def _only_linking() -> Iterator[None]:
-    """Let Numba's CPU target make _Linked libraries. Others that compile in this process wait meanwhile, by Numba's own lock."""
+    """Let Numba's CPU target make _Linked libraries. Who else compiles in this process waits, by Numba's own lock."""
     codegen = cpu_target.target_context.codegen()
 
     def set_env(name, environment):  # what has not been emitted has no place for its Python objects, and needs none

@@ -46,7 +46,8 @@ class _Linked(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name):
-        self._ensure_finalized()
+        if not self._finalized:
+            self.finalize()
         return 0 if self._is_ours else super().get_pointer_to_function(name)
 
 

@@ -76,7 +76,9 @@ def compile_kernel(kernel: str, name: str, dtype: str, accumulator: str) -> byte
             function, number = getattr(pool, name), len(parameters.split())
         else:
             function, number, returns = _TASKS[name](TAGS[dtype], TAGS[accumulator]), 3, False
-        compiled = function.get_compile_result(types.void(*[types.int64] * number))
+        arguments = (types.int64,) * number
+        function.compile(arguments)
+    compiled = function.overloads[arguments]
     module = llvm.parse_assembly(str(_entry(kernel, compiled.fndesc, returns)))
     module.link_in(compiled.library._get_module_for_linking(), preserve=True)
     for inner in [*module.functions, *module.global_variables]:

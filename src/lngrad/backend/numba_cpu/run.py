@@ -113,18 +113,6 @@ def bind(plan: Plan) -> Callable[..., None]:
         and not (steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows)
         and plan.workspace_bytes <= KEPT_BYTES
     )
-
-    def run_large(*addresses: float) -> None:
-        try:
-            memory = free.pop()
-        except IndexError:
-            memory = _Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
-        _run_shared(steps, memory, addresses)
-        if plan.workspace_bytes <= KEPT_BYTES:
-            free.append(memory)
-
-    if not alone:
-        return run_large
     run_alone = pool_function("run_alone")
 
     def run_small(*addresses: float) -> None:
@@ -136,7 +124,16 @@ def bind(plan: Plan) -> Callable[..., None]:
         run_alone(memory.address)
         free.append(memory)
 
-    return run_small
+    def run_large(*addresses: float) -> None:
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = _Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
+        _run_shared(steps, memory, addresses)
+        if plan.workspace_bytes <= KEPT_BYTES:
+            free.append(memory)
+
+    return run_small if alone else run_large
 
 
 def _run_shared(steps: Steps, memory: _Memory, addresses: tuple[float, ...]) -> None:

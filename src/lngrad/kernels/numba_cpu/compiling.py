@@ -23,8 +23,6 @@ from lngrad.kernels.numba_cpu.tasks import TASK_FUNCTIONS
 _I64 = ir.IntType(64)
 _TASKS = {**TASK_FUNCTIONS, **TRIADS}
 _ENGINES = []  # own what LLVM has put into memory
-
-
 _OURS = "6lngrad7kernels9numba_cpu"  # how Numba writes this package's name in the names of functions
 
 
@@ -114,6 +112,13 @@ def _machine():
 
 
 def _optimize(module, machine) -> None:
+    if not hasattr(llvm, "create_pass_builder"):  # llvmlite before 0.44
+        builder, passes = llvm.create_pass_manager_builder(), llvm.create_module_pass_manager()
+        builder.opt_level, builder.loop_vectorize, builder.inlining_threshold = 3, True, 250
+        machine.add_analysis_passes(passes)
+        builder.populate(passes)
+        passes.run(module)
+        return
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization, options.slp_vectorization = True, False  # as Numba has them
     passes = llvm.create_pass_builder(machine, options)

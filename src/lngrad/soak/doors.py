@@ -114,9 +114,8 @@ def _plain(array: Array | None) -> Array | None:
 @contextmanager
 def _jax(x: Array) -> Iterator[Any]:
     """The door, where float64 is float64."""
-    import lngrad.jax as jax_door
-
     import jax
+    import lngrad.jax as jax_door
 
     with jax.enable_x64(x.dtype == np.float64):
         yield jax_door

@@ -17,7 +17,7 @@ print(cache.ENABLED, float(np.abs(g.dx).sum()) > 0)
 
 
 def run(folder):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder), "NUMBA_OPT": "0"}  # quick to compile
     return subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment)
 
 

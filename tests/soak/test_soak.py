@@ -132,7 +132,7 @@ def test_a_single_wrong_element_is_found(wrong, monkeypatch):
         return result
 
     monkeypatch.setattr(lngrad, "layer_norm", forward)
-    with pytest.raises(Violation, match="^y: "):
+    with pytest.raises(Violation, match=r"^y: "):
         run(Call(lead=(4,), normalized=(8,)))
 
 
@@ -145,7 +145,7 @@ def test_an_infinity_that_is_missing_is_found(monkeypatch):
         return result
 
     monkeypatch.setattr(lngrad, "layer_norm_backward", backward)
-    with pytest.raises(Violation, match="^dbeta: not the infinity that it is"):
+    with pytest.raises(Violation, match=r"^dbeta: not the infinity that it is"):
         run(Call(lead=(4,), normalized=(8,), special="inf in dy"))
 
 

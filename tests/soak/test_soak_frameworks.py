@@ -13,11 +13,3 @@ def test_random_calls_of_frameworks(doors, calls):
     report = soak(calls=calls, seed=21, doors=doors)
     assert not report.violations, report.programs()
     assert report.calls == calls
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_many_random_calls():
-    """A weekly workflow makes a million: .github/workflows/weekly.yml."""
-    report = soak(calls=200_000, seed=23)
-    assert not report.violations, report.programs()

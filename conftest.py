@@ -7,7 +7,7 @@ A block's language says what happens to it:
     console runs as sh does; a line `$ …` is a command, `> …` goes on with it, and the lines below are what it
             prints, with `...` for anything
     c, cpp  are files, named by the comment in their first line; so is python that begins with `# NAME.py`
-    yaml    must be well-formed
+    yaml, json  must be well-formed
     text    is shown, not run
 
 `<!-- invisible-code-block: python … -->` runs and is not shown: what a block needs and a reader knows.
@@ -17,6 +17,7 @@ tests/meta/test_documents.py checks that there is no block of another kind.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -149,6 +150,10 @@ def check_yaml(example: Example) -> None:
     assert yaml.safe_load(str(example.parsed)) is not None
 
 
+def check_json(example: Example) -> None:
+    json.loads(str(example.parsed))
+
+
 pytest_collect_file = Sybil(
     path=str(ROOT),
     parsers=[
@@ -158,6 +163,7 @@ pytest_collect_file = Sybil(
         CodeBlockParser("c", write_file),
         CodeBlockParser("cpp", write_file),
         CodeBlockParser("yaml", check_yaml),
+        CodeBlockParser("json", check_json),
         SkipParser(),
     ],
     patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "docs/tutorials/*.md"],

@@ -255,6 +255,20 @@ def test_the_example_of_a_commands_help_runs(command, tmp_path):
     assert result.stdout
 
 
+def test_a_shell_completes_commands():
+    """As the script of --show-completion asks; bash, zsh and fish differ in what they read."""
+    words = {"_LNGRAD_COMPLETE": "complete_bash", "COMP_WORDS": "lngrad ce", "COMP_CWORD": "1"}
+    assert cli(**words).stdout.split() == ["certify"]
+    shown = cli("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    assert "_LNGRAD_COMPLETE=complete_bash" in shown
+
+
+def test_check_without_cases_takes_those_that_come_with_lngrad():
+    result = cli("check", "--impl", "numpy_cpu", "--limit", 3)
+    assert result.returncode == 0, result.stderr
+    assert "3 passed" in result.stdout
+
+
 def test_help_loads_neither_numba_nor_a_framework():
     heavy = ("numba", "torch", "sklearn", "rich.progress")
     program = f"import sys, lngrad.cli.main; print([m for m in {heavy} if m in sys.modules])"
@@ -287,8 +301,14 @@ def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(info, "version", missing)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("CXX", f"{sys.executable} -O1")
     info.info()
-    assert [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()[-len(extras) :]] == [
+    lines = capsys.readouterr().out.splitlines()
+    compilers = [line.split("  ")[-1].strip() for line in lines[-len(extras) - 2 : -len(extras)]]
+    assert compilers == ["expected a C compiler (cc, gcc, clang, or $CC), found none", f"{sys.executable} -O1"]
+    assert [line.split("  ")[-1].strip() for line in lines[-len(extras) :]] == [
         f"pip install 'lngrad[{name}]'" for name in info.EXTRAS
     ]
 

@@ -235,6 +235,7 @@ def test_the_command_alone_says_what_to_do_next():
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"lngrad {lngrad.__version__}: ")
     assert len(lines) == 6
+    assert max(map(len, lines)) <= 60  # a narrow terminal
     assert all(line.startswith("  lngrad ") for line in lines[1:])
     commands = {each.__name__ for each in main.COMMANDS}
     assert {line.split()[1] for line in lines[1:]} <= {*commands, "--help"}
@@ -261,6 +262,21 @@ def test_a_shell_completes_commands():
     assert cli(**words).stdout.split() == ["certify"]
     shown = cli("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
     assert "_LNGRAD_COMPLETE=complete_bash" in shown
+
+
+def test_a_completion_that_can_not_be_installed_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    detect = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path / "file")}
+    result = cli("--install-completion", "bash", **detect)
+    assert result.returncode == 1
+    assert re.fullmatch(r"lngrad: .*file.*\n", result.stderr)
+
+
+def test_a_locale_without_a_character_is_no_failure():
+    """µ and … become question marks."""
+    result = cli("tiling", "--shape", "2,32,16", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr
+    assert "?" in result.stdout
 
 
 def test_check_without_cases_takes_those_that_come_with_lngrad():

@@ -72,12 +72,12 @@ def _version(wanted: bool) -> None:
 
 
 FIRST_LINES = """\
-lngrad {version}: layer normalization and its gradients, for NumPy, torch, JAX and Ascend operators
-  lngrad demo             trains a small network, checks its gradients, draws a picture
-  lngrad bench --quick    how fast is it on this machine, next to torch?
-  lngrad check --impl MODULE:FUNCTION    is my kernel right, and if not, what is wrong?
-  lngrad info             what is installed, what works here, and what to install for what
-  lngrad --help           all commands"""
+lngrad {version}: layer normalization and its gradients
+  lngrad demo            trains on digits, checks gradients
+  lngrad bench --quick   how fast is it here, next to torch?
+  lngrad check --impl MODULE:FUNCTION   is my kernel right?
+  lngrad info            what works here, what to install
+  lngrad --help          all commands"""
 
 
 @app.callback()

@@ -59,7 +59,9 @@ def taken(command: str, folder: Path, wheel: Path) -> str:
     return "\n".join([f"$ {said}", *lines, f"[{seconds:.1f} s]"])
 
 
-def main(dist: Annotated[Path | None, typer.Option(help="A folder with the wheel; default: built now.")] = None) -> None:
+def main(
+    dist: Annotated[Path | None, typer.Option(help="A folder with the wheel; default: built now.")] = None,
+) -> None:
     """Rewrite the transcript of docs/first-minute.md."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -26,10 +26,10 @@ every dependency that `pyproject.toml` claims and this Python has a wheel of. Th
 
 CHECKS = """\
 * **install**: `pip check` finds no conflict, `import lngrad` comes from the environment, and the sdist installs too.
-* **commands**: `lngrad`, `lngrad info`, `lngrad run`, `lngrad check` with its HTML report, `lngrad demo`.
+* **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
 * **types**: mypy reads the installed package and reveals the types of a sample.
-* **tests**: arguments, float64 reference, golden bits, files, formats of cases, the command line; for jax and torch
-  the tests of that front door.
+* **tests**: arguments, float64 reference, golden bits (of float32; of every dtype with `--thorough`), files, formats of
+  cases, reports; for jax and torch the tests of that front door.
 """
 
 

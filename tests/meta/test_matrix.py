@@ -45,7 +45,10 @@ def test_requirements_of_an_extra_and_a_python(matrix):
 def test_cells_pass_over_a_door_that_a_python_has_not(matrix):
     found = matrix.cells(["3.10", "3.11"], ["core", "jax"], ["2.13.0"])
     assert [cell.python for cell in found if cell.door == "jax"] == ["3.11", "3.11"]
-    assert [(cell.python, cell.level) for cell in found if cell.door == "torch"] == [("3.10", "2.13.0"), ("3.11", "2.13.0")]
+    assert [(cell.python, cell.level) for cell in found if cell.door == "torch"] == [
+        ("3.10", "2.13.0"),
+        ("3.11", "2.13.0"),
+    ]
     assert {cell.resolution for cell in found if cell.level == "lowest"} == {"lowest-direct"}
     assert {cell.resolution for cell in found if cell.door == "torch"} == {"highest"}
 

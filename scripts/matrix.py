@@ -42,8 +42,10 @@ TOOLS = (
 )  # what the copied tests import, by the dev extra's claims
 TESTS = {
     "core": [
-        *("tests/test_problem.py", "tests/test_reference.py", "tests/test_golden_bits.py", "tests/files"),
-        *("tests/check/test_formats.py", "tests/check/test_reports.py"),
+        "tests/test_problem.py",
+        "tests/test_reference.py",
+        "tests/test_golden_bits.py",
+        "tests/check/test_formats.py",
     ],
     "jax": ["tests/jax"],
     "torch": ["tests/torch"],
@@ -126,7 +128,9 @@ class Environment:
         self.cell, self.folder, self.thorough = cell, folder, thorough
         (self.wheel,), (self.source,) = archives.glob("*.whl"), archives.glob("*.tar.gz")
         self.bin = folder / "env" / "bin"
-        self.settings = {"XDG_CACHE_HOME": str(folder / "cache"), "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        self.settings = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        if cell.door == "core":  # a door's tests take kernels that this machine has: they do not depend on torch or jax
+            self.settings["XDG_CACHE_HOME"] = str(folder / "cache")
 
     def run(self, *command: object) -> str:
         return run(*command, cwd=self.folder, **self.settings)
@@ -195,16 +199,16 @@ def prove(cell: Cell, folder: Path, archives: Path, thorough: bool) -> Record:
     checks: dict[str, str] = {}
     record = Record(python=cell.python, door=cell.door, level=cell.level, versions={}, checks=checks, tests="")
     record |= Record(lngrad=version, date=datetime.now(timezone.utc).strftime("%Y-%m-%d"))
-    steps: list[Callable[[], str | None]] = [environment.install, environment.commands, environment.tests]
-    for step in [*steps[:2], environment.types, steps[2]] if cell.door == "core" else steps:
+    types = [environment.types] if cell.door == "core" else []
+    steps: list[Callable[[], str | None]] = [environment.install, environment.commands, *types, environment.tests]
+    for step in steps:
         try:
             record["tests"] = step() or record["tests"]
             checks[step.__name__] = "passed"
         except Failed as failure:
             checks[step.__name__] = str(failure)
-        console.print(
-            f"Python {cell.python} {cell.door} {cell.level}: {step.__name__} {checks[step.__name__]}", markup=False
-        )
+        said = f"Python {cell.python} {cell.door} {cell.level}: {step.__name__} {checks[step.__name__]}"
+        console.print(said, markup=False, highlight=False)
         if step == environment.install:
             if checks["install"] != "passed":
                 break

@@ -28,8 +28,8 @@ CHECKS = """\
 * **install**: `pip check` finds no conflict, `import lngrad` comes from the environment, and the sdist installs too.
 * **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
 * **types**: mypy reads the installed package and reveals the types of a sample.
-* **tests**: arguments, float64 reference, golden bits (of float32; of every dtype with `--thorough`), files, formats of
-  cases, reports; for jax and torch the tests of that front door.
+* **tests**: arguments, float64 reference, golden bits (of float32; of every dtype with `--thorough`), formats of
+  cases; for jax and torch the tests of that front door.
 """
 
 
@@ -59,15 +59,11 @@ def read() -> list[Record]:
 
 
 def merged(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
-    """Both, sorted, the new ones in place of old ones. A Python that was had is no longer missing, and the reverse."""
-    news = {key(record): record for record in new}
-    had = {minor: "missing" in record for (minor, _, _), record in news.items()}
-    kept = {key(r): r for r in old if had.get(key(r)[0], "missing" in r) == ("missing" in r)}
-    order = ["", "lowest", "highest"]
-    return sorted(
-        (kept | news).values(),
-        key=lambda r: (key(r)[:2], order.index(r.get("level", "")) if r.get("level", "") in order else 9, key(r)),
-    )
+    """Both, sorted, the new ones in place of old ones. A Python that some machine had is not missing."""
+    found = {key(record): record for record in [*old, *new]}
+    had = {minor for (minor, _, _), record in found.items() if "missing" not in record}
+    kept = [record for (minor, _, _), record in found.items() if "missing" not in record or minor not in had]
+    return sorted(kept, key=lambda record: (*key(record)[:2], record.get("level") != "lowest", key(record)))
 
 
 def passed(record: Record) -> bool:

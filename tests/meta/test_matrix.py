@@ -69,7 +69,8 @@ def test_new_records_take_the_place_of_old_ones(versions_page):
         ("3.12.1", "highest"),
         ("3.14.2", "lowest"),
     ]
-    assert "missing" in versions_page.merged(found, [old[2]])[-1]
+    assert versions_page.merged(found, [old[2]]) == found
+    assert "missing" in versions_page.merged(found, [{"python": "3.15", "missing": "no wheel"}])[-1]
 
 
 def test_a_failure_is_in_the_table(versions_page):

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,8 +111,10 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=inherited | environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        console.print(done.stdout[-4000:], done.stderr[-4000:], markup=False, highlight=False)
+        console.print(done.stdout[-4000:], done.stderr[:2000], done.stderr[-2000:], markup=False, highlight=False)
         last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        if done.returncode < 0:
+            last = signal.Signals(-done.returncode).name
         raise Failed(f"{Path(words[0]).name} {' '.join(words[1:3])}: {last.strip()}"[:200].replace("|", "/"))
     return done.stdout
 
@@ -242,7 +245,7 @@ def main(
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 new.append(prove(cell, Path(folder), archives, thorough))
-            write(merged(read(), new))
+                write(merged(read(), new))  # before the folder is removed, which takes a while
     if not all(passed(record) for record in new if "missing" not in record):
         raise typer.Exit(1)
 

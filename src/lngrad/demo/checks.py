@@ -22,6 +22,7 @@ __all__ = ["DTYPES", "FIRST_CALLS", "Check", "Side", "check_dtype", "layer_input
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROUNDS, CALLS = 5, 20  # of timing: the libraries take turns, some calls at a time
+MANY = 2048  # rows, which several threads share
 PAUSE_S = 0.005  # between turns: both keep their threads waiting for a while, at the other's cost
 
 
@@ -52,13 +53,15 @@ class Check:
 
 
 def _first_forward(dtype: str) -> None:
-    """A forward of a layer as the network has it; where its kernel is not kept yet, this compiles it."""
-    lngrad.layer_norm(np.ones((BATCH, HIDDEN), numpy_dtype(dtype)))
+    """A forward of a layer as the network has it; where its kernels are not kept yet, this compiles them."""
+    for M in BATCH, MANY:
+        lngrad.layer_norm(np.ones((M, HIDDEN), numpy_dtype(dtype)))
 
 
 def _first_backward(dtype: str) -> None:
-    x, rows = np.ones((BATCH, HIDDEN), numpy_dtype(dtype)), np.ones(BATCH, np.float32)
-    lngrad.layer_norm_backward(x, x, rows, rows, x[0])
+    for M in BATCH, MANY:
+        x, rows = np.ones((M, HIDDEN), numpy_dtype(dtype)), np.ones(M, np.float32)
+        lngrad.layer_norm_backward(x, x, rows, rows, x[0])
 
 
 # All that the demonstration compiles, a few seconds each.

@@ -98,4 +98,6 @@ def test_what_is_claimed_was_tried_or_is_named(versions_page):
     for each in records:
         if each.get("level") == "lowest" and each["python"].startswith("3.10"):
             for name, _, floor in (claim.partition(">=") for claim in project["dependencies"]):
-                assert f"{each['versions'][name]}.".startswith(f"{floor}."), f"{name}>={floor} is claimed and was not tried"
+                assert f"{each['versions'][name]}.".startswith(f"{floor}."), (
+                    f"{name}>={floor} is claimed and was not tried"
+                )

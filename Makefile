@@ -12,7 +12,7 @@ QUICK := tests/test_problem.py tests/test_golden_bits.py tests/test_reference.py
   tests/meta/test_imports.py tests/meta/test_documents.py tests/backend/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/system/test_threads.py
 
-.PHONY: demo quick test slow wheel site lint fmt types docs bench house check clean
+.PHONY: demo quick test slow soak wheel matrix site lint fmt types docs bench house check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -26,8 +26,16 @@ test: $(VENV)/.dev lint types
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
+# How long, and from which seed: make soak SOAK="--calls 20000 --seed 3"
+SOAK ?= --seconds 60
+soak: $(VENV)/.dev
+	$(BIN)/lngrad soak $(SOAK)
+
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
+
+matrix: $(VENV)/.matrix
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/matrix.py $(MATRIX)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -72,6 +80,11 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt
 # What the documentation site needs.
 $(VENV)/.site: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[site]'
+	touch $@
+
+# What resolves the lowest and the highest versions of the matrix.
+$(VENV)/.matrix: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
 	touch $@
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from lngrad import backends, get_num_threads
 from lngrad.cli.app import REFUSED, fail
+from lngrad.errors import LngradError
 
 __all__ = ["EXTRAS", "info"]
 
@@ -35,6 +37,7 @@ def info(
 
     Example: lngrad info
     """
+    from lngrad.ascend.sdk.compiler import c_compiler, cxx_compiler
     from lngrad.system.fallbacks import last_run
     from lngrad.system.machine import caches, huge_pages, processor, versions
 
@@ -52,7 +55,8 @@ def info(
     }
     _echo(facts)
     typer.echo("\nwhat needs more than lngrad itself:")
-    _echo({what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()})
+    extras = {what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()}
+    _echo({"lngrad sdk": _compiler(c_compiler), "lngrad kernel": _compiler(cxx_compiler), **extras})
 
 
 def _echo(facts: dict[str, str]) -> None:
@@ -70,15 +74,29 @@ def _installed(extra: str, *distributions: str) -> str:
     return "installed"
 
 
+def _compiler(find: Callable[[], list[str]]) -> str:
+    try:
+        return " ".join(find())
+    except LngradError as error:
+        return str(error)
+
+
 def _kernel_cache() -> str:
     if backends()["numba_cpu"] != "available":
         return "none, without numba"
     from lngrad.kernels.numba_cpu import cache
+    from lngrad.system.machine_code import foreign
 
-    if not cache.ENABLED:
-        return f"none, as {cache.FOLDER} can't be written: kernels are compiled anew in every process"
-    files = [file.stat().st_size for file in cache.FOLDER.iterdir() if file.is_file()]
-    return f"{cache.FOLDER} ({len(files)} files, {sum(files) / 1e6:.1f} MB)"
+    if not cache.ENABLED or cache.FOLDER is None:
+        where = f"{cache.FOLDER} can't be written" if cache.FOLDER else "there is no home directory"
+        return f"none, as {where}: kernels are compiled anew in every process"
+    files = [file for file in cache.FOLDER.iterdir() if file.suffix == ".kernel"]
+    told = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+    broken = sum(cache.read(file) is None for file in files)
+    if broken:
+        told += f"; {broken} not whole, compiled again when needed"
+    told += f"; loaded by Numba: {foreign()}" if foreign() else "; loaded without Numba"
+    return f"{cache.FOLDER} ({told})"
 
 
 def _warm() -> None:

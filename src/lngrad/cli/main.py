@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from io import TextIOWrapper
 from types import FrameType
 
 import typer
@@ -22,11 +23,12 @@ from lngrad.cli.info import info
 from lngrad.cli.kernel import kernel_run
 from lngrad.cli.run import run
 from lngrad.cli.sdk import CutAtRun, sdk
+from lngrad.cli.soak import soak
 from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (demo, run, check, certify, golden, bench, tiling, sdk, info)
+COMMANDS = (demo, run, check, certify, golden, bench, tiling, sdk, soak, info)
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
 for function in COMMANDS:
@@ -42,7 +44,13 @@ def main() -> None:
     """Run the command line."""
     # An end from outside unwinds like Ctrl-C does, so that no temporary file stays behind.
     signal.signal(signal.SIGTERM, _end)
-    app(prog_name="lngrad")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without µ gets a question mark, not a traceback
+    try:
+        app(prog_name="lngrad")
+    except OSError as error:  # of --install-completion: commands answer for themselves
+        sys.exit(f"lngrad: {error.filename or 'a file'}: {error.strerror or error}")
 
 
 def _end(number: int, frame: FrameType | None) -> None:

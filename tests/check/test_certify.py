@@ -207,6 +207,7 @@ def test_in_place_is_measured_where_there_are_outputs_to_give():
 
 def test_memory_beyond_the_results_is_seen(monkeypatch):
     monkeypatch.setattr(effects_of, "RESIDENT", (4096, 2304))
+    monkeypatch.setattr(effects_of, "CALLS", 1)
     allocated, resident = memory(numpy_subject())
     assert allocated.facts is not None
     # xhat, dxhat and products of them in float32 are alive at once: some times x.

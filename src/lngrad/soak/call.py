@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from lngrad.dtypes import ACCUMULATORS, DTYPES, bytes_of
+from lngrad.dtypes import DTYPES
 from lngrad.typing import Mask, Shape
 
 __all__ = ["DOORS", "LAYOUTS", "SPECIALS", "Call", "draw"]
@@ -70,14 +70,13 @@ def draw(rng: np.random.Generator, doors: tuple[str, ...] = DOORS) -> Call:
     if rng.random() < 0.05 and split:
         shape = [int(rng.integers(60, 700)), *[1] * (dims - 2), int(rng.integers(1, 40))] if dims > 1 else shape
     dtype = one(tuple(DTYPES))
-    exact = tuple(name for name in DTYPES if bytes_of(name) <= bytes_of(ACCUMULATORS[dtype]))
     door = one(tuple(door for door in doors if door in _installed()))
     return Call(
         seed=int(rng.integers(1 << 31)),
         lead=tuple(shape[:split]),
         normalized=tuple(shape[split:]),
         dtype=dtype,
-        parameters=one(("", *exact)),
+        parameters=one(("", *DTYPES)),
         statistics=one(tuple(DTYPES)),
         x=one(LAYOUTS, 0.3),
         dy=one(LAYOUTS, 0.3),

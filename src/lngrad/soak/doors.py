@@ -31,7 +31,7 @@ def forward(door: str, x: Array, gamma: Array | None, beta: Array | None, normal
     if takes_outputs(door):
         return lngrad.layer_norm(x, shape, gamma, beta, eps=EPS, backend=door)
     if door == "jax":
-        jax_door = _jax(x)
+        jax_door = _jax(x, gamma)
         return np.asarray(jax_door.layer_norm(_plain(x), _plain(gamma), _plain(beta), eps=EPS, normalized_shape=shape))
     import lngrad.torch as torch_door
     import torch
@@ -52,7 +52,7 @@ def backward(door: str, arrays: dict[str, Array | None], normalized: int, mask: 
     if takes_outputs(door):
         return lngrad.layer_norm_backward(*arrays.values(), **options, out=out, backend=door)
     if door == "jax":
-        jax_door = _jax(x)
+        jax_door = _jax(x, arrays["gamma"])
         grads = jax_door.layer_norm_backward(*map(_plain, arrays.values()), **options)
         return Grads(*(None if grad is None else np.asarray(grad) for grad in grads))
     import lngrad.torch as torch_door
@@ -93,8 +93,8 @@ def _plain(array: Array | None) -> Array | None:
     return None if array is None else np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _jax(x: Array) -> Any:
-    if x.dtype == np.float64:
+def _jax(x: Array, gamma: Array | None) -> Any:
+    if np.float64 in (x.dtype, None if gamma is None else gamma.dtype):
         raise NotTaken("jax: float64 needs the x64 mode")
     if x.ndim > 8:
         raise NotTaken("jax: dimensions")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
+from lngrad.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype
 from lngrad.errors import OverlapError
 from lngrad.problem import Forward, Grads
 from lngrad.soak import doors, formula
@@ -129,7 +129,7 @@ def _inputs(call: Call) -> dict[str, Guarded | None]:
         )
     }
     # Wider statistics are rounded to the accumulator's dtype first; these are there already.
-    kept = numpy_dtype(ACCUMULATORS[call.dtype])
+    kept = numpy_dtype(accumulator_for(call.dtype, call.parameters))
     mean, rstd = (0.1 * rng.standard_normal(rows)).astype(kept), (0.5 + rng.random(rows)).astype(kept)
     return {
         "dy": filled(shape, call.dtype, call.dy, dy),
@@ -221,7 +221,7 @@ def _output(call: Call, given: dict[str, Array | None]) -> tuple[Grads | None, G
 
 
 def _compare(name: str, result: Array, exact: Array, scale: Array, call: Call) -> None:
-    accumulator = ACCUMULATORS[call.dtype]
+    accumulator = accumulator_for(call.dtype, call.parameters)
     got = result.reshape(exact.shape)
     kind = got.dtype.name
     rounded = exact.astype(np.float64).astype(got.dtype)

@@ -29,7 +29,7 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
-_forward = calls.forward_calls(lambda x, gamma, beta: calls.accumulator_of(x))
+_forward = calls.forward_calls(calls.accumulator_of)
 _backward = calls.backward_calls(lambda x, mean, rstd, gamma, beta, mask: x.dtype if gamma is None else gamma.dtype)
 
 

@@ -28,7 +28,6 @@ from lngrad.kernels.numba_cpu.simd import (
     total,
     zeros,
 )
-from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import (
     dx_of,
     inlined,
@@ -39,6 +38,7 @@ from lngrad.kernels.numba_cpu.sweeps import (
     segment_sums,
     sweep,
 )
+from lngrad.kernels.numba_cpu.tiles import copy_rows
 
 
 @inlined
@@ -147,7 +147,7 @@ def _walk_rows(walk, *arguments):
 
 @plain
 def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
-    """Rows first … stop-1; tensors without a plain row stride pass through this thread's scratch, some rows at a time."""
+    """Rows first … stop-1; tensors that are not used where they lie pass through this thread's scratch, some rows at a time."""
     size = size_of(tag)
     packed = b.block_rows * b.N * size
     scratch = b.scratch + thread * 3 * packed
@@ -159,10 +159,10 @@ def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
         dx, dx_stride = b.dx + start * b.dx_stride, b.dx_stride
         if b.dy_table != 0:
             dy, dy_stride = scratch, b.N * size
-            pack(tag, b.dy, b.dy_table, b.M, start, rows, b.N, dy)
+            copy_rows(b.gather, b.dy, b.dy_table, start, rows, b.N, dy)
         if b.x_table != 0:
             x, x_stride = scratch + packed, b.N * size
-            pack(tag, b.x, b.x_table, b.M, start, rows, b.N, x)
+            copy_rows(b.gather, b.x, b.x_table, start, rows, b.N, x)
         if b.dx_table != 0:
             dx, dx_stride = scratch + 2 * packed, b.N * size
         mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
@@ -170,7 +170,7 @@ def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
             walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
         )  # fmt: skip
         if b.dx_table != 0 and b.wants & DX:
-            unpack(tag, dx, b.dx, b.dx_table, b.M, start, rows, b.N)
+            copy_rows(b.scatter, b.dx, b.dx_table, start, rows, b.N, dx)
 
 
 @plain

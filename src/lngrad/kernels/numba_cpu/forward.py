@@ -32,8 +32,8 @@ from lngrad.kernels.numba_cpu.simd import (
     zeros,
     zeros_group,
 )
-from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, inlined, plain, segment_columns, segment_count
+from lngrad.kernels.numba_cpu.tiles import copy_rows
 
 
 @plain
@@ -245,7 +245,7 @@ def tiny_forward(tag, acc, x, y, mean, rstd, gamma, beta, N, rows, x_stride, y_s
 
 @plain
 def forward_rows(tag, acc, arguments, task, thread):
-    """One task: rows_per_task rows; tensors without a plain row stride pass through this thread's scratch."""
+    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch."""
     f = read(Forward, arguments)
     eps = from_bits(f.eps)
     size = size_of(tag)
@@ -259,7 +259,7 @@ def forward_rows(tag, acc, arguments, task, thread):
         y, y_stride = f.y + start * f.y_stride, f.y_stride
         if f.x_table != 0:
             x, x_stride = scratch, f.N * size
-            pack(tag, f.x, f.x_table, f.M, start, rows, f.N, x)
+            copy_rows(f.gather, f.x, f.x_table, start, rows, f.N, x)
         if f.y_table != 0:
             y, y_stride = scratch + packed, f.N * size
         mean, rstd = f.mean + start * size_of(acc), f.rstd + start * size_of(acc)
@@ -274,4 +274,4 @@ def forward_rows(tag, acc, arguments, task, thread):
                 at = i * size_of(acc)
                 forward_row(tag, acc, f, x + i * x_stride, x_stride, y + i * y_stride, mean + at, rstd + at)
         if f.y_table != 0:
-            unpack(tag, y, f.y, f.y_table, f.M, start, rows, f.N)
+            copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)

@@ -1,47 +1,132 @@
-"""Rows of tensors without a plain row stride, copied to and from contiguous memory, a few rows at a time.
+"""Rows that can't be computed where they lie, copied to and from contiguous memory, a few rows at a time.
 
-A table holds the offset in bytes of every row and then of every column, so any layout of any number of dimensions is
-`base + table[row] + table[M + column]`. The inner loop runs along whichever of the two has the smaller step.
+Such rows have no plain stride, or another dtype than the kernel's, into which they are converted on the way. How they lie is
+told by a table of int64: the number of leading dimensions, their sizes and steps in bytes, innermost first, and the offset in
+bytes of every column. Eight by eight elements are copied as vectors where the columns follow each other, or where the rows do,
+as in images with channels first.
 """
 
-from numba import njit
-
+from lngrad.kernels.numba_cpu.jobs import LANES
 from lngrad.kernels.numba_cpu.pool import word
-from lngrad.kernels.numba_cpu.simd import load_raw, store_raw
+from lngrad.kernels.numba_cpu.simd import size_of
+from lngrad.kernels.numba_cpu.sweeps import inlined, plain
+from lngrad.kernels.numba_cpu.tiles import copy_element, copy_lanes, gather_tile, scatter_tile
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def pack(tag, base, table, M, first, rows, N, packed):
-    """Copy rows first … first+rows-1 of N columns to packed, row-major."""
-    if rows_are_closer(table, M, first, rows, N):
-        for j in range(N):
-            column = base + word(table, M + j)
-            for i in range(rows):
-                store_raw(tag, packed, i * N + j, load_raw(tag, column + word(table, first + i), 0))
-    else:
-        for i in range(rows):
-            row = base + word(table, first + i)
-            for j in range(N):
-                store_raw(tag, packed, i * N + j, load_raw(tag, row + word(table, M + j), 0))
+@inlined
+def columns_of(table):
+    """Where the columns' offsets begin."""
+    return table + 8 * (1 + 2 * word(table, 0))
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def unpack(tag, packed, base, table, M, first, rows, N):
-    """The reverse of pack."""
-    if rows_are_closer(table, M, first, rows, N):
-        for j in range(N):
-            column = base + word(table, M + j)
-            for i in range(rows):
-                store_raw(tag, column + word(table, first + i), 0, load_raw(tag, packed, i * N + j))
-    else:
-        for i in range(rows):
-            row = base + word(table, first + i)
-            for j in range(N):
-                store_raw(tag, row + word(table, M + j), 0, load_raw(tag, packed, i * N + j))
+@plain
+def row_offset(table, i):
+    """Of row i, in bytes."""
+    offset = 0
+    for dim in range(word(table, 0)):
+        size = word(table, 1 + 2 * dim)
+        offset += i % size * word(table, 2 + 2 * dim)
+        i //= size
+    return offset
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def rows_are_closer(table, M, first, rows, N):
-    if rows < 2 or N < 2:
-        return False
-    return abs(word(table, first + 1) - word(table, first)) < abs(word(table, M + 1) - word(table, M))
+@plain
+def rows_beside(table, i, most):
+    """How many rows, `most` at most, are one innermost step apart from row i on."""
+    return min(most, word(table, 1) - i % word(table, 1)) if word(table, 0) > 0 else 1
+
+
+@plain
+def rows_are_closer(table, N):
+    """Whether rows have a smaller step than columns."""
+    columns = columns_of(table)
+    return word(table, 0) > 0 and N > 1 and abs(word(table, 2)) < abs(word(columns, 1) - word(columns, 0))
+
+
+@plain
+def gather_rows(outer, inner, base, table, first, rows, N, packed):
+    """Copy rows first … first+rows-1 of N columns, stored as `outer` says, to packed, row-major, as `inner` says."""
+    size, row_bytes, columns, closer = size_of(outer), N * size_of(inner), columns_of(table), rows_are_closer(table, N)
+    i = 0
+    while i < rows:
+        row, target, run = base + row_offset(table, first + i), packed + i * row_bytes, 1
+        if closer:
+            run = rows_beside(table, first + i, rows - i)
+            if run >= LANES and N >= LANES and word(table, 2) == size:
+                for column in range(0, N, LANES):
+                    j = min(column, N - LANES)  # the last tile overlaps the one before
+                    for beside in range(0, run, LANES):
+                        k = min(beside, run - LANES)
+                        place = target + k * row_bytes + j * size_of(inner)
+                        gather_tile(outer, inner, row + k * size, columns + 8 * j, place, row_bytes)
+            else:
+                for j in range(N):
+                    for k in range(run):
+                        place = row + k * word(table, 2) + word(columns, j)
+                        copy_element(outer, inner, place, target + k * row_bytes + j * size_of(inner))
+        else:
+            gather_row(outer, inner, row, columns, N, target)
+        i += run
+
+
+@plain
+def scatter_rows(outer, inner, base, table, first, rows, N, packed):
+    """The reverse of gather_rows."""
+    size, row_bytes, columns, closer = size_of(outer), N * size_of(inner), columns_of(table), rows_are_closer(table, N)
+    i = 0
+    while i < rows:
+        row, source, run = base + row_offset(table, first + i), packed + i * row_bytes, 1
+        if closer:
+            run = rows_beside(table, first + i, rows - i)
+            if run >= LANES and N >= LANES and word(table, 2) == size:
+                for column in range(0, N, LANES):
+                    j = min(column, N - LANES)
+                    for beside in range(0, run, LANES):
+                        k = min(beside, run - LANES)
+                        place = source + k * row_bytes + j * size_of(inner)
+                        scatter_tile(outer, inner, row + k * size, columns + 8 * j, place, row_bytes)
+            else:
+                for j in range(N):
+                    for k in range(run):
+                        place = row + k * word(table, 2) + word(columns, j)
+                        copy_element(inner, outer, source + k * row_bytes + j * size_of(inner), place)
+        else:
+            scatter_row(outer, inner, row, columns, N, source)
+        i += run
+
+
+@inlined
+def follow_each_other(columns, j, N, size):
+    """Whether columns j … j+7 are there, without gaps."""
+    run = 1
+    while run < LANES and j + run < N and word(columns, j + run) == word(columns, j) + run * size:
+        run += 1
+    return run == LANES
+
+
+@plain
+def gather_row(outer, inner, row, columns, N, packed):
+    """One row, eight columns at once where they follow each other."""
+    j = 0
+    while j < N:
+        place, target = row + word(columns, j), packed + j * size_of(inner)
+        if follow_each_other(columns, j, N, size_of(outer)):
+            copy_lanes(outer, inner, place, target)
+            j += LANES
+        else:
+            copy_element(outer, inner, place, target)
+            j += 1
+
+
+@plain
+def scatter_row(outer, inner, row, columns, N, packed):
+    """The reverse of gather_row."""
+    j = 0
+    while j < N:
+        place, source = row + word(columns, j), packed + j * size_of(inner)
+        if follow_each_other(columns, j, N, size_of(outer)):
+            copy_lanes(inner, outer, source, place)
+            j += LANES
+        else:
+            copy_element(inner, outer, source, place)
+            j += 1

@@ -23,8 +23,10 @@ from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
 from lngrad.kernels.numba_cpu.simd import TAGS
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
+from lngrad.kernels.numba_cpu.strided import gather_rows, scatter_rows
 
 TASK = "void(int64, int64, int64)"  # arguments, task, thread
+COPY = "void(int64, int64, int64, int64, int64, int64)"  # base, table, first, rows, N, packed
 
 _compiling = Lock()
 
@@ -165,6 +167,24 @@ def _slice_dx(tag, acc):
     return slice_dx_task
 
 
+def _gather(outer, inner):
+    @cfunc(COPY, **OPTIONS)
+    def gather_copy(base, table, first, rows, N, packed):
+        gather_rows(outer, inner, base, table, first, rows, N, packed)
+
+    return gather_copy
+
+
+def _scatter(outer, inner):
+    @cfunc(COPY, **OPTIONS)
+    def scatter_copy(base, table, first, rows, N, packed):
+        scatter_rows(outer, inner, base, table, first, rows, N, packed)
+
+    return scatter_copy
+
+
+COPY_FUNCTIONS = {"gather": _gather, "scatter": _scatter}
+
 TASK_FUNCTIONS = {
     "rows": _rows,
     "rows_dx": _rows_dx,
@@ -187,11 +207,16 @@ TASK_FUNCTIONS = {
 
 
 @cache
-def _compiled(name, dtype, accumulator):
+def _compiled(name, dtype, other):
     with _compiling:
-        return TASK_FUNCTIONS[name](TAGS[dtype], TAGS[accumulator])
+        return (TASK_FUNCTIONS | COPY_FUNCTIONS)[name](TAGS[dtype], TAGS[other])
 
 
 def task_function(name: str, dtype: str, accumulator: str) -> int:
     """The address of a task function for elements of dtype; `accumulator` is float32 or float64."""
     return int(_compiled(name, dtype, accumulator).address)
+
+
+def copy_function(name: str, outer: str, inner: str) -> int:
+    """The address of "gather" or "scatter", for rows that are stored in one dtype and computed as if stored in another."""
+    return int(_compiled(name, outer, inner).address)

@@ -72,7 +72,8 @@ def rounded(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any
     back = near.astype(np.float64)
     inexact = (back != array) & ~np.isnan(array)
     # To odd: towards zero, and the last bit set where anything was lost. Rounding that is rounding the float64 itself.
-    return ((near.view(np.uint32) - (np.abs(back) > np.abs(array))) | inexact).view(np.float32).astype(dtype)
+    odd: np.ndarray[Any, Any] = (near.view(np.uint32) - (np.abs(back) > np.abs(array))) | inexact
+    return odd.view(np.float32).astype(dtype)
 
 
 def bytes_of(name: str) -> int:

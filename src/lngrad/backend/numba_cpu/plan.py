@@ -36,6 +36,7 @@ TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
 STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
 GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
+SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
@@ -105,7 +106,7 @@ class _Draft:
             if step is None:
                 self.tables.append(Table(f"{name}_table", facts))
                 self.regions.add_table(f"{name}_table", table_entries(facts.shape, len(problem.lead)))
-        fields["block_rows"] = max(1, min(CHUNK, SCRATCH_BYTES // (problem.N * bytes_of(self.dtype))))
+        fields["block_rows"] = _block_rows(problem.N * bytes_of(self.dtype))
         if self.tables:
             self.regions.add("scratch", self.threads * len(names) * fields["block_rows"] * problem.N, self.dtype)
             fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
@@ -172,6 +173,12 @@ class _Draft:
             streamed=result if streaming else None,
             **choices,
         )
+
+
+def _block_rows(row_bytes: int) -> int:
+    """How many rows are packed at a time: whole chunks, or a part of one that fits it several times."""
+    rows = min(SCRATCH_CHUNKS * CHUNK, SCRATCH_BYTES // row_bytes)
+    return rows - rows % CHUNK if rows >= CHUNK else 1 << max(0, rows.bit_length() - 1)
 
 
 def _streams(problem: Problem, stride: int) -> bool:

@@ -74,8 +74,8 @@ def _backward(
         M, n = math.prod(local_x.shape[:split]), math.prod(local_x.shape[split:])
         (wide_gamma,) = _flat(accumulator, local_gamma)
         wide_mean, wide_rstd = (tensor.to(accumulator).reshape(M) for tensor in (local_mean, local_rstd))
-        rows = (tensor.reshape(M, n).to(rows_dtype) for tensor in (local_dy, local_x))
-        flat = *rows, wide_mean, wide_rstd, wide_gamma
+        flat_dy, flat_x = (tensor.reshape(M, n).to(rows_dtype) for tensor in (local_dy, local_x))
+        flat = flat_dy, flat_x, wide_mean, wide_rstd, wide_gamma
         means = combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
         results[0] = slices.input_gradient(*flat, means).to(x.dtype).reshape(local_x.shape)
     placements = layout.full, layout.sums, layout.sums

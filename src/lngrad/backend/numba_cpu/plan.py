@@ -11,6 +11,7 @@ from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride
 from lngrad.backend.numba_cpu.workspace import Regions, table_entries
 from lngrad.column_tree import CHUNK
 from lngrad.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
+from lngrad.kernels.numba_cpu.entries import copy_function, task_function
 from lngrad.kernels.numba_cpu.jobs import (
     DBETA,
     DGAMMA,
@@ -24,7 +25,6 @@ from lngrad.kernels.numba_cpu.jobs import (
     Convert,
     Forward,
 )
-from lngrad.kernels.numba_cpu.tasks import copy_function, task_function
 from lngrad.plan import Plan, run_empty
 from lngrad.problem import Problem
 from lngrad.system.machine import second_level_bytes

@@ -249,10 +249,9 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
         if with_sums is not None:
             clear(acc, slot, slot_elements(b.N))
         start, stop = (first + k) * CHUNK, min(b.M, (first + k + 1) * CHUNK)
-        rows_of_task = first * CHUNK, min(b.M, (first + count) * CHUNK)
-        walk_chunk(
-            tag, acc, walk, given(with_dx, b.gamma), given(with_sums, slot), b, start, stop, *rows_of_task, thread
-        )
+        task_first, task_stop = first * CHUNK, min(b.M, (first + count) * CHUNK)
+        gamma, sums = given(with_dx, b.gamma), given(with_sums, slot)
+        walk_chunk(tag, acc, walk, gamma, sums, b, start, stop, task_first, task_stop, thread)
         if with_sums is not None:
             if b.N < LANES:
                 collapse(acc, slot, b.N)

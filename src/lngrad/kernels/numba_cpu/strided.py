@@ -6,10 +6,10 @@ bytes of every column. Eight by eight elements are copied as vectors where the c
 as in images with channels first.
 """
 
+from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import LANES
 from lngrad.kernels.numba_cpu.pool import word
 from lngrad.kernels.numba_cpu.simd import size_of
-from lngrad.kernels.numba_cpu.sweeps import inlined, plain
 from lngrad.kernels.numba_cpu.tiles import copy_element, copy_lanes, gather_tile, scatter_tile
 
 

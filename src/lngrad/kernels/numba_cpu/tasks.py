@@ -1,12 +1,4 @@
-"""The task functions, compiled for a dtype at first use: name and dtype in, machine address out.
-
-Each factory closes over tags alone, so that Numba finds the machine code of an earlier process on disk.
-"""
-
-from functools import cache
-from threading import Lock
-
-from numba import cfunc
+"""The task functions: for every name a factory, which compiles it for elements of a tag and sums of another."""
 
 from lngrad.kernels.numba_cpu.backward import (
     ACROSS,
@@ -18,21 +10,15 @@ from lngrad.kernels.numba_cpu.backward import (
     backward_segment_sums,
     combine,
 )
-from lngrad.kernels.numba_cpu.cache import OPTIONS
 from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
-from lngrad.kernels.numba_cpu.simd import TAGS
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
 from lngrad.kernels.numba_cpu.strided import gather_rows, scatter_rows
 
-TASK = "void(int64, int64, int64)"  # arguments, task, thread
-COPY = "void(int64, int64, int64, int64, int64, int64)"  # base, table, first, rows, N, packed
-
-_compiling = Lock()
-
 
 def _rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, 1, 1, arguments, task, thread)
 
@@ -40,7 +26,7 @@ def _rows(tag, acc):
 
 
 def _rows_dx(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_dx_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, 1, None, arguments, task, thread)
 
@@ -48,7 +34,7 @@ def _rows_dx(tag, acc):
 
 
 def _rows_sums(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_sums_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, None, 1, arguments, task, thread)
 
@@ -56,7 +42,7 @@ def _rows_sums(tag, acc):
 
 
 def _rows_dbeta(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_dbeta_task(arguments, task, thread):
         backward_rows(tag, acc, DBETA_ONLY, None, 1, arguments, task, thread)
 
@@ -64,7 +50,7 @@ def _rows_dbeta(tag, acc):
 
 
 def _short_rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def short_rows_task(arguments, task, thread):
         backward_rows(tag, acc, FOUR_BY_FOUR, 1, 1, arguments, task, thread)
 
@@ -72,7 +58,7 @@ def _short_rows(tag, acc):
 
 
 def _tiny_rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def tiny_rows_task(arguments, task, thread):
         backward_rows(tag, acc, ACROSS, 1, 1, arguments, task, thread)
 
@@ -80,7 +66,7 @@ def _tiny_rows(tag, acc):
 
 
 def _segment_sums(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def segment_sums_task(arguments, task, thread):
         backward_segment_sums(tag, acc, arguments, task, thread)
 
@@ -88,7 +74,7 @@ def _segment_sums(tag, acc):
 
 
 def _columns(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def columns_task(arguments, task, thread):
         backward_columns(tag, acc, 1, arguments, task, thread)
 
@@ -96,7 +82,7 @@ def _columns(tag, acc):
 
 
 def _columns_dx(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def columns_dx_task(arguments, task, thread):
         backward_columns(tag, acc, None, arguments, task, thread)
 
@@ -104,7 +90,7 @@ def _columns_dx(tag, acc):
 
 
 def _combine(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def combine_task(arguments, task, thread):
         combine(acc, tag, arguments, task, thread)
 
@@ -112,7 +98,7 @@ def _combine(tag, acc):
 
 
 def _forward_rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def forward_rows_task(arguments, task, thread):
         forward_rows(tag, acc, arguments, task, thread)
 
@@ -120,7 +106,7 @@ def _forward_rows(tag, acc):
 
 
 def _widen(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def widen_task(arguments, task, thread):
         convert(tag, acc, arguments, task, thread)
 
@@ -128,7 +114,7 @@ def _widen(tag, acc):
 
 
 def _narrow(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def narrow_task(arguments, task, thread):
         convert(acc, tag, arguments, task, thread)
 
@@ -136,7 +122,7 @@ def _narrow(tag, acc):
 
 
 def _slice_moments(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_moments_task(arguments, task, thread):
         slice_moments(tag, acc, arguments, task, thread)
 
@@ -144,7 +130,7 @@ def _slice_moments(tag, acc):
 
 
 def _slice_forward(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_forward_task(arguments, task, thread):
         slice_forward(tag, acc, arguments, task, thread)
 
@@ -152,7 +138,7 @@ def _slice_forward(tag, acc):
 
 
 def _slice_row_sums(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_row_sums_task(arguments, task, thread):
         slice_row_sums(tag, acc, arguments, task, thread)
 
@@ -160,7 +146,7 @@ def _slice_row_sums(tag, acc):
 
 
 def _slice_dx(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_dx_task(arguments, task, thread):
         slice_dx(tag, acc, arguments, task, thread)
 
@@ -168,7 +154,7 @@ def _slice_dx(tag, acc):
 
 
 def _gather(outer, inner):
-    @cfunc(COPY, **OPTIONS)
+    @plain
     def gather_copy(base, table, first, rows, N, packed):
         gather_rows(outer, inner, base, table, first, rows, N, packed)
 
@@ -176,14 +162,14 @@ def _gather(outer, inner):
 
 
 def _scatter(outer, inner):
-    @cfunc(COPY, **OPTIONS)
+    @plain
     def scatter_copy(base, table, first, rows, N, packed):
         scatter_rows(outer, inner, base, table, first, rows, N, packed)
 
     return scatter_copy
 
 
-COPY_FUNCTIONS = {"gather": _gather, "scatter": _scatter}
+COPY_FUNCTIONS = {"gather": _gather, "scatter": _scatter}  # from or to rows of one tag, as if they were of another
 
 TASK_FUNCTIONS = {
     "rows": _rows,
@@ -204,19 +190,3 @@ TASK_FUNCTIONS = {
     "widen": _widen,
     "narrow": _narrow,
 }
-
-
-@cache
-def _compiled(name, dtype, other):
-    with _compiling:
-        return (TASK_FUNCTIONS | COPY_FUNCTIONS)[name](TAGS[dtype], TAGS[other])
-
-
-def task_function(name: str, dtype: str, accumulator: str) -> int:
-    """The address of a task function for elements of dtype; `accumulator` is float32 or float64."""
-    return int(_compiled(name, dtype, accumulator).address)
-
-
-def copy_function(name: str, outer: str, inner: str) -> int:
-    """The address of "gather" or "scatter", for rows that are stored in one dtype and computed as if stored in another."""
-    return int(_compiled(name, outer, inner).address)

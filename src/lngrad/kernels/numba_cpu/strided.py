@@ -43,58 +43,6 @@ def rows_are_closer(table, N):
     return word(table, 0) > 0 and N > 1 and abs(word(table, 2)) < abs(word(columns, 1) - word(columns, 0))
 
 
-@plain
-def gather_rows(outer, inner, base, table, first, rows, N, packed):
-    """Copy rows first … first+rows-1 of N columns, stored as `outer` says, to packed, row-major, as `inner` says."""
-    size, row_bytes, columns, closer = size_of(outer), N * size_of(inner), columns_of(table), rows_are_closer(table, N)
-    i = 0
-    while i < rows:
-        row, target, run = base + row_offset(table, first + i), packed + i * row_bytes, 1
-        if closer:
-            run = rows_beside(table, first + i, rows - i)
-            if run >= LANES and N >= LANES and word(table, 2) == size:
-                for column in range(0, N, LANES):
-                    j = min(column, N - LANES)  # the last tile overlaps the one before
-                    for beside in range(0, run, LANES):
-                        k = min(beside, run - LANES)
-                        place = target + k * row_bytes + j * size_of(inner)
-                        gather_tile(outer, inner, row + k * size, columns + 8 * j, place, row_bytes)
-            else:
-                for j in range(N):
-                    for k in range(run):
-                        place = row + k * word(table, 2) + word(columns, j)
-                        copy_element(outer, inner, place, target + k * row_bytes + j * size_of(inner))
-        else:
-            gather_row(outer, inner, row, columns, N, target)
-        i += run
-
-
-@plain
-def scatter_rows(outer, inner, base, table, first, rows, N, packed):
-    """The reverse of gather_rows."""
-    size, row_bytes, columns, closer = size_of(outer), N * size_of(inner), columns_of(table), rows_are_closer(table, N)
-    i = 0
-    while i < rows:
-        row, source, run = base + row_offset(table, first + i), packed + i * row_bytes, 1
-        if closer:
-            run = rows_beside(table, first + i, rows - i)
-            if run >= LANES and N >= LANES and word(table, 2) == size:
-                for column in range(0, N, LANES):
-                    j = min(column, N - LANES)
-                    for beside in range(0, run, LANES):
-                        k = min(beside, run - LANES)
-                        place = source + k * row_bytes + j * size_of(inner)
-                        scatter_tile(outer, inner, row + k * size, columns + 8 * j, place, row_bytes)
-            else:
-                for j in range(N):
-                    for k in range(run):
-                        place = row + k * word(table, 2) + word(columns, j)
-                        copy_element(inner, outer, source + k * row_bytes + j * size_of(inner), place)
-        else:
-            scatter_row(outer, inner, row, columns, N, source)
-        i += run
-
-
 @inlined
 def follow_each_other(columns, j, N, size):
     """Whether columns j … j+7 are there, without gaps."""
@@ -105,28 +53,67 @@ def follow_each_other(columns, j, N, size):
 
 
 @plain
-def gather_row(outer, inner, row, columns, N, packed):
-    """One row, eight columns at once where they follow each other."""
-    j = 0
-    while j < N:
-        place, target = row + word(columns, j), packed + j * size_of(inner)
-        if follow_each_other(columns, j, N, size_of(outer)):
-            copy_lanes(outer, inner, place, target)
-            j += LANES
-        else:
-            copy_element(outer, inner, place, target)
-            j += 1
+def copy_tiles(outer, inner, back, row, columns, N, run, packed):
+    """`run` >= 8 rows beside each other, of N >= 8 columns: the last tile of either direction overlaps the one before."""
+    row_bytes = N * size_of(inner)
+    for column in range(0, N, LANES):
+        j = min(column, N - LANES)
+        for beside in range(0, run, LANES):
+            k = min(beside, run - LANES)
+            place, at = row + k * size_of(outer), packed + k * row_bytes + j * size_of(inner)
+            if back is None:
+                gather_tile(outer, inner, place, columns + 8 * j, at, row_bytes)
+            else:
+                scatter_tile(outer, inner, place, columns + 8 * j, at, row_bytes)
 
 
 @plain
-def scatter_row(outer, inner, row, columns, N, packed):
-    """The reverse of gather_row."""
+def copy_beside(outer, inner, back, row, step, columns, N, run, packed):
+    """`run` rows that lie `step` bytes apart, element by element, along the rows."""
+    for j in range(N):
+        for k in range(run):
+            place, at = row + k * step + word(columns, j), packed + (k * N + j) * size_of(inner)
+            if back is None:
+                copy_element(outer, inner, place, at)
+            else:
+                copy_element(inner, outer, at, place)
+
+
+@plain
+def copy_row(outer, inner, back, row, columns, N, packed):
+    """One row, eight columns at once where they follow each other."""
     j = 0
     while j < N:
-        place, source = row + word(columns, j), packed + j * size_of(inner)
+        place, at, together = row + word(columns, j), packed + j * size_of(inner), 1
         if follow_each_other(columns, j, N, size_of(outer)):
-            copy_lanes(inner, outer, source, place)
-            j += LANES
+            together = LANES
+            if back is None:
+                copy_lanes(outer, inner, place, at)
+            else:
+                copy_lanes(inner, outer, at, place)
+        elif back is None:
+            copy_element(outer, inner, place, at)
         else:
-            copy_element(inner, outer, source, place)
-            j += 1
+            copy_element(inner, outer, at, place)
+        j += together
+
+
+@plain
+def move_rows(outer, inner, back, base, table, first, rows, N, packed):
+    """Copy rows first … first+rows-1 of N columns, stored as `outer` says, to packed, row-major, as `inner` says.
+
+    back: None, or 1 for the reverse.
+    """
+    columns, closer = columns_of(table), rows_are_closer(table, N)
+    i = 0
+    while i < rows:
+        row, at, run = base + row_offset(table, first + i), packed + i * N * size_of(inner), 1
+        if closer:
+            run = rows_beside(table, first + i, rows - i)
+            if run >= LANES and N >= LANES and word(table, 2) == size_of(outer):
+                copy_tiles(outer, inner, back, row, columns, N, run, at)
+            else:
+                copy_beside(outer, inner, back, row, word(table, 2), columns, N, run, at)
+        else:
+            copy_row(outer, inner, back, row, columns, N, at)
+        i += run

@@ -14,7 +14,7 @@ from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
 from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
-from lngrad.kernels.numba_cpu.strided import gather_rows, scatter_rows
+from lngrad.kernels.numba_cpu.strided import move_rows
 
 
 def _rows(tag, acc):
@@ -156,7 +156,7 @@ def _slice_dx(tag, acc):
 def _gather(outer, inner):
     @plain
     def gather_copy(base, table, first, rows, N, packed):
-        gather_rows(outer, inner, base, table, first, rows, N, packed)
+        move_rows(outer, inner, None, base, table, first, rows, N, packed)
 
     return gather_copy
 
@@ -164,7 +164,7 @@ def _gather(outer, inner):
 def _scatter(outer, inner):
     @plain
     def scatter_copy(base, table, first, rows, N, packed):
-        scatter_rows(outer, inner, base, table, first, rows, N, packed)
+        move_rows(outer, inner, 1, base, table, first, rows, N, packed)
 
     return scatter_copy
 

@@ -129,7 +129,7 @@ def scatter_tile(typingctx, outer, inner, base, offsets, packed, row_bytes):
 
 @intrinsic
 def copy_rows(typingctx, function, base, table, first, rows, N, packed):
-    """Call gather_rows or scatter_rows, compiled for a pair of storages, by its address."""
+    """Call strided.move_rows, compiled for a pair of storages and a direction, by its address."""
 
     def codegen(context, builder, signature, args):
         kind = ir.FunctionType(ir.VoidType(), [_I64] * 6)

@@ -11,22 +11,19 @@ from numba.core import types
 from numba.extending import overload
 
 from lngrad.column_tree import CHUNK
+from lngrad.kernels.numba_cpu.arithmetic import fma, scalar, splat, total, totals, zeros
 from lngrad.kernels.numba_cpu.jobs import DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
-    fma,
     gather,
     given,
     load,
     load_scalar,
-    scalar,
+    room,
     scatter_rows,
     size_of,
-    splat,
     store,
     store_scalar,
-    total,
-    zeros,
 )
 from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import (
@@ -36,9 +33,13 @@ from lngrad.kernels.numba_cpu.sweeps import (
     row_means,
     segment_columns,
     segment_count,
+    segment_lanes,
     segment_sums,
     sweep,
+    vector_at,
 )
+
+WORK = 2 + 2 * LANES  # vectors that the means of eight rows take: the results, then what they are added up from
 
 
 @inlined
@@ -66,18 +67,52 @@ def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_s
 
 
 @plain
+def means_of_rows(tag, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride, x_stride):
+    """Leave mean_dxhat and mean_dxhat_xhat of up to eight rows of one segment in memory: lane r is row r.
+
+    Eight rows' lanes are added up at once and divided at once. Memory has room for WORK vectors.
+    """
+    for r in range(LANES):
+        a, b = zeros(acc), zeros(acc)
+        if r < rows:
+            m, s = splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r))
+            a, b = segment_lanes(tag, acc, dy + r * dy_stride, x + r * x_stride, gamma, N, m, s)
+        store(acc, vector_at(acc, memory, 2 + r), 0, a)
+        store(acc, vector_at(acc, memory, 2 + LANES + r), 0, b)
+    n = splat(scalar(acc, N))
+    store(acc, memory, 0, totals(acc, vector_at(acc, memory, 2)) / n)
+    store(acc, memory, LANES, totals(acc, vector_at(acc, memory, 2 + LANES)) / n)
+
+
+@inlined
+def known_row(acc, memory, dy, x, dx, mean, rstd, r, dy_stride, x_stride, dx_stride):
+    """What sweep needs to know of row r, whose means lie in memory."""
+    return (
+        dy + r * dy_stride, x + r * x_stride, dx + r * dx_stride,
+        splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r)),
+        splat(load_scalar(acc, memory, r)), splat(load_scalar(acc, memory, LANES + r)),
+    )  # fmt: skip
+
+
+@plain
 def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """Four rows at a time: their sums run side by side, and the column sums are read and written once for four."""
-    whole = rows - rows % 4
-    for i in range(0, whole, 4):
-        row0 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
-        row1 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 1, dy_stride, x_stride, dx_stride)
-        row2 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 2, dy_stride, x_stride, dx_stride)
-        row3 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 3, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, b.N, b.N, b.streaming)
-    for i in range(whole, rows):
-        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row, None, None, None, None, None, gamma, sums, b.N, b.N, b.streaming)
+    """Eight rows at a time have their sums together, and four read and write the column sums together."""
+    N, memory = b.N, room(acc, WORK)
+    for i in range(0, rows, LANES):
+        count, size = min(LANES, rows - i), size_of(acc)
+        dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
+        m, s = mean + i * size, rstd + i * size
+        means_of_rows(tag, acc, memory, gamma, dy_i, x_i, m, s, count, N, dy_stride, x_stride)
+        whole = count - count % 4
+        for r in range(0, whole, 4):
+            row0 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
+            row1 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 1, dy_stride, x_stride, dx_stride)
+            row2 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 2, dy_stride, x_stride, dx_stride)
+            row3 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 3, dy_stride, x_stride, dx_stride)
+            sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, N, N, b.streaming)
+        for r in range(whole, count):
+            row = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
+            sweep(tag, acc, row, None, None, None, None, None, gamma, sums, N, N, b.streaming)
 
 
 @plain

@@ -12,6 +12,7 @@ from numba.extending import overload
 
 from lngrad.column_tree import CHUNK
 from lngrad.kernels.numba_cpu.arithmetic import fma, scalar, splat, total, totals, zeros
+from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
@@ -28,8 +29,6 @@ from lngrad.kernels.numba_cpu.simd import (
 from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import (
     dx_of,
-    inlined,
-    plain,
     row_means,
     segment_columns,
     segment_count,

@@ -5,6 +5,7 @@ no accuracy, and the variance is never a difference of two large numbers. Source
 """
 
 from lngrad.kernels.numba_cpu.arithmetic import fma, from_bits, only, scalar, splat, spread, totals, zeros
+from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, Forward
 from lngrad.kernels.numba_cpu.moments import (
     CENTRES,
@@ -31,7 +32,7 @@ from lngrad.kernels.numba_cpu.simd import (
     stream,
 )
 from lngrad.kernels.numba_cpu.strided import pack, unpack
-from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, inlined, plain, vector_at
+from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, vector_at
 
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 

@@ -20,6 +20,7 @@ from lngrad.kernels.numba_cpu.arithmetic import (
     zeros,
     zeros_group,
 )
+from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
 from lngrad.kernels.numba_cpu.simd import (
     WIDE,
@@ -29,7 +30,7 @@ from lngrad.kernels.numba_cpu.simd import (
     size_of,
     store,
 )
-from lngrad.kernels.numba_cpu.sweeps import inlined, plain, segment_columns, segment_count, vector_at
+from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, vector_at
 
 # What lies in the room of some rows: the lanes of their sums, of their squares, and three vectors of a lane a row.
 SUMS, SQUARES, CENTRES, MEANS, RSTDS, ROOM = 0, LANES, 2 * LANES, 2 * LANES + 1, 2 * LANES + 2, 2 * LANES + 3

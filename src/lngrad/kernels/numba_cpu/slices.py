@@ -5,11 +5,12 @@ A slice has N >= 8 columns. Arithmetic and the order of sums are those of whole 
 
 from lngrad.kernels.numba_cpu.arithmetic import lane_of, scalar, splat
 from lngrad.kernels.numba_cpu.forward import write_row
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.jobs import Slice
 from lngrad.kernels.numba_cpu.moments import ROOM, moments
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import load_scalar, room, store_scalar
-from lngrad.kernels.numba_cpu.sweeps import plain, row_sums, sweep
+from lngrad.kernels.numba_cpu.sweeps import row_sums, sweep
 
 
 @plain

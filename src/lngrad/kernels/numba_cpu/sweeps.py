@@ -7,17 +7,12 @@ Rows here have N >= 8 columns. Addresses point to a row's first element; dy and 
 the accumulator's dtype, told by `acc`. Source: docs/math.md, equations 7 to 9.
 """
 
-from numba import njit
-
 from lngrad.kernels.numba_cpu.arithmetic import fma, only, scalar, splat, spread, total, vector_of, zeros, zeros_group
+from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
 from lngrad.kernels.numba_cpu.simd import load, load_group, prefetch, size_of, store, stream
 
 LINE_BYTES = 64  # of a cache line, at most
-
-_INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-inlined = njit(forceinline=True, **_INNER)
-plain = njit(**_INNER)
 
 
 @inlined

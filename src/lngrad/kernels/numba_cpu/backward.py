@@ -38,6 +38,7 @@ from lngrad.kernels.numba_cpu.sweeps import (
     vector_at,
 )
 
+FOUR_FROM = 128  # columns from which on eight rows crowd the first-level cache before they are swept
 WORK = 2 + 2 * LANES  # vectors that the means of eight rows take: the results, then what they are added up from
 
 
@@ -95,10 +96,11 @@ def known_row(acc, memory, dy, x, dx, mean, rstd, r, dy_stride, x_stride, dx_str
 
 @plain
 def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """Eight rows at a time have their sums together, and four read and write the column sums together."""
-    N, memory = b.N, room(acc, WORK)
-    for i in range(0, rows, LANES):
-        count, size = min(LANES, rows - i), size_of(acc)
+    """Eight rows, or four, have their sums together, and four read and write the column sums together."""
+    N, memory, size = b.N, room(acc, WORK), size_of(acc)
+    together = LANES if N < FOUR_FROM else 4
+    for i in range(0, rows, together):
+        count = min(together, rows - i)
         dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
         m, s = mean + i * size, rstd + i * size
         means_of_rows(tag, acc, memory, gamma, dy_i, x_i, m, s, count, N, dy_stride, x_stride)

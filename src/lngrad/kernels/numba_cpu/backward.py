@@ -68,20 +68,30 @@ def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_s
 
 @plain
 def means_of_rows(tag, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride, x_stride):
-    """Leave mean_dxhat and mean_dxhat_xhat of up to eight rows of one segment in memory: lane r is row r.
+    """Leave mean_dxhat and mean_dxhat_xhat of up to eight rows in memory, with room for WORK vectors: lane r is row r.
 
-    Eight rows' lanes are added up at once and divided at once. Memory has room for WORK vectors.
+    Eight rows' lanes are added up at once and divided at once.
     """
-    for r in range(LANES):
-        a, b = zeros(acc), zeros(acc)
-        if r < rows:
+    of_dxhat, of_dxhat_xhat = vector_at(acc, memory, 2), vector_at(acc, memory, 2 + LANES)
+    for r in range(rows, LANES):
+        store(acc, of_dxhat, r * LANES, zeros(acc))
+        store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
+    for segment in range(segment_count(N)):
+        at, at_gamma = segment * SEGMENT * size_of(tag), segment * SEGMENT * size_of(acc)
+        for r in range(rows):
+            dy_r, x_r = dy + r * dy_stride + at, x + r * x_stride + at
             m, s = splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r))
-            a, b = segment_lanes(tag, acc, dy + r * dy_stride, x + r * x_stride, gamma, N, m, s)
-        store(acc, vector_at(acc, memory, 2 + r), 0, a)
-        store(acc, vector_at(acc, memory, 2 + LANES + r), 0, b)
+            lanes = segment_lanes(tag, acc, dy_r, x_r, gamma + at_gamma, segment_columns(N, segment), m, s)
+            store(acc, of_dxhat, r * LANES, lanes[0])
+            store(acc, of_dxhat_xhat, r * LANES, lanes[1])
+        sums = totals(acc, of_dxhat), totals(acc, of_dxhat_xhat)
+        if segment > 0:
+            sums = load(acc, memory, 0) + sums[0], load(acc, memory, LANES) + sums[1]
+        store(acc, memory, 0, sums[0])
+        store(acc, memory, LANES, sums[1])
     n = splat(scalar(acc, N))
-    store(acc, memory, 0, totals(acc, vector_at(acc, memory, 2)) / n)
-    store(acc, memory, LANES, totals(acc, vector_at(acc, memory, 2 + LANES)) / n)
+    store(acc, memory, 0, load(acc, memory, 0) / n)
+    store(acc, memory, LANES, load(acc, memory, LANES) / n)
 
 
 @inlined

@@ -22,14 +22,7 @@ from lngrad.kernels.numba_cpu.arithmetic import (
 )
 from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
-from lngrad.kernels.numba_cpu.simd import (
-    WIDE,
-    load,
-    load_mixed,
-    load_scalar,
-    size_of,
-    store,
-)
+from lngrad.kernels.numba_cpu.simd import WIDE, load, load_mixed, load_scalar, size_of, store
 from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, vector_at
 
 # What lies in the room of some rows: the lanes of their sums, of their squares, and three vectors of a lane a row.

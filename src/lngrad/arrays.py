@@ -161,6 +161,10 @@ def addresses_of(arrays: Iterable[Any]) -> list[int]:
     ]
 
 
+# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16, and NumPy 2.1.0 crashes on raw bytes (|V2).
+_UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
+
+
 class _Memory:
     """Memory as NumPy's array interface describes it."""
 
@@ -169,7 +173,7 @@ class _Memory:
             "version": 3,
             "shape": facts.shape,
             "strides": facts.strides,
-            "typestr": f"|V{bytes_of(facts.dtype)}",
+            "typestr": _UNSIGNED[facts.dtype],
             "data": (address, not writable),
         }
 

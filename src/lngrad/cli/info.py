@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from lngrad import backends, get_num_threads
 from lngrad.cli.app import REFUSED, fail
+from lngrad.errors import LngradError
 
 __all__ = ["EXTRAS", "info"]
 
@@ -35,6 +37,7 @@ def info(
 
     Example: lngrad info
     """
+    from lngrad.ascend.sdk.compiler import c_compiler, cxx_compiler
     from lngrad.system.fallbacks import last_run
     from lngrad.system.machine import caches, huge_pages, processor, versions
 
@@ -52,7 +55,8 @@ def info(
     }
     _echo(facts)
     typer.echo("\nwhat needs more than lngrad itself:")
-    _echo({what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()})
+    extras = {what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()}
+    _echo({"lngrad sdk": _compiler(c_compiler), "lngrad kernel": _compiler(cxx_compiler), **extras})
 
 
 def _echo(facts: dict[str, str]) -> None:
@@ -68,6 +72,13 @@ def _installed(extra: str, *distributions: str) -> str:
     except PackageNotFoundError:
         return f"pip install 'lngrad[{extra}]'"
     return "installed"
+
+
+def _compiler(find: Callable[[], list[str]]) -> str:
+    try:
+        return " ".join(find())
+    except LngradError as error:
+        return str(error)
 
 
 def _kernel_cache() -> str:

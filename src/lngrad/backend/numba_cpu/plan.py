@@ -37,6 +37,7 @@ STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they 
 GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
 SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
+ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
@@ -193,14 +194,20 @@ def _fetches_ahead(problem: Problem, threads: int) -> int:
     return int(tensors * problem.M * problem.N * bytes_of(problem.dtype) > threads * second_level_bytes())
 
 
+def _rows_at_once(row_bytes: int) -> int:
+    """How many rows the forward takes together: they stay in the first-level cache between its three visits."""
+    return max(1, min(LANES, ROWS_BYTES // row_bytes))
+
+
 def _plan_forward(draft: _Draft) -> Steps:
     problem = draft.problem
     fields = draft.reserve_tables("x", "y")
     moved = draft.widen("gamma", "beta")
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
     record = Forward(
-        M=problem.M, N=problem.N, rows_per_task=rows_per_task, ahead=_fetches_ahead(problem, draft.threads), **fields
-    )
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task,
+        rows_at_once=_rows_at_once(problem.N * bytes_of(draft.dtype)), ahead=_fetches_ahead(problem, draft.threads), **fields,
+    )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
     )

@@ -1,23 +1,34 @@
-"""Memory for large NumPy results, used again once the last view of it is gone.
+"""Memory for NumPy results, used again once the last view of it is gone.
 
 Fresh pages cost more than the arithmetic that fills them, and the allocator gives large freed blocks back to the system. So a
 block comes back to this pool when nobody refers to its array any more, and the next result of its size gets it.
+
+Blocks of some KB have the same fate where they lie at the end of the heap: each is given back, and its pages are new again.
+For these a return to the pool would cost more than all the rest of a call. They stay in a queue, and the one that was used
+longest ago is taken if nobody refers to it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
+from collections.abc import Callable
+from sys import getrefcount
 
 import numpy as np
 
 from lngrad.typing import Address, Bytes
 
-__all__ = ["KEPT_FROM", "LINE", "empty_cache", "lease"]
+__all__ = ["KEPT_FROM", "empty_cache", "lease", "spares"]
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with the allocator, which keeps them
 KEPT_BYTES = 1 << 29  # of all blocks in the pool together
 LINE = 64  # bytes of a cache line; every block begins on one
+
+SPARE_BYTES = 1 << 25  # of all smaller blocks in queues together
+SPARES = 4  # of one size
+SIZES = 512
 
 _lock = threading.RLock()  # a block may come back in the middle of a call here: the garbage collector runs anywhere
 _idle: dict[int, list[tuple[Bytes, Address]]] = {}  # by size: the memory, and where its first whole line begins
@@ -66,9 +77,65 @@ def lease(nbytes: int) -> Bytes:
     return np.asarray(_Lease(block, nbytes))
 
 
+_Spare = tuple[Bytes, int]  # memory, and how many bytes on its first whole line begins
+
+_spares: dict[int, deque[_Spare]] = {}  # by size, used longest ago first
+_spare_bytes = 0
+
+
+def spares(nbytes: int) -> Callable[[], _Spare]:
+    """A function that finds a block for an array of so many bytes: uninitialised memory, and where in it a cache line begins.
+
+    Threads need no lock: a block that one has taken out of the queue is not another's, and before it is put back there is a
+    reference to its memory, which is counted as an array would be.
+    """
+    global _spare_bytes
+    if len(_spares) >= SIZES:
+        _spares.clear()  # who makes results of these sizes again and again keeps their queues
+        _spare_bytes = 0
+    queue = _spares.setdefault(nbytes, deque())
+
+    def take() -> _Spare:
+        global _spare_bytes
+        spare = _first(queue)
+        if spare is not None:
+            is_idle = _references(spare) == _ALONE
+            memory, offset = spare
+            queue.append(spare)
+            if is_idle:
+                return memory, offset  # not the spare: that is no reference to the memory
+        memory = np.empty(nbytes + LINE, np.uint8)
+        offset = -memory.ctypes.data % LINE
+        if len(queue) < SPARES and _spare_bytes + nbytes <= SPARE_BYTES:
+            _spare_bytes += nbytes
+            queue.append((memory, offset))
+        return memory, offset
+
+    return take
+
+
+def _first(queue: deque[_Spare]) -> _Spare | None:
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
+
+
+def _references(spare: _Spare) -> int:
+    """How often Python refers to a block's memory. A Python release may count its own hold on a variable or not."""
+    memory, _ = spare
+    return getrefcount(memory)
+
+
+_ALONE = _references((np.empty(1, np.uint8), 0))  # of a block that nobody uses
+
+
 def empty_cache() -> None:
-    """Give back the memory that is kept for the next large NumPy results. Results in use keep theirs."""
-    global _idle_bytes
+    """Give back the memory that is kept for the next NumPy results. Results in use keep theirs."""
+    global _idle_bytes, _spare_bytes
     with _lock:
         _idle.clear()
         _idle_bytes = 0
+        for queue in _spares.values():
+            queue.clear()
+        _spare_bytes = 0

@@ -27,7 +27,9 @@ EXTRAS = {
 
 
 def info(
-    warm: Annotated[bool, typer.Option("--warm", help="Compile every kernel, and the glue to torch, into the cache now.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Compile every kernel, and the glue to torch, into the cache now.")
+    ] = False,
 ) -> None:
     """Show versions, backends, threads, caches, and what to install for what.
 

@@ -29,6 +29,7 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
+
 def _statistics_dtype(x: Any, gamma: Any, beta: Any) -> Any:
     return calls.accumulator_of(x)
 

@@ -79,7 +79,9 @@ def build(
     options = [f"-I{folder}" for folder in (*include, source.parent)]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
-    key = hashlib.sha256("\0".join([text, *options, compiler_version(compiler()), headers.digest()]).encode()).hexdigest()
+    key = hashlib.sha256(
+        "\0".join([text, *options, compiler_version(compiler()), headers.digest()]).encode()
+    ).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     library = _fresh(folder)
     if library is None:

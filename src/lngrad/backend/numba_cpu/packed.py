@@ -43,9 +43,7 @@ def pack(plan: Plan) -> Words | None:
     image = np.zeros(start + len(workspace), np.int64)
     image[: len(steps.words)] = steps.words
     image[start:] = workspace
-    jobs = [
-        number for job in steps.jobs for number in (job.start, crew(job.tasks, job.elements, steps.threads))
-    ]
+    jobs = [number for job in steps.jobs for number in (job.start, crew(job.tasks, job.elements, steps.threads))]
     regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
     lists = ((share_function(), (TICKET,)), (start, image), (0, steps.places), (0, jobs), (0, regions))
     return np.concatenate([np.asarray((number, len(values), *values), np.int64) for number, values in lists])

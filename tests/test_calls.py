@@ -113,9 +113,9 @@ def test_threads_get_memory_of_their_own():
     assert not failed
 
 
-@pytest.mark.parametrize("shape", [64.0, True, [64.0], (32,), ()])
+@pytest.mark.parametrize("shape", [64.0, [64.0], (32,), ()])
 def test_a_shape_that_is_only_equal_to_a_known_one_is_checked(shape):
-    x = np.ones((4, 1 if shape is True else 64), np.float32)
+    x = np.ones((4, 64), np.float32)
     outcomes = []
     for known in (False, True):
         calls._calls.clear()

@@ -16,7 +16,11 @@ from lngrad.problem import Grads  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import compiled  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("glue")
+# torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
+pytestmark = [
+    pytest.mark.usefixtures("glue"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+]
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 # One core's, two cores', results from the pool, more than a packed plan takes; a table of tiny rows; two normalized dims.
 SHAPES = [((64,), (64,)), ((1024,), (256,)), ((2, 300), (512,)), ((4096,), (1100,)), ((130,), (3,)), ((5, 7), (3, 11))]

@@ -94,13 +94,15 @@ bool x_fits(const Tensor& x, at::IntArrayRef shape) {
 
 constexpr int64_t ABSENT = 255;  // no dtype of torch has this number
 
-int64_t dtype_of(const optional<Tensor>& tensor) {
-  return tensor && tensor->defined() ? static_cast<int64_t>(tensor->scalar_type()) : ABSENT;
+int64_t dtype_of(const Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : ABSENT;
 }
+int64_t dtype_of(const optional<Tensor>& tensor) { return tensor ? dtype_of(*tensor) : ABSENT; }
 
-int64_t address_of(const optional<Tensor>& tensor) {
-  return tensor && tensor->defined() ? reinterpret_cast<int64_t>(tensor->const_data_ptr()) : 0;
+int64_t address_of(const Tensor& tensor) {
+  return tensor.defined() ? reinterpret_cast<int64_t>(tensor.const_data_ptr()) : 0;
 }
+int64_t address_of(const optional<Tensor>& tensor) { return tensor ? address_of(*tensor) : 0; }
 
 // The call with these facts; `arguments` are what Python's preparation is asked with if it is the first.
 template <class... Arguments>
@@ -158,6 +160,7 @@ optional<Three> forward(Kind kind, const Tensor& x, at::IntArrayRef shape, const
 optional<Three> backward(Kind kind, const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean,
                          const Tensor& rstd, const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
   if (!x_fits(x, shape) || !parameter_fits(gamma, shape)) return {};
+  if (beta && beta->defined() && beta->sizes() != shape) return {};  // never read, but an error of aten's
   if (dy.sizes() != x.sizes() || dy.scalar_type() != x.scalar_type() || !lies_plain(dy)) return {};
   const int64_t M = x.numel() / c10::multiply_integers(shape);
   if (mean.numel() != M || rstd.numel() != M || mean.scalar_type() != rstd.scalar_type()) return {};

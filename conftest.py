@@ -1,4 +1,4 @@
-"""Run the code blocks of README.md, CONTRIBUTING.md and docs/*.md as tests, with sybil.
+"""Run the code blocks of README.md, CONTRIBUTING.md and the pages in docs/ as tests, with sybil.
 
 A block's language says what happens to it:
 
@@ -106,6 +106,10 @@ pytest_collect_file = Sybil(
         CodeBlockParser("yaml", check_yaml),
         SkipParser(),
     ],
-    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md"],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "docs/tutorials/*.md"],
+    excludes=[
+        "docs/*.zh-CN.md",
+        "docs/*/*.zh-CN.md",
+    ],  # tests/meta/test_languages.py: their blocks are the English page's
     fixtures=["document_folder"],
 ).pytest()

@@ -14,6 +14,7 @@ PAGES = sorted(
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs" / "reference").glob("*.md"),
+        *(ROOT / "docs" / "tutorials").glob("*.md"),
     ]
 )
 FENCE = re.compile(r"^ *(?:```|~~~)(.*)$", re.MULTILINE)

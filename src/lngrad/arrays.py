@@ -19,6 +19,8 @@ from lngrad.errors import DtypeError, ShapeError
 from lngrad.memory import KEPT_FROM, lease, spares
 
 __all__ = [
+    "DATA_OFFSET",
+    "WORDS",
     "Facts",
     "Output",
     "address_of",
@@ -132,35 +134,35 @@ def _dtype_error(name: str, got: object) -> DtypeError:
 
 def _data_offset() -> int | None:
     """Where CPython's NumPy array object keeps its data pointer: the first field behind the object header."""
-    if sys.implementation.name != "cpython" or _WORDS is None:
+    if sys.implementation.name != "cpython" or WORDS is None:
         return None
     probe = np.empty(1)
-    offsets = (offset for offset in range(16, 64, 8) if _WORDS[id(probe) + offset >> 3] == probe.ctypes.data)
+    offsets = (offset for offset in range(16, 64, 8) if WORDS[id(probe) + offset >> 3] == probe.ctypes.data)
     return next(offsets, None)
 
 
 # The process's whole memory as words, for a look at single ones: 0.15 µs where a ctypes object at the address takes 0.35.
 _SPACE = 1 << 57  # bytes that an address can name, at most
-_WORDS = memoryview((ctypes.c_char * _SPACE).from_address(0)).cast("B").cast("q") if sys.maxsize > _SPACE else None
-_DATA_OFFSET = _data_offset()
+WORDS: Any = memoryview((ctypes.c_char * _SPACE).from_address(0)).cast("B").cast("q") if sys.maxsize > _SPACE else None
+DATA_OFFSET = _data_offset()
 
 
 def address_of(array: Any) -> int:
     """The address of an array's first element."""
     if isinstance(array, np.ndarray):
-        if _DATA_OFFSET is None:
+        if DATA_OFFSET is None:
             return array.ctypes.data
-        return _WORDS[id(array) + _DATA_OFFSET >> 3]  # where array.ctypes.data takes 1 µs; a call asks ten times
+        return WORDS[id(array) + DATA_OFFSET >> 3]  # where array.ctypes.data takes 1 µs; a call asks ten times
     return array.data_ptr()  # type: ignore[no-any-return]
 
 
 def addresses_of(arrays: Iterable[Any]) -> list[int]:
     """The address of each array's first element, 0 for None."""
-    offset = _DATA_OFFSET
+    offset = DATA_OFFSET
     if offset is None:
         return [0 if array is None else address_of(array) for array in arrays]
     return [
-        _WORDS[id(array) + offset >> 3] if type(array) is np.ndarray else 0 if array is None else address_of(array)
+        WORDS[id(array) + offset >> 3] if type(array) is np.ndarray else 0 if array is None else address_of(array)
         for array in arrays
     ]
 
@@ -267,14 +269,7 @@ def maker(output: Output) -> Callable[[], np.ndarray[Any, Any]]:
         return partial(np.empty, shape, dtype)
     if nbytes >= KEPT_FROM:
         return lambda: lease(nbytes).view(dtype).reshape(shape)
-
-    take = spares(nbytes)
-
-    def make() -> np.ndarray[Any, Any]:
-        memory, offset = take()
-        return np.ndarray(shape, dtype, memory, offset)
-
-    return make
+    return spares(shape, dtype)
 
 
 def scratch(nbytes: int, device: str = "cpu") -> Any:

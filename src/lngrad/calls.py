@@ -1,6 +1,7 @@
 """Calls with NumPy arrays that come again: looked up by the facts of their arrays, with all that follows from these decided.
 
-The first call of its kind is checked, planned and bound; a later one has its addresses looked at, and runs.
+The first call of its kind is checked, planned and bound; a later one has its addresses looked at, and runs. Addresses are read
+here one by one: a loop over the arrays would cost as much again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
-from lngrad.arrays import addresses_of, maker
+from lngrad.arrays import DATA_OFFSET, WORDS, maker
 from lngrad.plan import Plan, RunOnAddresses
 from lngrad.problem import Forward, Grads
 from lngrad.system.threads import get_num_threads
@@ -75,45 +76,56 @@ def backward_key(
     )  # fmt: skip
 
 
-def _known(key: Hashable | None) -> _Call | None:
-    try:
-        return None if key is None else _calls.get(key)
-    except TypeError:  # what can't be hashed was given for a shape; the checks say so
-        return None
-
-
 def forward(key: Hashable | None, x: Array, gamma: Array | None, beta: Array | None, eps: float) -> Forward | None:
     """The results of a forward that was seen before; None of another one, or one with memory at address 0."""
-    call = _known(key)
+    try:
+        call = _calls.get(key)
+    except TypeError:  # what can't be hashed was given for a shape; the checks say so
+        return None
     if call is None:
         return None
-    of_x, of_gamma, of_beta = addresses_of((x, gamma, beta))
-    if not (of_x and (of_gamma or gamma is None) and (of_beta or beta is None)):
+    words, at = WORDS, DATA_OFFSET
+    of_x = words[id(x) + at >> 3]
+    of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
+    of_beta = beta if beta is None else words[id(beta) + at >> 3]
+    if 0 in (of_x, of_gamma, of_beta):
         return None
     eps = float(eps)
     run, (make_y, make_mean, make_rstd) = call
-    results = make_y(), make_mean(), make_rstd()  # type: ignore[misc]  # a forward's are all wanted
-    run(of_x, of_gamma, of_beta, *addresses_of(results), eps)
-    return Forward(*results)
+    y, mean, rstd = make_y(), make_mean(), make_rstd()  # type: ignore[misc]  # a forward's are all wanted
+    run(
+        of_x, of_gamma or 0, of_beta or 0,
+        words[id(y) + at >> 3], words[id(mean) + at >> 3], words[id(rstd) + at >> 3], eps,
+    )  # fmt: skip
+    return Forward(y, mean, rstd)
 
 
 def backward(key: Hashable | None, dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None) -> Grads | None:
     """The results of a backward that was seen before; None of another one, or one with memory at address 0."""
-    call = _known(key)
+    try:
+        call = _calls.get(key)
+    except TypeError:  # as above
+        return None
     if call is None:
         return None
-    inputs = addresses_of((dy, x, mean, rstd, gamma))
-    if not all(inputs) and (gamma is not None or not all(inputs[:-1])):
+    words, at = WORDS, DATA_OFFSET
+    of_dy, of_x = words[id(dy) + at >> 3], words[id(x) + at >> 3]
+    of_mean, of_rstd = words[id(mean) + at >> 3], words[id(rstd) + at >> 3]
+    of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
+    if 0 in (of_dy, of_x, of_mean, of_rstd, of_gamma):
         return None
     run, (make_dx, make_dgamma, make_dbeta) = call
-    results = make_dx and make_dx(), make_dgamma and make_dgamma(), make_dbeta and make_dbeta()
-    run(*inputs, *addresses_of(results))
-    return Grads(*results)
+    dx, dgamma, dbeta = make_dx and make_dx(), make_dgamma and make_dgamma(), make_dbeta and make_dbeta()
+    run(
+        of_dy, of_x, of_mean, of_rstd, of_gamma or 0, 0 if dx is None else words[id(dx) + at >> 3],
+        0 if dgamma is None else words[id(dgamma) + at >> 3], 0 if dbeta is None else words[id(dbeta) + at >> 3],
+    )  # fmt: skip
+    return Grads(dx, dgamma, dbeta)
 
 
 def keep(key: Hashable | None, plan: Plan) -> None:
     """Remember a call of NumPy arrays whose results are the library's to make, if its plan is one for addresses."""
-    if key is None or plan.bind is None or plan.on_addresses is None:
+    if key is None or plan.bind is None or plan.on_addresses is None or DATA_OFFSET is None:
         return
     makers = tuple(None if output is None else maker(output) for output in plan.problem.outputs())
     try:

@@ -10,15 +10,17 @@ longest ago is taken if nobody refers to it.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
+from typing import Any
 
 import numpy as np
 
-from lngrad.typing import Address, Bytes
+from lngrad.typing import Address, Array, Bytes, Shape
 
 __all__ = ["KEPT_FROM", "empty_cache", "lease", "spares"]
 
@@ -27,8 +29,8 @@ KEPT_BYTES = 1 << 29  # of all blocks in the pool together
 LINE = 64  # bytes of a cache line; every block begins on one
 
 SPARE_BYTES = 1 << 25  # of all smaller blocks in queues together
-SPARES = 4  # of one size
-SIZES = 512
+SPARES = 4  # of one kind
+KINDS = 512  # of shape and dtype
 
 _lock = threading.RLock()  # a block may come back in the middle of a call here: the garbage collector runs anywhere
 _idle: dict[int, list[tuple[Bytes, Address]]] = {}  # by size: the memory, and where its first whole line begins
@@ -77,57 +79,60 @@ def lease(nbytes: int) -> Bytes:
     return np.asarray(_Lease(block, nbytes))
 
 
-_Spare = tuple[Bytes, int]  # memory, and how many bytes on its first whole line begins
+_Spare = tuple[Bytes, Array]  # memory, and an array on it that results are views of
 
-_spares: dict[int, deque[_Spare]] = {}  # by size, used longest ago first
+_spares: dict[tuple[Shape, np.dtype[Any]], deque[_Spare]] = {}  # by shape and dtype, used longest ago first
 _spare_bytes = 0
 
 
-def spares(nbytes: int) -> Callable[[], _Spare]:
-    """A function that finds a block for an array of so many bytes: uninitialised memory, and where in it a cache line begins.
+def spares(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
+    """A function that makes uninitialised arrays of a shape and dtype that begin on a cache line.
 
     Threads need no lock: a block that one has taken out of the queue is not another's, and before it is put back there is a
-    reference to its memory, which is counted as an array would be.
+    view, which holds its memory.
     """
     global _spare_bytes
-    if len(_spares) >= SIZES:
-        _spares.clear()  # who makes results of these sizes again and again keeps their queues
+    if len(_spares) >= KINDS:
+        _spares.clear()  # who makes results of these kinds again and again keeps their queues
         _spare_bytes = 0
-    queue = _spares.setdefault(nbytes, deque())
+    queue = _spares.setdefault((shape, dtype), deque())
+    nbytes = math.prod(shape) * dtype.itemsize
 
-    def take() -> _Spare:
+    def make() -> Array:
         global _spare_bytes
-        spare = _first(queue)
-        if spare is not None:
-            is_idle = _references(spare) == _ALONE
-            memory, offset = spare
+        for _ in range(len(queue)):
+            try:
+                spare = queue.popleft()
+            except IndexError:  # other threads have them all
+                break
+            memory, array = spare
+            is_idle = getrefcount(memory) == _ALONE
+            view = array[...]
             queue.append(spare)
             if is_idle:
-                return memory, offset  # not the spare: that is no reference to the memory
-        memory = np.empty(nbytes + LINE, np.uint8)
-        offset = -memory.ctypes.data % LINE
+                return view
+        spare = _fresh(shape, dtype, nbytes)
+        view = spare[1][...]
         if len(queue) < SPARES and _spare_bytes + nbytes <= SPARE_BYTES:
             _spare_bytes += nbytes
-            queue.append((memory, offset))
-        return memory, offset
+            queue.append(spare)
+        return view
 
-    return take
+    return make
 
 
-def _first(queue: deque[_Spare]) -> _Spare | None:
-    try:
-        return queue.popleft()
-    except IndexError:
-        return None
+def _fresh(shape: Shape, dtype: np.dtype[Any], nbytes: int) -> _Spare:
+    memory = np.empty(nbytes + LINE, np.uint8)
+    return memory, np.ndarray(shape, dtype, memory, -memory.ctypes.data % LINE)
 
 
 def _references(spare: _Spare) -> int:
-    """How often Python refers to a block's memory. A Python release may count its own hold on a variable or not."""
+    """How often Python refers to a block's memory, in the words of `make`; a release may count its own hold or not."""
     memory, _ = spare
     return getrefcount(memory)
 
 
-_ALONE = _references((np.empty(1, np.uint8), 0))  # of a block that nobody uses
+_ALONE = _references(_fresh((1,), np.dtype(np.uint8), 1))  # of a block that nobody uses
 
 
 def empty_cache() -> None:

@@ -2,184 +2,18 @@
 // gets torch's own memory for its results, and runs. Whatever is not plain (strides, subclasses, transforms, tangents, freed
 // memory, errors) goes to the Python functions that were there before.
 
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/TracerMode.h>
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty_cpu_dispatch.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "prepared.h"
+#include "calls.h"
 
 namespace lngrad {
 namespace {
-
-using at::Tensor;
-using std::optional;
-using Three = std::tuple<Tensor, Tensor, Tensor>;
-using Mask = std::array<bool, 3>;
-
-enum Kind : int64_t { ATEN_FORWARD, ATEN_BACKWARD, FORWARD, BACKWARD };
-
-// What Python answers, by the names that `answer` takes.
-struct Python {
-  std::array<PyObject*, 4> prepare{};  // by kind: a call's arguments -> (a tensor of the small results' dtype, numbers), or None
-  PyObject* aten_forward = nullptr;    // the operators of aten, with their arguments
-  PyObject* aten_backward = nullptr;
-  PyObject* derivative = nullptr;  // (shape, beta's dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd) -> dx, dgamma, dbeta
-  PyObject* empty = nullptr;       // (shape, a tensor of its dtype) -> a large tensor, from memory that is used again
-  const int64_t* chosen = nullptr;  // how many threads lngrad may use, 0: as many as are granted
-  int64_t granted = 1;
-  int64_t pooled_from = 0;  // bytes of a result from which on `empty` makes it
-} python;
-
-int64_t threads() {
-  const int64_t ours = *python.chosen ? *python.chosen : python.granted;
-  return std::min<int64_t>(ours, at::get_num_threads());
-}
-
-// --- Python -----------------------------------------------------------------------------------------------------------
-
-py::object wrap(const Tensor& tensor) {
-  return tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::none();
-}
-py::object wrap(const optional<Tensor>& tensor) { return tensor ? wrap(*tensor) : py::none(); }
-py::object wrap(at::IntArrayRef sizes) { return py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())); }
-py::object wrap(Mask mask) { return py::cast(std::vector<bool>(mask.begin(), mask.end())); }
-py::object wrap(double number) { return py::float_(number); }
-
-Tensor unwrap(PyObject* object) { return THPVariable_Check(object) ? THPVariable_Unpack(object) : Tensor(); }
-
-// Calls a function with the GIL held; what it raises goes on as torch's own exception, also in another thread.
-template <class... Objects>
-py::object ask(PyObject* function, const Objects&... arguments) {
-  PyObject* result = PyObject_CallFunctionObjArgs(function, arguments.ptr()..., nullptr);
-  if (!result) {
-    python_error error;
-    error.persist();
-    throw error;
-  }
-  return py::reinterpret_steal<py::object>(result);
-}
-
-Three unwrap_three(const py::object& results) {
-  const py::tuple three(results);
-  return {unwrap(three[0].ptr()), unwrap(three[1].ptr()), unwrap(three[2].ptr())};
-}
-
-// --- Facts ------------------------------------------------------------------------------------------------------------
-
-// Whether a tensor can be read where it lies: contiguous, with all of its memory there.
-bool lies_plain(const Tensor& tensor) {
-  const auto* self = tensor.unsafeGetTensorImpl();
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) return false;
-  if (tensor.numel() == 0) return false;
-  const auto behind = (tensor.storage_offset() + tensor.numel()) * static_cast<int64_t>(tensor.itemsize());
-  return self->unsafe_storage().nbytes() >= static_cast<size_t>(behind) && tensor.const_data_ptr() != nullptr;
-}
-
-bool parameter_fits(const optional<Tensor>& parameter, at::IntArrayRef shape) {
-  return !parameter || !parameter->defined() || (parameter->sizes() == shape && lies_plain(*parameter));
-}
-
-bool x_fits(const Tensor& x, at::IntArrayRef shape) {
-  const auto dims = static_cast<int64_t>(shape.size());
-  return dims > 0 && dims <= x.dim() && x.dim() <= 8 && x.sizes().slice(x.dim() - dims) == shape && lies_plain(x);
-}
-
-constexpr int64_t ABSENT = 255;  // no dtype of torch has this number
-
-int64_t dtype_of(const Tensor& tensor) {
-  return tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : ABSENT;
-}
-int64_t dtype_of(const optional<Tensor>& tensor) { return tensor ? dtype_of(*tensor) : ABSENT; }
-
-int64_t address_of(const Tensor& tensor) {
-  return tensor.defined() ? reinterpret_cast<int64_t>(tensor.const_data_ptr()) : 0;
-}
-int64_t address_of(const optional<Tensor>& tensor) { return tensor ? address_of(*tensor) : 0; }
-
-// The call with these facts; `arguments` are what Python's preparation is asked with if it is the first.
-template <class... Arguments>
-Prepared& find(Kind kind, const Tensor& x, int64_t dims, const optional<Tensor>& gamma, const optional<Tensor>& beta,
-               const optional<Tensor>& mean, Mask mask, const Arguments&... arguments) {
-  Key key{};
-  key[0] = kind | x.dim() << 2 | dims << 6 | dtype_of(x) << 10 | dtype_of(gamma) << 18 | dtype_of(beta) << 26 |
-      dtype_of(mean) << 34 | int64_t(mask[0]) << 42 | int64_t(mask[1]) << 43 | int64_t(mask[2]) << 44;
-  key[1] = threads();
-  std::copy(x.sizes().begin(), x.sizes().end(), key.begin() + 2);
-  auto& table = prepared();
-  const auto found = table.find(key);
-  if (found != table.end()) return found->second;
-
-  py::gil_scoped_acquire gil;
-  const py::object made = ask(python.prepare[kind], wrap(arguments)...);
-  if (table.size() >= MOST) table.clear();  // as table.py does: many shapes mean shapes that do not come back
-  if (made.is_none()) return table[key] = Prepared();
-  const py::tuple parts(made);
-  return table[key] = Prepared(unwrap(parts[0].ptr()).scalar_type(), unwrap(parts[1].ptr()).const_data_ptr<int64_t>());
-}
-
-// --- Results ----------------------------------------------------------------------------------------------------------
-
-Tensor make(at::IntArrayRef sizes, at::ScalarType dtype) { return at::cpu::empty(sizes, at::TensorOptions(dtype)); }
-
-bool is_pooled(const Tensor& x) { return static_cast<int64_t>(x.nbytes()) >= python.pooled_from; }
-
-Tensor make_like(const Tensor& x) {
-  if (!is_pooled(x)) return make(x.sizes(), x.scalar_type());
-  py::gil_scoped_acquire gil;
-  return unwrap(ask(python.empty, wrap(x.sizes()), wrap(x)).ptr());
-}
-
-optional<Three> forward(Kind kind, const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
-                        const optional<Tensor>& beta, double eps) {
-  if (!x_fits(x, shape) || !parameter_fits(gamma, shape) || !parameter_fits(beta, shape)) return {};
-  const auto call = [&]() -> Prepared& {
-    return find(kind, x, shape.size(), gamma, beta, {}, {true, true, true}, x, shape, gamma, beta);
-  };
-  Prepared* found = &call();
-  if (!found->ours) return {};
-  c10::SmallVector<int64_t, 8> rows(x.sizes().begin(), x.sizes().end());
-  std::fill(rows.end() - shape.size(), rows.end(), 1);
-  Three results{make_like(x), make(rows, found->small), make(rows, found->small)};
-  if (is_pooled(x)) found = &call();  // Python ran, which may have come here
-  const auto& [y, mean, rstd] = results;
-  int64_t addresses[] = {address_of(x), address_of(gamma), address_of(beta), address_of(y), address_of(mean),
-                         address_of(rstd), 0};
-  std::memcpy(&addresses[6], &eps, sizeof eps);
-  found->run(addresses);
-  return results;
-}
-
-optional<Three> backward(Kind kind, const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean,
-                         const Tensor& rstd, const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
-  if (!x_fits(x, shape) || !parameter_fits(gamma, shape)) return {};
-  if (beta && beta->defined() && beta->sizes() != shape) return {};  // never read, but an error of aten's
-  if (dy.sizes() != x.sizes() || dy.scalar_type() != x.scalar_type() || !lies_plain(dy)) return {};
-  const int64_t M = x.numel() / c10::multiply_integers(shape);
-  if (mean.numel() != M || rstd.numel() != M || mean.scalar_type() != rstd.scalar_type()) return {};
-  if (!lies_plain(mean) || !lies_plain(rstd) || !(mask[0] || mask[1] || mask[2])) return {};
-  const auto call = [&]() -> Prepared& {
-    return find(kind, x, shape.size(), gamma, beta, mean, mask, dy, x, shape, mean, rstd, gamma, beta, mask);
-  };
-  Prepared* found = &call();
-  if (!found->ours) return {};
-  const at::ScalarType small = found->small;
-  Three results{mask[0] ? make_like(x) : Tensor(), mask[1] ? make(shape, small) : Tensor(),
-                mask[2] ? make(shape, small) : Tensor()};
-  if (mask[0] && is_pooled(x)) found = &call();
-  const auto& [dx, dgamma, dbeta] = results;
-  const int64_t addresses[] = {address_of(dy), address_of(x), address_of(mean), address_of(rstd), address_of(gamma),
-                               address_of(dx), address_of(dgamma), address_of(dbeta)};
-  found->run(addresses);
-  return results;
-}
 
 // --- aten's kernels ---------------------------------------------------------------------------------------------------
 

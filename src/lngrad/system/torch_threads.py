@@ -34,4 +34,4 @@ def parallel_for() -> ParallelFor | None:
 
 def thread_count() -> int:
     """As many threads as both lngrad and torch allow."""
-    return min(get_num_threads(), sys.modules["torch"].get_num_threads())
+    return min(get_num_threads(), int(sys.modules["torch"].get_num_threads()))

@@ -12,7 +12,7 @@ QUICK := tests/test_problem.py tests/test_golden_bits.py tests/test_reference.py
   tests/meta/test_imports.py tests/meta/test_documents.py tests/backend/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/system/test_threads.py
 
-.PHONY: demo quick test slow wheel site lint fmt types docs bench house check clean
+.PHONY: demo quick test slow soak wheel site lint fmt types docs bench house check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -25,6 +25,11 @@ test: $(VENV)/.dev lint types
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# How long, and from which seed: make soak SOAK="--calls 20000 --seed 3"
+SOAK ?= --seconds 60
+soak: $(VENV)/.dev
+	$(BIN)/lngrad soak $(SOAK)
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py

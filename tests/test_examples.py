@@ -30,7 +30,8 @@ def test_the_example_runs(name, tmp_path):
         if find_spec(module) is None:
             pytest.skip(f"needs {module}")
     command = [sys.executable, str(ROOT / "examples" / name), *ARGUMENTS.get(name, [])]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    # One thread of OpenMP: beside another test, two that wait for each other took ten times as long.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip(), "an example says what it found"

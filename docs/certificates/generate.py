@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lngrad.check.reports.certificate import markdown_of, read_certificate
 
-NAMES = ("numba_cpu", "numpy_cpu", "ascend_sim", "torch", "onednn", "jax")
+NAMES = ("numba_cpu", "numpy_cpu", "triton_gpu", "ascend_sim", "torch", "torch_compile", "onednn", "jax")
 FOLDER = Path(__file__).parent
 
 HEAD = """\
@@ -24,9 +24,18 @@ patterns. "Yes" means 0 ULP.
 
 **The order of sums** is found by FPRev's method (arXiv 2411.00442): among ones, a large number and its negative absorb all
 that is added between them, so each probe tells how many terms come before both meet, and the answers give the tree. The
-tree's own sums are then compared with the kernel's bits on 100 random inputs.
+tree's own sums are then compared with the kernel's bits on 100 random inputs. dgamma's order is found with xhat = 1; its
+replay, with rstd a power of two, also tells how dy·xhat is rounded.
 
-Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. Whose kernels:
+**In place** means that dx is written to dy's or x's memory, and y to x's. **Memory** is what a call takes beyond dx, dgamma
+and dbeta: as the library's own allocator counts it, or as the process grows. **Refused** is said with its error; where it
+is a plain ValueError, the door that `lngrad check` uses refused, and not the library.
+
+`triton_gpu` ran in Triton's interpreter, and `ascend_sim` on the simulated NPU: their order of sums is the kernels', their
+memory and time are not. No certificate here was taken on a GPU or an NPU.
+
+Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. Whose kernels, on
+which machine:
 
 """
 

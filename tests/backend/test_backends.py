@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -125,14 +126,20 @@ def test_a_bad_value_stays_in_its_row(bad, N, backend):
     lngrad.testing.check_same_bits(spoiled.dbeta, clean.dbeta)
 
 
+@cache
+def right_ones(case, dtype):
+    """Inputs and their gradients, once for all mutants."""
+    inputs = make_inputs(case, dtype)
+    return inputs, gradients(inputs, "numpy_cpu")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_rejected(name, dtype):
     """On most cases: a few are too small to tell (one row, one column, no gamma)."""
     rejected = 0
     for case in CASES:
-        inputs = make_inputs(case, dtype)
-        like = gradients(inputs, "numpy_cpu")
+        inputs, like = right_ones(case, dtype)
         with np.errstate(over="ignore"):
             mutant = round_to(MUTANTS[name](inputs), like)
         try:

@@ -9,8 +9,9 @@ import pytest
 
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
-from lngrad.check.mistakes.catalogue import MISTAKES, true_grads
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.diagnosis import diagnose
+from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.patterns import describe
 from lngrad.problem import Grads
 
@@ -34,6 +35,12 @@ WHERE = {
     "row means rounded to bfloat16": {"standard": "stat"},
     "products rounded to bfloat16": {"standard": "stat", "lead": (150,)},
     "products rounded to float16": {"standard": "exact", "lead": (150,)},
+    **{
+        f"{dtype} sums in blocks of {block} rows{rest}": {"lead": (2 * block + 9,)}
+        for dtype in ("bfloat16", "float16")
+        for block in (32, 64, 128, 256)
+        for rest in ("", " of rounded products")
+    },
     "xhat by cancellation": {"ranges": {**FROM_X, "x": (1e6, 1.001e6)}, "normalized": (1,)},
     "half-away rounding": {
         "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,

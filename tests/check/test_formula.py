@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lngrad.check.inputs import draw
-from lngrad.check.mistakes.catalogue import true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.masks import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.dtypes import numpy_dtype
 from lngrad.problem import Grads
@@ -130,6 +130,82 @@ def test_which_columns_entered_a_row_mean(make_case, first, second):
     assert found.weights[0].text == "only the last 16 columns (from 64 on) of 80 are counted"
     label = {(True, False): "mean of dxhat", (False, True): "mean of dxhat·xhat", (True, True): "means"}[first, second]
     assert found.mistake == f"part of the columns in the {label}"
+
+
+@pytest.mark.parametrize(
+    ("N", "size", "why"), [(100, 104, "a multiple of 8"), (60, 64, "a multiple of 8"), (70, 128, "a multiple of 128")]
+)
+def test_a_mean_over_a_padded_row_is_named_with_its_size(make_case, N, size, why):
+    def wrong(t: Terms) -> dict[str, Any]:
+        return {"dx": dx(t, b=N / size, c=N / size)}
+
+    found = diagnosed(make_case, wrong, lead=(50,), normalized=(N,))
+    assert found.mistake == "two row means over a padded N"
+    assert f"divided by {size}, which is N = {N} rounded up to {why}" in found.sentence
+
+
+def test_both_means_over_one_less_are_one_mistake(make_case):
+    found = diagnosed(make_case, lambda t: {"dx": dx(t, b=t.N / (t.N - 1), c=t.N / (t.N - 1))})
+    assert (found.mistake, found.sentence) == (
+        "two row means over N − 1",
+        "the two row means are divided by N − 1: divide by N.",
+    )
+
+
+@pytest.mark.parametrize(("changed", "whose", "where"), [
+    (lambda gamma: np.roll(gamma, -1), "gamma of the next column", "the last 8 columns (from 72 on) of 80"),
+    (lambda gamma: np.roll(gamma, 16), "gamma of 16 columns before", "the last 8 columns (from 72 on) of 80"),
+    (np.ones_like, "1 for gamma", "the last 8 columns (from 72 on) of 80"),
+])  # fmt: skip
+def test_another_gamma_in_some_columns_is_recovered(make_case, changed, whose, where):
+    def wrong(t: Terms) -> dict[str, Any]:
+        gamma = t.gamma.copy()
+        gamma[0, 72:] = changed(t.gamma[0])[72:]
+        return {"dx": dx(t, D=t.dy * gamma)}
+
+    found = diagnosed(make_case, wrong, lead=(30,), normalized=(80,))
+    assert found.mistake == f"another gamma in part of the columns: {whose}"
+    assert f"{whose} in {where}" in found.sentence
+
+
+@pytest.mark.parametrize(("source", "used"), [
+    (lambda rows: rows - 16, "of the row 16 before"), (lambda rows: 0 * rows + 63, "of row 63"),
+])  # fmt: skip
+def test_statistics_of_other_rows_in_the_last_tile(make_case, source, used):
+    def wrong(t: Terms) -> dict[str, Any]:
+        whose = np.arange(t.M)
+        whose[64:] = source(whose[64:])
+        xhat = (t.x - t.mean[whose]) * t.rstd[whose]
+        second = (t.dxhat * xhat).mean(1, keepdims=True)
+        made = t.rstd[whose] * (t.dxhat - t.dxhat.mean(1, keepdims=True) - xhat * second)
+        return {"dx": made, "dgamma": (t.dy * xhat).sum(0)}
+
+    found = diagnosed(make_case, wrong, lead=(77,), normalized=(40,))
+    assert found.mistake == "statistics of other rows"
+    assert f"the last 13 rows (from 64 on) use the mean and rstd {used}" in found.sentence
+
+
+def test_rows_that_are_lost_in_some_columns_only(make_case):
+    def wrong(t: Terms) -> dict[str, Any]:
+        w = np.ones_like(t.dy)
+        w[16:32, 1::2] = 0
+        return {"dgamma": (t.dy * t.xhat * w).sum(0), "dbeta": (t.dy * w).sum(0)}
+
+    found = diagnosed(make_case, wrong, lead=(77,), normalized=(200,))
+    assert found.mistake == "part of the rows in the column sums"
+    assert "rows 16 to 31 of 77 are missing in every 2nd column, from column 1 on" in found.sentence
+
+
+def test_row_means_of_no_known_kind_are_told_with_their_values(make_case):
+    def wrong(t: Terms) -> dict[str, Any]:
+        further = np.roll(t.dxhat, -1, axis=0)[:, :8].sum(1, keepdims=True)  # a load without its mask
+        first = (t.dxhat.sum(1, keepdims=True) + further) / t.N
+        return {"dx": t.rstd * (t.dxhat - first - t.xhat * (t.dxhat * t.xhat).mean(1, keepdims=True))}
+
+    found = diagnosed(make_case, wrong)
+    assert found.mistake is None
+    assert "dx: the formula is right, but for the mean of dxhat (in row " in found.sentence
+    assert "mean of dxhat·xhat" not in found.sentence
 
 
 def test_noise_is_given_no_formula(make_case):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -144,13 +146,28 @@ def test_a_program_that_fails_is_a_failed_case(tmp_path, make_case):
     assert "expected dx.bin or dx.npy in {out}, found neither" in silent.reason
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_program_in_c_passes_and_skips_what_it_does_not_take(tmp_path, make_case):
+    built = tmp_path / "my_program"
+    source = Path(__file__).parents[2] / "examples" / "c" / "check_my_program.c"
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", str(source), "-lm", "-o", str(built)], check=True)
+    options = Options(impl=f"cmd:{built} {{in}} {{out}}", standard="exact")
+    result = check_case(make_case(), options)
+    assert result.status == "passed", result
+    narrow = make_case(dtype="bfloat16", output_dtypes=("bfloat16", "float32", "float32"))
+    result = check_case(narrow, options)
+    assert (result.status, result.reason) == ("skipped", "this program takes float32 alone")
+
+
 @pytest.mark.parametrize("template", ["", "./program", "./program {in}"])
 def test_a_program_without_its_folders_is_refused(template):
     with pytest.raises(BackendUnavailable, match=r"cmd: expected a program with \{in\} and \{out\}"):
         find(f"cmd:{template}")
 
 
-@pytest.mark.parametrize(("impl", "module"), [("jax", "jax"), ("torch", "torch"), ("onednn", None)])
+@pytest.mark.parametrize(
+    ("impl", "module"), [("jax", "jax"), ("torch", "torch"), ("onednn", None), ("mindspore", "mindspore")]
+)
 def test_other_libraries_are_checked_by_name(make_case, impl, module):
     if module:
         pytest.importorskip(module)

@@ -330,20 +330,30 @@ def test_warm_knows_every_kernel(monkeypatch):
 
 
 def test_a_call_finds_what_was_compiled_ahead():
-    """In a process of its own: no call adds a signature to those that warm compiles."""
+    """In a process of its own: no call asks for a function that warm has not compiled."""
     program = """
 import numpy as np, lngrad
-from lngrad.kernels.numba_cpu import pool
-from lngrad.kernels.numba_cpu import warm
-names = [name for name, dtype, _ in warm.KERNELS if not dtype]
-for name in names:
-    warm.compile_kernel(name, "", "")
-compiled = [list(getattr(pool, name).signatures) for name in names]
+from lngrad.kernels.numba_cpu import entries, warm
+for kernel in warm.KERNELS:
+    if kernel[1:] == ("", "") or kernel == ("forward_rows", "float32", "float32"):
+        warm.compile_kernel(*kernel)
+compiled = set(entries._addresses)
 lngrad.set_num_threads(2)
 lngrad.layer_norm(np.ones((1 << 14, 64), np.float32))
-print([list(getattr(pool, name).signatures) for name in names] == compiled, all(compiled))
+print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "serve", "settle"} <= compiled)
 """
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True True\n"
+
+
+def test_info_tells_of_kept_kernels(tmp_path):
+    program = "from lngrad.kernels.numba_cpu.entries import pool_function as f; f('begin'); f('close')"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    kept = sorted((tmp_path / "lngrad").iterdir())
+    assert [path.name.split("-")[0] for path in kept] == ["begin", "close"]
+    assert "(2 files, 0.0 MB; loaded " in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+    kept[0].write_bytes(b"")
+    assert "1 not whole, compiled again when needed" in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

@@ -18,7 +18,7 @@ PAGES = sorted(
     ]
 )
 FENCE = re.compile(r"^ *(?:```|~~~)(.*)$", re.MULTILINE)
-RUN, SHOWN = {"python", "sh", "yaml"}, {"text", "c", "cpp", "mermaid"}
+RUN, SHOWN = {"python", "sh", "console", "c", "cpp", "yaml", "json"}, {"text", "mermaid"}
 SKIPPED = re.compile(r"<!-- *skip: *next(.*?)-->", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)|!\[[^\]]*\]\(([^)\s]+)\)")
 

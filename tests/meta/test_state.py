@@ -18,7 +18,7 @@ CONSTANT = {"TypeVar", "compile", "frozenset", "namedtuple", "njit", "errstate",
             "IntType", "signature"}  # fmt: skip
 CHANGES = {"dict", "list", "set", "deque", "Counter", "defaultdict", "OrderedDict", "WeakSet", "WeakKeyDictionary",
            "WeakValueDictionary", "Lock", "RLock", "Condition", "Event", "local", "ContextVar", "_references", "_data_offset",
-           "_stamp", "_writable", "cache_folder", "DispatchKeySet"}  # fmt: skip
+           "_stamp", "_target", "_writable", "_folder", "DispatchKeySet"}  # fmt: skip
 # Public singletons without fields: the graph ops.
 NO_STATE = {
     ("ascend/graph/layer_norm_grad.py", "LayerNormGrad"),

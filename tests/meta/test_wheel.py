@@ -118,5 +118,10 @@ def test_types_are_there_for_users(lngrad):
     pytest.importorskip("mypy")
     program = lngrad.folder / "program.py"
     program.write_text("import lngrad\n\nn: int = lngrad.get_num_threads()\n")
-    command = [sys.executable, "-m", "mypy", "--no-incremental", "--python-executable", lngrad.python, program]
+    # What lngrad imports is none of this test; and the types of NumPy are kept for the next run.
+    (lngrad.folder / "mypy.ini").write_text(
+        "[mypy-numba.*,torch.*,jax.*,triton.*,ml_dtypes.*]\nignore_missing_imports = true\nfollow_imports = skip\n"
+    )
+    kept = ["--cache-dir", ROOT / ".mypy_cache" / "wheel"]
+    command = [sys.executable, "-m", "mypy", *kept, "--python-executable", lngrad.python, program]
     assert "Success" in run(*command, cwd=lngrad.folder, environment=lngrad.environment)

@@ -78,11 +78,18 @@ def _kernel_cache() -> str:
     if backends()["numba_cpu"] != "available":
         return "none, without numba"
     from lngrad.kernels.numba_cpu import cache
+    from lngrad.system.machine_code import foreign
 
-    if not cache.ENABLED:
-        return f"none, as {cache.FOLDER} can't be written: kernels are compiled anew in every process"
-    files = [file.stat().st_size for file in cache.FOLDER.iterdir() if file.is_file()]
-    return f"{cache.FOLDER} ({len(files)} files, {sum(files) / 1e6:.1f} MB)"
+    if not cache.ENABLED or cache.FOLDER is None:
+        where = f"{cache.FOLDER} can't be written" if cache.FOLDER else "there is no home directory"
+        return f"none, as {where}: kernels are compiled anew in every process"
+    files = [file for file in cache.FOLDER.iterdir() if file.suffix == ".kernel"]
+    told = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+    broken = sum(cache.read(file) is None for file in files)
+    if broken:
+        told += f"; {broken} not whole, compiled again when needed"
+    told += f"; loaded by Numba: {foreign()}" if foreign() else "; loaded without Numba"
+    return f"{cache.FOLDER} ({told})"
 
 
 def _warm() -> None:

@@ -22,11 +22,12 @@ from lngrad.cli.info import info
 from lngrad.cli.kernel import kernel_run
 from lngrad.cli.run import run
 from lngrad.cli.sdk import CutAtRun, sdk
+from lngrad.cli.soak import soak
 from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (demo, run, check, certify, golden, bench, tiling, sdk, info)
+COMMANDS = (demo, run, check, certify, golden, bench, tiling, sdk, soak, info)
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
 for function in COMMANDS:

@@ -1,7 +1,8 @@
-"""Random calls through every door, each checked against a formula of its own: `python -m lngrad.soak --seconds 60`."""
+"""Random calls through every door, each checked against a formula of its own: `lngrad soak --seconds 60`."""
 
-from lngrad.soak.call import Call, draw
-from lngrad.soak.run import Violation, run, soak
+from lngrad.soak.call import DOORS, Call, draw
+from lngrad.soak.report import Report, soak
+from lngrad.soak.run import Violation, run
 from lngrad.soak.shrink import program, shrink
 
-__all__ = ["Call", "Violation", "draw", "program", "run", "shrink", "soak"]
+__all__ = ["Call", "DOORS", "Report", "Violation", "draw", "program", "run", "shrink", "soak"]

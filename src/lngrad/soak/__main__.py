@@ -1,26 +1,28 @@
-"""`python -m lngrad.soak --seconds N`: random calls until the time is over; 1 if any violated a rule."""
+"""`python -m lngrad.soak --seconds N`: what `lngrad soak` does, where the command line's libraries are not installed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from lngrad.soak import program, shrink, soak
-from lngrad.soak.call import DOORS
+from lngrad.errors import LngradError
+from lngrad.soak import DOORS, soak
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m lngrad.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m lngrad.soak", description="random calls, each checked")
     parser.add_argument("--seconds", type=float, help="for how long")
     parser.add_argument("--calls", type=int, help="how many calls at most")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds draw equal calls")
-    parser.add_argument("--door", choices=DOORS, action="append", help="only through this door; may be repeated")
+    parser.add_argument("--doors", default=",".join(DOORS), help="only through these, separated by commas")
     given = parser.parse_args()
-    seconds = 60.0 if given.seconds is None and given.calls is None else given.seconds
-    report = soak(calls=given.calls, seconds=seconds, seed=given.seed, doors=tuple(given.door or DOORS))
+    try:
+        report = soak(calls=given.calls, seconds=given.seconds, seed=given.seed, doors=given.doors.split(","))
+    except LngradError as error:
+        parser.error(str(error))
     print(report)
-    for call, reason in report.violations:
-        print(f"{reason}\n  {program(shrink(call))}")
+    if report.violations:
+        print(report.programs())
     return 1 if report.violations else 0
 
 

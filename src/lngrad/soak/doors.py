@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,10 @@ import numpy as np
 import lngrad
 from lngrad.dtypes import from_torch, to_torch
 from lngrad.problem import Forward, Grads
+from lngrad.soak.call import installed
 from lngrad.typing import Array
 
-__all__ = ["NotTaken", "backward", "forward", "takes_outputs"]
+__all__ = ["NotTaken", "backward", "forward", "kept_open", "takes_outputs"]
 
 EPS = 1e-5
 
@@ -25,14 +28,29 @@ def takes_outputs(door: str) -> bool:
     return door in ("numba_cpu", "numpy_cpu")
 
 
-def forward(door: str, x: Array, gamma: Array | None, beta: Array | None, normalized: int) -> Forward | Array:
+@contextmanager
+def kept_open(doors: Sequence[str]) -> Iterator[None]:
+    """What takes long to open stays open for many calls; override() in it costs nothing then."""
+    if "override" not in installed(tuple(doors)):
+        yield
+        return
+    from lngrad.torch import override
+
+    with override():
+        yield
+
+
+def forward(
+    door: str, x: Any, gamma: Array | None, beta: Array | None, normalized: int, out: Forward | None
+) -> Forward | Array:
     """y, mean and rstd, or y alone where the door gives no more."""
     shape = x.shape[x.ndim - normalized :]
     if takes_outputs(door):
-        return lngrad.layer_norm(x, shape, gamma, beta, eps=EPS, backend=door)
+        return lngrad.layer_norm(x, shape, gamma, beta, eps=EPS, out=out, backend=door)
     if door == "jax":
-        jax_door = _jax(x)
-        return np.asarray(jax_door.layer_norm(_plain(x), _plain(gamma), _plain(beta), eps=EPS, normalized_shape=shape))
+        with _jax(x) as jax_door:
+            y = jax_door.layer_norm(_plain(x), _plain(gamma), _plain(beta), eps=EPS, normalized_shape=shape)
+            return np.asarray(y)
     import lngrad.torch as torch_door
     import torch
 
@@ -52,9 +70,9 @@ def backward(door: str, arrays: dict[str, Array | None], normalized: int, mask: 
     if takes_outputs(door):
         return lngrad.layer_norm_backward(*arrays.values(), **options, out=out, backend=door)
     if door == "jax":
-        jax_door = _jax(x)
-        grads = jax_door.layer_norm_backward(*map(_plain, arrays.values()), **options)
-        return Grads(*(None if grad is None else np.asarray(grad) for grad in grads))
+        with _jax(x) as jax_door:
+            got = jax_door.layer_norm_backward(*map(_plain, arrays.values()), **options)
+            return Grads(*(None if grad is None else np.asarray(grad) for grad in got))
     import lngrad.torch as torch_door
     import torch
 
@@ -77,8 +95,8 @@ def backward(door: str, arrays: dict[str, Array | None], normalized: int, mask: 
 def _refuse_unlike_atens(x: Array, gamma: Array | None) -> None:
     if gamma is not None and gamma.dtype != x.dtype and not (gamma.dtype == np.float32 and x.dtype.itemsize == 2):
         raise NotTaken("override: dtypes that aten does not mix")
-    if x.size == 0:
-        raise NotTaken("override: empty tensors are aten's")
+    if not x.size or not x.ndim:
+        raise NotTaken("override: tensors without elements or dimensions are aten's")
 
 
 def _tensor(array: Array | None) -> Any:
@@ -93,11 +111,11 @@ def _plain(array: Array | None) -> Array | None:
     return None if array is None else np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _jax(x: Array) -> Any:
-    if x.dtype == np.float64:
-        raise NotTaken("jax: float64 needs the x64 mode")
-    if x.ndim > 8:
-        raise NotTaken("jax: dimensions")
+@contextmanager
+def _jax(x: Array) -> Iterator[Any]:
+    """The door, where float64 is float64."""
+    import jax
     import lngrad.jax as jax_door
 
-    return jax_door
+    with jax.enable_x64(x.dtype == np.float64):
+        yield jax_door

@@ -1,4 +1,4 @@
-"""Layer normalization and its gradients in extended precision, row by row: no code of lngrad is used here.
+"""Layer normalization and its gradients in wider precision, row by row: no code of lngrad is used here.
 
 With g = dy·gamma and h = (x - mean)·rstd: dx = rstd/N · (N·g - Σg - h·Σ(g·h)). Every result comes with the sum of the
 absolute values of its terms, which is what its rounding errors are measured by.
@@ -6,43 +6,54 @@ absolute values of its terms, which is what its rounding errors are measured by.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from lngrad.typing import Array
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "wider"]
 
 Result = tuple[Array, Array]  # the value and the scale of its error
 
 
-def forward(x: Array, gamma: Array | None, beta: Array | None, eps: float) -> tuple[Result, Result, Result]:
+def wider(accumulator: str) -> Any:
+    """The type in which calls with sums in `accumulator` are checked: 29 bits more than float32, or extended precision."""
+    return np.float64 if accumulator == "float32" else np.longdouble
+
+
+def forward(x: Array, gamma: Array | None, beta: Array | None, eps: float, wide: Any) -> tuple[Result, Result, Result]:
     """y (M, N), mean and rstd (M,) of x (M, N); gamma, beta (N,)."""
-    x = _long(x)
+    x = _in(wide, x)
     N = x.shape[1]
-    total = x.sum(1)
-    mean = total / N
+    mean = x.sum(1) / N
     distance = x - mean[:, None]
-    rstd = (np.square(distance).sum(1) / N + eps) ** np.longdouble(-0.5)
+    rstd = (np.square(distance).sum(1) / N + eps) ** wide(-0.5)
     size = np.abs(x).sum(1) / N
     y, y_scale = distance * rstd[:, None], (np.abs(distance) + size[:, None]) * rstd[:, None]
     if gamma is not None:
-        y, y_scale = y * _long(gamma), y_scale * np.abs(_long(gamma))
+        gamma = _in(wide, gamma)
+        y, y_scale = y * gamma, y_scale * np.abs(gamma)
     if beta is not None:
-        y, y_scale = y + _long(beta), y_scale + np.abs(_long(beta))
+        beta = _in(wide, beta)
+        y, y_scale = y + beta, y_scale + np.abs(beta)
     return (y, y_scale), (mean, size), (rstd, rstd * (1 + size * rstd))
 
 
-def backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None) -> tuple[Result, Result, Result]:
+def backward(
+    dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None, wide: Any
+) -> tuple[Result, Result, Result]:
     """dx (M, N), dgamma and dbeta (N,); mean, rstd (M,)."""
-    dy, rstd = _long(dy), _long(rstd)[:, None]
+    dy, rstd = _in(wide, dy), _in(wide, rstd)[:, None]
     N = dy.shape[1]
-    h = (_long(x) - _long(mean)[:, None]) * rstd
-    g = dy if gamma is None else dy * _long(gamma)
-    dx = rstd / N * (N * g - g.sum(1)[:, None] - h * (g * h).sum(1)[:, None])
+    h = (_in(wide, x) - _in(wide, mean)[:, None]) * rstd
+    g = dy if gamma is None else dy * _in(wide, gamma)
+    gh, dyh = g * h, dy * h
+    dx = rstd / N * (N * g - g.sum(1)[:, None] - h * gh.sum(1)[:, None])
     a, b = np.abs(g), np.abs(h)
-    scale = np.abs(rstd) / N * (N * a + a.sum(1)[:, None] + b * (a * b).sum(1)[:, None])
-    return (dx, scale), ((dy * h).sum(0), np.abs(dy * h).sum(0)), (dy.sum(0), np.abs(dy).sum(0))
+    scale = np.abs(rstd) / N * (N * a + a.sum(1)[:, None] + b * np.abs(gh).sum(1)[:, None])
+    return (dx, scale), (dyh.sum(0), np.abs(dyh).sum(0)), (dy.sum(0), np.abs(dy).sum(0))
 
 
-def _long(array: Array) -> Array:
-    return array.astype(np.float64).astype(np.longdouble)
+def _in(wide: Any, array: Array) -> Array:
+    return array.astype(np.float64) if wide is np.float64 else array.astype(np.float64).astype(wide)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from lngrad.typing import Array, Shape
@@ -13,33 +15,34 @@ MARGIN = 64  # bytes before and behind
 
 
 class Guarded:
-    """An array in the middle of memory that is filled with canaries, and in the gaps of which there are more."""
+    """An array in the middle of memory that is filled with canaries, and in the gaps of which there are more.
 
-    def __init__(self, shape: Shape, dtype: np.dtype[np.generic], layout: str):
+    Args:
+        values: What the array begins with, which must be there after a call; None for an output.
+    """
+
+    def __init__(self, shape: Shape, dtype: np.dtype[np.generic], layout: str, values: Array | None = None):
         self.memory, self.array = _place(shape, dtype, layout)
-        self._before = self.memory.copy()
-
-    def fill(self, values: Array) -> None:
-        """Give the array its values; what is there now must be there after the call."""
-        self.array[...] = values
-        self._before = self.memory.copy()
+        if values is not None:
+            self.array[...] = values
+        self._before = self.memory.tobytes()
 
     def unchanged(self) -> bool:
         """Whether every byte is as it was."""
-        return bool((self.memory == self._before).all())
+        return self.memory.tobytes() == self._before
 
     def gaps_unchanged(self) -> bool:
         """Whether every byte that is none of the array's elements is as it was."""
         if not self.array.size:
             return self.unchanged()
-        now = self.memory.copy()
-        shadow = np.ndarray(self.array.shape, self.array.dtype, now, self._offset(), self.array.strides)
-        was = np.ndarray(self.array.shape, self.array.dtype, self._before, self._offset(), self.array.strides)
+        now, before = self.memory.copy(), np.frombuffer(self._before, np.uint8)
+        offset = self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]
+        shadow, was = (
+            np.ndarray(self.array.shape, self.array.dtype, memory, offset, self.array.strides)  # type: ignore[call-overload]
+            for memory in (now, before)
+        )
         shadow[...] = was
-        return bool((now == self._before).all())
-
-    def _offset(self) -> int:
-        return int(self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0])
+        return now.tobytes() == self._before
 
 
 def _place(shape: Shape, dtype: np.dtype[np.generic], layout: str) -> tuple[Array, Array]:
@@ -47,17 +50,17 @@ def _place(shape: Shape, dtype: np.dtype[np.generic], layout: str) -> tuple[Arra
     big = tuple(2 * size for size in shape) if layout == "every second" else shape
     if layout == "shared" and shape:
         big = (min(1, shape[0]), *shape[1:])
-    nbytes = int(np.prod(big, dtype=np.int64)) * item
-    memory = np.full(nbytes + 2 * MARGIN + 1, CANARY, np.uint8)
+    memory = np.empty(prod(big) * item + 2 * MARGIN + 1, np.uint8)
+    memory.fill(CANARY)
     start = MARGIN + (1 if layout == "odd bytes" else 0)
     order = big[::-1] if layout == "reversed axes" else big
     array: Array = np.ndarray(order, dtype, memory, start)
     if layout == "reversed axes":
         array = array.transpose()
     elif layout == "every second":
-        array = array[tuple(slice(None, None, 2) for _ in shape)]
+        array = array[(..., *(slice(None, None, 2) for _ in shape))]
     elif layout == "backwards":
-        array = array[tuple(slice(None, None, -1) for _ in shape)]
+        array = array[(..., *(slice(None, None, -1) for _ in shape))]
     elif layout == "shared":
         array = np.broadcast_to(array, shape)
         array = np.ndarray(shape, dtype, memory, start, array.strides)  # writable, to be filled

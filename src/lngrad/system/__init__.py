@@ -1,1 +1,1 @@
-"""What the machine and the process grant: threads, huge pages, caches and a folder for files."""
+"""What the machine and the process grant: threads, huge pages, caches, memory for machine code and a folder for files."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["caches", "huge_pages", "instruction_sets", "processor", "second_level_bytes", "versions"]
+__all__ = [
+    "caches",
+    "huge_pages",
+    "instruction_sets",
+    "processor",
+    "processor_identity",
+    "second_level_bytes",
+    "versions",
+]
 
 # Distributions that lngrad computes with, compares with or shows results by.
 _PACKAGES = (
@@ -44,9 +51,26 @@ _INSTRUCTION_SETS = (
     "sve2",
 )
 
+# What decides which instructions a compiler chooses, by Linux's names, for x86 and for ARM.
+_IDENTITY = (
+    "vendor_id",
+    "cpu family",
+    "model",
+    "stepping",
+    "flags",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "CPU revision",
+    "Features",
+)
+
 
 def versions() -> dict[str, str]:
     """Version by distribution; "not installed" where there is none."""
+    from importlib.metadata import PackageNotFoundError, version  # 50 ms, and the first call needs this file
+
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -72,12 +96,25 @@ def instruction_sets() -> list[str]:
     return [name for name in _INSTRUCTION_SETS if name in flags]
 
 
+def processor_identity() -> str:
+    """What tells one kind of processor from another that runs other instructions, in one line."""
+    facts = _cpuinfo()
+    told = [f"{key}={facts[key]}" for key in _IDENTITY if key in facts]
+    return "; ".join([platform.machine(), *(told or [platform.processor()])])
+
+
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says about the first processor."""
+    """What Linux says about the first processor; the others take it time to ask."""
     facts: dict[str, str] = {}
-    for line in _lines(Path("/proc/cpuinfo")):
-        key, _, value = line.partition(":")
-        facts.setdefault(key.strip(), value.strip())
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            for line in lines:
+                key, colon, value = line.partition(":")
+                if not colon and facts:
+                    break
+                facts.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
     return facts
 
 

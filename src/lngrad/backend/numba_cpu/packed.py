@@ -7,8 +7,8 @@ import numpy as np
 from lngrad.backend.numba_cpu.run import Memory, Steps
 from lngrad.backend.numba_cpu.workers import crew
 from lngrad.backend.numba_cpu.workspace import LINE
+from lngrad.kernels.numba_cpu.entries import pool_address
 from lngrad.kernels.numba_cpu.jobs import TICKET
-from lngrad.kernels.numba_cpu.pool import share_function
 from lngrad.plan import Plan
 from lngrad.typing import Words
 
@@ -45,5 +45,5 @@ def pack(plan: Plan) -> Words | None:
     image[start:] = workspace
     jobs = [number for job in steps.jobs for number in (job.start, crew(job.tasks, job.elements, steps.threads))]
     regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
-    lists = ((share_function(), (TICKET,)), (start, image), (0, steps.places), (0, jobs), (0, regions))
+    lists = ((pool_address("share"), (TICKET,)), (start, image), (0, steps.places), (0, jobs), (0, regions))
     return np.concatenate([np.asarray((number, len(values), *values), np.int64) for number, values in lists])

@@ -12,6 +12,7 @@ from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride
 from lngrad.backend.numba_cpu.workspace import Regions
 from lngrad.column_tree import CHUNK
 from lngrad.dtypes import bytes_of
+from lngrad.kernels.numba_cpu.entries import task_function
 from lngrad.kernels.numba_cpu.jobs import (
     DBETA,
     DGAMMA,
@@ -25,7 +26,6 @@ from lngrad.kernels.numba_cpu.jobs import (
     Convert,
     Forward,
 )
-from lngrad.kernels.numba_cpu.tasks import task_function
 from lngrad.plan import Plan, run_empty
 from lngrad.problem import Problem
 from lngrad.system.machine import second_level_bytes

@@ -16,8 +16,8 @@ from lngrad.arrays import Facts, address_of, addresses_of
 from lngrad.backend.numba_cpu.job import Job
 from lngrad.backend.numba_cpu.workers import SERIAL_ELEMENTS, run_job
 from lngrad.backend.numba_cpu.workspace import Workspace
+from lngrad.kernels.numba_cpu.entries import pool_function
 from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS
-from lngrad.kernels.numba_cpu.pool import run_alone
 from lngrad.plan import Plan
 from lngrad.typing import Address, AnyArray, Bytes, Words
 
@@ -115,6 +115,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         and not (steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows)
         and plan.workspace_bytes <= KEPT_BYTES
     )
+    run_alone = pool_function("run_alone")
 
     def run_small(*addresses: float) -> None:
         try:

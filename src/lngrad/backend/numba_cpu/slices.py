@@ -12,8 +12,8 @@ from lngrad.backend.numba_cpu.job import new_job
 from lngrad.backend.numba_cpu.plan import STREAM_BYTES, TASK_ELEMENTS, TASKS_PER_THREAD
 from lngrad.backend.numba_cpu.workers import run_job
 from lngrad.dtypes import ACCUMULATORS, bytes_of
+from lngrad.kernels.numba_cpu.entries import task_function
 from lngrad.kernels.numba_cpu.jobs import LANES, STREAM_ALIGNMENT, Slice
-from lngrad.kernels.numba_cpu.tasks import task_function
 
 __all__ = ["LEAST_COLUMNS", "run_slices"]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
 from lngrad.arrays import address_of
+from lngrad.kernels.numba_cpu.entries import pool_address, pool_function
 from lngrad.kernels.numba_cpu.jobs import ASLEEP, SLOT_BYTES
-from lngrad.kernels.numba_cpu.pool import begin, close, offer, serve, settle, share_function, work
 from lngrad.system.threads import MOST_THREADS, lent_parallel_for
 from lngrad.typing import Address
 
@@ -38,13 +39,14 @@ class _Workers:
         """Have at least `count` workers."""
         if len(self._alarms) >= count:
             return
+        serve = pool_function("serve")
         with self._starting:
             while len(self._alarms) < count:
                 number, alarm = len(self._alarms), threading.Lock()
                 alarm.acquire()
                 slot = self.slots + number * SLOT_BYTES
                 threading.Thread(
-                    target=_live, args=(slot, number + 1, alarm), name=f"lngrad-{number + 1}", daemon=True
+                    target=_live, args=(serve, slot, number + 1, alarm), name=f"lngrad-{number + 1}", daemon=True
                 ).start()
                 self._alarms.append(alarm)
 
@@ -57,7 +59,7 @@ class _Workers:
             number += 1
 
 
-def _live(slot: int, thread: int, alarm: threading.Lock) -> None:
+def _live(serve: Callable[[int, int], int], slot: int, thread: int, alarm: threading.Lock) -> None:
     while True:
         alarm.acquire()
         serve(slot, thread)
@@ -90,7 +92,8 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         elements: How many elements the tasks go through together: how much help is worth asking for.
         threads: The caller included.
     """
-    begin(address)
+    pool_function("begin")(address)
+    work = pool_function("work")
     batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
     together = crew(tasks, elements, threads)
     if together == 1:
@@ -99,9 +102,11 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         return
     parallel_for = lent_parallel_for()
     if parallel_for is not None:
-        if parallel_for(0, together, 1, share_function(), address):
+        if parallel_for(0, together, 1, pool_address("share"), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
+    offer, close = pool_function("offer"), pool_function("close")
+    pool_function("settle")  # compiled before anybody else knows of the job
     workers, helpers = _workers, together - 1
     workers.ensure(helpers)
     try:
@@ -117,6 +122,7 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
 
 def _settle(address: int, slots: int, helpers: int) -> None:
     """Wait for the helpers, even through Ctrl-C: they write to memory that the caller will free."""
+    settle, close = pool_function("settle"), pool_function("close")
     interrupt = None
     while True:
         try:

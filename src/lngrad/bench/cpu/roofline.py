@@ -9,8 +9,8 @@ import numpy as np
 from lngrad.arrays import Output, address_of, empty
 from lngrad.backend.numba_cpu.job import new_job
 from lngrad.backend.numba_cpu.workers import run_job
-from lngrad.kernels.numba_cpu.jobs import Triad
-from lngrad.kernels.numba_cpu.roofline import BLOCK, triad_function
+from lngrad.kernels.numba_cpu.entries import task_function
+from lngrad.kernels.numba_cpu.jobs import TRIAD_BLOCK, Triad
 from lngrad.system.threads import get_num_threads
 
 __all__ = ["Roofline"]
@@ -28,9 +28,9 @@ class Roofline:
         self._arrays = [empty("numpy", Output.of(shape, "float32")) for _ in range(3)]
         for number, array in enumerate(self._arrays):
             array[...] = np.float32(number)
-        tasks = FLOATS // BLOCK
+        tasks = FLOATS // TRIAD_BLOCK
         record = Triad(*map(address_of, self._arrays), elements=FLOATS)
-        self._job, self._tasks = new_job(triad_function(True), tasks, record), tasks
+        self._job, self._tasks = new_job(task_function("triad_streamed", "float32", "float32"), tasks, record), tasks
 
     def call(self) -> Callable[[], None]:
         """One pass over the three arrays."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from lngrad.check.certify.measured import Measured, different_bits
-from lngrad.check.certify.subject import Subject
+from lngrad.check.certify.subject import Place, Subject
+from lngrad.check.implementations import NotApplicable
 from lngrad.problem import Grads
 from lngrad.typing import Array
 
@@ -18,6 +19,7 @@ __all__ = ["arguments", "batch_invariance", "repeatability"]
 
 SHAPES = ((7, 33), (64, 64), (130, 100), (300, 256), (33, 1000), (1000, 48))
 ALIGNMENTS = (0, 4, 8, 16, 20, 32, 60)  # bytes past a cache line
+WIDTHS = (37, 64, 256, 1000)
 BATCHES = (1, 2, 3, 5, 8, 16, 33, 64, 100, 257)
 
 
@@ -39,6 +41,8 @@ def _compared(group: str, name: str, differences: Iterator[tuple[str, str | None
         if difference is not None:
             failed += 1
             first = first or f"{which}: {difference}"
+    if not trials:
+        return Measured(group, name, "not measured: it takes none of these calls")
     answer = "yes" if not failed else f"no, in {failed} of {trials}"
     return Measured(group, name, answer, not failed, trials, first)
 
@@ -53,17 +57,18 @@ def _all_bits(got: Grads, expected: Grads) -> str | None:
 
 def repeatability(subject: Subject, trials: int) -> list[Measured]:
     """Run after run, with other numbers of threads, at other addresses."""
+    shapes = [shape for shape in SHAPES if subject.takes(*shape)]
 
     def runs() -> Iterator[tuple[str, str | None]]:
-        for M, N in SHAPES:
+        for M, N in shapes:
             given = arguments(M, N, 0)
             first = subject.backward(*given)
-            for run in range(1, trials):
+            for run in range(1, max(2, trials)):
                 yield f"{M}×{N}, run {run}", _all_bits(subject.backward(*given), first)
 
     def threads() -> Iterator[tuple[str, str | None]]:
         assert subject.set_threads is not None  # looked at below
-        for M, N in SHAPES:
+        for M, N in shapes:
             given = arguments(M, N, 1)
             subject.set_threads(1)
             first = subject.backward(*given)
@@ -73,7 +78,7 @@ def repeatability(subject: Subject, trials: int) -> list[Measured]:
         subject.set_threads(2)
 
     def addresses() -> Iterator[tuple[str, str | None]]:
-        for M, N in SHAPES:
+        for M, N in shapes:
             given = arguments(M, N, 2)
             first = subject.backward(*given)
             for offset in ALIGNMENTS:
@@ -87,7 +92,41 @@ def repeatability(subject: Subject, trials: int) -> list[Measured]:
         found.append(Measured(group, "for any number of threads", "not measured: it has no switch of its own"))
     else:
         found.append(_compared(group, "for 1 to 4 threads", threads()))
-    return [*found, _compared(group, "at any address and alignment", addresses())]
+    return [*found, _compared(group, "at any address and alignment", addresses()), *_in_place(subject, shapes)]
+
+
+def _in_place(subject: Subject, shapes: list[tuple[int, int]]) -> list[Measured]:
+    """The same bits where a result takes an input's memory."""
+
+    def backward(place: Place) -> Iterator[tuple[str, str | None]]:
+        assert subject.backward_into is not None  # looked at below
+        for M, N in shapes:
+            given = arguments(M, N, 3)
+            first = subject.backward(*given)
+            got = subject.backward_into(place, *(one.copy() for one in given))
+            yield f"seed 3, {M}×{N}", _all_bits(got, first)
+
+    def forward() -> Iterator[tuple[str, str | None]]:
+        assert subject.forward is not None  # looked at below
+        assert subject.forward_into is not None
+        for M, N in shapes:
+            dy, x, _, _, gamma = arguments(M, N, 3)
+            first = subject.forward(x, gamma, dy[0], 1e-5)
+            got = subject.forward_into(x.copy(), gamma, dy[0], 1e-5)
+            unlike = (different_bits(np.asarray(one).reshape(-1), np.asarray(other).reshape(-1))
+                      for one, other in zip(got, first, strict=True))  # fmt: skip
+            yield f"seed 3, {M}×{N}", next((found for found in unlike if found), None)
+
+    group, none = "The same bits", "does not apply: it takes no outputs"
+    names = "in place: dx in dy's memory", "in place: dx in x's memory", "in place: y in x's memory"
+    if subject.backward_into is None:
+        found = [Measured(group, name, none) for name in names[:2]]
+    else:
+        found = [_compared(group, names[0], backward("dy")), _compared(group, names[1], backward("x"))]
+    if subject.forward is None:
+        return found
+    return [*found, Measured(group, names[2], none) if subject.forward_into is None else
+            _compared(group, names[2], forward())]  # fmt: skip
 
 
 def _at(array: Array, offset: int) -> Array:
@@ -121,17 +160,18 @@ _NEIGHBOURS: tuple[tuple[str, Callable[[Array], None]], ...] = (
 )
 
 
-def _batches(trials: int) -> Iterator[tuple[int, int, int, int]]:
+def _batches(subject: Subject, trials: int) -> Iterator[tuple[int, int, int, int]]:
     """(seed, N, batch size, place)."""
+    widths = [N for N in WIDTHS if subject.takes(1, N)]
     for seed in range(max(1, trials // 4)):
         rng = np.random.default_rng([seed, 7])
-        for N in (37, 64, 256, 1000):
+        for N in widths:
             for size in BATCHES:
                 yield seed, N, size, int(rng.integers(size))
 
 
 def _dx_in_batches(subject: Subject, trials: int, spoil: Callable[[Array], None]) -> Iterator[tuple[str, str | None]]:
-    for seed, N, size, place in _batches(trials):
+    for seed, N, size, place in _batches(subject, trials):
         dy, x, mean, rstd, gamma = arguments(size, N, seed)
         alone = subject.backward(dy[place : place + 1], x[place : place + 1], mean[place : place + 1],
                                  rstd[place : place + 1], gamma).dx  # fmt: skip
@@ -140,7 +180,10 @@ def _dx_in_batches(subject: Subject, trials: int, spoil: Callable[[Array], None]
             rows = array[others]
             spoil(rows)
             array[others] = rows
-        dx = subject.backward(dy, x, mean, rstd, gamma).dx
+        try:
+            dx = subject.backward(dy, x, mean, rstd, gamma).dx
+        except NotApplicable:  # such neighbours are not for it
+            continue
         yield f"seed {seed}, row {place} of {size}×{N}", different_bits(np.asarray(dx)[place], np.asarray(alone)[0])
 
 
@@ -148,7 +191,7 @@ def _forward_in_batches(
     subject: Subject, trials: int, spoil: Callable[[Array], None]
 ) -> Iterator[tuple[str, str | None]]:
     assert subject.forward is not None  # the caller looked
-    for seed, N, size, place in _batches(trials):
+    for seed, N, size, place in _batches(subject, trials):
         dy, x, _, _, gamma = arguments(size, N, seed)
         alone = subject.forward(x[place : place + 1], gamma, dy[0], 1e-5)
         others = np.arange(size) != place

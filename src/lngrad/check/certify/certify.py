@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from lngrad.check.certify.bits import batch_invariance, repeatability
+from lngrad.check.certify.doors import subject_of
+from lngrad.check.certify.effects import effects, memory
 from lngrad.check.certify.measured import Certificate, Measured
-from lngrad.check.certify.numbers import accuracy, effects, number_range
-from lngrad.check.certify.subject import Subject, subject_of
+from lngrad.check.certify.numbers import accuracy, number_range
+from lngrad.check.certify.subject import Subject
 from lngrad.check.certify.sums import column_order, row_order
+from lngrad.check.implementations import NotApplicable
+from lngrad.errors import BackendUnavailable
 from lngrad.system.machine import processor
 
 __all__ = ["certify"]
@@ -22,11 +26,14 @@ def certify(name: str, trials: int = 20) -> Certificate:
         trials: Of each promise, with other seeds; more find rarer failures.
 
     Raises:
-        BackendUnavailable: There is no such implementation here.
+        BackendUnavailable: There is no such implementation here, or it does not take float32 of 64 columns.
     """
     subject = subject_of(name)
-    measured = [*repeatability(subject, trials), *batch_invariance(subject, trials), *_orders(subject)]
-    measured += [*accuracy(subject, trials), *number_range(subject), *effects(subject)]
+    try:
+        measured = [*repeatability(subject, trials), *batch_invariance(subject, trials), *_orders(subject)]
+        measured += [*accuracy(subject, trials), *number_range(subject), *effects(subject), *memory(subject)]
+    except NotApplicable as reason:
+        raise BackendUnavailable(f"--impl: {name}: it does not take what a certificate needs: {reason}") from None
     return Certificate(subject.name, subject.version, processor(), "float32", tuple(measured))
 
 

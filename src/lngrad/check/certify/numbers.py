@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -13,10 +11,9 @@ from lngrad.check.certify.bits import arguments
 from lngrad.check.certify.measured import Measured
 from lngrad.check.certify.subject import Subject
 from lngrad.dtypes import UNIT_ROUNDOFF, numpy_dtype
-from lngrad.errors import LngradError
 from lngrad.typing import Array
 
-__all__ = ["accuracy", "effects", "number_range"]
+__all__ = ["accuracy", "number_range"]
 
 GROWTH = (64, 256, 1024, 4096, 16384)
 
@@ -154,45 +151,3 @@ def number_range(subject: Subject) -> list[Measured]:
 
     add("x around 1e30, statistics given", overflow)
     return found
-
-
-def effects(subject: Subject) -> list[Measured]:
-    """What it changes besides its results, and what it refuses."""
-    group, found = "Effects", []
-    given = arguments(65, 33, 0)
-    before = [hashlib.sha256(one.tobytes()).digest() for one in given]
-    subject.backward(*given)
-    changed = [name for name, one, digest in zip(("dy", "x", "mean", "rstd", "gamma"), given, before, strict=True)
-               if hashlib.sha256(one.tobytes()).digest() != digest]  # fmt: skip
-    found.append(Measured(group, "leaves its inputs as they are", "yes" if not changed else f"no: {', '.join(changed)}",
-                          not changed, 1))  # fmt: skip
-    dy, x, mean, rstd, gamma = given
-    wrong: dict[str, tuple[Any, ...]] = {
-        "dy with one more column": (np.pad(dy, ((0, 0), (0, 1))), x, mean, rstd, gamma),
-        "gamma that is too short": (dy, x, mean, rstd, gamma[:-1]),
-        "no rows": (dy[:0], x[:0], mean[:0], rstd[:0], gamma),
-        "a read-only dy": (_read_only(dy), x, mean, rstd, gamma),
-        "a dy with gaps between its rows": (_with_gaps(dy), x, mean, rstd, gamma),
-    }
-    for name, some in wrong.items():
-        try:
-            subject.backward(*some)
-            answer = "taken"
-        except LngradError as error:
-            answer = f"refused: {_line(error)}"
-        except Exception as error:
-            answer = f"refused by {_line(error)}"
-        found.append(Measured(group, name, answer, None, 1))
-    return found
-
-
-def _read_only(array: Array) -> Array:
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-def _with_gaps(array: Array) -> Array:
-    wide = np.zeros((len(array), array.shape[1] + 7), array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide[:, : array.shape[1]]

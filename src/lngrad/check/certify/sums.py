@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.certify.measured import Measured, different_bits
+from lngrad.check.certify.replays import product_sums, replay
 from lngrad.check.certify.subject import Subject
-from lngrad.check.certify.trees import Tree, Unrevealed, leaves, replay, reveal, text_of, words
+from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, text_of, words
 from lngrad.dtypes import numpy_dtype
 from lngrad.typing import Array, Dtype
 
@@ -17,6 +18,9 @@ __all__ = ["column_order", "row_order"]
 
 LARGE = {"float32": 2.0**100, "bfloat16": 2.0**100, "float64": 2.0**500}  # absorbs ones in any accumulator
 REPLAYS = 100
+GROUP = "The order of sums"
+OWN = "not measured: it computes its own mean and rstd, and the probes need others"
+MOST_BEHIND = 5  # failures more than the nearest way of rounding, after which another is given up
 MOST_DRAWN = 320  # leaves of a tree that a certificate keeps
 
 
@@ -29,7 +33,7 @@ def _ones(M: int, N: int, dtype: Dtype) -> tuple[Array, Array, Array, Array, Arr
 def column_order(
     subject: Subject, M: int, N: int, dtype: str = "float32", threads: int | None = None
 ) -> list[Measured]:
-    """The tree of dbeta, a bare column sum of M rows; replayed on random numbers.
+    """The trees of dbeta, a bare column sum of M rows, and of dgamma, a sum of products; replayed on random numbers.
 
     Args:
         M, N: The shape. N masks are probed in a call, one a column.
@@ -38,8 +42,27 @@ def column_order(
     """
     if threads is not None and subject.set_threads is not None:
         subject.set_threads(threads)
-    large = LARGE[dtype]
     given = _ones(M, N, numpy_dtype(dtype))
+
+    def replayed(tree: Tree) -> tuple[str, str]:
+        return _replayed_columns(subject, tree, given, dtype)
+
+    where = f"of {M}×{N} {dtype}" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
+    found = [_measured(f"dbeta {where}", M, "rows", _probed(subject, "dbeta", given, dtype), replayed)]
+    if dtype == "float32" and subject.own_statistics:
+        found.append(Measured(GROUP, f"dgamma {where}", OWN))
+    elif dtype == "float32":
+        ones = (given[0], np.ones_like(given[1]), *given[2:])  # xhat = 1: dgamma is the sum of dy, product by product
+        probed = _probed(subject, "dgamma", ones, dtype)
+        found.append(
+            _measured(f"dgamma {where}", M, "rows", probed, lambda tree: _replayed_products(subject, tree, M, N))
+        )
+    return found
+
+
+def _probed(subject: Subject, name: str, given: Any, dtype: str) -> Callable[[Sequence[tuple[int, int]]], list[float]]:
+    """For masks of rows, one a column: the column sum of that name."""
+    N, large = given[0].shape[1], LARGE[dtype]
 
     def outside(pairs: Sequence[tuple[int, int]]) -> list[float]:
         found: list[float] = []
@@ -48,20 +71,17 @@ def column_order(
             dy = given[0].copy()
             for column, (i, j) in enumerate(some):
                 dy[i, column], dy[j, column] = large, -large
-            dbeta = np.asarray(subject.backward(dy, *given[1:]).dbeta, np.float64)
-            found += dbeta[: len(some)].tolist()
+            sums = np.asarray(getattr(subject.backward(dy, *given[1:]), name), np.float64)
+            found += sums[: len(some)].tolist()
         return found
 
-    label = f"dbeta of {M}×{N} {dtype}" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
-
-    def replayed(tree: Tree) -> tuple[str, str]:
-        return _replayed_columns(subject, tree, given, dtype)
-
-    return [_measured(label, M, "rows", outside, replayed)]
+    return outside
 
 
 def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured]:
     """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
+    if subject.own_statistics:
+        return [Measured(GROUP, f"{name} over {N} columns {dtype}", OWN) for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
     M = 64
     large = LARGE[dtype]
     given = _ones(M, N, numpy_dtype(dtype))
@@ -112,21 +132,20 @@ def _measured(
         probes += len(pairs)
         return outside(pairs)
 
-    group = "The order of sums"
     try:
         with np.errstate(all="ignore"):
             tree = reveal(n, counted)
     except Unrevealed as reason:
-        return Measured(group, label, f"not revealed: {reason}", None, probes)
+        return Measured(GROUP, label, f"not revealed: {reason}", None, probes)
     facts: dict[str, Any] = {"terms": n}
     if n <= MOST_DRAWN:
         facts["tree"] = text_of(tree)
     answer = words(tree, what)
     if replayed is None:
-        return Measured(group, label, answer, None, probes, facts=facts | {"tree_object": tree})
+        return Measured(GROUP, label, answer, None, probes, facts=facts | {"tree_object": tree})
     with np.errstate(all="ignore"):
         verdict, counterexample = replayed(tree)
-    return Measured(group, label, f"{answer}; {verdict}", None, probes, counterexample, facts)
+    return Measured(GROUP, label, f"{answer}; {verdict}", None, probes, counterexample, facts)
 
 
 def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
@@ -154,6 +173,29 @@ def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> t
         f"NOT confirmed: the tree's sums in {nearest} have the kernel's bits on {number} of {REPLAYS} random inputs",
         example,
     )
+
+
+def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[str, str]:
+    """Whether the tree's sums of dy·xhat have the kernel's bits, for dgamma; and how products are rounded."""
+    failed: dict[str, int] = {}
+    examples: dict[str, str] = {}
+    for seed in range(REPLAYS):
+        rng = np.random.default_rng([seed, 4])
+        dy, x = (rng.standard_normal((M, N)).astype(np.float32) for _ in range(2))
+        mean, rstd = rng.standard_normal(M).astype(np.float32), 2.0 ** rng.integers(-2, 3, M).astype(np.float32)
+        got = np.asarray(subject.backward(dy, x, mean, rstd, np.ones(N, np.float32)).dgamma)
+        for label, own in product_sums(tree, dy, x, mean, rstd):
+            failed.setdefault(label, 0)
+            difference = different_bits(own, got)
+            if difference:
+                failed[label] += 1
+                examples.setdefault(label, f"seed {seed}: {difference}")
+        failed = {label: number for label, number in failed.items() if number <= min(failed.values()) + MOST_BEHIND}
+    nearest = min(failed, key=lambda label: failed[label])
+    if failed[nearest] == 0:
+        return f"{nearest}, confirmed by replay: the same bits on {REPLAYS} of {REPLAYS} random inputs", ""
+    number = REPLAYS - failed[nearest]
+    return f"NOT confirmed: {nearest} has the kernel's bits on {number} of {REPLAYS} random inputs", examples[nearest]
 
 
 def _shared_sizes(tree: Tree, n: int) -> Callable[[int, int], int]:

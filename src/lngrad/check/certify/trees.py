@@ -13,9 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.typing import Array, Dtype
-
-__all__ = ["Tree", "Unrevealed", "leaves", "reveal", "replay", "size_of", "text_of", "words"]
+__all__ = ["Tree", "Unrevealed", "leaves", "reveal", "size_of", "text_of", "words"]
 
 Tree: TypeAlias = "int | tuple[Tree, ...]"  # a leaf's place, or subtrees in the order of their first leaf
 Pairs: TypeAlias = "Sequence[tuple[int, int]]"
@@ -112,29 +110,6 @@ def leaves(tree: Tree) -> list[int]:
 
 def size_of(tree: Tree) -> int:
     return len(leaves(tree))
-
-
-def replay(tree: Tree, terms: Array, dtype: Dtype) -> Array:
-    """The sum of terms (n, …) over the first axis in a tree's order, each addition rounded to dtype."""
-    done: dict[int, Array] = {}
-    waiting: list[tuple[Tree, bool]] = [(tree, False)]
-    while waiting:  # no recursion: a sum in sequence is as deep as it is long
-        one, ready = waiting.pop()
-        if isinstance(one, int):
-            done[_key(one)] = terms[one].astype(dtype)
-        elif not ready:
-            waiting.append((one, True))
-            waiting += [(part, False) for part in one]
-        else:
-            total = done.pop(_key(one[0]))
-            for part in one[1:]:
-                total = (total + done.pop(_key(part))).astype(dtype)
-            done[_key(one)] = total
-    return done[_key(tree)]
-
-
-def _key(tree: Tree) -> int:
-    return -1 - tree if isinstance(tree, int) else id(tree)
 
 
 def text_of(tree: Tree) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.implementations.interface import Impl
+from lngrad.check.implementations.interface import Impl, NotApplicable
 from lngrad.check.inputs import Given
 from lngrad.errors import BackendUnavailable, FileFormatError
 from lngrad.files.reading import read_tensor
@@ -22,6 +22,7 @@ from lngrad.typing import Array
 
 __all__ = ["command"]
 
+SKIPPED = 77  # the exit code that says "not for me", as of automake's tests
 MOST_SAID = 400  # characters of a program's stderr
 MOST_BYTES = 64 << 30
 
@@ -31,7 +32,8 @@ def command(template: str) -> Impl:
 
     {in} has dy.bin, x.bin, mean.bin, rstd.bin, variance.bin and gamma.bin (raw elements in C order, absent where the case
     has none) and case.json, which says their dtypes and shapes, eps, the mask, and the dtypes of the results. The program
-    writes dx.bin, dgamma.bin and dbeta.bin, or .npy, to {out}. It runs without a shell.
+    writes dx.bin, dgamma.bin and dbeta.bin, or .npy, to {out}. It runs without a shell. Exit code 77
+    skips the case, with the last line of stderr.
 
     Raises:
         BackendUnavailable: The template names no program, or not both folders.
@@ -51,8 +53,10 @@ def command(template: str) -> Impl:
                 done = subprocess.run(made, capture_output=True, check=False, preexec_fn=_ends_with_us)
             except OSError as error:
                 raise FileFormatError(f"--impl: cmd: {words[0]}: {error.strerror}") from None
+            said = done.stderr.decode(errors="replace").strip()[-MOST_SAID:]
+            if done.returncode == SKIPPED:
+                raise NotApplicable(said.splitlines()[-1] if said else f"{words[0]} ended with {SKIPPED}")
             if done.returncode:
-                said = done.stderr.decode(errors="replace").strip()[-MOST_SAID:]
                 raise RuntimeError(f"{words[0]} ended with {done.returncode}: {' / '.join(said.splitlines()[-4:])}")
             return Grads(*(_result(outside, case, name) for name in OUTPUTS))
 

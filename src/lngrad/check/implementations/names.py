@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from lngrad.check.implementations import others, ours
+from lngrad.check.implementations.ascendc import ascendc_kernel
 from lngrad.check.implementations.command import command
 from lngrad.check.implementations.interface import Impl
+from lngrad.check.implementations.tensors import require_triton
 from lngrad.check.implementations.users import mutant, triton_function, users_function
 from lngrad.errors import BackendUnavailable
 from lngrad.peers import onednn
@@ -35,8 +37,14 @@ _DOORS = {
     "graph_v3": _Door("lngrad.ascend.graph", ours.graph_v3_op),
     "aclnn": _Door("lngrad.ascend.aclnn", ours.aclnn_op),
 }
-_PREFIXES = {"mutant": mutant, "cmd": command, "triton": triton_function}
-_FORMS = ("module:function", "triton:module:function", "cmd:./program {in} {out}", "mutant:NAME")
+_PREFIXES = {"ascendc": ascendc_kernel, "mutant": mutant, "cmd": command, "triton": triton_function}
+_FORMS = (
+    "module:function",
+    "triton:module:function",
+    "ascendc:FILE.cpp:KERNEL",
+    "cmd:./program {in} {out}",
+    "mutant:NAME",
+)
 
 
 def names() -> list[str]:
@@ -53,6 +61,9 @@ def find(name: str) -> Impl:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in _PREFIXES:
         return _PREFIXES[prefix](rest)
+    if name == "triton_gpu":
+        require_triton()
+        return ours.triton_gpu
     if name in BACKENDS:
         state = backends()[name]
         if state != "available":

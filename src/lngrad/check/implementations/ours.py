@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.api import layer_norm_backward
+from lngrad.api import execute, layer_norm_backward
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations.interface import Impl, NotApplicable, dx_as_x, no_variance_below_zero, parameters
+from lngrad.check.implementations.tensors import on_device
 from lngrad.check.inputs import Given
 from lngrad.errors import BackendUnavailable
-from lngrad.problem import Grads
+from lngrad.problem import Grads, Problem
 
-__all__ = ["aclnn_op", "backend", "graph_op", "graph_v3_op"]
+__all__ = ["aclnn_op", "backend", "graph_op", "graph_v3_op", "triton_gpu"]
 
 
 def backend(name: str) -> Impl:
@@ -33,6 +34,21 @@ def backend(name: str) -> Impl:
             raise NotApplicable(str(reason)) from None
 
     return call
+
+
+def triton_gpu(case: CheckCase, given: Given) -> Grads:
+    """Our Triton kernels: on a GPU, or on the CPU with Triton's interpreter, where no plan chooses them."""
+    from lngrad.backend.triton_gpu.plan import plan
+
+    dx_as_x(case)
+    inputs = given.inputs
+    arguments = {"dy": inputs.dy, "x": inputs.x, "mean": inputs.mean, "rstd": inputs.rstd, "gamma": inputs.gamma}
+    arrays = dict(zip(("dgamma", "dbeta"), parameters(case), strict=True))
+    some = on_device({name: one for name, one in {**arguments, **arrays}.items() if one is not None})
+    dy, x, mean, rstd = (some[name] for name in ("dy", "x", "mean", "rstd"))
+    out = Grads(None, some.get("dgamma"), some.get("dbeta"))
+    problem, tensors = Problem.backward(dy, x, mean, rstd, some.get("gamma"), case.normalized, case.output_mask, out)
+    return Grads(*(None if one is None else one.cpu() for one in execute(plan(problem, 1), tensors, out)))
 
 
 def _tile(case: CheckCase, given: Given) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +13,9 @@ import numpy as np
 from lngrad.arrays import as_array, as_numpy
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.implementations.interface import Impl, NotApplicable
+from lngrad.check.implementations.tensors import on_device, require_triton
 from lngrad.check.inputs import Given
-from lngrad.dtypes import DTYPES, bytes_of, numpy_dtype, to_torch
+from lngrad.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.errors import BackendUnavailable, FileFormatError
 from lngrad.problem import Grads
 
@@ -79,7 +79,7 @@ def users_function(name: str, on_gpu: bool = False) -> Impl:
             "output_dtypes": case.output_dtypes,
         }  # fmt: skip
         arguments = {name: possible[name] for name in wanted}
-        results = three(target(**(_tensors(arguments) if on_gpu else arguments)), f"{module}:{function}")
+        results = three(target(**(on_device(arguments) if on_gpu else arguments)), f"{module}:{function}")
         return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, case.output_dtypes, strict=True)))
 
     return call
@@ -111,25 +111,8 @@ def triton_function(name: str) -> Impl:
     Raises:
         BackendUnavailable: There is no such function, or no Triton.
     """
-    import torch
-
-    if not torch.cuda.is_available():
-        if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-            raise BackendUnavailable(
-                "--impl: triton: there is no GPU, and Triton is imported without TRITON_INTERPRET=1"
-            )
-        os.environ["TRITON_INTERPRET"] = "1"
+    require_triton()
     return users_function(name, on_gpu=True)
-
-
-def _tensors(arguments: dict[str, Any]) -> dict[str, Any]:
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {
-        name: to_torch(np.ascontiguousarray(one)).to(device) if isinstance(one, np.ndarray) else one
-        for name, one in arguments.items()
-    }
 
 
 def mutant(name: str) -> Impl:

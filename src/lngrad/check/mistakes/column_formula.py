@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lngrad.check.mistakes.formula import RIGHT, Difference, Explanation, coefficient_text
-from lngrad.check.mistakes.masks import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.masks import describe_columns, describe_weights, recover_weights, runs_of
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula, Weights
 from lngrad.typing import Array
@@ -17,6 +17,12 @@ __all__ = ["explain_columns", "explain_rows"]
 SLACK = 4.0
 EXPLAINED = 0.995
 NEIGHBOURS = (1, 2, 4, 8, 16, 32)
+_TIMES = {
+    "−1": "{name} has the opposite sign.",
+    "1/M": "{name} is divided by the number of rows: it is their sum, and no mean.",
+    "1/N": "{name} is divided by the number of columns: it is a sum over rows.",
+}
+MOST_COLUMNS = 0.95  # wrong, for columns that are right to be left out
 MOST_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger cases
 
 
@@ -93,7 +99,8 @@ def _explanation(terms: Terms, name: str, text: str, coefficient: float) -> Expl
     if coefficient != 1:
         times = coefficient_text(coefficient, terms.N, terms.M)
         parts += [(times, True), ("·", False)]
-        differences.append(Difference(f"{name} {times} times", f"{name} is {times} times what it should be."))
+        differences.append(Difference(f"{name} {times} times", _TIMES.get(times, "{name} is {times} times what it "
+                                      "should be.").format(name=name, times=times)))  # fmt: skip
     parts += [("Σ_rows ", False), (text, text != right)]
     if text != right:
         differences.append(
@@ -131,13 +138,18 @@ def explain_rows(terms: Terms, results: dict[str, Array], bounds: dict[str, Arra
     A = np.concatenate([products[name].T for name in results])
     b, bound = np.concatenate(list(results.values())), np.concatenate([bounds[name] for name in results])
 
-    def fits(weights: Array) -> bool:
-        return _fits(A @ weights - b, bound)
-
-    weights = recover_weights(A, b, fits)
+    weights, where = _rows_of(A, b, bound), ""
+    if weights is None:
+        wrong = np.any(
+            [np.abs(products[name].sum(0) - results[name]) > SLACK * bounds[name] for name in results], axis=0
+        )
+        some = np.tile(wrong, len(results))
+        if not MOST_COLUMNS > wrong.mean() > 0:
+            return None
+        weights, where = _rows_of(A[some], b[some], bound[some]), f" in {describe_columns(wrong)}"
     if weights is None:
         return None
-    text = describe_weights(weights, "row") + _why_so_many(weights, terms)
+    text = describe_weights(weights, "row") + _why_so_many(weights, terms) + where
     found = {}
     for name in results:
         difference = Difference("part of the rows in the column sums", f"{' and '.join(results)}: not every row is counted "
@@ -145,6 +157,10 @@ def explain_rows(terms: Terms, results: dict[str, Array], bounds: dict[str, Arra
         parts = (("Σ_rows ", False), ("w_row", True), ("·" + RIGHT[name].removeprefix("Σ_rows "), False))
         found[name] = Explanation(Formula(name, parts), (difference,), (Weights(name, "row", runs_of(weights), text),))
     return found
+
+
+def _rows_of(A: Array, b: Array, bound: Array) -> Array | None:
+    return recover_weights(A, b, lambda weights: _fits(A @ weights - b, bound))
 
 
 def _why_so_many(weights: Array, terms: Terms) -> str:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
-from lngrad.check.mistakes.catalogue import MISTAKES, true_grads
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
-from lngrad.check.mistakes.dx_formula import explain_dx, explain_partial_means, explain_unwritten
+from lngrad.check.mistakes.dx_formula import explain_dx
 from lngrad.check.mistakes.formula import Difference, Explanation
+from lngrad.check.mistakes.mistake import true_grads
+from lngrad.check.mistakes.other_gamma import explain_gamma
+from lngrad.check.mistakes.other_rows import statistics_of_other_rows
+from lngrad.check.mistakes.outputs import Output, share_of
+from lngrad.check.mistakes.partial_dx import describe_means, explain_partial_means, explain_unwritten
 from lngrad.check.mistakes.patterns import describe
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.check.result import Formula, Weights
-from lngrad.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
 from lngrad.problem import Grads
-from lngrad.testing import TOLERANCES, error_share, gradient_scales
+from lngrad.testing import gradient_scales
 from lngrad.typing import Array
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -40,34 +42,6 @@ class Diagnosis(NamedTuple):
     weights: tuple[Weights, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Output:
-    """One wanted output: as it came, in its own dtype, and what it should be, in float64."""
-
-    name: str
-    result: Array
-    true: Array
-    scale: Array
-
-    @cached_property
-    def share(self) -> Array:
-        """How much of its tolerance each element's error uses."""
-        return _share(self.result, self.true, self.scale)
-
-    @property
-    def bound(self) -> Array:
-        """The error that a right result may have, for results of the size of this one."""
-        dtype = self.result.dtype.name
-        wide = self.result.astype(np.float64)
-        accumulator = ACCUMULATORS[dtype]
-        sums = TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * (self.scale + np.abs(wide - self.true))
-        return np.asarray(UNIT_ROUNDOFF[dtype] * np.abs(wide) + sums + SMALLEST[dtype])
-
-
-def _share(result: Array, expected: Array, scale: Array) -> Array:
-    return np.asarray(error_share(result, expected, scale, ACCUMULATORS[result.dtype.name]))
-
-
 def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]) -> Diagnosis:
     """Explain a failed result.
 
@@ -79,30 +53,45 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]
     with np.errstate(all="ignore"):
         truth, scales = true_grads(given.exact), gradient_scales(given.exact)
         outputs = [
-            _Output(name, np.asarray(result), true, scale)
+            Output(name, np.asarray(result), true, scale)
             for name, result, true, scale in zip(OUTPUTS, got, truth, scales, strict=True)
             if result is not None and result.size
         ]
         if all(output.share.max() <= 1 for output in outputs):
             return _only_rounding(case, given, outputs)
-        known = {name: mistake.grads(case, given.exact) for name, mistake in MISTAKES.items() if not mistake.rounding}
+        sums = any(output.share.max() > 1 for output in outputs if output.name != "dx")
+        known = {
+            name: mistake.grads(case, given.exact)
+            for name, mistake in MISTAKES.items()
+            if not mistake.rounding and (sums or not mistake.sums_only)
+        }
         terms = terms_of(given.exact)
         found = _known(outputs, known)
         if found is not None:
             formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
             return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
-        each = _each_output(terms, outputs, truth, known) or _with_changed_inputs(case, given, outputs)
+        each = (
+            _each_output(terms, outputs, truth, known)
+            or _with_other_statistics(terms, given, outputs)
+            or _with_changed_inputs(case, given, outputs)
+        )
     if each is not None:
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
-    sentences = []
-    for output in outputs:
-        if output.name in shares:
-            shape = shares[output.name].shape
-            golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(shape)
-            wide = output.result.astype(np.float64).reshape(shape)
-            sentences.append(describe(output.name, wide, golden, shares[output.name]))
+    sentences = [_described(terms, output, shares[output.name]) for output in outputs if output.name in shares]
     return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
+
+
+def _described(terms: Terms, output: Output, share: Array) -> str:
+    """What an output looks like that nothing explains."""
+    golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(share.shape)
+    wide = output.result.astype(np.float64).reshape(share.shape)
+    if output.name == "dx":
+        with np.errstate(all="ignore"):
+            found = describe_means(terms, wide.reshape(terms.dy.shape), output.bound.reshape(terms.dy.shape))
+        if found is not None:
+            return f"dx: {found}"
+    return describe(output.name, wide, golden, share)
 
 
 def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:
@@ -114,7 +103,7 @@ def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explana
     )
 
 
-def _known(outputs: Sequence[_Output], known: Mapping[str, Grads | None]) -> str | None:
+def _known(outputs: Sequence[Output], known: Mapping[str, Grads | None]) -> str | None:
     """The mistake that is nearest to the result among those that explain all the outputs."""
     best: tuple[float, str] | None = None
     for name, wrong in known.items():
@@ -126,13 +115,13 @@ def _known(outputs: Sequence[_Output], known: Mapping[str, Grads | None]) -> str
     return None if best is None else best[1]
 
 
-def _left(outputs: Sequence[_Output], wrong: Grads, by_size: bool) -> float | None:
+def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | None:
     """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
     before = after = 0.0
     for output in outputs:
         expected = getattr(wrong, output.name)
         scale = output.scale + np.abs(expected - output.true)
-        with_mistake, without = (_share(output.result, one, scale) for one in (expected, output.true))
+        with_mistake, without = (share_of(output.result, one, scale) for one in (expected, output.true))
         # A mistake that leaves this output alone must find it right.
         explained = with_mistake <= SLACK
         if not by_size and explained.mean() < EXPLAINED:
@@ -149,7 +138,7 @@ def _left(outputs: Sequence[_Output], wrong: Grads, by_size: bool) -> float | No
 
 
 def _each_output(
-    terms: Terms, outputs: Sequence[_Output], truth: Grads, known: dict[str, Grads | None]
+    terms: Terms, outputs: Sequence[Output], truth: Grads, known: dict[str, Grads | None]
 ) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     formulas = _formulas(terms, outputs, truth)
@@ -171,19 +160,19 @@ def _each_output(
     return found
 
 
-def _alone(output: _Output, outputs: Sequence[_Output], wrong: Grads) -> bool:
+def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
     for other in outputs:
         expected = getattr(wrong, other.name)
         scale = other.scale + np.abs(expected - other.true)
-        if other is output or np.mean(_share(other.result, expected, scale) <= SLACK) >= EXPLAINED:
+        if other is output or np.mean(share_of(other.result, expected, scale) <= SLACK) >= EXPLAINED:
             continue
         if np.mean(np.abs(expected - other.true) <= other.bound) < EXPLAINED:
             return False
     return True
 
 
-def _formulas(terms: Terms, outputs: Sequence[_Output], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
+def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
     """The formulas of the wrong outputs that obey one."""
     true = {
         "dx": truth.dx.reshape(terms.dy.shape),
@@ -200,6 +189,7 @@ def _formulas(terms: Terms, outputs: Sequence[_Output], truth: Grads, depth: int
                 explain_unwritten(terms, wide[name], bounds[name], true[name])
                 or explain_dx(terms, wide[name], bounds[name], depth)
                 or (explain_partial_means(terms, wide[name], bounds[name]) if depth > 1 else None)
+                or (explain_gamma(terms, wide[name], bounds[name]) if depth > 1 else None)
             )
         else:
             explanation = explain_columns(terms, name, wide[name], bounds[name], true)
@@ -211,7 +201,23 @@ def _formulas(terms: Terms, outputs: Sequence[_Output], truth: Grads, depth: int
     return found
 
 
-def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[_Output]) -> list[Explanation] | None:
+def _with_other_statistics(terms: Terms, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
+    """Some rows with mean and rstd of others, if that explains all outputs."""
+    dx = next((one for one in outputs if one.name == "dx"), None)
+    if dx is None:
+        return None
+    shaped = (one.reshape(terms.dy.shape) for one in (dx.result.astype(np.float64), dx.bound, dx.true))
+    found = statistics_of_other_rows(terms, given.exact, *shaped)
+    if found is None:
+        return None
+    changed, difference = found
+    wrong, scales = true_grads(changed), gradient_scales(changed)
+    others = (Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
+    explained = all(np.mean(one.share <= SLACK) >= EXPLAINED for one in others)
+    return [Explanation(None, (difference,))] if explained else None
+
+
+def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
     """A mistake in the inputs, and others in the formulas on top of it."""
     best: list[Explanation] | None = None
     for name, mistake in MISTAKES.items():
@@ -219,7 +225,7 @@ def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[_Outpu
         if changed is None:
             continue
         wrong, scales, terms = true_grads(changed), gradient_scales(changed), terms_of(changed)
-        others = [_Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
+        others = [Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
         formulas = _formulas(terms, others, wrong, depth=1)
         if all(one.name in formulas or np.mean(one.share <= SLACK) >= EXPLAINED for one in others):
             found = [Explanation(None, (Difference(name, mistake.sentence),)), *formulas.values()]
@@ -228,7 +234,7 @@ def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[_Outpu
     return best
 
 
-def _only_rounding(case: CheckCase, given: Given, outputs: Sequence[_Output]) -> Diagnosis:
+def _only_rounding(case: CheckCase, given: Given, outputs: Sequence[Output]) -> Diagnosis:
     """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype has."""
     mistake = MISTAKES["half-away rounding"]
     rounded = mistake.grads(case, given.exact)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.check.mistakes.dx_terms import Candidate, Choices, First, Mean, Second
-from lngrad.check.mistakes.formula import RIGHT, Difference, Explanation, coefficient_text
-from lngrad.check.mistakes.masks import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.formula import Difference, Explanation, coefficient_text, padded_sizes
 from lngrad.check.mistakes.terms import Terms
-from lngrad.check.result import Formula, Weights
+from lngrad.check.result import Formula
 from lngrad.typing import Array
 
-__all__ = ["explain_dx", "explain_partial_means", "explain_unwritten"]
+__all__ = ["explain_dx"]
 
 MOST_SAMPLES = 1000
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
@@ -107,6 +106,7 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[tu
         return None
     N, M = terms.N, terms.M
     plain = [1.0, 0.0, 2.0, -1.0, 0.5, float(N), 1 / N, N / (N - 1), 1 - 1 / N, 3.0, -2.0, 4.0, 1.5, 1 / M, float(M)]
+    plain += [N / P for P in padded_sizes(N)]
     coefficients, cost = free.copy(), 0.0
     for at in range(3):
         best = None
@@ -214,13 +214,30 @@ def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
     if factor != 1:
         times = coefficient_text(factor, terms.N, terms.M)
         return [*found, Difference(f"dx {times} times", f"dx is {times} times what it should be.")]
+    both = fit.coefficients[1] == fit.coefficients[2] not in (0.0, 1.0) and fit.coefficients[0] == 1
+    if both:
+        return [*found, _times(fit.coefficients[1], "two row means", "are", "subtract each of them once", terms)]
     for coefficient, label, takes in zip(fit.coefficients, _LABELS, _TAKES, strict=True):
         if coefficient == 0:
             found.append(Difference(f"{label} missing", f"dx lacks the {label}: {takes}."))
         elif coefficient != 1:
-            times = coefficient_text(coefficient, terms.N, terms.M)
-            found.append(Difference(f"{label} {times} times", f"dx has {times} times the {label}: {takes}."))
+            found.append(_times(coefficient, label, "is", takes, terms))
     return found
+
+
+def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:
+    """A term that is there with another number before it, and what such a number is known for."""
+    N, times = terms.N, coefficient_text(coefficient, terms.N, terms.M)
+    if label == _LABELS[0]:
+        return Difference(f"{label} {times} times", f"dx has {times} times {label}: {takes}.")
+    padded = {f"N/{P}": (P, why) for P, why in padded_sizes(N).items()}.get(times)
+    if padded is not None:
+        size, why = padded
+        return Difference(f"{label} over a padded N", f"the {label} {verb} divided by {size}, which is N = {N} rounded up "
+                          f"to {why}: divide by N, not by the size of the buffer.")  # fmt: skip
+    if times == "N/(N−1)":
+        return Difference(f"{label} over N − 1", f"the {label} {verb} divided by N − 1: divide by N.")
+    return Difference(f"{label} {times} times", f"dx has {times} times the {label}: {takes}.")
 
 
 def _other_term(term: Mean | Second, label: str) -> Difference:
@@ -244,53 +261,3 @@ def _over_text(over: str) -> str:
         "sample": "over all rows of a sample, as if the first dimension counted the rows",
     }
     return texts.get(over) or f"over a {over} together, a sum without its axis"
-
-
-def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
-    """Row means that do not take every column once: which columns they take."""
-    M, N = terms.dy.shape
-    if M < 4 or N < 4 or not np.isfinite(dx).all() or not (terms.rstd != 0).all():
-        return None
-    # dxhat − dx/rstd = m1 + xhat·m2 for each row: two unknowns, by least squares.
-    left = terms.dxhat - dx / terms.rstd
-    centre, spread = terms.xhat.mean(1, keepdims=True), terms.xhat - terms.xhat.mean(1, keepdims=True)
-    second = (left * spread).sum(1) / np.maximum(np.square(spread).sum(1), 1e-300)
-    first = left.mean(1) - centre[:, 0] * second
-    right_first, right_second = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
-
-    def fits(m1: Array, m2: Array) -> bool:
-        made = terms.rstd * (terms.dxhat - m1[:, None] - terms.xhat * m2[:, None])
-        return bool(np.mean(np.abs(made - dx) <= SLACK * bound) >= EXPLAINED)
-
-    A1, A2 = terms.dxhat / N, terms.dxhat * terms.xhat / N
-    for sum_name, label, A, b, check in (
-        ("mean_dxhat_xhat", "mean of dxhat·xhat", A2, second, lambda w: fits(right_first, A2 @ w)),
-        ("mean_dxhat", "mean of dxhat", A1, first, lambda w: fits(A1 @ w, right_second)),
-        ("both means", "means", np.vstack([A1, A2]), np.append(first, second), lambda w: fits(A1 @ w, A2 @ w)),
-    ):  # fmt: skip
-        weights = recover_weights(A, b, check)
-        if weights is not None:
-            text = describe_weights(weights, "column")
-            verb = "take" if label == "means" else "takes"
-            found = Difference(f"part of the columns in the {label}",
-                               f"the {label} {verb} not every column once: {text}.")  # fmt: skip
-            parts = (
-                ("rstd·(dxhat − ", False), ("mean_dxhat", sum_name != "mean_dxhat_xhat"), (" − ", False),
-                ("xhat·mean_dxhat_xhat", sum_name != "mean_dxhat"), (")", False),
-            )  # fmt: skip
-            return Explanation(Formula("dx", parts), (found,), (Weights(sum_name, "column", runs_of(weights), text),))
-    return None
-
-
-def explain_unwritten(terms: Terms, dx: Array, bound: Array, true: Array) -> Explanation | None:
-    """Whole rows or columns of dx that are zero, where all others are right."""
-    true, right = true.reshape(dx.shape), np.abs(true.reshape(dx.shape) - dx) <= bound
-    for axis, what in ((1, "row"), (0, "column")):
-        zero = (dx == 0).all(axis) & ~right.all(axis)
-        if zero.any() and not zero.all() and (zero | (right.mean(axis) >= EXPLAINED)).all():
-            weights = np.where(zero, 0.0, 1.0)
-            text = describe_weights(weights, what)
-            found = Difference(f"{what}s of dx never written", f"dx is zero in whole {what}s: {text}.")
-            parts = ((f"w_{what}", True), ("·", False), (RIGHT["dx"], False))
-            return Explanation(Formula("dx", parts), (found,), (Weights("dx", what, runs_of(weights), text),))
-    return None

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from lngrad.check.result import Formula, Weights
 
-__all__ = ["RIGHT", "Difference", "Explanation", "coefficient_text"]
+__all__ = ["RIGHT", "Difference", "Explanation", "coefficient_text", "padded_sizes"]
 
 RIGHT = {
     "dx": "rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)",
     "dgamma": "Σ_rows dy·xhat",
     "dbeta": "Σ_rows dy",
 }
+
+
+MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up to
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,20 @@ class Explanation:
     weights: tuple[Weights, ...] = ()
 
 
+def padded_sizes(N: int) -> dict[int, str]:
+    """The sizes that a row of N elements is filled up to, and how each comes about."""
+    found: dict[int, str] = {}
+    for multiple in MULTIPLES:
+        found.setdefault(-(-N // multiple) * multiple, f"a multiple of {multiple}")
+    found.setdefault(1 << (N - 1).bit_length(), "a power of two")
+    found.pop(N, None)
+    return found
+
+
 def coefficient_text(value: float, N: int, M: int) -> str:
     """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), or three digits."""
     for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),
-                         ("M", M), ("1/M", 1 / max(M, 1))):  # fmt: skip
+                         ("M", M), ("1/M", 1 / max(M, 1)), *((f"N/{P}", N / P) for P in padded_sizes(N))):  # fmt: skip
         if number not in (0.0, 1.0, 2.0, 0.5) and abs(abs(value) - number) < 1e-9 * number:
             return text if value > 0 else f"−{text}"
     halves = {0.5: "1/2", 1.5: "3/2", 0.25: "1/4"}

@@ -100,7 +100,8 @@ def _lines(off: Any, what: str, several: bool) -> str | None:
         return f"wrong in {what}s {first} to {last} only"
     for period in PERIODS:
         if len(places) >= 3 and len(set((places % period).tolist())) == 1 and len(places) >= 0.6 * len(off) / period:
-            return f"wrong in every {period}th {what}, from {first} on"
+            ordinal = {2: "2nd", 3: "3rd"}.get(period, f"{period}th")
+            return f"wrong in every {ordinal} {what}, from {first} on"
     if len(places) <= 0.1 * len(off):
         return f"wrong in {len(places)} of {len(off)} {what}s, such as {', '.join(map(str, places[:4].tolist()))}"
     return None

@@ -27,6 +27,7 @@ __all__ = [
     "last_rows",
     "means_missing",
     "means_over",
+    "narrow_factor",
     "narrow_means",
     "narrow_products",
     "narrow_sums",
@@ -122,21 +123,44 @@ def last_rows(part: int, factor: float) -> Make:
     return make
 
 
-def narrow_sums(dtype: str, parts: int = 1) -> Make:
-    """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them."""
+def narrow_sums(dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Make:
+    """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
+
+    Args:
+        dtype: The narrow one.
+        parts, block: How rows are cut; block counts where it is not 0.
+        products: Whether the products, too, are rounded before they are added.
+    """
 
     def make(case: CheckCase, inputs: Inputs, terms: Terms, true: Grads) -> dict[str, Array] | None:
-        narrow, step = numpy_dtype(dtype), -(-terms.M // parts)
-        if parts > terms.M or terms.M > MOST_SEQUENTIAL:
+        narrow, step = numpy_dtype(dtype), block or -(-terms.M // parts)
+        if parts > terms.M or block > terms.M or min(step, terms.M) > MOST_SEQUENTIAL:
             return None
-        terms_of_rows = np.stack([terms.dy * terms.xhat, terms.dy], axis=1)
-        whole = np.zeros((2, terms.N))
-        for start in range(0, terms.M, step):
-            totals = np.zeros((2, terms.N), narrow)
-            for row in terms_of_rows[start : start + step]:
-                totals = (totals.astype(np.float64) + row).astype(narrow)
-            whole += totals.astype(np.float64)
+        added = np.stack([terms.dy * terms.xhat, terms.dy], axis=1)
+        if products:
+            added = added.astype(np.float32).astype(narrow).astype(np.float64)
+        blocks = -(-terms.M // step)
+        padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
+        padded[: terms.M] = added
+        totals = np.zeros((blocks, *added.shape[1:]), narrow)
+        for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
+            totals = (totals.astype(np.float64) + row).astype(narrow)
+        whole = totals.astype(np.float64).sum(0)
         return {"dgamma": whole[0], "dbeta": whole[1]}
+
+    return make
+
+
+def narrow_factor(dtype: str, which: str) -> Make:
+    """dxhat or xhat rounded to 16 bits before dx is computed from it."""
+
+    def make(case: CheckCase, inputs: Inputs, terms: Terms, true: Grads) -> dict[str, Array]:
+        dxhat, xhat = (
+            one.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64) if which == name else one
+            for name, one in (("dxhat", terms.dxhat), ("xhat", terms.xhat))
+        )
+        first, second = dxhat.mean(1, keepdims=True), (dxhat * xhat).mean(1, keepdims=True)
+        return {"dx": terms.rstd * (dxhat - first - xhat * second)}
 
     return make
 

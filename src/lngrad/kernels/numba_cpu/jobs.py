@@ -22,6 +22,18 @@ FUNCTION, TASKS, NEXT, TICKET, ARGUMENTS = 0, 1, 2, 8, 16
 IDLE, ASLEEP = 0, 1
 SLOT_BYTES = 64
 
+# The functions by which threads work on jobs: their parameters, each an int64, and whether they return one.
+POOL = {
+    "run_alone": ("job", False),
+    "begin": ("job", False),
+    "work": ("job thread most", True),
+    "close": ("job", False),
+    "offer": ("job slots workers rouse", True),
+    "settle": ("job slots workers", True),
+    "serve": ("slot thread", False),
+    "share": ("first stop job", False),
+}
+
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 
 
@@ -57,5 +69,6 @@ Slice = _record(
     "dy x result mean rstd gamma beta row_numbers M N dy_stride x_stride result_stride streaming rows_per_task",
 )
 
-# Of the memory's own speed: result = a + b, arrays of so many float32.
+# Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.
+TRIAD_BLOCK = 1 << 16
 Triad = _record("Triad", "a b result elements")

@@ -8,14 +8,12 @@ others finish may free everything.
 """
 
 import platform
-from functools import cache
 
 from llvmlite import ir
-from numba import cfunc, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from lngrad.kernels.numba_cpu.cache import OPTIONS
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.jobs import ARGUMENTS, ASLEEP, FUNCTION, IDLE, NEXT, SLOT_BYTES, TASKS, TICKET
 
 PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
@@ -101,7 +99,7 @@ def call_task(typingctx, function, arguments, task, thread):
     return types.void(*[types.int64] * 4), codegen
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def work(job, thread, most):
     """Run up to `most` tasks of a job; whether its tickets are used up."""
     function, tasks = word(job, FUNCTION), word(job, TASKS)
@@ -113,7 +111,7 @@ def work(job, thread, most):
     return word(job, TICKET) >= tasks
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def run_alone(job):
     """Run all tasks of a chain of jobs, one job after the other; nobody else knows of them."""
     while True:
@@ -124,31 +122,26 @@ def run_alone(job):
         job += 8 * word(job, NEXT)
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def begin(job):
     """Let the first ticket of a job be drawn next; nobody works on it."""
     fetch_add(job + 8 * TICKET, -word(job, TICKET))
 
 
-@cache
-def share_function():
-    """The address of a C function (first, stop, job) by which somebody else's threads first … stop-1 work on a job."""
-
-    @cfunc("void(int64, int64, int64)", **OPTIONS)
-    def share(first, stop, job):
-        for thread in range(first, stop):
-            work(job, thread, 1 << 62)
-
-    return share.address
+@plain
+def share(first, stop, job):
+    """Somebody else's threads first … stop-1 work on a job."""
+    for thread in range(first, stop):
+        work(job, thread, 1 << 62)
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def close(job):
     """Let nobody draw another ticket."""
     fetch_add(job + 8 * TICKET, word(job, TASKS))
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def offer(job, slots, workers, rouse):
     """Offer a job to every worker that waits, and if `rouse` to those asleep; the bits of those that must be woken."""
     to_wake = 0
@@ -159,7 +152,7 @@ def offer(job, slots, workers, rouse):
     return to_wake
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def settle(job, slots, workers):
     """Take the unclaimed offers of a job back and wait a while for its workers; whether none works on it any more."""
     done = True
@@ -174,7 +167,7 @@ def settle(job, slots, workers):
     return done
 
 
-@njit(nogil=True, **OPTIONS)
+@plain
 def serve(slot, thread):
     """A worker's waking life: run what is offered, until nothing was for PATIENCE pauses."""
     waited = 0

@@ -4,13 +4,12 @@ A table holds the offset in bytes of every row and then of every column, so any 
 `base + table[row] + table[M + column]`. The inner loop runs along whichever of the two has the smaller step.
 """
 
-from numba import njit
-
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.pool import word
 from lngrad.kernels.numba_cpu.simd import load_raw, store_raw
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@plain
 def pack(tag, base, table, M, first, rows, N, packed):
     """Copy rows first … first+rows-1 of N columns to packed, row-major."""
     if rows_are_closer(table, M, first, rows, N):
@@ -25,7 +24,7 @@ def pack(tag, base, table, M, first, rows, N, packed):
                 store_raw(tag, packed, i * N + j, load_raw(tag, row + word(table, M + j), 0))
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@plain
 def unpack(tag, packed, base, table, M, first, rows, N):
     """The reverse of pack."""
     if rows_are_closer(table, M, first, rows, N):
@@ -40,7 +39,7 @@ def unpack(tag, packed, base, table, M, first, rows, N):
                 store_raw(tag, row + word(table, M + j), 0, load_raw(tag, packed, i * N + j))
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@plain
 def rows_are_closer(table, M, first, rows, N):
     if rows < 2 or N < 2:
         return False

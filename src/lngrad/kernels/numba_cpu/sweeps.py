@@ -7,8 +7,7 @@ Rows here have N >= 8 columns. Addresses point to a row's first element; dy and 
 the accumulator's dtype, told by `acc`. Source: docs/math.md, equations 7 to 9.
 """
 
-from numba import njit
-
+from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
 from lngrad.kernels.numba_cpu.simd import (
     fma,
@@ -29,10 +28,6 @@ from lngrad.kernels.numba_cpu.simd import (
 )
 
 LINE_BYTES = 64  # of a cache line, at most
-
-_INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-inlined = njit(forceinline=True, **_INNER)
-plain = njit(**_INNER)
 
 
 @inlined

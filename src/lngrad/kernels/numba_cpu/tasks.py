@@ -1,12 +1,4 @@
-"""The task functions, compiled for a dtype at first use: name and dtype in, machine address out.
-
-Each factory closes over tags alone, so that Numba finds the machine code of an earlier process on disk.
-"""
-
-from functools import cache
-from threading import Lock
-
-from numba import cfunc
+"""The task functions: for every name a factory, which compiles it for elements of a tag and sums of another."""
 
 from lngrad.kernels.numba_cpu.backward import (
     ACROSS,
@@ -18,19 +10,14 @@ from lngrad.kernels.numba_cpu.backward import (
     backward_segment_sums,
     combine,
 )
-from lngrad.kernels.numba_cpu.cache import OPTIONS
 from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
-from lngrad.kernels.numba_cpu.simd import TAGS
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
-
-TASK = "void(int64, int64, int64)"  # arguments, task, thread
-
-_compiling = Lock()
 
 
 def _rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, 1, 1, arguments, task, thread)
 
@@ -38,7 +25,7 @@ def _rows(tag, acc):
 
 
 def _rows_dx(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_dx_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, 1, None, arguments, task, thread)
 
@@ -46,7 +33,7 @@ def _rows_dx(tag, acc):
 
 
 def _rows_sums(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_sums_task(arguments, task, thread):
         backward_rows(tag, acc, ONE_BY_ONE, None, 1, arguments, task, thread)
 
@@ -54,7 +41,7 @@ def _rows_sums(tag, acc):
 
 
 def _rows_dbeta(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def rows_dbeta_task(arguments, task, thread):
         backward_rows(tag, acc, DBETA_ONLY, None, 1, arguments, task, thread)
 
@@ -62,7 +49,7 @@ def _rows_dbeta(tag, acc):
 
 
 def _short_rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def short_rows_task(arguments, task, thread):
         backward_rows(tag, acc, FOUR_BY_FOUR, 1, 1, arguments, task, thread)
 
@@ -70,7 +57,7 @@ def _short_rows(tag, acc):
 
 
 def _tiny_rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def tiny_rows_task(arguments, task, thread):
         backward_rows(tag, acc, ACROSS, 1, 1, arguments, task, thread)
 
@@ -78,7 +65,7 @@ def _tiny_rows(tag, acc):
 
 
 def _segment_sums(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def segment_sums_task(arguments, task, thread):
         backward_segment_sums(tag, acc, arguments, task, thread)
 
@@ -86,7 +73,7 @@ def _segment_sums(tag, acc):
 
 
 def _columns(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def columns_task(arguments, task, thread):
         backward_columns(tag, acc, 1, arguments, task, thread)
 
@@ -94,7 +81,7 @@ def _columns(tag, acc):
 
 
 def _columns_dx(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def columns_dx_task(arguments, task, thread):
         backward_columns(tag, acc, None, arguments, task, thread)
 
@@ -102,7 +89,7 @@ def _columns_dx(tag, acc):
 
 
 def _combine(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def combine_task(arguments, task, thread):
         combine(acc, tag, arguments, task, thread)
 
@@ -110,7 +97,7 @@ def _combine(tag, acc):
 
 
 def _forward_rows(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def forward_rows_task(arguments, task, thread):
         forward_rows(tag, acc, arguments, task, thread)
 
@@ -118,7 +105,7 @@ def _forward_rows(tag, acc):
 
 
 def _widen(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def widen_task(arguments, task, thread):
         convert(tag, acc, arguments, task, thread)
 
@@ -126,7 +113,7 @@ def _widen(tag, acc):
 
 
 def _narrow(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def narrow_task(arguments, task, thread):
         convert(acc, tag, arguments, task, thread)
 
@@ -134,7 +121,7 @@ def _narrow(tag, acc):
 
 
 def _slice_moments(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_moments_task(arguments, task, thread):
         slice_moments(tag, acc, arguments, task, thread)
 
@@ -142,7 +129,7 @@ def _slice_moments(tag, acc):
 
 
 def _slice_forward(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_forward_task(arguments, task, thread):
         slice_forward(tag, acc, arguments, task, thread)
 
@@ -150,7 +137,7 @@ def _slice_forward(tag, acc):
 
 
 def _slice_row_sums(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_row_sums_task(arguments, task, thread):
         slice_row_sums(tag, acc, arguments, task, thread)
 
@@ -158,7 +145,7 @@ def _slice_row_sums(tag, acc):
 
 
 def _slice_dx(tag, acc):
-    @cfunc(TASK, **OPTIONS)
+    @plain
     def slice_dx_task(arguments, task, thread):
         slice_dx(tag, acc, arguments, task, thread)
 
@@ -184,14 +171,3 @@ TASK_FUNCTIONS = {
     "widen": _widen,
     "narrow": _narrow,
 }
-
-
-@cache
-def _compiled(name, dtype, accumulator):
-    with _compiling:
-        return TASK_FUNCTIONS[name](TAGS[dtype], TAGS[accumulator])
-
-
-def task_function(name: str, dtype: str, accumulator: str) -> int:
-    """The address of a task function for elements of dtype; `accumulator` is float32 or float64."""
-    return int(_compiled(name, dtype, accumulator).address)

@@ -1,0 +1,47 @@
+"""Arguments as torch tensors where Triton's kernels run: on the GPU, or on the CPU with Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from lngrad.dtypes import to_torch
+from lngrad.errors import BackendUnavailable
+
+__all__ = ["on_device", "require_triton"]
+
+
+def require_triton() -> None:
+    """Turn Triton's interpreter on where there is no GPU.
+
+    Raises:
+        BackendUnavailable: There is no torch or no Triton, or Triton was imported before, to compile.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise BackendUnavailable(f"--impl: triton needs {error.name}, which is not installed") from None
+    if not torch.cuda.is_available():
+        if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+            raise BackendUnavailable(
+                "--impl: triton: there is no GPU, and Triton is imported without TRITON_INTERPRET=1"
+            )
+        os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        import triton  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise BackendUnavailable(f"--impl: triton needs {error.name}, which is not installed") from None
+
+
+def on_device(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arrays as tensors on the GPU, or on the CPU where there is none; everything else as it is."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return {
+        name: to_torch(np.ascontiguousarray(one)).to(device) if isinstance(one, np.ndarray) else one
+        for name, one in arguments.items()
+    }

@@ -88,7 +88,7 @@ def forward(key: Hashable | None, x: Array, gamma: Array | None, beta: Array | N
     of_x = words[id(x) + at >> 3]
     of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
     of_beta = beta if beta is None else words[id(beta) + at >> 3]
-    if 0 in (of_x, of_gamma, of_beta):
+    if not of_x or of_gamma == 0 or of_beta == 0:
         return None
     eps = float(eps)
     run, (make_y, make_mean, make_rstd) = call
@@ -112,7 +112,7 @@ def backward(key: Hashable | None, dy: Array, x: Array, mean: Array, rstd: Array
     of_dy, of_x = words[id(dy) + at >> 3], words[id(x) + at >> 3]
     of_mean, of_rstd = words[id(mean) + at >> 3], words[id(rstd) + at >> 3]
     of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
-    if 0 in (of_dy, of_x, of_mean, of_rstd, of_gamma):
+    if not (of_dy and of_x and of_mean and of_rstd) or of_gamma == 0:
         return None
     run, (make_dx, make_dgamma, make_dbeta) = call
     dx, dgamma, dbeta = make_dx and make_dx(), make_dgamma and make_dgamma(), make_dbeta and make_dbeta()

@@ -17,7 +17,7 @@ import torch
 from lngrad.arrays import require_memory
 from lngrad.errors import LngradError
 from lngrad.system import fallbacks as torch_fallbacks
-from lngrad.torch import calls
+from lngrad.torch import calls, compiled
 
 __all__ = ["disable", "enable", "override"]
 
@@ -35,7 +35,7 @@ _library: Any = None
 _atens: dict[str, Any] = {}
 
 
-class _NotOurs(Exception):
+class _NotOurs(LngradError):
     """aten's own kernel shall do this call; the text says why."""
 
 
@@ -54,7 +54,7 @@ def enable(*, compiled: bool = False) -> None:
         if not _users:
             _library = _install()
         if compiled and True not in _users:
-            import_module("lngrad.torch.compiled").install()  # a second of imports that others don't need
+            import_module("lngrad.torch.inductor").install()  # a second of imports that others don't need
         _users.append(compiled)
 
 
@@ -69,7 +69,7 @@ def disable() -> None:
         if not _users:
             raise RuntimeError("disable: expected an enable() before it, got none")
         if _users.pop() and True not in _users:
-            import_module("lngrad.torch.compiled").remove()
+            import_module("lngrad.torch.inductor").remove()
         if not _users:
             _library._destroy()
             _library = None
@@ -88,10 +88,13 @@ def override(*, compiled: bool = False) -> Iterator[None]:
 def _install() -> Any:
     for name in (FORWARD, BACKWARD):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
-    library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        if compiled.glue is not None:
+            compiled.glue.install()
+            return compiled.glue
+        library = torch.library.Library("aten", "IMPL")
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
     return library
@@ -137,7 +140,7 @@ _backward = calls.backward_calls(_gradient_dtype)
 def _native_layer_norm(x: Any, normalized_shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
     try:
         return _forward(x, normalized_shape, weight, bias, eps)
-    except (LngradError, _NotOurs) as reason:
+    except LngradError as reason:
         return _aten(FORWARD, reason, x, normalized_shape, weight, bias, eps)
 
 
@@ -146,5 +149,11 @@ def _native_layer_norm_backward(
 ) -> Any:
     try:
         return _backward(dy, x, normalized_shape, mean, rstd, weight, bias, mask)
-    except (LngradError, _NotOurs) as reason:
+    except LngradError as reason:
         return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+
+
+compiled.answer("aten_forward", _native_layer_norm)
+compiled.answer("aten_backward", _native_layer_norm_backward)
+compiled.answer("prepare_aten_forward", calls.prepare_forward(_parameter_dtype))
+compiled.answer("prepare_aten_backward", calls.prepare_backward(_gradient_dtype))

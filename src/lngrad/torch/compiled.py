@@ -1,66 +1,59 @@
-"""Layer normalization in graphs that Inductor compiles: torch's function replaced by our operator before it is decomposed.
+"""The compiled glue, where it was built: C++ that looks a plain call up and runs it, and asks Python for all else.
 
-Below torch.compile no kernel of aten is called: Inductor makes loops of its own from aten's formula. So the graph is changed
-where Inductor lets others change it, by a pass over the graph that torch.compile recorded.
+It decides nothing. Each door says here who answers what it asks: who prepares a call that it sees for the first time, who does
+one that is not plain.
 """
 
 from __future__ import annotations
 
-import operator
-from hashlib import sha256
-from pathlib import Path
+import ctypes
+from collections.abc import Callable
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from typing import Any
 
-from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from lngrad.glue import library
+from lngrad.system.threads import granted_threads, setting_address
+from lngrad.system.torch_threads import parallel_for
+from lngrad.torch import memory
 
-import torch
-from lngrad.torch import ops
+__all__ = ["answer", "glue", "load"]
 
-__all__ = ["install", "remove"]
-
-_PLACES = ("input", "normalized_shape", "weight", "bias", "eps")
-_DEFAULTS = {"weight": None, "bias": None, "eps": 1e-5}
-_THEIRS = (torch.nn.functional.layer_norm, torch.layer_norm)
+_answers: dict[str, Callable[..., Any]] = {}
 
 
-class _ToOperator(CustomGraphPass):  # type: ignore[misc]  # torch is Any to mypy here
-    """Every layer normalization of a CPU tensor becomes a call of lngrad::layer_norm."""
-
-    def __call__(self, graph: Any) -> None:
-        for node in graph.nodes:
-            if node.op == "call_function" and node.target in _THEIRS:
-                _replace(graph, node)
-
-    def uuid(self) -> str:
-        """What Inductor's caches on disk tell graphs with and without this pass apart by."""
-        return sha256(Path(__file__).read_bytes()).hexdigest()
+def answer(name: str, function: Callable[..., Any]) -> None:
+    """Let a function answer one of the glue's questions; see `Python` in glue/torch.cpp."""
+    _answers[name] = function
+    if glue is not None:
+        glue.answer(name, function)
 
 
-def _replace(graph: Any, node: Any) -> None:
-    given = _DEFAULTS | dict(zip(_PLACES, node.args, strict=False)) | node.kwargs
-    x = given["input"].meta.get("example_value")
-    if not isinstance(x, torch.Tensor) or x.device.type != "cpu" or not x.is_floating_point():
-        return
-    with graph.inserting_before(node):
-        call = graph.call_function(ops.layer_norm, tuple(given[name] for name in _PLACES))
-        y = graph.call_function(operator.getitem, (call, 0))
-    y.meta = node.meta
-    node.replace_all_uses_with(y)
-    graph.erase_node(node)
+def load() -> Any:
+    """Load the glue: its module, which is also `glue` from now on, or None where it was not built for this torch."""
+    global glue
+    path = library.find()
+    if path is not None:
+        glue = _loaded(str(path))
+    return glue
 
 
-_pass = _ToOperator()
+def _loaded(path: str) -> Any:
+    loader = ExtensionFileLoader(library.MODULE, path)
+    spec = spec_from_loader(library.MODULE, loader)
+    assert spec is not None  # a loader was given
+    try:
+        module = module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError:  # of a torch that was built otherwise, though it has the same version
+        return None
+    lent = ctypes.cast(parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
+    module.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
+    for name, function in _answers.items():
+        module.answer(name, function)
+    return module
 
 
-def install() -> None:
-    """From now on; graphs compiled before are forgotten, so that they are compiled with it."""
-    config.pre_grad_custom_pass = [*get_custom_graph_passes(config.pre_grad_custom_pass), _pass]
-    torch.compiler.reset()
-
-
-def remove() -> None:
-    """The reverse; what others have put there in the meantime stays."""
-    others = [one for one in get_custom_graph_passes(config.pre_grad_custom_pass) if one is not _pass]
-    config.pre_grad_custom_pass = others or None
-    torch.compiler.reset()
+glue: Any = None
+load()
+answer("empty", lambda shape, like: memory.empty(tuple(shape), like.dtype))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
+from lngrad.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import OverlapError, ShapeError
 from lngrad.problem import Forward, Grads
 from lngrad.soak import doors, formula
@@ -72,7 +72,7 @@ def _check_forward(call: Call, given: Given) -> None:
     expected = None
     if size := prod(call.lead) * prod(call.normalized):
         x, gamma, beta = _rows(call, given, size)
-        wide = formula.wider(ACCUMULATORS[call.dtype])
+        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
         expected = formula.forward(x, gamma, beta, doors.EPS, wide)
     out, guards = forward_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
 
@@ -91,7 +91,7 @@ def _check_backward(call: Call, given: Given) -> None:
     given = {name: given[name] for name in ("dy", "x", "mean", "rstd", "gamma")}
     expected = None
     if size := prod(call.lead) * prod(call.normalized):
-        wide = formula.wider(ACCUMULATORS[call.dtype])
+        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
         expected = formula.backward(*_rows(call, given, size), wide)
     out, guards = gradient_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
 
@@ -123,7 +123,7 @@ def _look(call: Call, results: dict[str, Array | None], expected: Any, guards: d
     if expected is not None:
         for (name, result), (exact, scale) in zip(results.items(), expected, strict=False):
             if result is not None:
-                _compare(name, result, exact, scale, ACCUMULATORS[call.dtype])
+                _compare(name, result, exact, scale, accumulator_for(call.dtype, call.parameters))
 
 
 def _compare(name: str, result: Array, exact: Array, scale: Array, accumulator: str) -> None:

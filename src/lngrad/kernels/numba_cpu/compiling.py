@@ -18,10 +18,10 @@ from lngrad.kernels.numba_cpu import pool
 from lngrad.kernels.numba_cpu.jobs import POOL
 from lngrad.kernels.numba_cpu.roofline import TRIADS
 from lngrad.kernels.numba_cpu.simd import TAGS
-from lngrad.kernels.numba_cpu.tasks import TASK_FUNCTIONS
+from lngrad.kernels.numba_cpu.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS
 
 _I64 = ir.IntType(64)
-_TASKS = {**TASK_FUNCTIONS, **TRIADS}
+_FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
 _OURS = "6lngrad7kernels9numba_cpu"  # how Numba writes this package's name in the names of functions
 
@@ -73,7 +73,8 @@ def compile_kernel(kernel: str, name: str, dtype: str, accumulator: str) -> byte
             parameters, returns = POOL[name]
             function, number = getattr(pool, name), len(parameters.split())
         else:
-            function, number, returns = _TASKS[name](TAGS[dtype], TAGS[accumulator]), 3, False
+            function, returns = _FACTORIES[name](TAGS[dtype], TAGS[accumulator]), False
+            number = function.py_func.__code__.co_argcount
         arguments = (types.int64,) * number
         function.compile(arguments)
     compiled = function.overloads[arguments]

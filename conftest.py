@@ -4,7 +4,10 @@ A block's language says what happens to it:
 
     python  runs; the blocks of a page share their names, and one that begins with `>>>` is a doctest
     sh      runs in a temporary folder that sees cases/ and examples/; every command must succeed
-    yaml    must be well-formed
+    console runs as sh does; a line `$ …` is a command, `> …` goes on with it, and the lines below are what it
+            prints, with `...` for anything
+    c, cpp  are files, named by the comment in their first line; so is python that begins with `# NAME.py`
+    yaml, json  must be well-formed
     text    is shown, not run
 
 `<!-- invisible-code-block: python … -->` runs and is not shown: what a block needs and a reader knows.
@@ -14,15 +17,19 @@ tests/meta/test_documents.py checks that there is no block of another kind.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from doctest import ELLIPSIS
+from collections.abc import Iterator
+from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
+from doctest import Example as Expectation
 from pathlib import Path
 
 import pytest
-from sybil import Example, Sybil
+from sybil import Document, Example, Region, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parent
@@ -67,6 +74,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             raise pytest.UsageError("--warm: the kernels can't be compiled")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A page whose commands take half a minute runs with the slow tests."""
+    for item in items:
+        if item.path == ROOT / "docs" / "tutorials" / "certificates.md":
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def document_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     """A folder for the files that the blocks of one page write and read, as the working directory."""
@@ -79,17 +93,62 @@ def document_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     return page.lngrad_folder
 
 
-def run_commands(example: Example) -> str | None:
-    """Run a block of shell commands with this Python and this source. Returns what went wrong, for sybil."""
-    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join([".", str(ROOT / "src")])}
+def shell(commands: str) -> subprocess.CompletedProcess[str]:
+    """Run shell commands with this Python and this source, up to the first that fails."""
+    source = os.pathsep.join([".", str(ROOT / "src")])
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": source, "COLUMNS": "80"}
     programs = (
         'lngrad() { "$PYTHON" -m lngrad "$@"; }\npython() { "$PYTHON" "$@"; }\npip() { "$PYTHON" -m pip "$@"; }\n'
     )
-    command = ["bash", "-euo", "pipefail", "-c", programs + str(example.parsed)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    command = ["bash", "-euo", "pipefail", "-c", f"exec 2>&1\n{programs}{commands}"]
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=240)
+
+
+def run_commands(example: Example) -> str | None:
+    """Run a block of shell commands. Returns what went wrong, for sybil."""
+    result = shell(str(example.parsed))
     if result.returncode == 0:
         return None
-    return f"exit code {result.returncode} of\n{example.parsed}\n{result.stdout}{result.stderr}"
+    return f"exit code {result.returncode} of\n{example.parsed}\n{result.stdout}"
+
+
+def run_console(example: Example) -> str | None:
+    """Run the commands of a console block, and compare what each prints. Variables are the page's."""
+    mark = "--- what the next command prints ---"
+    steps = [
+        step.partition("\n")
+        for step in re.split(r"^\$ ", str(example.parsed).replace("\n> ", "\0"), flags=re.MULTILINE)
+    ]
+    commands = [first.replace("\0", "\n") for first, _, _ in steps[1:]]
+    script = "".join(f"echo '{mark}'\n{command}\n" for command in commands)
+    result = shell(f"set -a\n[ ! -e .variables ] || . ./.variables\n{script}export -p > .variables\n")
+    if result.returncode != 0:
+        return f"exit code {result.returncode} of\n{example.parsed}\n{result.stdout}"
+    checker, flags = OutputChecker(), ELLIPSIS | NORMALIZE_WHITESPACE
+    for command, (_, _, want), got in zip(commands, steps[1:], result.stdout.split(f"{mark}\n")[1:], strict=True):
+        if not checker.check_output(want, got, flags):
+            return f"$ {command}\n{checker.output_difference(Expectation(command, want), got, flags)}"
+    return None
+
+
+def write_file(example: Example) -> str | None:
+    """Write a block into the page's folder, under the name in its first line."""
+    text = str(example.parsed)
+    name = re.match(r"(?://|#) ([\w.]+)\n", text)
+    if name is None:
+        return f"expected a comment with the file's name, got {text.partition(chr(10))[0]!r}"
+    Path(name[1]).write_text(text, encoding="utf-8")
+    return None
+
+
+class PythonParser(PythonCodeBlockParser):
+    """A block that begins with a file's name is a file; any other one runs."""
+
+    def __call__(self, document: Document) -> Iterator[Region]:
+        for region in super().__call__(document):
+            if re.match(r"# \w+\.py\n", str(region.parsed)):
+                region.evaluator = write_file
+            yield region
 
 
 def check_yaml(example: Example) -> None:
@@ -98,12 +157,20 @@ def check_yaml(example: Example) -> None:
     assert yaml.safe_load(str(example.parsed)) is not None
 
 
+def check_json(example: Example) -> None:
+    json.loads(str(example.parsed))
+
+
 pytest_collect_file = Sybil(
     path=str(ROOT),
     parsers=[
-        PythonCodeBlockParser(doctest_optionflags=ELLIPSIS),
+        PythonParser(doctest_optionflags=ELLIPSIS),
         CodeBlockParser("sh", run_commands),
+        CodeBlockParser("console", run_console),
+        CodeBlockParser("c", write_file),
+        CodeBlockParser("cpp", write_file),
         CodeBlockParser("yaml", check_yaml),
+        CodeBlockParser("json", check_json),
         SkipParser(),
     ],
     patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "docs/tutorials/*.md"],

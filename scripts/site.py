@@ -79,7 +79,7 @@ def main() -> int:
     for name in PAGES_ON_TOP:
         add(ROOT / name, known)
     for file in sorted((ROOT / "docs").rglob("*")):
-        if file.suffix in {".md", ".png", ".svg"}:
+        if file.suffix in {".md", ".png", ".svg", ".css"}:
             add(file, known)
     command = [
         sys.executable,

@@ -186,7 +186,7 @@ def test_how_a_kernel_rounds_products_is_told_by_replay():
     dy, x = (rng.standard_normal((40, 64)).astype(np.float32) for _ in range(2))
     mean, rstd = rng.standard_normal(40).astype(np.float32), 2.0 ** rng.integers(-2, 3, 40).astype(np.float32)
     found = dict(product_sums(sequence(0, 40), dy, x, mean, rstd))
-    assert len({one.tobytes() for one in found.values()}) == len(found) == 9
+    assert len({one.tobytes() for one in found.values()}) == len(found) == 3
 
 
 def test_in_place_is_measured_where_there_are_outputs_to_give():

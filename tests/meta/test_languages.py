@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 CHINESE = sorted([*ROOT.glob("*.zh-CN.md"), *(ROOT / "docs").rglob("*.zh-CN.md")])
 CODE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")
-LINK = re.compile(r"\]\(([^)]+)\)")
+LINK = re.compile(r"\]\(([^)]*)\)")
 FIGURE = re.compile(r"\d+(?:[.,]\d+)+×?|\d{2,}×?")  # a single digit may be a word in the other language
-# Generated tables and what no reader sees. The README's bench tables are in English alone.
-LEFT_OUT = re.compile(r"<!-- bench:begin -->.*?<!-- bench:end -->|<!--.*?-->", re.DOTALL)
+# Generated tables, which are in English alone, and what no reader sees.
+LEFT_OUT = re.compile(r"<!-- (bench|museum):begin -->.*?<!-- \1:end -->|<!--.*?-->", re.DOTALL)
 
 
 def english_of(page: Path) -> Path:
@@ -32,13 +32,15 @@ def content(text: str) -> dict[str, object]:
     return {
         "names": sorted({" ".join(span.split()) for span in SPAN.findall(text)}),
         "figures": sorted(set(FIGURE.findall(LINK.sub("]", without_code)))),
-        "links": sorted({of_any_language(link) for link in LINK.findall(without_code)} - {"README.md"}),
+        "links": sorted({of_any_language(link) for link in LINK.findall(without_code)} - {""}),
     }
 
 
 def sections(page: Path) -> list[dict[str, object]]:
     """Each section's level, code, tables row by row, and prose."""
     text = LEFT_OUT.sub("", page.read_text("utf-8"))
+    itself = page.name.partition(".")[0]
+    text = re.sub(rf"\]\({itself}(\.zh-CN)?\.md", "](", text)  # a page may send its reader to the other language
     blocks = iter(CODE.findall(text))
     found = []
     for part in re.split(r"^(?=#+ )", CODE.sub("```", text), flags=re.MULTILINE):
@@ -78,4 +80,6 @@ def test_a_chinese_page_leads_to_chinese_pages(page):
 
 def test_there_are_pairs():
     names = {page.name for page in CHINESE}
-    assert {f"{name}.zh-CN.md" for name in ("README", "ascend", "ascend-tile", "ascend-sdk", "ascend-c")} <= names
+    assert {
+        f"{name}.zh-CN.md" for name in ("README", "ascend", "ascend-tile", "ascend-sdk", "ascend-c", "check")
+    } <= names

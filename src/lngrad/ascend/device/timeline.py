@@ -73,8 +73,7 @@ def timeline_svg(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11">\n<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" '
         'refY="3" orient="auto"><path d="M0,0 L7,3 L0,6 z" fill="#555"/></marker></defs>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
+        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
 

@@ -75,18 +75,11 @@ def product_sums(tree: Tree, dy: Array, x: Array, mean: Array, rstd: Array) -> I
 
     Args:
         tree: The order of rows.
-        dy, x: (M, N) in float32.
-        mean, rstd: (M,); rstd a power of two, so that it does not matter where it is multiplied.
+        dy, x: (M, …, N) in float32.
+        mean, rstd: (M, …); rstd a power of two, so that xhat has the same bits however a kernel computes it.
     """
-    mean, rstd, narrow, wide = mean[:, None], rstd[:, None], np.dtype(np.float32), np.dtype(np.float64)
-    bias = mean * rstd
-    kinds = {
-        "": (x - mean) * rstd,
-        ", xhat = x·rstd − mean·rstd fused": _fused(x, np.broadcast_to(rstd, x.shape), -bias),
-        ", xhat = x·rstd − mean·rstd": x * rstd - bias,
-    }
-    for about, xhat in kinds.items():
-        yield f"dy·xhat added by fused multiply-add in float32{about}", replay(tree, dy, narrow, xhat)
-        yield f"dy·xhat rounded, then added in float32{about}", replay(tree, dy * xhat, narrow)
-        exact = dy.astype(wide) * xhat
-        yield f"dy·xhat exact, added in float64{about}", replay(tree, exact, wide).astype(narrow)
+    narrow, wide = np.dtype(np.float32), np.dtype(np.float64)
+    xhat = (x - mean[..., None]) * rstd[..., None]
+    yield "dy·xhat added by fused multiply-add in float32", replay(tree, dy, narrow, xhat)
+    yield "dy·xhat rounded, then added in float32", replay(tree, dy * xhat, narrow)
+    yield "dy·xhat exact, added in float64", replay(tree, dy.astype(wide) * xhat, wide).astype(narrow)

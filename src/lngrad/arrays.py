@@ -161,7 +161,7 @@ def addresses_of(arrays: Iterable[Any]) -> list[int]:
     ]
 
 
-# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16, and NumPy 2.1.0 crashes on raw bytes (|V2).
+# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16, and NumPy 2.1.0 crashes on raw bytes, |V2.
 _UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lngrad.arrays import Facts
 from lngrad.backend.numba_cpu.job import Chain, Job, writer
+from lngrad.backend.numba_cpu.packed import pack
 from lngrad.backend.numba_cpu.run import Copy, Steps, Table, bind, run
 from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride
 from lngrad.backend.numba_cpu.workspace import Regions
@@ -36,6 +37,7 @@ TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
 STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
 GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
+ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
@@ -47,7 +49,7 @@ def plan(problem: Problem, threads: int) -> Plan:
         return Plan(problem, "numba_cpu", 0, None, run_empty)
     draft = _Draft(problem, threads)
     steps = _plan_forward(draft) if problem.op == "forward" else _plan_backward(draft)
-    return Plan(problem, "numba_cpu", draft.regions.nbytes, steps, run, bind)
+    return Plan(problem, "numba_cpu", draft.regions.nbytes, steps, run, bind, pack)
 
 
 @dataclass
@@ -148,6 +150,7 @@ class _Draft:
             jobs=tuple(self.chain.jobs),
             main=main,
             write=writer(words, formats),
+            places=tuple(-1 if word is None else word for word in words),
             argument={name: number for number, name in enumerate(names)},
             of_workspace=tuple(self.of_workspace.items()),
             offsets=self.regions.offsets,
@@ -172,6 +175,11 @@ def _fetches_ahead(problem: Problem, threads: int) -> int:
     return int(tensors * problem.M * problem.N * bytes_of(problem.dtype) > threads * second_level_bytes())
 
 
+def _rows_at_once(problem: Problem) -> int:
+    """How many rows the forward takes together: they stay in the first-level cache between its three visits."""
+    return max(1, min(LANES, ROWS_BYTES // (problem.N * bytes_of(problem.dtype))))
+
+
 def _plan_forward(draft: _Draft) -> Steps:
     problem = draft.problem
     strides, block_rows = draft.reserve_tables("x", "y")
@@ -179,7 +187,7 @@ def _plan_forward(draft: _Draft) -> Steps:
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, block_rows=block_rows,
-        ahead=_fetches_ahead(problem, draft.threads), **strides,
+        rows_at_once=_rows_at_once(problem), ahead=_fetches_ahead(problem, draft.threads), **strides,
     )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record

@@ -54,7 +54,7 @@ Backward = _record(
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps "  # eps: the bits of a float64
-    "scratch M N x_stride y_stride x_table y_table streaming ahead rows_per_task block_rows",
+    "scratch M N x_stride y_stride x_table y_table streaming ahead rows_per_task rows_at_once block_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

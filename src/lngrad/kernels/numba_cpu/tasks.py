@@ -1,19 +1,11 @@
 """The task functions: for every name a factory, which compiles it for elements of a tag and sums of another."""
 
-from lngrad.kernels.numba_cpu.backward import (
-    ACROSS,
-    DBETA_ONLY,
-    FOUR_BY_FOUR,
-    ONE_BY_ONE,
-    backward_columns,
-    backward_rows,
-    backward_segment_sums,
-    combine,
-)
+from lngrad.kernels.numba_cpu.backward import backward_columns, backward_rows, backward_segment_sums, combine
 from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
 from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
+from lngrad.kernels.numba_cpu.walks import ACROSS, DBETA_ONLY, FOUR_BY_FOUR, ONE_BY_ONE
 
 
 def _rows(tag, acc):

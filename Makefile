@@ -12,7 +12,7 @@ QUICK := tests/test_problem.py tests/test_golden_bits.py tests/test_reference.py
   tests/meta/test_imports.py tests/meta/test_documents.py tests/backend/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/system/test_threads.py
 
-.PHONY: demo quick test slow soak wheel site lint fmt types docs bench house check clean
+.PHONY: demo quick test slow soak wheel matrix site lint fmt types docs bench house check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -33,6 +33,9 @@ soak: $(VENV)/.dev
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
+
+matrix: $(VENV)/.matrix
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/matrix.py $(MATRIX)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -77,6 +80,11 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt
 # What the documentation site needs.
 $(VENV)/.site: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[site]'
+	touch $@
+
+# What resolves the lowest and the highest versions of the matrix.
+$(VENV)/.matrix: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
 	touch $@
 
 clean:

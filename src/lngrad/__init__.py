@@ -6,7 +6,7 @@ from lngrad.plan import backends
 from lngrad.problem import Forward, Grads
 from lngrad.system.threads import get_num_threads, set_num_threads
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Forward",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from lngrad import calls
 from lngrad.arrays import addresses_of, as_array, empty, require_memory, scratch
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
+from lngrad.system.threads import lent_threads
+from lngrad.system.torch_threads import parallel_for, thread_count
 from lngrad.typing import AnyArray, Shape
 
 __all__ = ["execute", "layer_norm", "layer_norm_backward"]
@@ -53,10 +57,16 @@ def layer_norm(
         out = None if out is None else Forward(*(_moved(array, axis, -1) for array in out))
         moved = layer_norm(x, normalized_shape, gamma, beta, eps=eps, out=out, backend=backend)
         return Forward(*(_moved(array, -1, axis) for array in moved))
+    key = calls.forward_key(x, normalized_shape, gamma, beta, backend) if out is None else None
+    known = calls.forward(key, x, gamma, beta, eps)
+    if known is not None:
+        return known
     problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
     _require_memory(problem, arrays, out)
-    plan = make_plan(problem, backend)
-    return Forward(*execute(plan, (*arrays, float(eps)), out))
+    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    forward = Forward(*execute(plan, (*arrays, float(eps)), out))
+    calls.keep(key, plan)
+    return forward
 
 
 def layer_norm_backward(
@@ -114,10 +124,18 @@ def layer_norm_backward(
             backend=backend,
         )
         return grads._replace(dx=_moved(grads.dx, -1, axis))
+    key = None
+    if out is None:
+        key = calls.backward_key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, backend)
+    known = calls.backward(key, dy, x, mean, rstd, gamma)
+    if known is not None:
+        return known
     problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
     _require_memory(problem, arrays, out)
-    plan = make_plan(problem, backend)
-    return Grads(*execute(plan, arrays, out))
+    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    grads = Grads(*execute(plan, arrays, out))
+    calls.keep(key, plan)
+    return grads
 
 
 def _with_axis_last(x: AnyArray, axis: int, normalized_shape: Any) -> tuple[AnyArray, int, Shape]:
@@ -136,6 +154,11 @@ def _moved(array: Any, source: int, target: int) -> Any:
     if array is None or not -array.ndim <= source < array.ndim:
         return array
     return np.moveaxis(array, source, target) if isinstance(array, np.ndarray) else array.movedim(source, target)
+
+
+def _is_torchs(problem: Problem) -> bool:
+    """Whether torch's own threads do the work, since torch keeps them awake between our calls."""
+    return problem.kind == "torch" and problem.device == "cpu"
 
 
 def _require_memory(problem: Problem, arrays: tuple[Any, ...], out: Sequence[Any] | None) -> None:
@@ -173,7 +196,8 @@ def execute(
         )
     if workspace is None and plan.bind is not None:
         arrays, eps = (inputs, ()) if problem.op == "backward" else (inputs[:-1], inputs[-1:])
-        plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
+        with lent_threads(parallel_for()) if _is_torchs(problem) else nullcontext():
+            plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
         return results  # type: ignore[return-value]  # three, as outputs() has
     if workspace is None:
         workspace = scratch(plan.workspace_bytes, problem.device)

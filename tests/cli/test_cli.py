@@ -235,6 +235,7 @@ def test_the_command_alone_says_what_to_do_next():
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"lngrad {lngrad.__version__}: ")
     assert len(lines) == 6
+    assert max(map(len, lines)) <= 60  # a narrow terminal
     assert all(line.startswith("  lngrad ") for line in lines[1:])
     commands = {each.__name__ for each in main.COMMANDS}
     assert {line.split()[1] for line in lines[1:]} <= {*commands, "--help"}
@@ -253,6 +254,35 @@ def test_the_example_of_a_commands_help_runs(command, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout
+
+
+def test_a_shell_completes_commands():
+    """As the script of --show-completion asks; bash, zsh and fish differ in what they read."""
+    words = {"_LNGRAD_COMPLETE": "complete_bash", "COMP_WORDS": "lngrad ce", "COMP_CWORD": "1"}
+    assert cli(**words).stdout.split() == ["certify"]
+    shown = cli("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    assert "_LNGRAD_COMPLETE=complete_bash" in shown
+
+
+def test_a_completion_that_can_not_be_installed_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    detect = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path / "file")}
+    result = cli("--install-completion", "bash", **detect)
+    assert result.returncode == 1
+    assert re.fullmatch(r"lngrad: .*file.*\n", result.stderr)
+
+
+def test_a_locale_without_a_character_is_no_failure():
+    """µ and … become question marks."""
+    result = cli("tiling", "--shape", "2,32,16", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr
+    assert "?" in result.stdout
+
+
+def test_check_without_cases_takes_those_that_come_with_lngrad():
+    result = cli("check", "--impl", "numpy_cpu", "--limit", 3)
+    assert result.returncode == 0, result.stderr
+    assert "3 passed" in result.stdout
 
 
 def test_help_loads_neither_numba_nor_a_framework():
@@ -287,8 +317,14 @@ def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(info, "version", missing)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("CXX", f"{sys.executable} -O1")
     info.info()
-    assert [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()[-len(extras) :]] == [
+    lines = capsys.readouterr().out.splitlines()
+    compilers = [line.split("  ")[-1].strip() for line in lines[-len(extras) - 2 : -len(extras)]]
+    assert compilers == ["expected a C compiler (cc, gcc, clang, or $CC), found none", f"{sys.executable} -O1"]
+    assert [line.split("  ")[-1].strip() for line in lines[-len(extras) :]] == [
         f"pip install 'lngrad[{name}]'" for name in info.EXTRAS
     ]
 

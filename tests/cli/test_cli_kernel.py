@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from lngrad.cli.kernel import kernel_run
 from lngrad.cli.main import app
 from lngrad.problem import Grads
-from lngrad.testing import Case, check_grads, make_inputs
+from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 KERNEL = Path(__file__).parents[2] / "examples" / "cpp" / "rows_backward.cpp"
@@ -43,6 +45,22 @@ def test_a_kernel_runs_on_files(words, tmp_path):
     assert result.exit_code == 0, result.output
     assert "rows_backward on Ascend910B1, 4 blocks" in result.output
     check_grads(Grads(*(np.load(tmp_path / f"{name}.npy") for name in ("dx", "dgamma", "dbeta"))), inputs)
+
+
+def test_the_example_of_its_help_runs(tmp_path, monkeypatch):
+    (example,) = re.findall(r"(?ms)^ *Example: lngrad kernel run (.*?)\n\n", kernel_run.__doc__)
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.arange(64, dtype=np.float32))
+    Path("k.cpp").write_text(
+        '#include "kernel_operator.h"\nusing namespace AscendC;\n'
+        'extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)\n{\n'
+        "    GlobalTensor<float> in, out;\n"
+        "    in.SetGlobalBuffer((__gm__ float*)x, 64);\n    out.SetGlobalBuffer((__gm__ float*)y, 64);\n"
+        "    for (int i = 0; i < 64; ++i) out.SetValue(i, 2.0f * in.GetValue(i));\n}\n"
+    )
+    result = run(*example.split())
+    assert result.exit_code == 0, result.output
+    check_same_bits(np.load("y.npy"), 2 * np.load("x.npy").reshape(2, 32))
 
 
 def test_a_race_ends_with_1_and_leaves_its_picture(words, tmp_path):

@@ -84,6 +84,24 @@ def test_checks_agree_with_the_comparator(training, dtype, monkeypatch):
     assert found.lngrad.worst == worst
 
 
+def test_nothing_is_compiled_after_the_first_calls():
+    """In a process of its own: the bar that says "compiling" is the only one that waits for a compiler."""
+    program = """
+from lngrad.demo import checks, digits
+from lngrad.kernels.numba_cpu import entries
+for call in checks.FIRST_CALLS:
+    call()
+ready = set(entries._addresses)
+checks.ROUNDS, checks.CALLS = 1, 1
+layers = checks.layer_inputs(digits.train(epochs=1, seed=0))
+for dtype in checks.DTYPES:
+    checks.check_dtype(dtype, layers)
+print(len(ready) > 0, *set(entries._addresses) - ready)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout == "True\n", result.stderr
+
+
 def test_report(training, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "ROUNDS", 1)
     found = [checks.check_dtype("float32", checks.layer_inputs(training))]
@@ -125,4 +143,6 @@ def test_the_command(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "torch is not installed" in result.stdout
     assert "Test accuracy 9" in result.stdout
+    assert "Compiling, once per machine" in result.stderr
+    assert "lngrad check --impl" in result.stdout.partition("\nNext:\n")[2]
     assert {entry.name for entry in (tmp_path / "lngrad-demo").iterdir()} == {"demo.png", "results.json"}

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from email.parser import HeaderParser
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_the_archives_hold_what_they_should(built):
         for path in (ROOT / "src" / "lngrad").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert packed == here
+    assert packed == {*here, "check/cases/ttk_aclnn.csv"}
     assert {name.split("/")[0] for name in names} == {
         "lngrad",
         next(n for n in names if ".dist-info" in n).split("/")[0],
@@ -76,6 +77,7 @@ def test_the_archives_hold_what_they_should(built):
     with tarfile.open(source) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "Makefile", "conftest.py"} <= inside
+    assert {"README.zh-CN.md", "SECURITY.md", "CITATION.cff"} <= inside
     assert {"tests/conftest.py", "examples/numpy_quickstart.py", "docs/path.md", "cases/lngrad.yaml"} <= inside
 
 
@@ -83,6 +85,17 @@ def test_a_wheel_built_twice_is_the_same(built, tmp_path):
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (first,), (second,) = built.glob("*.whl"), tmp_path.glob("*.whl")
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_metadata_is_that_of_the_project(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+        found = HeaderParser().parsestr(archive.read(name).decode())
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert found.get_payload() == (ROOT / "README.md").read_text("utf-8")
+    assert "Typing :: Typed" in found.get_all("Classifier")
 
 
 def test_it_is_the_installed_one(lngrad):
@@ -97,6 +110,10 @@ def test_run(lngrad):
     np.savez(lngrad.folder / "in.npz", **{name: rng.standard_normal((5, 7), np.float32) for name in ("dy", "x")})
     lngrad("run", "in.npz", "-o", "out.npz")
     assert set(np.load(lngrad.folder / "out.npz")) == {"dx", "dgamma", "dbeta"}
+
+
+def test_check_brings_cases(lngrad):
+    assert "2 passed" in lngrad("check", "--impl", "numpy_cpu", "--filter", "65_by_64_*_fp32_*", "--limit", "2")
 
 
 def test_check_writes_its_report(lngrad):

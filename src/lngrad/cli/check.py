@@ -25,6 +25,14 @@ Cases = Annotated[
         help="TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps.",
     ),
 ]
+CasesOrOurs = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="CASES…",
+        show_default="eighty that come with lngrad",
+        help="TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps.",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
 Filter = Annotated[
     str | None, typer.Option(help="Part of a case's name, a pattern with * or ?, or =NAME.", show_default="all")
@@ -40,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    cases: Cases,
+    cases: CasesOrOurs = None,
     impl: Annotated[
         str,
         typer.Option(
@@ -87,9 +95,9 @@ def check(
 
     Exit code 0: all passed; 1: some failed; 2: an option or a file can't be used, or no case applies.
 
-    Example: lngrad check cases --limit 5
+    Example: lngrad check --impl numpy_cpu --limit 5
     """
-    from lngrad.check.formats.reading import read_cases, select
+    from lngrad.check.formats.reading import read_cases, select, shipped
     from lngrad.check.judge import Options
     from lngrad.check.reports.journal import read_journal
     from lngrad.check.standards.rules import LEVELS, STANDARDS
@@ -106,7 +114,7 @@ def check(
         if path is not None and not path.absolute().parent.is_dir():
             raise FileFormatError(f"{path}: no folder {path.parent}")
     earlier = list(read_journal(compare).values()) if compare is not None else None
-    chosen = select(read_cases(cases, max_bytes), filter, limit)
+    chosen = select(read_cases(cases or [shipped()], max_bytes), filter, limit)
     invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]
     invoked += ["--against", str(against)] if against else ["--impl", impl]
     options = Options(

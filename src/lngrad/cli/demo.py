@@ -11,6 +11,12 @@ from lngrad.cli.app import FAILED, fail, need
 
 __all__ = ["demo"]
 
+NEXT = """
+Next:
+  lngrad check --impl MODULE:FUNCTION    is a kernel of yours right?
+  lngrad bench --quick                   how fast is this machine, next to torch?
+  lngrad info                            what else can be installed, and what for"""
+
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the picture and the results.")] = Path(
@@ -29,14 +35,17 @@ def demo(
     """
     need("demo", scikit_learn="sklearn", matplotlib="matplotlib")
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from lngrad.demo.checks import DTYPES, check_dtype, layer_inputs
+    from lngrad.demo.checks import DTYPES, FIRST_CALLS, check_dtype, layer_inputs
     from lngrad.demo.digits import train
     from lngrad.demo.report import PASS_ACCURACY, draw, summary, table, write_json
 
     output.mkdir(parents=True, exist_ok=True)
-    with Progress(console=Console(stderr=True)) as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for call in progress.track(FIRST_CALLS, description="Compiling, once per machine"):
+            call()
         bar = progress.add_task("Training", total=epochs)
         training = train(epochs, seed, advance=lambda: progress.advance(bar))
         layers = layer_inputs(training)
@@ -52,3 +61,4 @@ def demo(
     typer.echo(f"Picture and numbers: {output / 'demo.png'}, {output / 'results.json'}")
     if not results["passed"]:
         fail("the demonstration failed; see above", FAILED)
+    typer.echo(NEXT)

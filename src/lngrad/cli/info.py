@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from lngrad import backends, get_num_threads
 from lngrad.cli.app import REFUSED, fail
+from lngrad.errors import LngradError
 
 __all__ = ["EXTRAS", "info"]
 
@@ -27,14 +29,18 @@ EXTRAS = {
 
 
 def info(
-    warm: Annotated[bool, typer.Option("--warm", help="Compile every kernel into the cache now.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Compile every kernel, and the glue to torch, into the cache now.")
+    ] = False,
 ) -> None:
     """Show versions, backends, threads, caches, and what to install for what.
 
-    With --warm, compile the kernels ahead of their first use.
+    With --warm, compile the kernels ahead of their first use, and for torch the glue that makes small calls fast.
 
     Example: lngrad info
     """
+    from lngrad.ascend.sdk.compiler import c_compiler, cxx_compiler
+    from lngrad.glue.building import state
     from lngrad.system.fallbacks import last_run
     from lngrad.system.machine import caches, huge_pages, processor, versions
 
@@ -48,11 +54,13 @@ def info(
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
         "kernel cache": _kernel_cache(),
+        "torch glue": state(),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     _echo(facts)
     typer.echo("\nwhat needs more than lngrad itself:")
-    _echo({what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()})
+    extras = {what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()}
+    _echo({"lngrad sdk": _compiler(c_compiler), "lngrad kernel": _compiler(cxx_compiler), **extras})
 
 
 def _echo(facts: dict[str, str]) -> None:
@@ -68,6 +76,13 @@ def _installed(extra: str, *distributions: str) -> str:
     except PackageNotFoundError:
         return f"pip install 'lngrad[{extra}]'"
     return "installed"
+
+
+def _compiler(find: Callable[[], list[str]]) -> str:
+    try:
+        return " ".join(find())
+    except LngradError as error:
+        return str(error)
 
 
 def _kernel_cache() -> str:
@@ -102,3 +117,18 @@ def _warm() -> None:
     for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
         compile_kernel(*kernel)
     typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")
+    typer.echo(f"torch glue: {_glue()}")
+
+
+def _glue() -> str:
+    """Build the glue where it can be built; what became of it."""
+    from lngrad.glue.building import BuildError, build, state
+    from lngrad.glue.library import is_off, torch_folder
+
+    if torch_folder() is None or is_off():
+        return state()
+    typer.echo("Compiling the glue between torch and the kernels, about a minute", err=True)
+    try:
+        return str(build())
+    except (BuildError, OSError) as reason:
+        return f"none: {reason}"

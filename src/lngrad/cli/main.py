@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from io import TextIOWrapper
 from types import FrameType
 
 import typer
@@ -43,7 +44,13 @@ def main() -> None:
     """Run the command line."""
     # An end from outside unwinds like Ctrl-C does, so that no temporary file stays behind.
     signal.signal(signal.SIGTERM, _end)
-    app(prog_name="lngrad")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without µ gets a question mark, not a traceback
+    try:
+        app(prog_name="lngrad")
+    except OSError as error:  # of --install-completion: commands answer for themselves
+        sys.exit(f"lngrad: {error.filename or 'a file'}: {error.strerror or error}")
 
 
 def _end(number: int, frame: FrameType | None) -> None:

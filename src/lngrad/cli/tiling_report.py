@@ -13,7 +13,8 @@ from lngrad.ascend.tiling.sweep import SweepRow
 
 __all__ = ["render", "render_sweep"]
 
-BAR_CELLS = 32
+BAR_CELLS, LEAST_CELLS = 32, 16  # of a bar: on a usual terminal, and on the narrowest
+PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and the columns beside a bar
 COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}
 
 
@@ -32,20 +33,20 @@ def render(report: TilingReport, console: Console) -> None:
         highlight=False,
     )
     if report.tiling is not None:
-        console.print(_struct_table(report))
+        console.print(_struct_table(report, console.width))
     if report.buffers:
-        console.print(_bars(report))
+        console.print(_bars(report, console.width))
     console.print(_verdict(report))
 
 
-def _struct_table(report: TilingReport) -> Table:
-    """Return the struct as a table of three (field, value) pairs a line: 30 words fit a screen."""
+def _struct_table(report: TilingReport, width: int) -> Table:
+    """Return the struct as a table of up to three (field, value) pairs a line: 30 words fit a screen."""
     fields = list(vars(report.tiling).items())
-    columns = 3
+    columns = min(3, max(1, width // PAIR))
     table = Table(title=type(report.tiling).__name__, title_justify="left", box=None, pad_edge=False)
     for _ in range(columns):
-        table.add_column("field")
-        table.add_column("value", justify="right")
+        table.add_column("field", overflow="fold")
+        table.add_column("value", justify="right", no_wrap=True)
     lines = -(-len(fields) // columns)
     for line in range(lines):
         cells: list[str] = []
@@ -55,14 +56,15 @@ def _struct_table(report: TilingReport) -> Table:
     return table
 
 
-def _bars(report: TilingReport) -> Table:
+def _bars(report: TilingReport, width: int) -> Table:
     """Return one bar a buffer on a common scale; red past the end of the temporary buffer."""
-    table = Table(title="temporary buffer, bytes", title_justify="left", box=None, pad_edge=False)
-    table.add_column("part")
-    table.add_column("from", justify="right")
-    table.add_column("touched to", justify="right")
-    table.add_column("reserved to", justify="right")
-    table.add_column("#: touched, -: reserved only, |: end of the buffer given", no_wrap=True)
+    title = "temporary buffer, bytes\n#: touched, -: reserved only, |: end of the buffer given"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("part", no_wrap=True)
+    for heading in ("from", "touched to", "reserved to"):
+        table.add_column(heading, justify="right", min_width=len(f"{report.reserved_bytes:,}"))
+    table.add_column("", no_wrap=True)
+    cells = min(BAR_CELLS, max(LEAST_CELLS, width - BESIDE_BAR))
     whole = max(report.reserved_bytes, report.stack_bytes, 1)
     for part in report.buffers:
         table.add_row(
@@ -70,15 +72,15 @@ def _bars(report: TilingReport) -> Table:
             f"{part.start:,}",
             f"{part.start + part.touched:,}",
             f"{part.start + part.reserved:,}",
-            _bar(part, report.stack_bytes, whole),
+            _bar(part, report.stack_bytes, whole, cells),
         )
     return table
 
 
-def _bar(part: Buffer, end: int, whole: int) -> Text:
+def _bar(part: Buffer, end: int, whole: int, cells: int) -> Text:
     bar = Text()
-    for cell in range(BAR_CELLS):
-        start, stop = cell * whole / BAR_CELLS, (cell + 1) * whole / BAR_CELLS
+    for cell in range(cells):
+        start, stop = cell * whole / cells, (cell + 1) * whole / cells
         if start <= end < stop:
             bar.append("|", style="bold")
         if start < part.start + part.touched and part.start < stop:

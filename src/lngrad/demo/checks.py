@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter, sleep
 from typing import Any
@@ -12,15 +13,16 @@ import numpy as np
 
 import lngrad
 from lngrad.arrays import as_numpy
-from lngrad.demo.digits import LayerNorm, Training, loss_and_gradient
+from lngrad.demo.digits import BATCH, HIDDEN, LayerNorm, Training, loss_and_gradient
 from lngrad.dtypes import numpy_dtype, to_torch
 from lngrad.problem import Grads
 from lngrad.testing import Inputs, error_shares
 
-__all__ = ["DTYPES", "Check", "Side", "check_dtype", "layer_inputs"]
+__all__ = ["DTYPES", "FIRST_CALLS", "Check", "Side", "check_dtype", "layer_inputs"]
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROUNDS, CALLS = 5, 20  # of timing: the libraries take turns, some calls at a time
+MANY = 2048  # rows, which several threads share
 PAUSE_S = 0.005  # between turns: both keep their threads waiting for a while, at the other's cost
 
 
@@ -48,6 +50,22 @@ class Check:
     @property
     def passed(self) -> bool:
         return self.lngrad.worst <= 1
+
+
+def _first_forward(dtype: str) -> None:
+    """A forward of a layer as the network has it; where its kernels are not kept yet, this compiles them."""
+    for M in BATCH, MANY:
+        lngrad.layer_norm(np.ones((M, HIDDEN), numpy_dtype(dtype)))
+
+
+def _first_backward(dtype: str) -> None:
+    for M in BATCH, MANY:
+        x, rows = np.ones((M, HIDDEN), numpy_dtype(dtype)), np.ones(M, np.float32)
+        lngrad.layer_norm_backward(x, x, rows, rows, x[0])
+
+
+# All that the demonstration compiles, a few seconds each.
+FIRST_CALLS = [partial(call, dtype) for dtype in DTYPES for call in (_first_forward, _first_backward)]
 
 
 def layer_inputs(training: Training) -> list[tuple[Any, Any, Any, Any]]:

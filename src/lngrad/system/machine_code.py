@@ -126,7 +126,9 @@ class _Object:
                 self._relocate(section, image, base)
         memory[:] = bytes(image)
         _allow_execution(base, len(memory))
-        _kept.append(memory)
+        ctypes.pythonapi.Py_IncRef(
+            ctypes.py_object(memory)
+        )  # for ever: other threads run in it until the process is gone
         return base + self._offset(entry)
 
     def _offset(self, symbol: _Symbol) -> int:
@@ -154,9 +156,6 @@ class _Object:
                 pack_into("<i", image, start + offset, value + addend - (base + start + offset))
             else:
                 raise NotLinked(f"object file: relocation {kind}")
-
-
-_kept: list[mmap.mmap] = []
 
 
 def _of_c_library(name: str) -> Address:

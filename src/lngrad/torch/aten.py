@@ -16,7 +16,7 @@ import torch
 from lngrad.arrays import require_memory
 from lngrad.errors import LngradError
 from lngrad.system import fallbacks as torch_fallbacks
-from lngrad.torch import calls
+from lngrad.torch import calls, compiled
 
 __all__ = ["disable", "enable", "override"]
 
@@ -34,7 +34,7 @@ _library: Any = None
 _atens: dict[str, Any] = {}
 
 
-class _NotOurs(Exception):
+class _NotOurs(LngradError):
     """aten's own kernel shall do this call; the text says why."""
 
 
@@ -79,10 +79,13 @@ def override() -> Iterator[None]:
 def _install() -> Any:
     for name in (FORWARD, BACKWARD):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
-    library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        if compiled.glue is not None:
+            compiled.glue.install()
+            return compiled.glue
+        library = torch.library.Library("aten", "IMPL")
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
     return library
@@ -128,7 +131,7 @@ _backward = calls.backward_calls(_gradient_dtype)
 def _native_layer_norm(x: Any, normalized_shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
     try:
         return _forward(x, normalized_shape, weight, bias, eps)
-    except (LngradError, _NotOurs) as reason:
+    except LngradError as reason:
         return _aten(FORWARD, reason, x, normalized_shape, weight, bias, eps)
 
 
@@ -137,5 +140,11 @@ def _native_layer_norm_backward(
 ) -> Any:
     try:
         return _backward(dy, x, normalized_shape, mean, rstd, weight, bias, mask)
-    except (LngradError, _NotOurs) as reason:
+    except LngradError as reason:
         return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+
+
+compiled.answer("aten_forward", _native_layer_norm)
+compiled.answer("aten_backward", _native_layer_norm_backward)
+compiled.answer("prepare_aten_forward", calls.prepare_forward(_parameter_dtype))
+compiled.answer("prepare_aten_backward", calls.prepare_backward(_gradient_dtype))

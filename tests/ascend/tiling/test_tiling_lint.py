@@ -122,6 +122,17 @@ def test_render_says_the_verdict_and_a_safe_size(api, soc, stack):
     assert {"ok": "ok", "reserve": "ok", "overrun": "too small", "assert": "refused"}[report.verdict] in text.getvalue()
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_cuts_no_name(width):
+    report = tiling.lint("LayerNormGrad", [2, 32, 16], "float")
+    text = io.StringIO()
+    render(report, Console(file=text, width=width))
+    assert "…" not in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= width
+    words = text.getvalue().split()
+    assert {*vars(report.tiling), *(part.name for part in report.buffers)} <= set(words)
+
+
 def test_bars_end_where_the_buffer_ends():
     text = io.StringIO()
     render(tiling.lint("LayerNormGrad", [1, 2, 16], "half"), Console(file=text, width=140))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lngrad.errors import LngradError
 
-__all__ = ["c_compiler", "compile_library", "compile_program"]
+__all__ = ["c_compiler", "compile_library", "compile_program", "cxx_compiler"]
 
 C_SUFFIXES = (".c",)
 CXX_SUFFIXES = (".cpp", ".cc", ".cxx", ".C")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lngrad.arrays import Facts
 from lngrad.backend.numba_cpu.job import Chain, Job, writer
+from lngrad.backend.numba_cpu.packed import pack
 from lngrad.backend.numba_cpu.run import Copy, Steps, Table, bind, run
 from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride
 from lngrad.backend.numba_cpu.workspace import Regions
@@ -48,7 +49,7 @@ def plan(problem: Problem, threads: int) -> Plan:
         return Plan(problem, "numba_cpu", 0, None, run_empty)
     draft = _Draft(problem, threads)
     steps = _plan_forward(draft) if problem.op == "forward" else _plan_backward(draft)
-    return Plan(problem, "numba_cpu", draft.regions.nbytes, steps, run, bind)
+    return Plan(problem, "numba_cpu", draft.regions.nbytes, steps, run, bind, pack)
 
 
 @dataclass
@@ -149,6 +150,7 @@ class _Draft:
             jobs=tuple(self.chain.jobs),
             main=main,
             write=writer(words, formats),
+            places=tuple(-1 if word is None else word for word in words),
             argument={name: number for number, name in enumerate(names)},
             of_workspace=tuple(self.of_workspace.items()),
             offsets=self.regions.offsets,

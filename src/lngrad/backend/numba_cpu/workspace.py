@@ -8,7 +8,7 @@ import numpy as np
 
 from lngrad.arrays import Facts, address_of, array_at
 from lngrad.dtypes import bytes_of, numpy_dtype
-from lngrad.typing import Address, Array, Bytes, Shape
+from lngrad.typing import Address, Array, Bytes, Shape, Words
 
 __all__ = ["Regions", "Workspace"]
 
@@ -44,6 +44,11 @@ class Workspace:
     def address(self, name: str) -> Address:
         """Where a region begins."""
         return self.start + self._offsets[name]
+
+    def content(self) -> Words:
+        """A copy of all of it, from `start` on."""
+        at = self._skipped
+        return self._memory[at : at + (len(self._memory) - at) // 8 * 8].view(np.int64).copy()
 
     def _view(self, name: str, elements: int, dtype: np.dtype[np.generic]) -> Array:
         at = self._skipped + self._offsets[name]

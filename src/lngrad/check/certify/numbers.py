@@ -21,8 +21,8 @@ GROWTH = (64, 256, 1024, 4096, 16384)
 def accuracy(subject: Subject, trials: int) -> list[Measured]:
     """Errors of column sums against exact ones as rows are added, and where 16-bit sums stop growing."""
     group, found = "Accuracy", []
-    errors = []
-    for M in GROWTH:
+    errors, growth = [], GROWTH[:-1] if subject.simulated else GROWTH
+    for M in growth:
         worst = 0.0
         for seed in range(max(1, trials // 5)):
             dy, x, mean, rstd, gamma = arguments(M, 64, seed)
@@ -33,10 +33,10 @@ def accuracy(subject: Subject, trials: int) -> list[Measured]:
                 worst, float((np.abs(dbeta - wide.sum(0)) / np.abs(wide).sum(0)).max() / UNIT_ROUNDOFF["float32"])
             )
         errors.append(worst)
-    slope = float(np.polyfit(np.log(GROWTH), np.log(np.maximum(errors, 1e-3)), 1)[0])
-    text = ", ".join(f"{error:.2f} at {M}" for M, error in zip(GROWTH, errors, strict=True))
+    slope = float(np.polyfit(np.log(growth), np.log(np.maximum(errors, 1e-3)), 1)[0])
+    text = ", ".join(f"{error:.2f} at {M}" for M, error in zip(growth, errors, strict=True))
     found.append(Measured(group, "error of dbeta in units of roundoff of Σdy, dy > 0, by rows", f"{text}; slope {slope:+.2f}",
-                          facts={"rows": list(GROWTH), "errors": errors, "slope": slope}))  # fmt: skip
+                          facts={"rows": list(growth), "errors": errors, "slope": slope}))  # fmt: skip
     for dtype, most in (("bfloat16", 1024), ("float16", 16384)):
         found.append(_growth(subject, dtype, most))
     return found
@@ -56,7 +56,7 @@ def _growth(subject: Subject, dtype: str, most: int) -> Measured:
             ).dbeta
             break
         except Exception as error:
-            refused = refused or f"refused: {_line(error)}"
+            refused = f"refused: {_line(error)}"
     else:
         return Measured("Accuracy", name, refused)
     got = float(np.asarray(dbeta).astype(np.float64).max())

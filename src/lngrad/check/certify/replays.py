@@ -75,11 +75,11 @@ def product_sums(tree: Tree, dy: Array, x: Array, mean: Array, rstd: Array) -> I
 
     Args:
         tree: The order of rows.
-        dy, x: (M, N) in float32.
-        mean, rstd: (M,); rstd a power of two, so that xhat has the same bits however a kernel computes it.
+        dy, x: (M, …, N) in float32.
+        mean, rstd: (M, …); rstd a power of two, so that xhat has the same bits however a kernel computes it.
     """
     narrow, wide = np.dtype(np.float32), np.dtype(np.float64)
-    xhat = (x - mean[:, None]) * rstd[:, None]
+    xhat = (x - mean[..., None]) * rstd[..., None]
     yield "dy·xhat added by fused multiply-add in float32", replay(tree, dy, narrow, xhat)
     yield "dy·xhat rounded, then added in float32", replay(tree, dy * xhat, narrow)
     yield "dy·xhat exact, added in float64", replay(tree, dy.astype(wide) * xhat, wide).astype(narrow)

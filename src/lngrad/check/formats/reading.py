@@ -17,11 +17,17 @@ from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 from lngrad.files.text import read_text
 
-__all__ = ["read_cases", "select"]
+__all__ = ["read_cases", "select", "shipped"]
 
 _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
     ".csv": read_ttk, ".json": read_atk, ".yaml": read_own, ".yml": read_own,
 }  # fmt: skip
+
+
+def shipped() -> Path:
+    """The case file that comes with lngrad: inside of the installed package, or in cases/ of a checkout."""
+    inside = Path(__file__).parents[1] / "cases"
+    return (inside if inside.is_dir() else Path(__file__).parents[4] / "cases") / "ttk_aclnn.csv"
 
 
 def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:

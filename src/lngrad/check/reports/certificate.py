@@ -39,8 +39,11 @@ def markdown_of(certificates: Sequence[Certificate]) -> str:
         for one in certificate.measured:
             rows.setdefault((one.group, one.name), {})[certificate.name] = one
     names = [certificate.name for certificate in certificates]
+    groups = list(dict.fromkeys(group for group, _ in rows))  # a property that only one has goes to its group's end
     lines = []
-    for group, members in groupby(rows.items(), key=lambda item: item[0][0]):
+    for group, members in groupby(
+        sorted(rows.items(), key=lambda item: groups.index(item[0][0])), key=lambda item: item[0][0]
+    ):
         lines += [f"### {group}", "", f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
         for (_, name), found in members:
             cells = [_cell(found[label]) if label in found else "" for label in names]

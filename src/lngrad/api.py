@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from lngrad import calls
 from lngrad.arrays import addresses_of, as_array, empty, require_memory, scratch
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.overlap import check_memory
 from lngrad.plan import Plan, make_plan
 from lngrad.problem import Forward, Grads, Problem
+from lngrad.system.threads import lent_threads
+from lngrad.system.torch_threads import parallel_for, thread_count
 from lngrad.typing import AnyArray, Shape
 
 __all__ = ["execute", "layer_norm", "layer_norm_backward"]
@@ -34,14 +38,15 @@ def layer_norm(
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
             anything with `__array_interface__` or DLPack.
         normalized_shape: R. None: gamma's shape, or the last axis.
-        gamma, beta: (*R) in any of these dtypes but float64, unless x has it: they are converted exactly. None: 1 and 0.
+        gamma, beta: (*R) in any of these dtypes: they are converted exactly, so the call is computed in float64 if one of
+            them or x has it, and in float32 otherwise. None: 1 and 0.
         eps: Added to the biased variance of a row.
         axis: Normalize over this axis alone, in place of the last ones: 1 for channels first. gamma and beta have its size.
         out: A Forward of arrays to write to; None in it is allocated. y may be x itself.
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in float32, or float64 for float64. With axis y is a view with
+        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in what the call is computed in. With axis y is a view with
         that axis innermost in memory, and mean and rstd have size 1 there.
 
     Raises:
@@ -53,10 +58,16 @@ def layer_norm(
         out = None if out is None else Forward(*(_moved(array, axis, -1) for array in out))
         moved = layer_norm(x, normalized_shape, gamma, beta, eps=eps, out=out, backend=backend)
         return Forward(*(_moved(array, -1, axis) for array in moved))
+    key = calls.forward_key(x, normalized_shape, gamma, beta, backend) if out is None else None
+    known = calls.forward(key, x, gamma, beta, eps)
+    if known is not None:
+        return known
     problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
     _require_memory(problem, arrays, out)
-    plan = make_plan(problem, backend)
-    return Forward(*execute(plan, (*arrays, float(eps)), out))
+    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    forward = Forward(*execute(plan, (*arrays, float(eps)), out))
+    calls.keep(key, plan)
+    return forward
 
 
 def layer_norm_backward(
@@ -80,9 +91,10 @@ def layer_norm_backward(
     Args:
         dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
             CPU, or anything with `__array_interface__` or DLPack.
-        mean, rstd: Any shape with one element per row, in any of these dtypes; converted to float32 (float64 where x is).
+        mean, rstd: Any shape with one element per row, in any of these dtypes; converted to what the call is computed in.
             They are taken as given, never recomputed.
-        gamma: (*R) in any of these dtypes but float64, unless x has it: it is converted exactly. None: 1.
+        gamma: (*R) in any of these dtypes: it is converted exactly, so the call is computed in float64 if gamma or x has it,
+            and in float32 otherwise. None: 1.
         normalized_shape: R. None: gamma's shape, or the last axis.
         axis: The forward's axis. mean and rstd have one element per row in the order of x's other axes.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.
@@ -114,10 +126,18 @@ def layer_norm_backward(
             backend=backend,
         )
         return grads._replace(dx=_moved(grads.dx, -1, axis))
+    key = None
+    if out is None:
+        key = calls.backward_key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, backend)
+    known = calls.backward(key, dy, x, mean, rstd, gamma)
+    if known is not None:
+        return known
     problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
     _require_memory(problem, arrays, out)
-    plan = make_plan(problem, backend)
-    return Grads(*execute(plan, arrays, out))
+    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    grads = Grads(*execute(plan, arrays, out))
+    calls.keep(key, plan)
+    return grads
 
 
 def _with_axis_last(x: AnyArray, axis: int, normalized_shape: Any) -> tuple[AnyArray, int, Shape]:
@@ -136,6 +156,11 @@ def _moved(array: Any, source: int, target: int) -> Any:
     if array is None or not -array.ndim <= source < array.ndim:
         return array
     return np.moveaxis(array, source, target) if isinstance(array, np.ndarray) else array.movedim(source, target)
+
+
+def _is_torchs(problem: Problem) -> bool:
+    """Whether torch's own threads do the work, since torch keeps them awake between our calls."""
+    return problem.kind == "torch" and problem.device == "cpu"
 
 
 def _require_memory(problem: Problem, arrays: tuple[Any, ...], out: Sequence[Any] | None) -> None:
@@ -173,7 +198,8 @@ def execute(
         )
     if workspace is None and plan.bind is not None:
         arrays, eps = (inputs, ()) if problem.op == "backward" else (inputs[:-1], inputs[-1:])
-        plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
+        with lent_threads(parallel_for()) if _is_torchs(problem) else nullcontext():
+            plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
         return results  # type: ignore[return-value]  # three, as outputs() has
     if workspace is None:
         workspace = scratch(plan.workspace_bytes, problem.device)

@@ -8,16 +8,19 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lngrad.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
 from lngrad.errors import DtypeError, ShapeError
-from lngrad.memory import KEPT_FROM, LINE, lease
+from lngrad.memory import KEPT_FROM, lease, spares
 
 __all__ = [
+    "DATA_OFFSET",
+    "WORDS",
     "Facts",
     "Output",
     "address_of",
@@ -29,6 +32,7 @@ __all__ = [
     "empty",
     "facts_of",
     "key_of",
+    "maker",
     "require_memory",
     "scratch",
 ]
@@ -130,35 +134,41 @@ def _dtype_error(name: str, got: object) -> DtypeError:
 
 def _data_offset() -> int | None:
     """Where CPython's NumPy array object keeps its data pointer: the first field behind the object header."""
-    if sys.implementation.name != "cpython":
+    if sys.implementation.name != "cpython" or WORDS is None:
         return None
     probe = np.empty(1)
-    offsets = (offset for offset in range(16, 64, 8) if _word_at(id(probe) + offset).value == probe.ctypes.data)
+    offsets = (offset for offset in range(16, 64, 8) if WORDS[id(probe) + offset >> 3] == probe.ctypes.data)
     return next(offsets, None)
 
 
-_word_at = ctypes.c_int64.from_address
-_DATA_OFFSET = _data_offset()
+# The process's whole memory as words, for a look at single ones: 0.15 µs where a ctypes object at the address takes 0.35.
+_SPACE = 1 << 57  # bytes that an address can name, at most
+WORDS: Any = memoryview((ctypes.c_char * _SPACE).from_address(0)).cast("B").cast("q") if sys.maxsize > _SPACE else None
+DATA_OFFSET = _data_offset()
 
 
 def address_of(array: Any) -> int:
     """The address of an array's first element."""
     if isinstance(array, np.ndarray):
-        if _DATA_OFFSET is None:
+        if DATA_OFFSET is None:
             return array.ctypes.data
-        return _word_at(id(array) + _DATA_OFFSET).value  # 0.2 µs where array.ctypes.data takes 1; a call asks ten times
+        return WORDS[id(array) + DATA_OFFSET >> 3]  # type: ignore[no-any-return]  # where array.ctypes.data takes 1 µs; a call asks ten times
     return array.data_ptr()  # type: ignore[no-any-return]
 
 
 def addresses_of(arrays: Iterable[Any]) -> list[int]:
     """The address of each array's first element, 0 for None."""
-    offset = _DATA_OFFSET
+    offset = DATA_OFFSET
     if offset is None:
         return [0 if array is None else address_of(array) for array in arrays]
     return [
-        _word_at(id(array) + offset).value if type(array) is np.ndarray else 0 if array is None else address_of(array)
+        WORDS[id(array) + offset >> 3] if type(array) is np.ndarray else 0 if array is None else address_of(array)
         for array in arrays
     ]
+
+
+# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16, and NumPy 2.1.0 crashes on bytes (|V2).
+_UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
 
 
 class _Memory:
@@ -169,7 +179,7 @@ class _Memory:
             "version": 3,
             "shape": facts.shape,
             "strides": facts.strides,
-            "typestr": f"|V{bytes_of(facts.dtype)}",
+            "typestr": _UNSIGNED[facts.dtype],
             "data": (address, not writable),
         }
 
@@ -248,16 +258,22 @@ def empty(kind: str, output: Output, device: str = "cpu") -> Any:
     On another device than the CPU torch allocates. On the CPU, all but small ones begin on a cache line, since stores across
     two lines are slow; large ones come from a pool (memory.py), for torch too.
     """
+    if kind == "numpy":
+        return maker(output)()
+    if device != "cpu" or output.nbytes < KEPT_FROM:
+        return sys.modules["torch"].empty(output.shape, dtype=torch_dtype(output.dtype), device=device)
+    return to_torch(maker(output)())
+
+
+def maker(output: Output) -> Callable[[], np.ndarray[Any, Any]]:
+    """A function that makes NumPy arrays for a result; what follows from its shape and dtype is decided."""
     shape, name, nbytes = output
-    if nbytes < ALIGNED_BYTES and kind == "numpy":
-        return np.empty(shape, DTYPES[name])
-    if device != "cpu" or (nbytes < KEPT_FROM and kind == "torch"):
-        return sys.modules["torch"].empty(shape, dtype=torch_dtype(name), device=device)
-    if nbytes < KEPT_FROM:
-        memory = np.empty(nbytes + LINE, np.uint8)
-        return np.ndarray(shape, DTYPES[name], memory, -address_of(memory) % LINE)
-    array = lease(nbytes).view(DTYPES[name]).reshape(shape)
-    return to_torch(array) if kind == "torch" else array
+    dtype = DTYPES[name]
+    if nbytes < ALIGNED_BYTES:
+        return partial(np.empty, shape, dtype)
+    if nbytes >= KEPT_FROM:
+        return lambda: lease(nbytes).view(dtype).reshape(shape)
+    return spares(shape, dtype)
 
 
 def scratch(nbytes: int, device: str = "cpu") -> Any:

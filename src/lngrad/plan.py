@@ -22,6 +22,7 @@ from lngrad.errors import BackendUnavailable
 from lngrad.problem import Problem
 from lngrad.system.threads import get_num_threads
 from lngrad.table import Table
+from lngrad.typing import Words
 
 __all__ = ["BACKENDS", "Plan", "RunOnAddresses", "backends", "make_plan", "run_empty"]
 
@@ -40,6 +41,7 @@ class Plan:
         steps: The backend's own decisions.
         run: (plan, inputs, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
+        pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
     """
 
     problem: Problem
@@ -48,6 +50,7 @@ class Plan:
     steps: Any
     run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
     bind: Callable[[Plan], RunOnAddresses] | None = None
+    pack: Callable[[Plan], Words | None] | None = None
 
     @cached_property
     def on_addresses(self) -> RunOnAddresses | None:

@@ -53,7 +53,15 @@ def test_links_lead_somewhere(page):
 
 
 OURS = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-THEIRS = {"dist/", "lib64/", "fallbacks.json", "tiling.json", "case.json", "manifest.json"}  # written, or a user's
+THEIRS = {
+    "dist/",
+    "lib64/",
+    "fallbacks.json",
+    "tiling.json",
+    "case.json",
+    "manifest.json",
+    "my_kernel.py",
+}  # written, or a user's
 NAMED = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+)?|\w+\.(?:py|toml|md|json))`")
 
 

@@ -18,7 +18,10 @@ from lngrad.problem import Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 # torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.usefixtures("way"),
+]
 plain = torch.nn.functional.layer_norm
 f = torch.func
 

@@ -22,6 +22,7 @@ forward = torch.ops.aten.native_layer_norm.default
 backward = torch.ops.aten.native_layer_norm_backward.default
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 ALL = [True, True, True]
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(autouse=True)

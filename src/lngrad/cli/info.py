@@ -29,15 +29,18 @@ EXTRAS = {
 
 
 def info(
-    warm: Annotated[bool, typer.Option("--warm", help="Compile every kernel into the cache now.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Compile every kernel, and the glue to torch, into the cache now.")
+    ] = False,
 ) -> None:
     """Show versions, backends, threads, caches, and what to install for what.
 
-    With --warm, compile the kernels ahead of their first use.
+    With --warm, compile the kernels ahead of their first use, and for torch the glue that makes small calls fast.
 
     Example: lngrad info
     """
     from lngrad.ascend.sdk.compiler import c_compiler, cxx_compiler
+    from lngrad.glue.building import state
     from lngrad.system.fallbacks import last_run
     from lngrad.system.machine import caches, huge_pages, processor, versions
 
@@ -51,6 +54,7 @@ def info(
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
         "kernel cache": _kernel_cache(),
+        "torch glue": state(),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     _echo(facts)
@@ -113,3 +117,18 @@ def _warm() -> None:
     for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
         compile_kernel(*kernel)
     typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")
+    typer.echo(f"torch glue: {_glue()}")
+
+
+def _glue() -> str:
+    """Build the glue where it can be built; what became of it."""
+    from lngrad.glue.building import BuildError, build, state
+    from lngrad.glue.library import is_off, torch_folder
+
+    if torch_folder() is None or is_off():
+        return state()
+    typer.echo("Compiling the glue between torch and the kernels, about a minute", err=True)
+    try:
+        return str(build())
+    except (BuildError, OSError) as reason:
+        return f"none: {reason}"

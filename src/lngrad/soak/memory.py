@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Guarded:
         now, before = self.memory.copy(), np.frombuffer(self._before, np.uint8)
         offset = self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]
         shadow, was = (
-            np.ndarray(self.array.shape, self.array.dtype, memory, offset, self.array.strides)  # type: ignore[call-overload]
+            np.ndarray(self.array.shape, self.array.dtype, memory, offset, self.array.strides)
             for memory in (now, before)
         )
         shadow[...] = was
@@ -57,10 +58,10 @@ def _place(shape: Shape, dtype: np.dtype[np.generic], layout: str) -> tuple[Arra
     array: Array = np.ndarray(order, dtype, memory, start)
     if layout == "reversed axes":
         array = array.transpose()
-    elif layout == "every second":
-        array = array[(..., *(slice(None, None, 2) for _ in shape))]
-    elif layout == "backwards":
-        array = array[(..., *(slice(None, None, -1) for _ in shape))]
+    elif layout in ("every second", "backwards"):
+        step = slice(None, None, 2 if layout == "every second" else -1)
+        every: tuple[Any, ...] = (..., *[step] * len(shape))  # the dots keep an array without dimensions one
+        array = array[every]
     elif layout == "shared":
         array = np.broadcast_to(array, shape)
         array = np.ndarray(shape, dtype, memory, start, array.strides)  # writable, to be filled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import threading
@@ -10,11 +11,20 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["MOST_THREADS", "ParallelFor", "get_num_threads", "lent_parallel_for", "lent_threads", "set_num_threads"]
+__all__ = [
+    "MOST_THREADS",
+    "ParallelFor",
+    "get_num_threads",
+    "granted_threads",
+    "lent_parallel_for",
+    "lent_threads",
+    "set_num_threads",
+    "setting_address",
+]
 
 MOST_THREADS = 64
 
-_chosen: int | None = None
+_chosen = ctypes.c_int64(0)  # 0: nobody chose
 
 
 def set_num_threads(n: int) -> None:
@@ -26,19 +36,24 @@ def set_num_threads(n: int) -> None:
     Raises:
         ValueError: n is less than 1.
     """
-    global _chosen
     if n < 1:
         raise ValueError(f"n: expected at least 1 thread, got {n}")
-    _chosen = min(int(n), MOST_THREADS)
+    _chosen.value = min(int(n), MOST_THREADS)
 
 
 def get_num_threads() -> int:
     """What set_num_threads was given, else the least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota."""
-    return _chosen or _granted()
+    return _chosen.value or granted_threads()
+
+
+def setting_address() -> int:
+    """Where the int64 lies that set_num_threads writes, 0 before: compiled code asks there at every call."""
+    return ctypes.addressof(_chosen)
 
 
 @cache
-def _granted() -> int:
+def granted_threads() -> int:
+    """The least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota, as they were when first asked."""
     limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS]
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if wanted.isdigit() and int(wanted) > 0:
@@ -104,7 +119,8 @@ class lent_threads:
         self._parallel_for = parallel_for
 
     def __enter__(self) -> None:
+        self._before = _lent.parallel_for
         _lent.parallel_for = self._parallel_for
 
     def __exit__(self, *exception: object) -> None:
-        _lent.parallel_for = None
+        _lent.parallel_for = self._before

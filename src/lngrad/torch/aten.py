@@ -10,13 +10,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
 from lngrad.arrays import require_memory
 from lngrad.errors import LngradError
 from lngrad.system import fallbacks as torch_fallbacks
-from lngrad.torch import calls
+from lngrad.torch import calls, compiled
 
 __all__ = ["disable", "enable", "override"]
 
@@ -29,47 +30,55 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 _lock = threading.Lock()
-_users = 0
+_users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
 _library: Any = None
 _atens: dict[str, Any] = {}
 
 
-class _NotOurs(Exception):
+class _NotOurs(LngradError):
     """aten's own kernel shall do this call; the text says why."""
 
 
-def enable() -> None:
+def enable(*, compiled: bool = False) -> None:
     """From now on, in all threads, aten's layer normalization of CPU tensors is lngrad's.
 
     Calls are counted: it ends with as many calls of disable.
+
+    Args:
+        compiled: In code that torch.compile makes with Inductor too, as one operator; y is rounded as torch rounds it, and the
+            statistics stay in what the call is computed in. The first such enable, and the disable that takes the last one
+            back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
-    global _users, _library
+    global _library
     with _lock:
-        if _users == 0:
+        if not _users:
             _library = _install()
-        _users += 1
+        if compiled and True not in _users:
+            import_module("lngrad.torch.inductor").install()  # a second of imports that others don't need
+        _users.append(compiled)
 
 
 def disable() -> None:
-    """Take one enable back; with the last one, aten's own kernels return.
+    """Take the latest enable back; with the last one, aten's own kernels return.
 
     Raises:
         RuntimeError: Nothing is enabled.
     """
-    global _users, _library
+    global _library
     with _lock:
-        if _users == 0:
+        if not _users:
             raise RuntimeError("disable: expected an enable() before it, got none")
-        _users -= 1
-        if _users == 0:
+        if _users.pop() and True not in _users:
+            import_module("lngrad.torch.inductor").remove()
+        if not _users:
             _library._destroy()
             _library = None
 
 
 @contextmanager
-def override() -> Iterator[None]:
+def override(*, compiled: bool = False) -> Iterator[None]:
     """enable() for a while: `with override():`, or `@override()` on a function."""
-    enable()
+    enable(compiled=compiled)
     try:
         yield
     finally:
@@ -79,10 +88,13 @@ def override() -> Iterator[None]:
 def _install() -> Any:
     for name in (FORWARD, BACKWARD):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
-    library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        if compiled.glue is not None:
+            compiled.glue.install()
+            return compiled.glue
+        library = torch.library.Library("aten", "IMPL")
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
     return library
@@ -128,7 +140,7 @@ _backward = calls.backward_calls(_gradient_dtype)
 def _native_layer_norm(x: Any, normalized_shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
     try:
         return _forward(x, normalized_shape, weight, bias, eps)
-    except (LngradError, _NotOurs) as reason:
+    except LngradError as reason:
         return _aten(FORWARD, reason, x, normalized_shape, weight, bias, eps)
 
 
@@ -137,5 +149,11 @@ def _native_layer_norm_backward(
 ) -> Any:
     try:
         return _backward(dy, x, normalized_shape, mean, rstd, weight, bias, mask)
-    except (LngradError, _NotOurs) as reason:
+    except LngradError as reason:
         return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+
+
+compiled.answer("aten_forward", _native_layer_norm)
+compiled.answer("aten_backward", _native_layer_norm_backward)
+compiled.answer("prepare_aten_forward", calls.prepare_forward(_parameter_dtype))
+compiled.answer("prepare_aten_backward", calls.prepare_backward(_gradient_dtype))

@@ -6,20 +6,22 @@ Below the dispatcher's autograd keys. A plan runs on addresses; results are torc
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
 from lngrad.arrays import bytes_spanned, require_memory
 from lngrad.dtypes import ACCUMULATORS, torch_dtype
-from lngrad.plan import RunOnAddresses, make_plan
+from lngrad.errors import LngradError
+from lngrad.plan import Plan, RunOnAddresses, make_plan
 from lngrad.problem import Forward, Grads, Problem
 from lngrad.system.threads import lent_threads
+from lngrad.system.torch_threads import parallel_for, thread_count
 from lngrad.table import Table
 from lngrad.torch.memory import empty
-from lngrad.torch.threads import parallel_for, thread_count
 from lngrad.typing import Mask, Shape, Tensor
 
-__all__ = ["accumulator_of", "backward_calls", "forward_calls"]
+__all__ = ["accumulator_of", "backward_calls", "forward_calls", "prepare_backward", "prepare_forward"]
 
 _MOST = 512  # calls that are remembered; each keeps a little memory of its own
 SMALL_ELEMENTS = 1 << 15  # below, a call is one core's, and its results are small blocks of torch's allocator
@@ -29,9 +31,10 @@ _like = torch.empty_like  # 0.7 µs less than torch.empty with a shape
 _ACCUMULATORS = {torch_dtype(name): torch_dtype(accumulator) for name, accumulator in ACCUMULATORS.items()}
 
 
-def accumulator_of(x: Tensor) -> Any:
-    """The torch dtype in which sums over x's elements are kept, and statistics."""
-    return _ACCUMULATORS.get(x.dtype, torch.float32)
+def accumulator_of(x: Tensor, *parameters: Tensor | None) -> Any:
+    """The torch dtype in which a call with this x and these parameters is computed, statistics and sums too."""
+    wide = any(one is not None and one.dtype is torch.float64 for one in parameters)
+    return torch.float64 if wide else _ACCUMULATORS.get(x.dtype, torch.float32)
 
 
 def _contiguous(tensor: Tensor | None) -> Tensor | None:
@@ -59,15 +62,68 @@ def _require_storage(spans: _Spans, tensors: tuple[Tensor | None, ...]) -> None:
             require_memory(name, tensor)
 
 
-def _bind(problem: Problem, is_small: bool) -> RunOnAddresses:
+def _plan_forward(
+    check: Callable[..., Any], x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None
+) -> tuple[Plan, Tensor]:
+    """The plan of a forward whose gamma and beta are contiguous, and a tensor like mean and rstd."""
+    dtype = check(x, gamma, beta)
+    checked, _ = Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
+    statistics = torch.empty((*checked.lead, *(1,) * len(shape)), dtype=dtype, device="cpu")
+    out = Forward(None, statistics, torch.empty_like(statistics))
+    problem, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
+    return make_plan(problem, None, thread_count()), statistics
+
+
+def _plan_backward(
+    check: Callable[..., Any], dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None,
+    beta: Tensor | None, mask: Mask,
+) -> tuple[Plan, Tensor]:  # fmt: skip
+    """The plan of a backward whose mean, rstd and gamma are contiguous, and a tensor like dgamma and dbeta."""
+    dtype = check(x, mean, rstd, gamma, beta, mask)
+    parameter = torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
+    out = Grads(None, parameter, torch.empty_like(parameter))
+    plain = mean.contiguous(), rstd.contiguous(), _contiguous(gamma)
+    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
+    return make_plan(problem, None, thread_count()), parameter
+
+
+_Packed = tuple[Tensor, Tensor]  # a tensor like the small results, and a plan as numbers
+
+
+def _packed(plan_of: Callable[..., tuple[Plan, Tensor]]) -> Callable[..., _Packed | None]:
+    """A function that prepares a call for the compiled glue, or returns None if that shall leave it to Python."""
+
+    def prepare(*arguments: Any) -> _Packed | None:
+        try:
+            plan, like = plan_of(*arguments)
+        except LngradError:
+            return None
+        numbers = None if plan.pack is None else plan.pack(plan)
+        return None if numbers is None else (like, torch.from_numpy(numbers))
+
+    return prepare
+
+
+def prepare_forward(check: Callable[..., Any]) -> Callable[..., _Packed | None]:
+    """The preparation of forward_calls(check)'s calls, all contiguous: (x, shape, gamma, beta) -> _Packed or None."""
+    return _packed(partial(_plan_forward, check))
+
+
+def prepare_backward(check: Callable[..., Any]) -> Callable[..., _Packed | None]:
+    """The preparation of backward_calls(check)'s calls, all contiguous, with their arguments but those for results."""
+    return _packed(partial(_plan_backward, check))
+
+
+def _bind(plan: Plan, is_small: bool) -> RunOnAddresses:
     """A run on addresses; torch's threads help with a large one."""
-    run = make_plan(problem, None, thread_count()).on_addresses
+    run = plan.on_addresses
     assert run is not None  # the tensors are on the CPU
     if is_small:
         return run
 
     def run_shared(*addresses: float) -> None:
-        with lent_threads(parallel_for):
+        with lent_threads(parallel_for()):
             run(*addresses)
 
     return run_shared
@@ -110,14 +166,10 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tens
         return y, mean, rstd
 
     def new(key: Hashable, x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None) -> _Call:
-        dtype = check(x, gamma, beta)
-        checked, _ = Problem.forward(x, gamma, beta, tuple(shape))  # the caller's own arguments, for the errors
-        statistics = torch.empty((*checked.lead, *(1,) * len(shape)), dtype=dtype, device="cpu")
-        out = Forward(None, statistics, torch.empty_like(statistics))
-        problem, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
+        plan, statistics = _plan_forward(check, x, shape, gamma, beta)
         is_small = x.numel() < SMALL_ELEMENTS
         spans = _spans(("x", "gamma", "beta"), (x, gamma, beta))
-        return calls.keep(key, (_bind(problem, is_small), statistics, is_small, spans))
+        return calls.keep(key, (_bind(plan, is_small), statistics, is_small, spans))
 
     return forward
 
@@ -166,14 +218,9 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         key: Hashable, dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None,
         beta: Tensor | None, mask: Mask,
     ) -> _Call:  # fmt: skip
-        dtype = check(x, mean, rstd, gamma, beta, mask)
-        parameter = torch.empty(tuple(shape), dtype=dtype, device="cpu")
-        Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
-        out = Grads(None, parameter, torch.empty_like(parameter))
-        plain = mean.contiguous(), rstd.contiguous(), _contiguous(gamma)
-        problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
+        plan, parameter = _plan_backward(check, dy, x, shape, mean, rstd, gamma, beta, mask)
         is_small = x.numel() < SMALL_ELEMENTS
         spans = _spans(("dy", "x", "mean", "rstd", "gamma"), (dy, x, mean, rstd, gamma))
-        return calls.keep(key, (_bind(problem, is_small), parameter, is_small, spans))
+        return calls.keep(key, (_bind(plan, is_small), parameter, is_small, spans))
 
     return backward

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from lngrad import formulas
-from lngrad.torch import ops
+from lngrad.torch import compiled, ops
 from lngrad.torch.calls import accumulator_of
 from lngrad.typing import Mask, Shape, Tensor
 
@@ -69,8 +69,8 @@ class _Whole(tuple):  # type: ignore[type-arg]
 _TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, accumulator_of)
 
 
-def _rows(x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor) -> formulas.Rows:
-    return formulas.Rows(_TORCH, x, mean, rstd, len(shape))
+def _rows(x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor, *parameters: Tensor | None) -> formulas.Rows:
+    return formulas.Rows(_TORCH, x, mean, rstd, len(shape), *parameters)
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -85,22 +85,34 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) ->
 def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any, ...]:
     x, mean, rstd, gamma = ctx.saved_tensors
     mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2], ctx.needs_input_grad[3]]
+    dx, dgamma, dbeta = _gradients(ctx.shape, ctx.beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd)
+    return dx, None, dgamma, dbeta, None
+
+
+def _gradients(
+    shape: Sequence[int], beta_dtype: Any, mask: list[bool], x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor | None,
+    dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Gradients by x, gamma and beta, each in its own dtype, from those by y, mean and rstd; beta_dtype: None without beta."""
     dx = dgamma = dbeta = None
     if dy is not None:
         dtype, scale = (x if gamma is None else gamma).dtype, gamma
-        if mask[2] and ctx.beta_dtype is not dtype:  # dbeta comes in gamma's dtype, and must not be rounded twice
-            wide = accumulator_of(x)
-            scale = x.new_ones(ctx.shape, dtype=wide) if gamma is None else gamma.to(wide)
-        grads = layer_norm_backward(dy, x, ctx.shape, mean, rstd, scale, mask)
+        if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
+            wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
+            scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
+        grads = layer_norm_backward(dy, x, list(shape), mean, rstd, scale, mask)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
             dgamma = dgamma.to(dtype)
         if dbeta is not None:
-            dbeta = dbeta.to(ctx.beta_dtype)
+            dbeta = dbeta.to(beta_dtype)
     if mask[0] and (dmean is not None or drstd is not None):
-        more = formulas.statistics_gradient(_TORCH, x, mean, rstd, dmean, drstd, normalized=len(ctx.shape))
+        more = formulas.statistics_gradient(_TORCH, x, mean, rstd, dmean, drstd, normalized=len(shape))
         dx = more if dx is None else dx + more
-    return dx, None, dgamma, dbeta, None
+    return dx, dgamma, dbeta
+
+
+compiled.answer("derivative", _gradients)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -116,7 +128,7 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
     With g = dy·gamma: Σ u·dx = Σ rstd·(u·g - N·mean(u)·mean(g) - N·mean(u·xhat)·mean(g·xhat)), row by row.
     """
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _rows(x, ctx.shape, mean, rstd)
+    at = _rows(x, ctx.shape, mean, rstd, gamma)
     u, p, q = (
         None if tensor is None or not wanted else tensor.to(at.dtype)
         for tensor, wanted in zip(cotangents, ctx.mask, strict=True)
@@ -172,7 +184,7 @@ def _backward_tangents(
 ) -> Three:
     """Tangents of dx, dgamma and dbeta, without elements where masked off."""
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _rows(x, ctx.shape, mean, rstd)
+    at = _rows(x, ctx.shape, mean, rstd, gamma)
     zeros = torch.zeros_like(at.xhat)
     dy_wide = dy.to(at.dtype)
     of_dy, of_x = (zeros if tangent is None else tangent.to(at.dtype) for tangent in (of_dy, of_x))

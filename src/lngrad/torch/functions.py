@@ -8,7 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 import torch
 from lngrad.problem import Grads
-from lngrad.torch import derivatives, ops
+from lngrad.torch import compiled, derivatives, ops
 from lngrad.typing import Tensor
 
 __all__ = ["LayerNorm", "layer_norm", "layer_norm_backward"]
@@ -26,7 +26,7 @@ def layer_norm(
     Args:
         input: (*A, *R): float16, bfloat16, float32 or float64.
         normalized_shape: R.
-        weight, bias: (*R) in any of these dtypes but float64, unless input has it, or None.
+        weight, bias: (*R) in any of these dtypes, or None. One in float64, or input, has the call computed in it.
         eps: Added to the variance.
 
     Returns:
@@ -40,8 +40,13 @@ def layer_norm(
         return handle_torch_function(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
+    compiling = torch.compiler.is_compiling()
+    if not compiling and compiled.glue is not None:
+        y = compiled.glue.layer_norm(input, normalized_shape, weight, bias, eps)
+        if y is not NotImplemented:
+            return y
     shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if compiling or torch.jit.is_tracing():
         return _traced(input, shape, weight, bias, eps)
     return derivatives.layer_norm(input, shape, weight, bias, eps)[0]
 

@@ -11,7 +11,7 @@ import lngrad
 import torch
 from lngrad.arrays import Output
 from lngrad.problem import Problem
-from lngrad.torch import calls
+from lngrad.torch import calls, compiled
 
 __all__ = ["layer_norm", "layer_norm_backward", "library"]
 
@@ -29,8 +29,19 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
-_forward = calls.forward_calls(lambda x, gamma, beta: calls.accumulator_of(x))
-_backward = calls.backward_calls(lambda x, mean, rstd, gamma, beta, mask: x.dtype if gamma is None else gamma.dtype)
+
+def _statistics_dtype(x: Any, gamma: Any, beta: Any) -> Any:
+    return calls.accumulator_of(x, gamma, beta)
+
+
+def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
+    return x.dtype if gamma is None else gamma.dtype
+
+
+_forward = calls.forward_calls(_statistics_dtype)
+_backward = calls.backward_calls(_gradient_dtype)
+compiled.answer("prepare_forward", calls.prepare_forward(_statistics_dtype))
+compiled.answer("prepare_backward", calls.prepare_backward(_gradient_dtype))
 
 
 def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:

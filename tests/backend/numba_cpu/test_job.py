@@ -77,8 +77,7 @@ print("ok")
 
 def test_a_field_can_be_inserted_without_any_other_edit():
     """In a process of its own, every record gets one field more; kernels and host find their fields all the same."""
-    # Such kernels are not for keeping, and need not be fast.
-    environment = {**os.environ, "XDG_CACHE_HOME": "/proc/nowhere", "NUMBA_OPT": "0"}
+    environment = {**os.environ, "XDG_CACHE_HOME": "/proc/nowhere"}  # such kernels are not for keeping
     result = subprocess.run(
         [sys.executable, "-c", WITH_ANOTHER_FIELD],
         capture_output=True, text=True, env=environment,

@@ -16,6 +16,7 @@ from pathlib import Path
 from lngrad.ascend.cpp import headers
 from lngrad.errors import LngradError
 from lngrad.system.cache_folder import cache_folder
+from lngrad.system.compiler import COMPILERS, compiler_version, find_compiler
 
 __all__ = ["CompileError", "build", "compiler"]
 
@@ -45,11 +46,11 @@ def compiler() -> str:
     Raises:
         CompileError: There is none.
     """
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    for name in wanted:
-        if shutil.which(name):
-            return name
-    raise CompileError(f"compiler: expected a C++ compiler ({', '.join(wanted)}), found none; set CXX or install g++")
+    found = find_compiler()
+    if found is None:
+        wanted = os.environ.get("CXX") or ", ".join(COMPILERS)
+        raise CompileError(f"compiler: expected a C++ compiler ({wanted}), found none; set CXX or install g++")
+    return found
 
 
 def build(
@@ -78,7 +79,9 @@ def build(
     options = [f"-I{folder}" for folder in (*include, source.parent)]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
-    key = hashlib.sha256("\0".join([text, *options, _version(), headers.digest()]).encode()).hexdigest()
+    key = hashlib.sha256(
+        "\0".join([text, *options, compiler_version(compiler()), headers.digest()]).encode()
+    ).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     library = _fresh(folder)
     if library is None:
@@ -87,11 +90,6 @@ def build(
     if library is None:
         raise CompileError(f"{source}: changed while it was compiled")
     return library
-
-
-@cache
-def _version() -> str:
-    return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def _fresh(folder: Path) -> Path | None:

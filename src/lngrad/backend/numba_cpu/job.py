@@ -93,6 +93,13 @@ def writer(words: Sequence[int | None], formats: str) -> Callable[[memoryview, t
         ascending = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         pick = itemgetter(slice(numbers[0], numbers[-1] + 1)) if ascending else itemgetter(*numbers)
         steps.append((Struct("=" + "".join(formats[k] for k in numbers)).pack_into, 8 * run[0][0], pick))
+    if len(runs) == 1 and numbers == list(range(len(words))):
+        (pack_all, first, _), *_ = steps
+
+        def write_all(chain: memoryview, values: tuple[float, ...]) -> None:
+            pack_all(chain, first, *values)
+
+        return write_all
 
     def write(chain: memoryview, values: tuple[float, ...]) -> None:
         for pack, at, pick in steps:

@@ -21,7 +21,7 @@ from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, T
 from lngrad.plan import Plan
 from lngrad.typing import Address, AnyArray, Bytes, Words
 
-__all__ = ["Copy", "Steps", "Table", "bind", "run"]
+__all__ = ["KEPT_BYTES", "Copy", "Memory", "Steps", "Table", "bind", "run"]
 
 KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call
 
@@ -35,7 +35,7 @@ class Copy(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A tensor without a plain row stride, and the region that its table of offsets lies in."""
+    """A tensor without a plain row stride, and the region that its table lies in."""
 
     name: str
     facts: Facts
@@ -51,6 +51,7 @@ class Steps:
         jobs: What lies where in the chain.
         main: The one of them that goes through the rows.
         write: Writes the caller's addresses, in the order of `argument`, and eps, into a chain.
+        places: The words that it writes, -1 for an argument that no job takes where it lies.
         argument: The number of each argument, by name.
         of_workspace: (word, region) of each address in the workspace.
         offsets: Of the regions in the workspace.
@@ -67,6 +68,7 @@ class Steps:
     jobs: tuple[Job, ...]
     main: Job
     write: Callable[[memoryview, tuple[float, ...]], None]
+    places: tuple[int, ...]
     argument: dict[str, int]
     of_workspace: tuple[tuple[int, str], ...]
     offsets: dict[str, int]
@@ -80,7 +82,7 @@ class Steps:
     columns_function: Address = 0
 
 
-class _Memory:
+class Memory:
     """The chain and the workspace of one call. A call in another thread at the same time has its own."""
 
     def __init__(self, plan: Plan, memory: Bytes):
@@ -100,13 +102,13 @@ class _Memory:
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:
     """Compute every wanted output."""
     arrays, eps = (inputs, ()) if plan.problem.op == "backward" else (inputs[:-1], inputs[-1:])
-    _run_shared(plan.steps, _Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
+    _run_shared(plan.steps, Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
 
 
 def bind(plan: Plan) -> Callable[..., None]:
     """A run on addresses."""
     steps: Steps = plan.steps
-    free: list[_Memory] = []
+    free: list[Memory] = []
     write = steps.write
     alone = (
         steps.main.elements < SERIAL_ELEMENTS
@@ -119,7 +121,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         try:
             memory = free.pop()
         except IndexError:
-            memory = _Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
+            memory = Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
         write(memory.bytes, addresses)
         run_alone(memory.address)
         free.append(memory)
@@ -128,7 +130,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         try:
             memory = free.pop()
         except IndexError:
-            memory = _Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
+            memory = Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
         _run_shared(steps, memory, addresses)
         if plan.workspace_bytes <= KEPT_BYTES:
             free.append(memory)
@@ -136,7 +138,7 @@ def bind(plan: Plan) -> Callable[..., None]:
     return run_small if alone else run_large
 
 
-def _run_shared(steps: Steps, memory: _Memory, addresses: tuple[float, ...]) -> None:
+def _run_shared(steps: Steps, memory: Memory, addresses: tuple[float, ...]) -> None:
     """One job of the chain after the other, each shared with other threads if that is worth it."""
     steps.write(memory.bytes, addresses)
     for name, dtype, facts in steps.copies_in:
@@ -153,7 +155,7 @@ def _run_shared(steps: Steps, memory: _Memory, addresses: tuple[float, ...]) -> 
         memory.workspace.copy_out(name, dtype, int(addresses[steps.argument[name]]), facts)
 
 
-def _run_groups(steps: Steps, memory: _Memory) -> None:
+def _run_groups(steps: Steps, memory: Memory) -> None:
     """The row sums and then the columns of one group of rows after the other."""
     main, words = steps.main, memory.words
     M, N = int(words[main.word("M")]), int(words[main.word("N")])

@@ -18,7 +18,7 @@ from lngrad.kernels.numba_cpu.jobs import ASLEEP, SLOT_BYTES
 from lngrad.system.threads import MOST_THREADS, lent_parallel_for
 from lngrad.typing import Address
 
-__all__ = ["SERIAL_ELEMENTS", "run_job"]
+__all__ = ["SERIAL_ELEMENTS", "crew", "run_job"]
 
 SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
 ROUSING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
@@ -78,6 +78,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
+def crew(tasks: int, elements: int, threads: int) -> int:
+    """How many threads go through a job together, of those that are granted."""
+    return 1 if elements < SERIAL_ELEMENTS else min(threads, tasks)
+
+
 def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
     """Run all tasks of a job, with up to `threads` threads. On return no other thread touches its memory any more.
 
@@ -90,18 +95,19 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
     pool_function("begin")(address)
     work = pool_function("work")
     batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
-    if elements < SERIAL_ELEMENTS or tasks == 1 or threads == 1:
+    together = crew(tasks, elements, threads)
+    if together == 1:
         while not work(address, 0, batch):
             pass
         return
     parallel_for = lent_parallel_for()
     if parallel_for is not None:
-        if parallel_for(0, min(threads, tasks), 1, pool_address("share"), address):
+        if parallel_for(0, together, 1, pool_address("share"), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
     offer, close = pool_function("offer"), pool_function("close")
     pool_function("settle")  # compiled before anybody else knows of the job
-    workers, helpers = _workers, min(threads, tasks) - 1
+    workers, helpers = _workers, together - 1
     workers.ensure(helpers)
     try:
         workers.wake(offer(address, workers.slots, helpers, elements >= ROUSING_ELEMENTS))

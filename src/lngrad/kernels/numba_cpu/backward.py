@@ -6,171 +6,52 @@ binary tree of their index. The walks (one row at a time, four short rows at a t
 orders, so a choice among them is a choice of speed only.
 """
 
-import numpy as np
-from numba.core import types
-from numba.extending import overload
-
 from lngrad.column_tree import CHUNK
-from lngrad.kernels.numba_cpu.jobs import DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
+from lngrad.kernels.numba_cpu.arithmetic import scalar, splat, total
+from lngrad.kernels.numba_cpu.functions import inlined, plain
+from lngrad.kernels.numba_cpu.jobs import DX, LANES, SEGMENT, Backward, Combine
 from lngrad.kernels.numba_cpu.pool import read
-from lngrad.kernels.numba_cpu.simd import (
-    fma,
-    gather,
-    given,
-    load,
-    load_scalar,
-    scalar,
-    scatter_rows,
-    size_of,
-    splat,
-    store,
-    store_scalar,
-    total,
-    zeros,
-)
-from lngrad.kernels.numba_cpu.strided import pack, unpack
-from lngrad.kernels.numba_cpu.sweeps import (
-    dx_of,
-    inlined,
-    plain,
-    row_means,
-    segment_columns,
-    segment_count,
-    segment_sums,
-    sweep,
-)
-
-
-@inlined
-def row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride):
-    """What sweep needs to know of row i; without gamma no means, since dx is not wanted."""
-    dy, x, dx = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
-    m, r = splat(load_scalar(acc, mean, i)), splat(load_scalar(acc, rstd, i))
-    if gamma is None:
-        return dy, x, dx, m, r, m, m
-    mean_dxhat, mean_dxhat_xhat = row_means(tag, acc, dy, x, gamma, N, m, r)
-    return dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
+from lngrad.kernels.numba_cpu.simd import given, load, load_scalar, size_of, store, store_scalar
+from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, segment_sums, sweep
+from lngrad.kernels.numba_cpu.tiles import copy_rows
+from lngrad.kernels.numba_cpu.walks import walk_rows
 
 
 @plain
-def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """One row at a time: both its visits while it is in the cache, and dx as one stream.
+def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, task_first, task_stop, thread):
+    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
 
-    Four at a time saved the column sums' traffic but lost more: four interleaved streams of dx broke the write combining
-    (4.4 GB/s against 20.6, 16384×1024 float32, 2-core AMD EPYC 7003), and rows 4 KB apart compete for one cache set.
+    There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
+    stream of memory, and 512 rows are copied nearly four times as fast as 64 (8×96×56×56 float32, channels first, 2-core AMD
+    EPYC 7003).
     """
-    for i in range(rows):
-        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
-        dy_next, x_next = dy + (i + b.ahead) * dy_stride, x + (i + b.ahead) * x_stride
-        sweep(tag, acc, row, None, None, None, dy_next, x_next, gamma, sums, b.N, b.N, b.streaming)
-
-
-@plain
-def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """Four rows at a time: their sums run side by side, and the column sums are read and written once for four."""
-    whole = rows - rows % 4
-    for i in range(0, whole, 4):
-        row0 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
-        row1 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 1, dy_stride, x_stride, dx_stride)
-        row2 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 2, dy_stride, x_stride, dx_stride)
-        row3 = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i + 3, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, b.N, b.N, b.streaming)
-    for i in range(whole, rows):
-        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
-        sweep(tag, acc, row, None, None, None, None, None, gamma, sums, b.N, b.N, b.streaming)
-
-
-@plain
-def sum_dy(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """All that remains to do where dbeta alone is wanted; x is not read."""
-    N = b.N
-    for i in range(rows):
-        row, dbeta = dy + i * dy_stride, sums + N * size_of(acc)
-        for j in range(0, N - N % LANES, LANES):
-            store(acc, dbeta, j, load(acc, dbeta, j) + load(tag, row, j))
-        for j in range(N - N % LANES, N):
-            store_scalar(acc, dbeta, j, load_scalar(acc, dbeta, j) + load_scalar(tag, row, j))
-
-
-@plain
-def tiny_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right.
-
-    sums holds eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever walks beside it.
-    """
-    N, wants = b.N, b.wants
-    dy_step, x_step, dx_step = dy_stride // size_of(tag), x_stride // size_of(tag), dx_stride // size_of(tag)
-    for i in range(0, rows, LANES):
-        count = min(LANES, rows - i)
-        dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
-        m, r = gather(acc, mean, i, 1, count), gather(acc, rstd, i, 1, count)
-        mean_dxhat, mean_dxhat_xhat = zeros(acc), zeros(acc)
-        if wants & DX:
-            for j in range(N):
-                dxhat = gather(tag, dy_i, j, dy_step, count) * splat(load_scalar(acc, gamma, j))
-                xhat = (gather(tag, x_i, j, x_step, count) - m) * r
-                mean_dxhat = mean_dxhat + dxhat
-                mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
-            mean_dxhat = mean_dxhat / splat(scalar(acc, N))
-            mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
-        for j in range(N):
-            d = gather(tag, dy_i, j, dy_step, count)
-            xhat = (gather(tag, x_i, j, x_step, count) - m) * r
-            if wants & DX:
-                g = splat(load_scalar(acc, gamma, j))
-                scatter_rows(tag, dx_i, j, dx_step, count, dx_of(d, xhat, g, r, mean_dxhat, mean_dxhat_xhat))
-            if wants & (DGAMMA | DBETA):
-                at, at_dbeta = j * LANES, (N + j) * LANES
-                store(acc, sums, at, fma(d, xhat, load(acc, sums, at)))
-                store(acc, sums, at_dbeta, load(acc, sums, at_dbeta) + d)
-
-
-# A walk is named by the type of a zero, as storage is: the choice is made when the kernel is compiled.
-ONE_BY_ONE, FOUR_BY_FOUR, ACROSS, DBETA_ONLY = np.int8(0), np.int16(0), np.int32(0), np.int64(0)
-
-
-def walk_rows(walk, *arguments):
-    """Call the walk that `walk` names."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(walk_rows)
-def _walk_rows(walk, *arguments):
-    walks = {types.int8: long_rows, types.int16: short_rows, types.int32: tiny_rows, types.int64: sum_dy}
-    chosen = walks[walk]
-
-    def call(walk, *arguments):
-        chosen(*arguments)
-
-    return call
-
-
-@plain
-def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
-    """Rows first … stop-1; tensors without a plain row stride pass through this thread's scratch, some rows at a time."""
     size = size_of(tag)
     packed = b.block_rows * b.N * size
-    scratch = b.scratch + thread * 3 * packed
-    step = b.block_rows if (b.dy_table | b.x_table | b.dx_table) != 0 else CHUNK
+    step = min(b.block_rows, CHUNK) if (b.dy_table | b.x_table | b.dx_table) != 0 else CHUNK
     for start in range(first, stop, step):
         rows = min(step, stop - start)
+        place = (start - task_first) % b.block_rows  # of these rows in the scratch
+        block, filled = min(b.block_rows, task_stop - start), place + rows
+        scratch = b.scratch + thread * 3 * packed + place * b.N * size
         dy, dy_stride = b.dy + start * b.dy_stride, b.dy_stride
         x, x_stride = b.x + start * b.x_stride, b.x_stride
         dx, dx_stride = b.dx + start * b.dx_stride, b.dx_stride
         if b.dy_table != 0:
             dy, dy_stride = scratch, b.N * size
-            pack(tag, b.dy, b.dy_table, b.M, start, rows, b.N, dy)
+            if place == 0:
+                copy_rows(b.gather, b.dy, b.dy_table, start, block, b.N, dy)
         if b.x_table != 0:
             x, x_stride = scratch + packed, b.N * size
-            pack(tag, b.x, b.x_table, b.M, start, rows, b.N, x)
+            if place == 0:
+                copy_rows(b.gather, b.x, b.x_table, start, block, b.N, x)
         if b.dx_table != 0:
             dx, dx_stride = scratch + 2 * packed, b.N * size
         mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
         walk_rows(
             walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
         )  # fmt: skip
-        if b.dx_table != 0 and b.wants & DX:
-            unpack(tag, dx, b.dx, b.dx_table, b.M, start, rows, b.N)
+        if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
+            copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, dx - place * b.N * size)
 
 
 @plain
@@ -241,7 +122,9 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
         if with_sums is not None:
             clear(acc, slot, slot_elements(b.N))
         start, stop = (first + k) * CHUNK, min(b.M, (first + k + 1) * CHUNK)
-        walk_chunk(tag, acc, walk, given(with_dx, b.gamma), given(with_sums, slot), b, start, stop, thread)
+        task_first, task_stop = first * CHUNK, min(b.M, (first + count) * CHUNK)
+        gamma, sums = given(with_dx, b.gamma), given(with_sums, slot)
+        walk_chunk(tag, acc, walk, gamma, sums, b, start, stop, task_first, task_stop, thread)
         if with_sums is not None:
             if b.N < LANES:
                 collapse(acc, slot, b.N)

@@ -4,109 +4,37 @@ The mean is taken twice: the first one centres the row, and the mean of what is 
 no accuracy, and the variance is never a difference of two large numbers. Source: docs/math.md, equations 1 to 4.
 """
 
-import math
-
-from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT, Forward
+from lngrad.kernels.numba_cpu.arithmetic import fma, from_bits, only, scalar, splat, spread, totals, zeros
+from lngrad.kernels.numba_cpu.functions import inlined, plain
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, Forward
+from lngrad.kernels.numba_cpu.moments import (
+    CENTRES,
+    MEANS,
+    ROOM,
+    RSTDS,
+    SQUARES,
+    SUMS,
+    clear_absent,
+    moments,
+    statistics,
+)
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
-    WIDE,
-    fma,
-    from_bits,
     gather,
-    lane_of,
     load,
     load_group,
     load_scalar,
-    only,
     prefetch,
-    scalar,
+    room,
     scatter_rows,
     size_of,
-    splat,
-    spread,
     store,
-    store_scalar,
     stream,
-    total,
-    vector_of,
-    zeros,
-    zeros_group,
 )
-from lngrad.kernels.numba_cpu.strided import pack, unpack
-from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, inlined, plain, segment_columns, segment_count
+from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, vector_at
+from lngrad.kernels.numba_cpu.tiles import copy_rows
 
-
-@plain
-def close_sum(tag, acc, x, n, a):
-    """The sum of n >= 8 columns, given the sums over whole groups of them, lane by lane."""
-    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
-    j = n - n % GROUP
-    while j + LANES <= n:
-        a0 = a0 + load(tag, x, j)
-        j += LANES
-    if j < n:  # the last eight columns, less those that are in already
-        a3 = a3 + only(load(tag, x, n - LANES), LANES - (n - j))
-    return total((a0 + a1) + (a2 + a3))
-
-
-@plain
-def close_centred_sums(tag, acc, x, n, centre, a, b):
-    """close_sum of x - centre and of its square; centre is lanes."""
-    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
-    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
-    j = n - n % GROUP
-    while j + LANES <= n:
-        d0 = load(tag, x, j) - centre
-        a0, b0 = a0 + d0, fma(d0, d0, b0)
-        j += LANES
-    if j < n:
-        d3 = only(load(tag, x, n - LANES) - centre, LANES - (n - j))
-        a3, b3 = a3 + d3, fma(d3, d3, b3)
-    return total((a0 + a1) + (a2 + a3)), total((b0 + b1) + (b2 + b3))
-
-
-@inlined
-def row_sum(tag, acc, x, N):
-    """Sum of N >= 8 columns."""
-    result = scalar(acc, 0)
-    for segment in range(segment_count(N)):
-        at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        a = zeros_group(acc)
-        for j in range(0, n - n % GROUP, GROUP):
-            a = a + load_group(tag, at, j)
-        result += close_sum(tag, acc, at, n, a)
-    return result
-
-
-@inlined
-def centred_sums(tag, acc, x, N, centre):
-    """Sum of x - centre and of its square over N >= 8 columns; centre is lanes."""
-    result, result_squares = scalar(acc, 0), scalar(acc, 0)
-    centres = spread(centre)
-    for segment in range(segment_count(N)):
-        at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        a, b = zeros_group(acc), zeros_group(acc)
-        for j in range(0, n - n % GROUP, GROUP):
-            d = load_group(tag, at, j) - centres
-            a, b = a + d, fma(d, d, b)
-        deviations, squares = close_centred_sums(tag, acc, at, n, centre, a, b)
-        result += deviations
-        result_squares += squares
-    return result, result_squares
-
-
-@inlined
-def statistics(acc, N, centre, deviations, squares, eps):
-    """The mean and rstd, from the sums around a centre close to the mean."""
-    shift = deviations / scalar(acc, N)
-    variance = squares / scalar(acc, N)
-    if variance < math.inf:
-        variance -= shift * shift
-    else:  # overflow: rstd is 0; where the mean overflows too, or is a NaN, so is rstd
-        variance += shift - shift
-    if variance < 0:  # rounding; a NaN passes
-        variance = scalar(acc, 0)
-    return centre + shift, scalar(acc, 1.0 / math.sqrt(variance + eps))
+ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 
 
 @plain
@@ -121,7 +49,7 @@ def write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, stream
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
     j = 0
-    if streaming == 0 and N >= GROUP and x != y:
+    if streaming == 0 and N >= ALIGNED and x != y:
         store(tag, y, 0, normalized_group(tag, acc, x, 0, means, rstds, gamma, beta))
         j = (-y & (LINE_BYTES - 1)) // size_of(tag)
     while j + GROUP <= N:
@@ -146,108 +74,88 @@ def normalized_group(tag, acc, x, j, means, rstds, gamma, beta):
     return fma((load_group(tag, x, j) - means) * rstds, load_group(acc, gamma, j), load_group(acc, beta, j))
 
 
-@plain
-def forward_row(tag, acc, f, x, x_stride, y, mean, rstd):
-    """One row of N >= 8 columns; mean and rstd are addresses."""
-    N, eps = f.N, from_bits(f.eps)
-    centre = row_sum(tag, acc, x, N) / scalar(acc, N)
-    deviations, squares = centred_sums(tag, acc, x, N, splat(centre))
-    row_mean, row_rstd = statistics(acc, N, centre, deviations, squares, eps)
-    store_scalar(acc, mean, 0, row_mean)
-    store_scalar(acc, rstd, 0, row_rstd)
-    write_row(tag, acc, x, x + f.ahead * x_stride, y, row_mean, row_rstd, f.gamma, f.beta, N, f.streaming)
-
-
 @inlined
-def four_sums(tag, acc, x0, x1, x2, x3, n):
-    """row_sum of four rows of one segment, side by side: a row's additions wait for each other, and rows do not."""
-    a0, a1, a2, a3 = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
-    for j in range(0, n - n % GROUP, GROUP):
-        a0, a1 = a0 + load_group(tag, x0, j), a1 + load_group(tag, x1, j)
-        a2, a3 = a2 + load_group(tag, x2, j), a3 + load_group(tag, x3, j)
-    return (
-        close_sum(tag, acc, x0, n, a0), close_sum(tag, acc, x1, n, a1),
-        close_sum(tag, acc, x2, n, a2), close_sum(tag, acc, x3, n, a3),
-    )  # fmt: skip
-
-
-@inlined
-def two_centred_sums(tag, acc, x0, x1, n, centre0, centre1):
-    """centred_sums of two rows of one segment, side by side."""
-    a0, b0, a1, b1 = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
-    m0, m1 = splat(centre0), splat(centre1)
-    centres0, centres1 = spread(m0), spread(m1)
-    for j in range(0, n - n % GROUP, GROUP):
-        d0, d1 = load_group(tag, x0, j) - centres0, load_group(tag, x1, j) - centres1
-        a0, b0, a1, b1 = a0 + d0, fma(d0, d0, b0), a1 + d1, fma(d1, d1, b1)
-    return close_centred_sums(tag, acc, x0, n, m0, a0, b0), close_centred_sums(tag, acc, x1, n, m1, a1, b1)
+def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
+    """statistics of up to eight rows, written to the addresses mean and rstd."""
+    means, rstds = statistics(acc, N, centres, deviations, squares, from_bits(eps))
+    scatter_rows(acc, mean, 0, 1, rows, means)
+    scatter_rows(acc, rstd, 0, 1, rows, rstds)
+    return means, rstds
 
 
 @plain
-def four_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd):
-    """Four rows of one segment: their statistics side by side, then y row by row, as one stream."""
-    N, gamma, beta, eps, streaming = f.N, f.gamma, f.beta, from_bits(f.eps), f.streaming
-    x1, x2, x3 = x + x_stride, x + 2 * x_stride, x + 3 * x_stride
-    c0, c1, c2, c3 = four_sums(tag, acc, x, x1, x2, x3, N)
-    n = scalar(acc, N)
-    c0, c1, c2, c3 = c0 / n, c1 / n, c2 / n, c3 / n
-    if WIDE:
-        (d0, s0), (d1, s1) = two_centred_sums(tag, acc, x, x1, N, c0, c1)
-        (d2, s2), (d3, s3) = two_centred_sums(tag, acc, x2, x3, N, c2, c3)
-    else:  # two rows take all sixteen registers
-        d0, s0 = centred_sums(tag, acc, x, N, splat(c0))
-        d1, s1 = centred_sums(tag, acc, x1, N, splat(c1))
-        d2, s2 = centred_sums(tag, acc, x2, N, splat(c2))
-        d3, s3 = centred_sums(tag, acc, x3, N, splat(c3))
-    m0, r0 = statistics(acc, N, c0, d0, s0, eps)
-    m1, r1 = statistics(acc, N, c1, d1, s1, eps)
-    m2, r2 = statistics(acc, N, c2, d2, s2, eps)
-    m3, r3 = statistics(acc, N, c3, d3, s3, eps)
-    ahead = 4 * f.ahead * x_stride
-    write_row(tag, acc, x, x + ahead, y, m0, r0, gamma, beta, N, streaming)
-    write_row(tag, acc, x1, x1 + ahead, y + y_stride, m1, r1, gamma, beta, N, streaming)
-    write_row(tag, acc, x2, x2 + ahead, y + 2 * y_stride, m2, r2, gamma, beta, N, streaming)
-    write_row(tag, acc, x3, x3 + ahead, y + 3 * y_stride, m3, r3, gamma, beta, N, streaming)
-    store_scalar(acc, mean, 0, m0)
-    store_scalar(acc, mean, 1, m1)
-    store_scalar(acc, mean, 2, m2)
-    store_scalar(acc, mean, 3, m3)
-    store_scalar(acc, rstd, 0, r0)
-    store_scalar(acc, rstd, 1, r1)
-    store_scalar(acc, rstd, 2, r2)
-    store_scalar(acc, rstd, 3, r3)
+def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+    """Up to eight rows of N >= 8 columns: their statistics side by side, then y row by row, as one stream."""
+    memory = room(acc, ROOM)
+    centres, deviations, squares = moments(tag, acc, memory, x, x_stride, rows, f.N)
+    means, rstds = close_rows(acc, f.N, f.eps, centres, deviations, squares, mean, rstd, rows)
+    store(acc, vector_at(acc, memory, MEANS), 0, means)
+    store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
+    ahead = f.ahead * rows * x_stride
+    for r in range(rows):
+        m = load_scalar(acc, vector_at(acc, memory, MEANS), r)
+        s = load_scalar(acc, vector_at(acc, memory, RSTDS), r)
+        at = x + r * x_stride
+        write_row(tag, acc, at, at + ahead, y + r * y_stride, m, s, f.gamma, f.beta, f.N, f.streaming)
 
 
 @plain
-def tiny_forward(tag, acc, x, y, mean, rstd, gamma, beta, N, rows, x_stride, y_stride, eps):
-    """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right."""
+def thin_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+    """some_rows of 8 to 15 columns: the first eight and the last eight, without a loop over columns. Same sums."""
+    N, memory = f.N, room(acc, ROOM)
+    last, summed = N - LANES, 2 * LANES - N
+    clear_absent(acc, memory, rows)
+    for r in range(rows):
+        at = x + r * x_stride
+        store(acc, vector_at(acc, memory, SUMS + r), 0, load(tag, at, 0) + only(load(tag, at, last), summed))
+    centres = (zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))) / splat(scalar(acc, N))
+    store(acc, vector_at(acc, memory, CENTRES), 0, centres)
+    for r in range(rows):
+        at, centre = x + r * x_stride, splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
+        d0, d1 = load(tag, at, 0) - centre, only(load(tag, at, last) - centre, summed)
+        store(acc, vector_at(acc, memory, SUMS + r), 0, d0 + d1)
+        store(acc, vector_at(acc, memory, SQUARES + r), 0, d0 * d0 + d1 * d1)
+    deviations = zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))
+    squares = totals(acc, vector_at(acc, memory, SQUARES))
+    means, rstds = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
+    store(acc, vector_at(acc, memory, MEANS), 0, means)
+    store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
+    g0, g1 = load(acc, f.gamma, 0), load(acc, f.gamma, last)
+    b0, b1 = load(acc, f.beta, 0), load(acc, f.beta, last)
+    for r in range(rows):
+        m = splat(load_scalar(acc, vector_at(acc, memory, MEANS), r))
+        s = splat(load_scalar(acc, vector_at(acc, memory, RSTDS), r))
+        at, to = x + r * x_stride, y + r * y_stride
+        y0, y1 = fma((load(tag, at, 0) - m) * s, g0, b0), fma((load(tag, at, last) - m) * s, g1, b1)
+        store(tag, to, 0, y0)
+        store(tag, to, last, y1)
+
+
+@plain
+def tiny_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+    """Up to eight rows shorter than a vector: lane l takes row l, and each lane adds its columns left to right."""
+    N, memory = f.N, room(acc, LANES)
     x_step, y_step = x_stride // size_of(tag), y_stride // size_of(tag)
-    for i in range(0, rows, LANES):
-        count = min(LANES, rows - i)
-        x_i, y_i = x + i * x_stride, y + i * y_stride
-        centre, deviations, squares = zeros(acc), zeros(acc), zeros(acc)
-        for j in range(N):
-            centre = centre + gather(tag, x_i, j, x_step, count)
-        centre = centre / splat(scalar(acc, N))
-        for j in range(N):
-            d = gather(tag, x_i, j, x_step, count) - centre
-            deviations, squares = deviations + d, fma(d, d, squares)
-        for lane in range(count):
-            m, r = statistics(acc, N, lane_of(centre, lane), lane_of(deviations, lane), lane_of(squares, lane), eps)
-            store_scalar(acc, mean, i + lane, m)
-            store_scalar(acc, rstd, i + lane, r)
-        m, r = gather(acc, mean, i, 1, count), gather(acc, rstd, i, 1, count)
-        for j in range(N):
-            xhat = (gather(tag, x_i, j, x_step, count) - m) * r
-            g, b = splat(load_scalar(acc, gamma, j)), splat(load_scalar(acc, beta, j))
-            scatter_rows(tag, y_i, j, y_step, count, fma(xhat, g, b))
+    centres, deviations, squares = zeros(acc), zeros(acc), zeros(acc)
+    for j in range(N):
+        column = gather(tag, x, j, x_step, rows)
+        store(acc, vector_at(acc, memory, j), 0, column)
+        centres = centres + column
+    centres = centres / splat(scalar(acc, N))
+    for j in range(N):
+        d = load(acc, vector_at(acc, memory, j), 0) - centres
+        deviations, squares = deviations + d, fma(d, d, squares)
+    means, rstds = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
+    for j in range(N):
+        xhat = (load(acc, vector_at(acc, memory, j), 0) - means) * rstds
+        g, b = splat(load_scalar(acc, f.gamma, j)), splat(load_scalar(acc, f.beta, j))
+        scatter_rows(tag, y, j, y_step, rows, fma(xhat, g, b))
 
 
 @plain
 def forward_rows(tag, acc, arguments, task, thread):
-    """One task: rows_per_task rows; tensors without a plain row stride pass through this thread's scratch."""
+    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch."""
     f = read(Forward, arguments)
-    eps = from_bits(f.eps)
     size = size_of(tag)
     packed = f.block_rows * f.N * size
     scratch = f.scratch + thread * 2 * packed
@@ -259,19 +167,18 @@ def forward_rows(tag, acc, arguments, task, thread):
         y, y_stride = f.y + start * f.y_stride, f.y_stride
         if f.x_table != 0:
             x, x_stride = scratch, f.N * size
-            pack(tag, f.x, f.x_table, f.M, start, rows, f.N, x)
+            copy_rows(f.gather, f.x, f.x_table, start, rows, f.N, x)
         if f.y_table != 0:
             y, y_stride = scratch + packed, f.N * size
         mean, rstd = f.mean + start * size_of(acc), f.rstd + start * size_of(acc)
-        if f.N < LANES:
-            tiny_forward(tag, acc, x, y, mean, rstd, f.gamma, f.beta, f.N, rows, x_stride, y_stride, eps)
-        else:
-            whole = rows - rows % 4 if f.N < 2 * SEGMENT else 0
-            for i in range(0, whole, 4):
-                at = i * size_of(acc)
-                four_rows(tag, acc, f, x + i * x_stride, x_stride, y + i * y_stride, y_stride, mean + at, rstd + at)
-            for i in range(whole, rows):
-                at = i * size_of(acc)
-                forward_row(tag, acc, f, x + i * x_stride, x_stride, y + i * y_stride, mean + at, rstd + at)
+        for i in range(0, rows, f.rows_at_once):
+            count, at = min(f.rows_at_once, rows - i), i * size_of(acc)
+            x_i, y_i = x + i * x_stride, y + i * y_stride
+            if f.N < LANES:
+                tiny_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+            elif f.N < 2 * LANES:
+                thin_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+            else:
+                some_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
         if f.y_table != 0:
-            unpack(tag, y, f.y, f.y_table, f.M, start, rows, f.N)
+            copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)

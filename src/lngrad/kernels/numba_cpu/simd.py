@@ -8,14 +8,12 @@ Arrays come in as addresses (int64), because then one compiled kernel serves rea
 memory alike. What lies at an address is told by a *tag*: a zero whose type names the storage, see `TAGS`.
 """
 
-import operator
-
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import PrimitiveModel, register_default
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic, lower_builtin, type_callable
+from numba.extending import intrinsic
 
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, STREAM_ALIGNMENT
 
@@ -27,9 +25,9 @@ _CONVERTS_BFLOAT16 = WIDE and "+avx512bf16" in _FEATURES and "+avx512dq" in _FEA
 # 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
 TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
 
-_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_F32, _F64, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
-_STORED = {types.int16: _HALF, types.uint16: _I16, types.float32: _F32, types.float64: _F64}
+_I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+F32, F64, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
+_STORED = {types.int16: _HALF, types.uint16: _I16, types.float32: F32, types.float64: F64}
 
 
 class Lanes(types.Type):
@@ -43,15 +41,15 @@ class Lanes(types.Type):
 @register_default(Lanes)
 class _LanesModel(PrimitiveModel):
     def __init__(self, manager, fe_type):
-        element = _F32 if fe_type.scalar == types.float32 else _F64
+        element = F32 if fe_type.scalar == types.float32 else F64
         super().__init__(manager, fe_type, ir.VectorType(element, fe_type.width))
 
 
-def _accumulator(tag):
+def accumulator(tag):
     return types.float64 if tag == types.float64 else types.float32
 
 
-def _splat_constant(element, value, width=LANES):
+def splat_constant(element, value, width=LANES):
     return ir.Constant(ir.VectorType(element, width), [value] * width)
 
 
@@ -63,17 +61,17 @@ def _pointer(builder, address, index, element):
 def _widen(builder, stored, kind):
     """What was loaded from memory, scalar or vector, as the accumulator's dtype."""
     if kind == types.int16:
-        return builder.fpext(stored, _like(stored.type, _F32))
+        return builder.fpext(stored, like(stored.type, F32))
     if kind == types.uint16:  # a bfloat16 is the upper half of a float32
-        wide = builder.zext(stored, _like(stored.type, _I32))
-        return builder.bitcast(builder.shl(wide, _constant_like(wide.type, 16)), _like(stored.type, _F32))
+        wide = builder.zext(stored, like(stored.type, I32))
+        return builder.bitcast(builder.shl(wide, _constant_like(wide.type, 16)), like(stored.type, F32))
     return stored
 
 
 def _narrow(builder, value, kind):
     """The accumulator's value as it is stored, rounded to nearest even."""
     if kind == types.int16:
-        return builder.fptrunc(value, _like(value.type, _HALF))
+        return builder.fptrunc(value, like(value.type, _HALF))
     if (
         kind == types.uint16
         and _CONVERTS_BFLOAT16
@@ -86,13 +84,13 @@ def _narrow(builder, value, kind):
 
 def _narrow_by_arithmetic(builder, value, kind):
     if kind == types.uint16:
-        bits = builder.bitcast(value, _like(value.type, _I32))
+        bits = builder.bitcast(value, like(value.type, I32))
         odd = builder.and_(builder.lshr(bits, _constant_like(bits.type, 16)), _constant_like(bits.type, 1))
         rounded = builder.add(bits, builder.add(odd, _constant_like(bits.type, 0x7FFF)))
         # The carry could turn a NaN into a zero; all ones is a NaN whatever it was.
         is_nan = builder.sext(builder.fcmp_unordered("uno", value, value), bits.type)
         upper = builder.lshr(builder.or_(rounded, is_nan), _constant_like(bits.type, 16))
-        return builder.trunc(upper, _like(value.type, _I16))
+        return builder.trunc(upper, like(value.type, _I16))
     return value
 
 
@@ -112,20 +110,20 @@ _UNLIKE = 0x01 | 0x20 | 0x80  # of vfpclassps: quiet NaN, subnormal, signalling 
 
 def _narrow_by_instruction(builder, value):
     """A group as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs."""
-    module, part = builder.module, ir.VectorType(_F32, _REGISTER)
+    module, part = builder.module, ir.VectorType(F32, _REGISTER)
     narrow = cgutils.get_or_insert_function(
         module, ir.FunctionType(ir.VectorType(_BFloat(), _REGISTER), [part]), "llvm.x86.avx512bf16.cvtneps2bf16.512"
     )
     classify = cgutils.get_or_insert_function(
         module,
-        ir.FunctionType(ir.VectorType(ir.IntType(1), _REGISTER), [part, _I32]),
+        ir.FunctionType(ir.VectorType(ir.IntType(1), _REGISTER), [part, I32]),
         "llvm.x86.avx512.fpclass.ps.512",
     )
     parts = [
-        builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(_I32, _REGISTER), list(range(k, k + _REGISTER))))
+        builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, _REGISTER), list(range(k, k + _REGISTER))))
         for k in range(0, GROUP, _REGISTER)
     ]
-    masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(_I32, _UNLIKE)]), _I16) for one in parts]
+    masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(I32, _UNLIKE)]), _I16) for one in parts]
     unlike = builder.icmp_unsigned("!=", builder.or_(*masks), ir.Constant(_I16, 0))
     before = builder.block
     with builder.if_then(unlike, likely=False):
@@ -134,19 +132,19 @@ def _narrow_by_instruction(builder, value):
     halves = ir.VectorType(_I16, _REGISTER)
     with builder.goto_block(before):
         low, high = (builder.bitcast(builder.call(narrow, [one]), halves) for one in parts)
-        fast = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, GROUP), list(range(GROUP))))
+        fast = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
     result.add_incoming(fast, before)
     result.add_incoming(slow, rare)
     return result
 
 
-def _like(shape, element):
+def like(shape, element):
     return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
 
 
 def _constant_like(shape, value):
     if isinstance(shape, ir.VectorType):
-        return _splat_constant(shape.element, value, shape.count)
+        return splat_constant(shape.element, value, shape.count)
     return ir.Constant(shape, value)
 
 
@@ -165,22 +163,64 @@ def _loading(width):
 @intrinsic
 def load(typingctx, tag, address, index):
     """Lanes at elements index … index+7 of the memory at address."""
-    return Lanes(_accumulator(tag))(tag, types.int64, types.int64), _loading(LANES)
+    return Lanes(accumulator(tag))(tag, types.int64, types.int64), _loading(LANES)
 
 
 @intrinsic
 def load_group(typingctx, tag, address, index):
     """GROUP lanes, from element index on."""
-    return Lanes(_accumulator(tag), GROUP)(tag, types.int64, types.int64), _loading(GROUP)
+    return Lanes(accumulator(tag), GROUP)(tag, types.int64, types.int64), _loading(GROUP)
 
 
-def _fit(builder, lanes, kind):
-    """Lanes in the dtype that _narrow takes for this storage; float32 sums may go to a float64 result and back."""
-    wanted = _F64 if kind == types.float64 else _F32
-    if lanes.type.element == wanted:
-        return lanes
-    change = builder.fpext if wanted == _F64 else builder.fptrunc
-    return change(lanes, _like(lanes.type, wanted))
+@intrinsic
+def load_mixed(typingctx, tag, address, index):
+    """load_group in an order of its own, which `in_order` undoes: for sums over groups, lane by lane.
+
+    Two bfloat16 in a word of 32 bits are widened by a shift and by a mask, in place: first all even columns of the group,
+    then all odd ones. In order each would move to a word of its own first.
+    """
+
+    def codegen(context, builder, signature, args):
+        if signature.args[0] != types.uint16:
+            return _loading(GROUP)(context, builder, signature, args)
+        words = ir.VectorType(I32, GROUP // 2)
+        stored = builder.load(builder.bitcast(_pointer(builder, args[1], args[2], _I16), words.as_pointer()), align=1)
+        halves = ir.VectorType(F32, GROUP // 2)
+        even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), halves)
+        odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), halves)
+        return builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
+
+    return Lanes(accumulator(tag), GROUP)(tag, types.int64, types.int64), codegen
+
+
+def _fit(builder, value, kind):
+    """A number or lanes in the dtype that _narrow takes for this storage; float32 sums may go to float64 and back."""
+    wanted = F64 if kind == types.float64 else F32
+    if like(value.type, wanted) == value.type:
+        return value
+    if wanted == F64:
+        return builder.fpext(value, like(value.type, F64))
+    near = builder.fptrunc(value, like(value.type, F32))
+    return near if kind == types.float32 else _to_odd(builder, near, value)
+
+
+def _to_odd(builder, near, exact):
+    """The float32 on either side of a float64 whose last bit is 1, or itself: rounding that to 16 bits is one rounding."""
+    back, bits = builder.fpext(near, exact.type), builder.bitcast(near, like(near.type, I32))
+    above, below = (builder.fcmp_ordered(sign, back, exact) for sign in "><")
+    beyond = builder.select(builder.fcmp_ordered(">", exact, _constant_like(exact.type, 0.0)), above, below)
+    inexact = builder.fcmp_ordered("!=", back, exact)
+    towards_zero = builder.sub(bits, builder.zext(beyond, bits.type))
+    return builder.bitcast(builder.or_(towards_zero, builder.zext(inexact, bits.type)), near.type)
+
+
+def stored_as(builder, raw, source, target):
+    """Bits that are stored as the tag `source` says, a number's or lanes', as bits that are stored as `target` says."""
+    if source == target:
+        return raw
+    wide = _widen(builder, builder.bitcast(raw, like(raw.type, _STORED[source])), source)
+    value = _narrow(builder, _fit(builder, wide, target), target)
+    return builder.bitcast(value, like(raw.type, ir.IntType(target.bitwidth)))
 
 
 def _store_lanes(align_of, nontemporal):
@@ -194,7 +234,7 @@ def _store_lanes(align_of, nontemporal):
         lanes = _fit(builder, args[3], kind)
         instruction = builder.store(_narrow(builder, lanes, kind), pointer, align=align_of(kind))
         if nontemporal:
-            instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
+            instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
         return context.get_dummy_value()
 
     return codegen
@@ -220,9 +260,9 @@ def prefetch(typingctx, tag, address, index):
         pointer = builder.bitcast(
             _pointer(builder, args[1], args[2], _STORED[signature.args[0]]), ir.IntType(8).as_pointer()
         )
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, second_level, data = (ir.Constant(_I32, value) for value in (0, 2, 1))
+        read, second_level, data = (ir.Constant(I32, value) for value in (0, 2, 1))
         builder.call(function, [pointer, read, second_level, data])
         return context.get_dummy_value()
 
@@ -239,14 +279,14 @@ def gather(typingctx, tag, address, index, stride, count):
         _, address, index, stride, count = args
         vector = builder.alloca(ir.VectorType(element, LANES))
         builder.store(ir.Constant(ir.VectorType(element, LANES), None), vector)
-        full = builder.icmp_signed(">=", count, ir.Constant(_I64, LANES))
+        full = builder.icmp_signed(">=", count, ir.Constant(I64, LANES))
         with builder.if_else(full) as (all_lanes, some_lanes):
             with all_lanes:
                 value = ir.Constant(ir.VectorType(element, LANES), ir.Undefined)
                 for lane in range(LANES):
-                    at = builder.add(index, builder.mul(stride, ir.Constant(_I64, lane)))
+                    at = builder.add(index, builder.mul(stride, ir.Constant(I64, lane)))
                     item = builder.load(_pointer(builder, address, at, element), align=1)
-                    value = builder.insert_element(value, item, ir.Constant(_I32, lane))
+                    value = builder.insert_element(value, item, ir.Constant(I32, lane))
                 builder.store(value, vector)
             with some_lanes, cgutils.for_range(builder, count) as loop:
                 at = builder.add(index, builder.mul(stride, loop.index))
@@ -254,7 +294,7 @@ def gather(typingctx, tag, address, index, stride, count):
                 builder.store(builder.insert_element(builder.load(vector), item, loop.index), vector)
         return _widen(builder, builder.load(vector), kind)
 
-    return Lanes(_accumulator(tag))(tag, *[types.int64] * 4), codegen
+    return Lanes(accumulator(tag))(tag, *[types.int64] * 4), codegen
 
 
 @intrinsic
@@ -266,39 +306,20 @@ def scatter_rows(typingctx, tag, address, index, stride, count, lanes):
         element = _STORED[kind]
         _, address, index, stride, count, lanes = args
         vector = _narrow(builder, lanes, kind)
-        with cgutils.for_range(builder, count) as loop:
-            at = builder.add(index, builder.mul(stride, loop.index))
-            pointer = _pointer(builder, address, at, element)
-            builder.store(builder.extract_element(vector, loop.index), pointer, align=1)
+        full = builder.icmp_signed(">=", count, ir.Constant(I64, LANES))
+        with builder.if_else(full) as (all_lanes, some_lanes):
+            with all_lanes:
+                for lane in range(LANES):
+                    at = builder.add(index, builder.mul(stride, ir.Constant(I64, lane)))
+                    item = builder.extract_element(vector, ir.Constant(I32, lane))
+                    builder.store(item, _pointer(builder, address, at, element), align=1)
+            with some_lanes, cgutils.for_range(builder, count) as loop:
+                at = builder.add(index, builder.mul(stride, loop.index))
+                pointer = _pointer(builder, address, at, element)
+                builder.store(builder.extract_element(vector, loop.index), pointer, align=1)
         return context.get_dummy_value()
 
     return types.void(tag, *[types.int64] * 4, lanes), codegen
-
-
-@intrinsic
-def load_raw(typingctx, tag, address, index):
-    """One element as it is stored, for copying."""
-
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        width = ir.IntType(kind.bitwidth)
-        value = builder.load(_pointer(builder, args[1], args[2], width), align=1)
-        return builder.zext(value, _I64) if kind.bitwidth < 64 else value
-
-    return types.int64(tag, types.int64, types.int64), codegen
-
-
-@intrinsic
-def store_raw(typingctx, tag, address, index, value):
-    """The reverse of load_raw."""
-
-    def codegen(context, builder, signature, args):
-        width = ir.IntType(signature.args[0].bitwidth)
-        value = builder.trunc(args[3], width) if width.width < 64 else args[3]
-        builder.store(value, _pointer(builder, args[1], args[2], width), align=1)
-        return context.get_dummy_value()
-
-    return types.void(tag, *[types.int64] * 3), codegen
 
 
 @intrinsic
@@ -310,7 +331,7 @@ def load_scalar(typingctx, tag, address, index):
         pointer = _pointer(builder, args[1], args[2], _STORED[kind])
         return _widen(builder, builder.load(pointer, align=1), kind)
 
-    return _accumulator(tag)(tag, types.int64, types.int64), codegen
+    return accumulator(tag)(tag, types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -319,7 +340,7 @@ def store_scalar(typingctx, tag, address, index, value):
 
     def codegen(context, builder, signature, args):
         kind = signature.args[0]
-        value = context.cast(builder, args[3], signature.args[3], _accumulator(signature.args[0]))
+        value = _fit(builder, args[3], kind)
         builder.store(_narrow(builder, value, kind), _pointer(builder, args[1], args[2], _STORED[kind]), align=1)
         return context.get_dummy_value()
 
@@ -331,61 +352,9 @@ def size_of(typingctx, tag):
     """Bytes of one stored element."""
 
     def codegen(context, builder, signature, args):
-        return ir.Constant(_I64, signature.args[0].bitwidth // 8)
+        return ir.Constant(I64, signature.args[0].bitwidth // 8)
 
     return types.int64(tag), codegen
-
-
-@intrinsic
-def scalar(typingctx, tag, value):
-    """A number in the accumulator's dtype."""
-
-    def codegen(context, builder, signature, args):
-        return context.cast(builder, args[1], signature.args[1], signature.return_type)
-
-    return _accumulator(tag)(tag, value), codegen
-
-
-@intrinsic
-def zeros(typingctx, tag):
-    """Zero in all lanes, in the accumulator's dtype."""
-
-    def codegen(context, builder, signature, args):
-        return _splat_constant(_F64 if signature.return_type.scalar == types.float64 else _F32, 0.0)
-
-    return Lanes(_accumulator(tag))(tag), codegen
-
-
-@intrinsic
-def zeros_group(typingctx, tag):
-    """Zero in GROUP lanes, in the accumulator's dtype."""
-
-    def codegen(context, builder, signature, args):
-        return _splat_constant(_F64 if signature.return_type.scalar == types.float64 else _F32, 0.0, GROUP)
-
-    return Lanes(_accumulator(tag), GROUP)(tag), codegen
-
-
-@intrinsic
-def spread(typingctx, lanes):
-    """GROUP lanes that all have the value of the first of `lanes`."""
-
-    def codegen(context, builder, signature, args):
-        return builder.shuffle_vector(args[0], args[0], ir.Constant(ir.VectorType(_I32, GROUP), [0] * GROUP))
-
-    return Lanes(lanes.scalar, GROUP)(lanes), codegen
-
-
-@intrinsic(prefer_literal=True)
-def vector_of(typingctx, group, number):
-    """Eight lanes of a group: those of vector `number`, a literal from 0 to 3."""
-    first = number.literal_value * LANES
-
-    def codegen(context, builder, signature, args):
-        mask = ir.Constant(ir.VectorType(_I32, LANES), list(range(first, first + LANES)))
-        return builder.shuffle_vector(args[0], args[0], mask)
-
-    return Lanes(group.scalar)(group, number), codegen
 
 
 @intrinsic
@@ -396,103 +365,14 @@ def given(typingctx, wanted, value):
     return value(wanted, value), lambda context, builder, signature, args: args[1]
 
 
-@intrinsic
-def from_bits(typingctx, bits):
-    """The float64 that an int64 is the bits of."""
+@intrinsic(prefer_literal=True)
+def room(typingctx, acc, vectors):
+    """The address of memory for so many vectors, a literal, which is the caller's until it returns."""
+    number = vectors.literal_value
 
     def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], _F64)
+        element = F64 if acc == types.float64 else F32
+        kind = ir.ArrayType(ir.VectorType(element, LANES), number)
+        return builder.ptrtoint(cgutils.alloca_once(builder, kind), I64)
 
-    return types.float64(types.int64), codegen
-
-
-@intrinsic
-def splat(typingctx, value):
-    """The scalar in all lanes."""
-
-    def codegen(context, builder, signature, args):
-        return _splat(builder, args[0])
-
-    return Lanes(value)(value), codegen
-
-
-@intrinsic
-def fma(typingctx, a, b, c):
-    """a·b + c, rounded once."""
-
-    def codegen(context, builder, signature, args):
-        kind = args[0].type
-        name = f"llvm.fma.v{kind.count}f{32 if kind.element == _F32 else 64}"
-        function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(kind, [kind] * 3))
-        return builder.call(function, args)
-
-    return a(a, b, c), codegen
-
-
-@intrinsic
-def total(typingctx, lanes):
-    """The sum of the lanes by a fixed tree: halves, quarters, neighbours."""
-
-    def codegen(context, builder, signature, args):
-        vector = args[0]
-        width = LANES
-        while width > 1:
-            width //= 2
-            low = ir.Constant(ir.VectorType(_I32, width), list(range(width)))
-            high = ir.Constant(ir.VectorType(_I32, width), list(range(width, 2 * width)))
-            vector = builder.fadd(
-                builder.shuffle_vector(vector, vector, low), builder.shuffle_vector(vector, vector, high)
-            )
-        return builder.extract_element(vector, ir.Constant(_I32, 0))
-
-    return lanes.scalar(lanes), codegen
-
-
-@intrinsic
-def lane_of(typingctx, lanes, lane):
-    """One lane as a scalar."""
-
-    def codegen(context, builder, signature, args):
-        return builder.extract_element(args[0], args[1])
-
-    return lanes.scalar(lanes, types.int64), codegen
-
-
-@intrinsic
-def only(typingctx, lanes, first):
-    """The lanes from number `first` on, and zero in those before."""
-
-    def codegen(context, builder, signature, args):
-        lanes, first = args
-        number = ir.Constant(ir.VectorType(_I64, LANES), list(range(LANES)))
-        keep = builder.icmp_signed(">=", number, _splat(builder, first))
-        return builder.select(keep, lanes, _splat_constant(lanes.type.element, 0.0))
-
-    return lanes(lanes, types.int64), codegen
-
-
-def _splat(builder, value):
-    vector = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
-    vector = builder.insert_element(vector, value, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
-
-
-def _lower_operator(op, method):
-    @type_callable(op)
-    def _typing(context):
-        def typer(a, b):
-            if isinstance(a, Lanes) and a == b:
-                return a
-            return None
-
-        return typer
-
-    @lower_builtin(op, Lanes, Lanes)
-    def _lowering(context, builder, signature, args):
-        return getattr(builder, method)(*args)
-
-
-_lower_operator(operator.add, "fadd")
-_lower_operator(operator.sub, "fsub")
-_lower_operator(operator.mul, "fmul")
-_lower_operator(operator.truediv, "fdiv")
+    return types.int64(acc, vectors), codegen

@@ -3,21 +3,25 @@
 A slice has N >= 8 columns. Arithmetic and the order of sums are those of whole rows.
 """
 
-from lngrad.kernels.numba_cpu.forward import centred_sums, row_sum, write_row
+from lngrad.kernels.numba_cpu.arithmetic import lane_of, scalar, splat
+from lngrad.kernels.numba_cpu.forward import write_row
+from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.jobs import Slice
+from lngrad.kernels.numba_cpu.moments import ROOM, moments
 from lngrad.kernels.numba_cpu.pool import read
-from lngrad.kernels.numba_cpu.simd import load_scalar, scalar, splat, store_scalar
-from lngrad.kernels.numba_cpu.sweeps import plain, row_sums, sweep
+from lngrad.kernels.numba_cpu.simd import load_scalar, room, store_scalar
+from lngrad.kernels.numba_cpu.sweeps import row_sums, sweep
 
 
 @plain
 def slice_moments(tag, acc, arguments, task, thread):
     """One task: centre, rest of the mean and squares around the mean of each row, to row_numbers (3, M)."""
     s = read(Slice, arguments)
+    memory = room(acc, ROOM)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x = s.x + i * s.x_stride
-        centre = row_sum(tag, acc, x, s.N) / scalar(acc, s.N)
-        deviations, squares = centred_sums(tag, acc, x, s.N, splat(centre))
+        centres, all_deviations, all_squares = moments(tag, acc, memory, x, s.x_stride, 1, s.N)
+        centre, deviations, squares = lane_of(centres, 0), lane_of(all_deviations, 0), lane_of(all_squares, 0)
         rest = deviations / scalar(acc, s.N)
         squares -= deviations * rest
         if squares < 0:  # rounding; a NaN passes

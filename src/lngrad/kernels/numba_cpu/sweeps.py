@@ -7,32 +7,17 @@ Rows here have N >= 8 columns. Addresses point to a row's first element; dy and 
 the accumulator's dtype, told by `acc`. Source: docs/math.md, equations 7 to 9.
 """
 
+from lngrad.kernels.numba_cpu.arithmetic import fma, only, scalar, splat, spread, total, vector_of, zeros, zeros_group
 from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
-from lngrad.kernels.numba_cpu.simd import (
-    fma,
-    load,
-    load_group,
-    only,
-    prefetch,
-    scalar,
-    size_of,
-    splat,
-    spread,
-    store,
-    stream,
-    total,
-    vector_of,
-    zeros,
-    zeros_group,
-)
+from lngrad.kernels.numba_cpu.simd import load, load_group, prefetch, size_of, store, stream
 
 LINE_BYTES = 64  # of a cache line, at most
 
 
 @inlined
-def segment_sums(tag, acc, dy, x, gamma, n, mean, rstd):
-    """Sum of dxhat and of dxhat·xhat over n >= 8 columns; mean and rstd are lanes."""
+def segment_lanes(tag, acc, dy, x, gamma, n, mean, rstd):
+    """Eight lanes whose total is the sum of dxhat over n >= 8 columns, and the same of dxhat·xhat; mean and rstd are lanes."""
     a, b = zeros_group(acc), zeros_group(acc)
     means, rstds = spread(mean), spread(rstd)
     j = 0
@@ -54,7 +39,14 @@ def segment_sums(tag, acc, dy, x, gamma, n, mean, rstd):
         d3 = only(load(tag, dy, j) * load(acc, gamma, j), summed)
         b3 = fma(d3, only((load(tag, x, j) - mean) * rstd, summed), b3)
         a3 = a3 + d3
-    return total((a0 + a1) + (a2 + a3)), total((b0 + b1) + (b2 + b3))
+    return (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
+
+
+@inlined
+def segment_sums(tag, acc, dy, x, gamma, n, mean, rstd):
+    """Sum of dxhat and of dxhat·xhat over n >= 8 columns; mean and rstd are lanes."""
+    a, b = segment_lanes(tag, acc, dy, x, gamma, n, mean, rstd)
+    return total(a), total(b)
 
 
 @inlined
@@ -92,6 +84,12 @@ def row_means(tag, acc, dy, x, gamma, N, mean, rstd):
 def dx_of(d, xhat, g, rstd, mean_dxhat, mean_dxhat_xhat):
     """dx of eight elements. The product d·g is rounded before the subtraction, so that N = 1 gives exactly zero."""
     return ((d * g - mean_dxhat) - xhat * mean_dxhat_xhat) * rstd
+
+
+@inlined
+def vector_at(acc, memory, number):
+    """The address of a vector in memory that holds vectors."""
+    return memory + number * LANES * size_of(acc)
 
 
 @inlined

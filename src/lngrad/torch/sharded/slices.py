@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from lngrad.backend.numba_cpu.slices import LEAST_COLUMNS, run_slices
 from lngrad.system.threads import lent_threads
+from lngrad.system.torch_threads import parallel_for, thread_count
 from lngrad.torch.calls import accumulator_of
-from lngrad.torch.threads import parallel_for, thread_count
 
 __all__ = ["input_gradient", "moments", "normalized", "row_sums"]
 
@@ -85,7 +85,7 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}
-    with lent_threads(parallel_for):
+    with lent_threads(parallel_for()):
         run_slices(
             task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
             threads=thread_count(),

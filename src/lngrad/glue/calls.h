@@ -1,0 +1,125 @@
+// One call: its facts, its results' memory, and its run.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty_cpu_dispatch.h>
+
+#include "prepared.h"
+#include "python.h"
+
+namespace lngrad {
+
+
+// Whether a tensor can be read where it lies: contiguous, with all of its memory there.
+inline bool lies_plain(const Tensor& tensor) {
+  const auto* self = tensor.unsafeGetTensorImpl();
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) return false;
+  if (tensor.numel() == 0) return false;
+  const auto behind = (tensor.storage_offset() + tensor.numel()) * static_cast<int64_t>(tensor.itemsize());
+  return self->unsafe_storage().nbytes() >= static_cast<size_t>(behind) && tensor.const_data_ptr() != nullptr;
+}
+
+inline bool parameter_fits(const optional<Tensor>& parameter, at::IntArrayRef shape) {
+  return !parameter || !parameter->defined() || (parameter->sizes() == shape && lies_plain(*parameter));
+}
+
+inline bool x_fits(const Tensor& x, at::IntArrayRef shape) {
+  const auto dims = static_cast<int64_t>(shape.size());
+  return dims > 0 && dims <= x.dim() && x.dim() <= 8 && x.sizes().slice(x.dim() - dims) == shape && lies_plain(x);
+}
+
+inline constexpr int64_t ABSENT = 255;  // no dtype of torch has this number
+
+inline int64_t dtype_of(const Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : ABSENT;
+}
+inline int64_t dtype_of(const optional<Tensor>& tensor) { return tensor ? dtype_of(*tensor) : ABSENT; }
+
+inline int64_t address_of(const Tensor& tensor) {
+  return tensor.defined() ? reinterpret_cast<int64_t>(tensor.const_data_ptr()) : 0;
+}
+inline int64_t address_of(const optional<Tensor>& tensor) { return tensor ? address_of(*tensor) : 0; }
+
+inline int64_t threads() {
+  const int64_t ours = *python.chosen ? *python.chosen : python.granted;
+  return std::min<int64_t>(ours, at::get_num_threads());
+}
+
+// The call with these facts; `arguments` are what Python's preparation is asked with if it is the first.
+template <class... Arguments>
+Prepared& find(Kind kind, const Tensor& x, int64_t dims, const optional<Tensor>& gamma, const optional<Tensor>& beta,
+               const optional<Tensor>& mean, Mask mask, const Arguments&... arguments) {
+  Key key{};
+  key[0] = kind | x.dim() << 2 | dims << 6 | dtype_of(x) << 10 | dtype_of(gamma) << 18 | dtype_of(beta) << 26 |
+      dtype_of(mean) << 34 | int64_t(mask[0]) << 42 | int64_t(mask[1]) << 43 | int64_t(mask[2]) << 44;
+  key[1] = threads();
+  std::copy(x.sizes().begin(), x.sizes().end(), key.begin() + 2);
+  auto& table = prepared();
+  const auto found = table.find(key);
+  if (found != table.end()) return found->second;
+
+  py::gil_scoped_acquire gil;
+  const py::object made = ask(python.prepare[kind], wrap(arguments)...);
+  if (table.size() >= MOST) table.clear();  // as table.py does: many shapes mean shapes that do not come back
+  if (made.is_none()) return table[key] = Prepared();
+  const py::tuple parts(made);
+  return table[key] = Prepared(unwrap(parts[0].ptr()).scalar_type(), unwrap(parts[1].ptr()).const_data_ptr<int64_t>());
+}
+
+// --- Results ----------------------------------------------------------------------------------------------------------
+
+inline Tensor make(at::IntArrayRef sizes, at::ScalarType dtype) { return at::cpu::empty(sizes, at::TensorOptions(dtype)); }
+
+inline bool is_pooled(const Tensor& x) { return static_cast<int64_t>(x.nbytes()) >= python.pooled_from; }
+
+inline Tensor make_like(const Tensor& x) {
+  if (!is_pooled(x)) return make(x.sizes(), x.scalar_type());
+  py::gil_scoped_acquire gil;
+  return unwrap(ask(python.empty, wrap(x.sizes()), wrap(x)).ptr());
+}
+
+inline optional<Three> forward(Kind kind, const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
+                        const optional<Tensor>& beta, double eps) {
+  if (!x_fits(x, shape) || !parameter_fits(gamma, shape) || !parameter_fits(beta, shape)) return {};
+  const auto call = [&]() -> Prepared& {
+    return find(kind, x, shape.size(), gamma, beta, {}, {true, true, true}, x, shape, gamma, beta);
+  };
+  Prepared* found = &call();
+  if (!found->ours) return {};
+  c10::SmallVector<int64_t, 8> rows(x.sizes().begin(), x.sizes().end());
+  std::fill(rows.end() - shape.size(), rows.end(), 1);
+  Three results{make_like(x), make(rows, found->small), make(rows, found->small)};
+  if (is_pooled(x)) found = &call();  // Python ran, which may have come here
+  const auto& [y, mean, rstd] = results;
+  int64_t addresses[] = {address_of(x), address_of(gamma), address_of(beta), address_of(y), address_of(mean),
+                         address_of(rstd), 0};
+  std::memcpy(&addresses[6], &eps, sizeof eps);
+  found->run(addresses);
+  return results;
+}
+
+inline optional<Three> backward(Kind kind, const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean,
+                         const Tensor& rstd, const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
+  if (!x_fits(x, shape) || !parameter_fits(gamma, shape)) return {};
+  if (beta && beta->defined() && beta->sizes() != shape) return {};  // never read, but an error of aten's
+  if (dy.sizes() != x.sizes() || dy.scalar_type() != x.scalar_type() || !lies_plain(dy)) return {};
+  const int64_t M = x.numel() / c10::multiply_integers(shape);
+  if (mean.numel() != M || rstd.numel() != M || mean.scalar_type() != rstd.scalar_type()) return {};
+  if (!lies_plain(mean) || !lies_plain(rstd) || !(mask[0] || mask[1] || mask[2])) return {};
+  const auto call = [&]() -> Prepared& {
+    return find(kind, x, shape.size(), gamma, beta, mean, mask, dy, x, shape, mean, rstd, gamma, beta, mask);
+  };
+  Prepared* found = &call();
+  if (!found->ours) return {};
+  const at::ScalarType small = found->small;
+  Three results{mask[0] ? make_like(x) : Tensor(), mask[1] ? make(shape, small) : Tensor(),
+                mask[2] ? make(shape, small) : Tensor()};
+  if (mask[0] && is_pooled(x)) found = &call();
+  const auto& [dx, dgamma, dbeta] = results;
+  const int64_t addresses[] = {address_of(dy), address_of(x), address_of(mean), address_of(rstd), address_of(gamma),
+                               address_of(dx), address_of(dgamma), address_of(dbeta)};
+  found->run(addresses);
+  return results;
+}
+
+}  // namespace lngrad

@@ -1,0 +1,60 @@
+// What Python answers, and how it is asked.
+#pragma once
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+namespace lngrad {
+
+using at::Tensor;
+using std::optional;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+using Mask = std::array<bool, 3>;
+
+enum Kind : int64_t { ATEN_FORWARD, ATEN_BACKWARD, FORWARD, BACKWARD };
+
+// What Python answers, by the names that `answer` takes.
+struct Python {
+  std::array<PyObject*, 4> prepare{};  // by kind: a call's arguments -> (a tensor of the small results' dtype, numbers), or None
+  PyObject* aten_forward = nullptr;    // the operators of aten, with their arguments
+  PyObject* aten_backward = nullptr;
+  PyObject* derivative = nullptr;  // (shape, beta's dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd) -> dx, dgamma, dbeta
+  PyObject* empty = nullptr;       // (shape, a tensor of its dtype) -> a large tensor, from memory that is used again
+  const int64_t* chosen = nullptr;  // how many threads lngrad may use, 0: as many as are granted
+  int64_t granted = 1;
+  int64_t pooled_from = 0;  // bytes of a result from which on `empty` makes it
+};
+inline Python python;
+
+inline py::object wrap(const Tensor& tensor) {
+  return tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::none();
+}
+inline py::object wrap(const optional<Tensor>& tensor) { return tensor ? wrap(*tensor) : py::none(); }
+inline py::object wrap(at::IntArrayRef sizes) { return py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())); }
+inline py::object wrap(Mask mask) { return py::cast(std::vector<bool>(mask.begin(), mask.end())); }
+inline py::object wrap(double number) { return py::float_(number); }
+
+inline Tensor unwrap(PyObject* object) { return THPVariable_Check(object) ? THPVariable_Unpack(object) : Tensor(); }
+
+// Calls a function with the GIL held; what it raises goes on as torch's own exception, also in another thread.
+template <class... Objects>
+py::object ask(PyObject* function, const Objects&... arguments) {
+  PyObject* result = PyObject_CallFunctionObjArgs(function, arguments.ptr()..., nullptr);
+  if (!result) {
+    python_error error;
+    error.persist();
+    throw error;
+  }
+  return py::reinterpret_steal<py::object>(result);
+}
+
+inline Three unwrap_three(const py::object& results) {
+  const py::tuple three(results);
+  return {unwrap(three[0].ptr()), unwrap(three[1].ptr()), unwrap(three[2].ptr())};
+}
+
+}  // namespace lngrad

@@ -1,4 +1,4 @@
-"""The ways in, each as two functions on NumPy arrays: forward (x, gamma, beta) and backward (dy, x, mean, rstd, gamma)."""
+"""The ways in, each as two functions on NumPy arrays by name: x, gamma, beta; and dy, x, mean, rstd, gamma."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def kept_open(doors: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def forward(
-    door: str, x: Any, gamma: Array | None, beta: Array | None, normalized: int, out: Forward | None
-) -> Forward | Array:
-    """y, mean and rstd, or y alone where the door gives no more."""
+def forward(door: str, arrays: dict[str, Array | None], normalized: int, out: Forward | None) -> Forward | Array:
+    """y, mean and rstd, or y alone where the door gives no more; arrays are x, gamma and beta by name."""
+    x, gamma, beta = arrays.values()
+    assert x is not None
     shape = x.shape[x.ndim - normalized :]
     if takes_outputs(door):
         return lngrad.layer_norm(x, shape, gamma, beta, eps=EPS, out=out, backend=door)

@@ -77,7 +77,7 @@ def _check_forward(call: Call, given: Given) -> None:
     out, guards = forward_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
 
     def forward() -> Any:
-        return doors.forward(call.door, *given.values(), len(call.normalized), out)
+        return doors.forward(call.door, given, len(call.normalized), out)
 
     got = forward()
     results = got if isinstance(got, tuple) else (got,)
@@ -92,7 +92,8 @@ def _check_backward(call: Call, given: Given) -> None:
     expected = None
     if size := prod(call.lead) * prod(call.normalized):
         wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        expected = formula.backward(*_rows(call, given, size), wide)
+        dy, x, mean, rstd, gamma = _rows(call, given, size)
+        expected = formula.backward(dy, x, mean, rstd, gamma, wide)
     out, guards = gradient_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
 
     def backward() -> Grads:

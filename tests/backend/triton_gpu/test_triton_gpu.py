@@ -415,6 +415,7 @@ def test_offsets_of_long_rows(regime: type, lead: tuple[int, ...], steps: tuple[
     check_far(lead, steps, 200)
 
 
+@pytest.mark.slow  # half a minute in the interpreter; test_wide has rows by columns too
 def test_262144_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(triton_policy.backward(2, 262144, "bfloat16"), Columns)
     # Fewer programs for the interpreter, in the kernel and in the last sum.

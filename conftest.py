@@ -74,13 +74,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             raise pytest.UsageError("--warm: the kernels can't be compiled")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A page whose commands take half a minute runs with the slow tests."""
-    for item in items:
-        if item.path == ROOT / "docs" / "tutorials" / "certificates.md":
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture
 def document_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     """A folder for the files that the blocks of one page write and read, as the working directory."""

@@ -56,6 +56,35 @@ def test_torch_tensors_in_every_memory_format(backend):
         assert y.is_contiguous(memory_format=torch.channels_last)
 
 
+# Positions that lie next to each other are turned eight by eight: whole tiles, rests of both kinds, runs cut by chunks of 64
+# rows, images of fewer than eight positions, channels fewer than eight, and more than fit the scratch at once.
+PLANES = [
+    ((2,), (8, 8), 8),
+    ((3,), (7, 7), 96),
+    ((2,), (3, 5), 13),
+    ((4,), (2, 3), 24),
+    ((2,), (10, 10), 3),
+    ((1,), (20,), 9000),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("lead", "plane", "channels"), PLANES, ids=str)
+def test_images_with_channels_first(lead, plane, channels, dtype, backend):
+    inputs = make_inputs(Case((*lead, *plane), (channels,)), dtype)
+    x, dy = moved(inputs.x, 1), moved(inputs.dy, 1)
+    out = Forward(np.empty_like(x), None, None)
+    forward = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out, backend=backend)
+    expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
+    check_same_bits(forward, Forward(*(moved(part, 1) for part in expected)))
+    given = dy, x, forward.mean, forward.rstd, inputs.gamma
+    plain = lngrad.layer_norm_backward(inputs.dy, inputs.x, *expected[1:], inputs.gamma, backend=backend)
+    for place in (np.empty_like(x), None, dy):  # last in place of dy
+        out = Grads(place, None, None)
+        grads = lngrad.layer_norm_backward(*given, axis=1, out=out, backend=backend)
+        check_same_bits(grads, Grads(moved(plain.dx, 1), plain.dgamma, plain.dbeta))
+
+
 @pytest.mark.parametrize(
     ("text", "options"),
     [

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 import lngrad
-from lngrad.dtypes import ACCUMULATORS, DTYPES, bytes_of, numpy_dtype, to_torch
+from lngrad.dtypes import DTYPES, accumulator_for, numpy_dtype, rounded, to_torch
 from lngrad.problem import Forward, Grads
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
 
-PAIRS = [(x, gamma) for x, gamma in product(DTYPES, DTYPES) if bytes_of(gamma) <= bytes_of(ACCUMULATORS[x])]
+PAIRS = list(product(DTYPES, DTYPES))
 CASES = [Case((5,), (7,)), Case((130,), (300,))]
+NARROW = ("float16", "bfloat16", "float32")
 
 
 def wide(inputs):
-    """The same numbers in the accumulator's dtype."""
-    dtype = numpy_dtype(ACCUMULATORS[inputs.x.dtype.name])
+    """The same numbers, statistics and parameters in the dtype that the call is computed in."""
+    dtype = numpy_dtype(accumulator_for(inputs.x.dtype.name, inputs.gamma.dtype.name))
     parts = {name: getattr(inputs, name).astype(dtype) for name in ("mean", "rstd", "gamma", "beta")}
     return replace(inputs, **parts)
 
@@ -68,6 +69,47 @@ def test_a_given_dgamma_of_another_dtype_is_rounded_once(backend):
     check_grads(backward(inputs, out=out, backend=backend), inputs)
 
 
+@pytest.mark.parametrize(
+    "case", [Case((5,), (3,)), Case((70,), (48,)), Case((3, 50), (300,)), Case((2,), (9000,))], ids=str
+)
+@pytest.mark.parametrize("x", NARROW)
+def test_a_float64_parameter_has_the_call_computed_in_float64(x, case, backend):
+    """As if x and dy had been converted first, and y and dx rounded behind; beside it float32 is a million times coarser."""
+    inputs = make_inputs(replace(case, gamma_dtype="float64"), x)
+    assert inputs.mean.dtype == np.float64
+    exact = replace(inputs, x=inputs.x.astype("f8"), dy=inputs.dy.astype("f8"))
+    got = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
+    expected = lngrad.layer_norm(exact.x, None, inputs.gamma, inputs.beta, backend=backend)
+    check_same_bits(got, expected._replace(y=rounded(expected.y, inputs.x.dtype)))
+    grads, expected = backward(inputs, backend=backend), backward(exact, backend=backend)
+    check_same_bits(grads, expected._replace(dx=rounded(expected.dx, inputs.x.dtype)))
+    check_grads(grads, inputs)
+    turned = [np.ascontiguousarray(array.T).T for array in (inputs.dy, inputs.x)]  # the rows lie next to each other
+    dx = np.empty_like(turned[1])
+    check_same_bits(
+        backward(replace(inputs, dy=turned[0], x=turned[1]), out=Grads(dx, None, None), backend=backend), grads
+    )
+
+
+@pytest.mark.parametrize("x", NARROW)
+def test_beta_alone_in_float64(x, backend):
+    inputs = make_inputs(Case((9,), (48,), gamma_dtype=x), x)
+    inputs = replace(inputs, beta=inputs.beta.astype("f8") / 3)
+    got = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
+    assert got.mean.dtype == np.float64
+    check_forward(got, inputs)
+
+
+@pytest.mark.parametrize(("dtype", "half"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+@pytest.mark.parametrize("N", [3, 9])
+def test_float64_is_rounded_to_16_bits_once(dtype, half, N, backend):
+    """Just above the middle of two: rounded to float32 first, it would be the middle itself, and go to even."""
+    rows = np.repeat([[1.0], [half], [2.0**-40]], N, axis=1)
+    out = Grads(None, None, np.empty(N, numpy_dtype(dtype)))
+    dbeta = lngrad.layer_norm_backward(rows, rows, np.zeros(3), np.ones(3), out=out, backend=backend).dbeta
+    check_same_bits(dbeta, np.full(N, 1 + 2 * half).astype(dbeta.dtype))
+
+
 @pytest.mark.parametrize(("x", "gamma"), PAIRS, ids="-".join)
 @pytest.mark.parametrize("rows", [5, 300])
 def test_torch(x, gamma, rows):
@@ -85,4 +127,23 @@ def test_torch(x, gamma, rows):
     exact = backward(replace(wide(inputs), mean=forward.mean, rstd=forward.rstd))
     check_same_bits(dx, exact.dx)
     check_same_bits(dgamma, exact.dgamma.astype(inputs.gamma.dtype))
-    check_same_bits(dbeta, exact.dbeta.astype(beta.dtype))
+    check_same_bits(dbeta, rounded(exact.dbeta, beta.dtype))
+
+
+@pytest.mark.parametrize("x", NARROW)
+def test_torch_with_beta_alone_in_float64(x):
+    """Its gradient is summed in float64, and dx is the same whether it is wanted or not."""
+    torch = pytest.importorskip("torch")
+    from lngrad.torch import layer_norm
+
+    inputs = make_inputs(Case((300,), (20,), gamma_dtype=x), x)
+    leaves = [to_torch(array.copy()).requires_grad_() for array in (inputs.x, inputs.gamma, inputs.beta.astype("f8"))]
+    y = layer_norm(leaves[0], 20, leaves[1], leaves[2])
+    forward = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta.astype("f8"))
+    check_same_bits(y.detach(), forward.y)
+    exact = replace(inputs, gamma=inputs.gamma.astype("f8"), mean=forward.mean, rstd=forward.rstd)
+    grads = torch.autograd.grad(y, leaves, to_torch(inputs.dy), retain_graph=True)
+    expected = backward(exact)
+    check_same_bits(grads[0], expected.dx)
+    check_same_bits(grads[2], expected.dbeta)
+    check_same_bits(torch.autograd.grad(y, leaves[0], to_torch(inputs.dy))[0], expected.dx)

@@ -31,8 +31,8 @@ replay, with rstd a power of two, also tells how dy·xhat is rounded.
 and dbeta: as the library's own allocator counts it, or as the process grows. **Refused** is said with its error; where it
 is a plain ValueError, the door that `lngrad check` uses refused, and not the library.
 
-`triton_gpu` ran in Triton's interpreter, and `ascend_sim` on the simulated NPU: their order of sums is the kernels', their
-memory and time are not. No certificate here was taken on a GPU or an NPU.
+No certificate here was taken on a GPU or an NPU. `lngrad certify --impl triton_gpu` runs in Triton's interpreter where there
+is no GPU, and `ascend_sim` on the simulated NPU: their order of sums is the kernels', their memory is not.
 
 Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. Whose kernels, on
 which machine:

@@ -38,14 +38,15 @@ def layer_norm(
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
             anything with `__array_interface__` or DLPack.
         normalized_shape: R. None: gamma's shape, or the last axis.
-        gamma, beta: (*R) in any of these dtypes but float64, unless x has it: they are converted exactly. None: 1 and 0.
+        gamma, beta: (*R) in any of these dtypes: they are converted exactly, so the call is computed in float64 if one of
+            them or x has it, and in float32 otherwise. None: 1 and 0.
         eps: Added to the biased variance of a row.
         axis: Normalize over this axis alone, in place of the last ones: 1 for channels first. gamma and beta have its size.
         out: A Forward of arrays to write to; None in it is allocated. y may be x itself.
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in float32, or float64 for float64. With axis y is a view with
+        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in what the call is computed in. With axis y is a view with
         that axis innermost in memory, and mean and rstd have size 1 there.
 
     Raises:
@@ -90,9 +91,10 @@ def layer_norm_backward(
     Args:
         dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
             CPU, or anything with `__array_interface__` or DLPack.
-        mean, rstd: Any shape with one element per row, in any of these dtypes; converted to float32 (float64 where x is).
+        mean, rstd: Any shape with one element per row, in any of these dtypes; converted to what the call is computed in.
             They are taken as given, never recomputed.
-        gamma: (*R) in any of these dtypes but float64, unless x has it: it is converted exactly. None: 1.
+        gamma: (*R) in any of these dtypes: it is converted exactly, so the call is computed in float64 if gamma or x has it,
+            and in float32 otherwise. None: 1.
         normalized_shape: R. None: gamma's shape, or the last axis.
         axis: The forward's axis. mean and rstd have one element per row in the order of x's other axes.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.

@@ -33,6 +33,7 @@ class _Call(NamedTuple):
 
 
 _calls: Table[Hashable, _Call] = Table(_MOST)
+_AT = DATA_OFFSET or 0  # where it is not known, no call is kept
 
 _SHAPES = (int, tuple, type(None))  # exactly: True and 64.0 are equal to numbers that they do not stand for
 
@@ -84,7 +85,7 @@ def forward(key: Hashable | None, x: Array, gamma: Array | None, beta: Array | N
         return None
     if call is None:
         return None
-    words, at = WORDS, DATA_OFFSET
+    words, at = WORDS, _AT
     of_x = words[id(x) + at >> 3]
     of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
     of_beta = beta if beta is None else words[id(beta) + at >> 3]
@@ -108,7 +109,7 @@ def backward(key: Hashable | None, dy: Array, x: Array, mean: Array, rstd: Array
         return None
     if call is None:
         return None
-    words, at = WORDS, DATA_OFFSET
+    words, at = WORDS, _AT
     of_dy, of_x = words[id(dy) + at >> 3], words[id(x) + at >> 3]
     of_mean, of_rstd = words[id(mean) + at >> 3], words[id(rstd) + at >> 3]
     of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]

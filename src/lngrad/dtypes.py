@@ -17,11 +17,13 @@ __all__ = [
     "DTYPES",
     "SMALLEST",
     "UNIT_ROUNDOFF",
+    "accumulator_for",
     "dtype_name",
     "from_torch",
     "bytes_of",
     "contiguous_strides",
     "numpy_dtype",
+    "rounded",
     "to_torch",
     "torch_dtype",
 ]
@@ -44,6 +46,11 @@ UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, 
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
+def accumulator_for(x: str, *parameters: str) -> str:
+    """The name of the dtype that a call is computed in: float64 if x or a parameter has it, so that each converts exactly."""
+    return "float64" if "float64" in (x, *parameters) else ACCUMULATORS[x]
+
+
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a name; bfloat16 is ml_dtypes'."""
     return DTYPES[name]
@@ -55,6 +62,18 @@ def dtype_name(dtype: Any) -> str | None:
         return _NAMES.get(dtype)
     name = str(dtype).removeprefix("torch.")
     return name if name in DTYPES else None
+
+
+def rounded(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """array.astype(dtype), rounded once: ml_dtypes would go from float64 to bfloat16 through float32, which is twice."""
+    if array.dtype != DTYPES["float64"] or dtype != DTYPES["bfloat16"]:
+        return array.astype(dtype, copy=False)
+    near = array.astype(np.float32)
+    back = near.astype(np.float64)
+    inexact = (back != array) & ~np.isnan(array)
+    # To odd: towards zero, and the last bit set where anything was lost. Rounding that is rounding the float64 itself.
+    odd: np.ndarray[Any, Any] = (near.view(np.uint32) - (np.abs(back) > np.abs(array))) | inexact
+    return odd.view(np.float32).astype(dtype)
 
 
 def bytes_of(name: str) -> int:

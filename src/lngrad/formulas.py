@@ -26,21 +26,23 @@ class Namespace:
     Attributes:
         cast: (array, dtype) -> the array in that dtype.
         sqrt, zeros_like: As NumPy has them.
-        accumulator: (array) -> the dtype in which sums over its elements are kept.
+        accumulator: (x, parameters or None...) -> the dtype that a call with these is computed in.
     """
 
     cast: Callable[[Tensor, Dtype], Tensor]
     sqrt: Callable[[Tensor], Tensor]
     zeros_like: Callable[[Tensor], Tensor]
-    accumulator: Callable[[Tensor], Dtype]
+    accumulator: Callable[..., Dtype]
 
 
 class Rows:
-    """What the formulas share, in the accumulator's dtype: axes, statistics as columns, xhat, row means."""
+    """What the formulas share, in the dtype that x and the parameters ask for: axes, statistics as columns, xhat, row means."""
 
-    def __init__(self, xp: Namespace, x: Tensor, mean: Tensor, rstd: Tensor, normalized: int):
+    def __init__(
+        self, xp: Namespace, x: Tensor, mean: Tensor, rstd: Tensor, normalized: int, *parameters: Tensor | None
+    ):
         split = x.ndim - normalized
-        self.xp, self.dtype = xp, xp.accumulator(x)
+        self.xp, self.dtype = xp, xp.accumulator(x, *parameters)
         self.rows, self.axes = tuple(range(split)), tuple(range(split, x.ndim))
         columns = (*x.shape[:split], *(1,) * normalized)
         self.mean, self.rstd = (self.wide(array).reshape(columns) for array in (mean, rstd))
@@ -86,7 +88,7 @@ def forward(
     """
     axes = tuple(range(x.ndim - normalized, x.ndim))
     N = _elements(x.shape[x.ndim - normalized :])
-    dtype = xp.accumulator(x)
+    dtype = xp.accumulator(x, gamma, beta)
     wide = xp.cast(x, dtype)
     mean = wide.sum(axes, keepdims=True) / N
     centred = wide - mean
@@ -112,7 +114,7 @@ def backward(
     dtypes: tuple[Dtype, Dtype],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx in x's dtype; dgamma and dbeta (*R) in `dtypes`; None where not wanted."""
-    at = Rows(xp, x, mean, rstd, normalized)
+    at = Rows(xp, x, mean, rstd, normalized, gamma)
     dy = at.wide(dy)
     dx = dgamma = dbeta = None
     if wanted[0]:
@@ -137,7 +139,7 @@ def statistics_gradient(
     normalized: int,
 ) -> Tensor:
     """What gradients of mean and rstd add to dx, in x's dtype. None stands for a gradient of zero."""
-    at = Rows(xp, x, mean, rstd, normalized)
+    at = Rows(xp, x, mean, rstd, normalized, dmean, drstd)
     dx = xp.zeros_like(at.xhat)
     if dmean is not None:
         dx = dx + dmean / at.N
@@ -159,7 +161,7 @@ def forward_tangents(
     normalized: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero."""
-    at = Rows(xp, x, mean, rstd, normalized)
+    at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta)
     if of_x is None:
         of_y, of_mean, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.mean), xp.zeros_like(at.rstd)
     else:
@@ -173,4 +175,4 @@ def forward_tangents(
         of_y = of_y + at.xhat * at.wide(of_gamma)
     if of_beta is not None:
         of_y = of_y + at.wide(of_beta)
-    return xp.cast(of_y, x.dtype), of_mean, of_rstd
+    return xp.cast(of_y, x.dtype), xp.cast(of_mean, mean.dtype), xp.cast(of_rstd, rstd.dtype)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from numpy import ndarray
 
 from lngrad.arrays import Facts, Output, as_array, facts_of, key_of
-from lngrad.dtypes import ACCUMULATORS, bytes_of
+from lngrad.dtypes import accumulator_for
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.table import Table
 from lngrad.typing import AnyArray, Mask, Shape
@@ -27,7 +27,7 @@ _Given: TypeAlias = "tuple[Described | None, ...] | None"  # the caller's arrays
 
 
 class Forward(NamedTuple):
-    """Results of the forward: y (*A, *R) in x's dtype; mean, rstd (*A, 1, …, 1) in float32, or float64 for float64."""
+    """Results of the forward: y (*A, *R) in x's dtype; mean, rstd (*A, 1, …, 1) in float32, or float64 if an input is."""
 
     y: Any
     mean: Any
@@ -54,7 +54,7 @@ class Problem:
         lead, normalized_shape: x has the shape (*lead, *normalized_shape).
         M, N: Rows, and normalized elements per row: the products of the two.
         dtype: Of x, dy, dx, y.
-        accumulator: float32, or float64 for float64: what sums and statistics are kept in.
+        accumulator: float32, or float64 if x, gamma or beta is: what the call is computed in, statistics and sums too.
         inputs: Facts of every argument by its name, in the order of the call; None for an absent gamma or beta.
         out: Facts of the arrays that the caller brought for results, by name; None where there is none.
         wanted: For each result, whether it is wanted.
@@ -189,8 +189,8 @@ def _known(key: Hashable, check: Callable[[], Problem]) -> Problem:
 def _check_forward(arrays: tuple[Described | None, ...], *, normalized_shape: Shape | None, given: _Given) -> Problem:
     x, gamma, beta = _all_facts(("x", "gamma", "beta"), arrays)
     lead, R = _split(x, gamma, normalized_shape)
-    _check_parameter("gamma", gamma, x, R)
-    _check_parameter("beta", beta, x, R)
+    _check_parameter("gamma", gamma, R)
+    _check_parameter("beta", beta, R)
     inputs = {"x": x, "gamma": gamma, "beta": beta}
     return _described("forward", x, lead=lead, R=R, inputs=inputs, given=given, wanted=(True, True, True))
 
@@ -206,7 +206,7 @@ def _check_backward(
         raise DtypeError(f"dy: expected the dtype of x, {x.dtype}, got {dy.dtype}")
     for name, facts in (("mean", mean), ("rstd", rstd)):
         _check_statistics(name, facts, x, lead, R)
-    _check_parameter("gamma", gamma, x, R)
+    _check_parameter("gamma", gamma, R)
     inputs = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}
     return _described("backward", x, lead=lead, R=R, inputs=inputs, given=given, wanted=wanted)
 
@@ -235,16 +235,6 @@ def _split(x: Facts, gamma: Facts | None, normalized_shape: Shape | None) -> tup
     return x.shape[: -len(normalized_shape)], normalized_shape
 
 
-def _check_exact(name: str, got: str, x: Facts) -> None:
-    """A parameter is converted to the accumulator's dtype: exactly, or not at all."""
-    accumulator = ACCUMULATORS[x.dtype]
-    if bytes_of(got) > bytes_of(accumulator):
-        raise DtypeError(
-            f"{name}: expected at most {accumulator}, in which a call with x in {x.dtype} is computed, got {got}; "
-            f"convert x to {got} for its precision, or {name} to {accumulator}"
-        )
-
-
 def _check_statistics(name: str, facts: Facts, x: Facts, lead: Shape, R: Shape) -> None:
     M = math.prod(lead)
     if math.prod(facts.shape) != M:
@@ -254,12 +244,9 @@ def _check_statistics(name: str, facts: Facts, x: Facts, lead: Shape, R: Shape) 
         )
 
 
-def _check_parameter(name: str, facts: Facts | None, x: Facts, R: Shape) -> None:
-    if facts is None:
-        return
-    if facts.shape != R:
+def _check_parameter(name: str, facts: Facts | None, R: Shape) -> None:
+    if facts is not None and facts.shape != R:
         raise ShapeError(f"{name}: expected the normalized shape {R}, got {facts.shape}")
-    _check_exact(name, facts.dtype, x)
 
 
 def _described(
@@ -282,7 +269,7 @@ def _described(
         M=math.prod(lead),
         N=math.prod(R),
         dtype=x.dtype,
-        accumulator=ACCUMULATORS[x.dtype],
+        accumulator=accumulator_for(x.dtype, *(inputs[name].dtype for name in _OPTIONAL if inputs.get(name))),  # type: ignore[union-attr]
         inputs=inputs,
         out=out,
         wanted=wanted,

@@ -10,7 +10,7 @@ import numpy as np
 
 from lngrad import reference
 from lngrad.arrays import as_numpy
-from lngrad.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
+from lngrad.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype
 from lngrad.problem import Forward, Grads
 from lngrad.reference import Terms, backward_terms
 
@@ -114,7 +114,7 @@ def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
     """
     rng = np.random.default_rng([seed, *case.lead, *case.normalized])
     shape, wanted = (*case.lead, *case.normalized), numpy_dtype(dtype)
-    accumulator = "float64" if dtype == "float64" else "float32"
+    accumulator = accumulator_for(dtype, case.gamma_dtype or dtype)
     rows = (*case.lead, *(1,) * len(case.normalized))
     noise = rng.standard_normal(shape) + 0.3 * rng.standard_normal(rows)
     x = (case.offset + case.spread * noise).astype(wanted)
@@ -222,7 +222,8 @@ def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
 
 
 def _accumulator(inputs: Inputs) -> str:
-    return "float64" if np.asarray(inputs.x).dtype == np.float64 else "float32"
+    given = (inputs.gamma, inputs.beta)
+    return accumulator_for(inputs.x.dtype.name, *(one.dtype.name for one in given if one is not None))
 
 
 def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, bool, bool], accumulator: str) -> float:

@@ -137,6 +137,8 @@ def test_what_it_does_not_take():
     for dtype in ("bfloat16", "float64"):
         with pytest.raises(BackendUnavailable, match=f"takes x in float16 or float32, got {dtype}"):
             backward(make_inputs(Case((2,), (8,)), dtype))
+    with pytest.raises(BackendUnavailable, match="ascend_sim computes in float32 at most"):
+        backward(make_inputs(Case((3,), (8,), gamma_dtype="float64"), "float32"))
     with soc.use("Ascend910A"), pytest.raises(BackendUnavailable, match=r"Ascend910A .* has no LayerNormGrad tile API"):
         backward(make_inputs(Case((2,), (8,)), "float32"))
 

@@ -133,7 +133,7 @@ def test_which_columns_entered_a_row_mean(make_case, first, second):
 
 
 @pytest.mark.parametrize(
-    ("N", "size", "why"), [(100, 104, "a multiple of 8"), (60, 64, "a multiple of 8"), (70, 128, "a multiple of 128")]
+    ("N", "size", "why"), [(100, 104, "a multiple of 8"), (60, 64, "a multiple of 8"), (70, 128, "a multiple of 64")]
 )
 def test_a_mean_over_a_padded_row_is_named_with_its_size(make_case, N, size, why):
     def wrong(t: Terms) -> dict[str, Any]:

@@ -151,6 +151,7 @@ def two_axes() -> None:
     ):
         compare(on, case, "float32", x_at, gamma_at)
     compare(on, Case((6,), (40,), gamma_dtype="float32"), "bfloat16", [Shard(0), Shard(1)])
+    compare(on, Case((6,), (40,), gamma_dtype="float64"), "float32", [Shard(0), Shard(1)])
 
 
 # --- Arguments that lie otherwise -----------------------------------------------------------------------------------

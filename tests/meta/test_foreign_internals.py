@@ -12,7 +12,15 @@ PAGE = (ROOT / "docs" / "foreign-internals.md").read_text("utf-8")
 ROW = re.compile(r"^\| \w+ \| `([\w/]+\.py)` \| `([\w.]+)` \|(.*)\|$", re.MULTILINE)
 
 # Modules whose owners call them internal, or do not document them.
-INTERNAL = ("numba.core", "triton.runtime", "triton.backends", "triton.compiler", "jax._src", "jaxlib")
+INTERNAL = (
+    "numba.core",
+    "triton.runtime",
+    "triton.backends",
+    "triton.compiler",
+    "jax._src",
+    "jaxlib",
+    "torch._inductor",
+)
 PUBLIC = {"_fields", "_replace", "_asdict", "_make"}  # of named tuples
 
 

@@ -31,7 +31,7 @@ print(cache.ENABLED, hashlib.sha256(y.tobytes()).hexdigest())
 
 
 def start(folder, *arguments, **environment):
-    given = {**os.environ, "XDG_CACHE_HOME": str(folder), "NUMBA_OPT": "0", **environment}  # quick to compile
+    given = {**os.environ, "XDG_CACHE_HOME": str(folder), **environment}
     given = {name: value for name, value in given.items() if value is not None}
     command = [sys.executable, "-c", PROGRAM, *(arguments or ("f4",))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given)

@@ -13,13 +13,16 @@ from lngrad.system.machine_code import NotLinked, foreign, link
 llvm = pytest.importorskip("llvmlite.binding")
 pytestmark = pytest.mark.skipif(foreign() is not None, reason="object files of another system")
 
-# A constant vector (relative to the code), a function of the same file, and two of the C library.
+# Constants, one of them an address; a function of the same file, and two of the C library; a variable that nobody uses.
 PROGRAM = """
 @primes = internal constant [8 x i64] [i64 2, i64 3, i64 5, i64 7, i64 11, i64 13, i64 17, i64 19]
+@where = internal constant ptr @primes
+@empty = common global ptr null
 declare ptr @memset(ptr, i32, i64)
 declare i64 @labs(i64)
 define internal i64 @prime(i64 %k) noinline {
-  %at = getelementptr [8 x i64], ptr @primes, i64 0, i64 %k
+  %table = load volatile ptr, ptr @where
+  %at = getelementptr [8 x i64], ptr %table, i64 0, i64 %k
   %value = load i64, ptr %at
   ret i64 %value
 }

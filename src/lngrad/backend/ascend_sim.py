@@ -61,6 +61,10 @@ def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
         raise BackendUnavailable("backend: ascend_sim computes the backward only")
     if problem.dtype not in TILE_DTYPES:
         raise BackendUnavailable(f"backend: ascend_sim takes x in {' or '.join(TILE_DTYPES)}, got {problem.dtype}")
+    if problem.accumulator == "float64":
+        raise BackendUnavailable(
+            "backend: ascend_sim computes in float32 at most, which gamma in float64 is not exact in"
+        )
     if not soc.tile_api:
         raise BackendUnavailable(f"backend: ascend_sim: {soc.name} ({soc.product}) has no LayerNormGrad tile API")
     # T is half only if nothing would lose precision by it; else everything is widened, exactly.

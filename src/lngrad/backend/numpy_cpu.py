@@ -13,7 +13,7 @@ import numpy as np
 
 from lngrad.arrays import as_numpy
 from lngrad.column_tree import CHUNK, ColumnTree
-from lngrad.dtypes import numpy_dtype
+from lngrad.dtypes import numpy_dtype, rounded
 from lngrad.plan import Plan
 from lngrad.problem import Problem
 
@@ -40,7 +40,7 @@ def _rows(array: Array, problem: Problem, start: int, stop: int) -> Array:
 
 def _put_rows(array: Array, problem: Problem, start: int, stop: int, rows: Array) -> None:
     lead = np.unravel_index(np.arange(start, stop), problem.lead) if problem.lead else ()
-    array[lead if lead else ...] = rows.astype(array.dtype, copy=False).reshape(
+    array[lead if lead else ...] = rounded(rows, array.dtype).reshape(
         (stop - start, *problem.normalized_shape) if lead else problem.normalized_shape
     )
 
@@ -95,4 +95,4 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
             _put_rows(dx, problem, start, stop, result)
     for output, total in zip((dgamma, dbeta), tree.total(np.zeros((2, problem.N), problem.accumulator)), strict=True):
         if output is not None:
-            output[...] = total.reshape(output.shape).astype(output.dtype)
+            output[...] = rounded(total.reshape(output.shape), output.dtype)

@@ -129,7 +129,8 @@ class RowBlocks:
         if self._statistics == "x":
             # y is not wanted; it goes where dx will replace it.
             out = Forward(memory, None, None)
-            forward = layer_norm(x, self.problem.normalized_shape, eps=self._eps, out=out, backend=backend)
+            gamma = self._arrays.get("gamma")  # of no effect on the statistics but by its dtype
+            forward = layer_norm(x, self.problem.normalized_shape, gamma, eps=self._eps, out=out, backend=backend)
             return forward.mean, forward.rstd
         mean = self._arrays["mean"].reshape(-1)[start:stop]
         given = self._arrays[self._statistics].reshape(-1)[start:stop]

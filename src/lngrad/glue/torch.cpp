@@ -104,7 +104,7 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
                          const Tensor& rstd, const optional<Tensor>& gamma, int64_t beta, Mask mask) {
     const Tensor& dy = grads[0];
     const bool alone = dy.defined() && !grads[1].defined() && !grads[2].defined();
-    const bool one_dtype = !mask[2] || beta == (gamma ? dtype_of(gamma) : dtype_of(x));
+    const bool one_dtype = beta == ABSENT || beta == (gamma ? dtype_of(gamma) : dtype_of(x));
     if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && is_plain(dy)) {
       RECORD_FUNCTION("lngrad::layer_norm_backward", std::vector<c10::IValue>({dy, x}));
       if (auto done = lngrad::backward(BACKWARD, dy, x, shape, mean, rstd, gamma, {}, mask)) return std::move(*done);

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 
 import jax
 from lngrad import formulas
-from lngrad.dtypes import ACCUMULATORS, numpy_dtype
+from lngrad.dtypes import accumulator_for, numpy_dtype
 from lngrad.typing import Dtype
 
 __all__ = ["accumulator", "backward", "forward", "forward_tangents", "statistics_gradient"]
 
 
-def accumulator(x: jax.Array) -> Dtype:
-    """The dtype in which sums over x's elements are kept, and statistics."""
-    return numpy_dtype(ACCUMULATORS[x.dtype.name])
+def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:
+    """The dtype in which a call with this x and these parameters is computed, statistics and sums too."""
+    return numpy_dtype(accumulator_for(x.dtype.name, *(one.dtype.name for one in parameters if one is not None)))
 
 
 _JAX = formulas.Namespace(lambda array, dtype: array.astype(dtype), jnp.sqrt, jnp.zeros_like, accumulator)

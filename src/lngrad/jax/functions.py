@@ -40,7 +40,7 @@ def layer_norm(
 
     Args:
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64.
-        gamma, beta: (*R) in any of these dtypes but float64, unless x has it. None: 1 and 0.
+        gamma, beta: (*R) in any of these dtypes. One in float64, or x, has the call computed in it. None: 1 and 0.
         eps: Added to the biased variance of a row. A number runs our kernels. A traced value of no dimensions is computed by
             a formula of jax.numpy, and can be differentiated too.
         normalized_shape: R. None: gamma's shape, or the last axis.
@@ -63,7 +63,9 @@ def layer_norm(
         )
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
         raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
-    return formulas.forward(x, gamma, beta, normalized=normalized, eps=eps.astype(formulas.accumulator(x)))[0]
+    return formulas.forward(
+        x, gamma, beta, normalized=normalized, eps=eps.astype(formulas.accumulator(x, gamma, beta))
+    )[0]
 
 
 def _number(eps: float) -> float:

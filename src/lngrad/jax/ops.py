@@ -56,7 +56,7 @@ def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tu
 
 
 def _forward_cpu(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, formulas.accumulator(x)
+    lead, dtype = x.ndim - normalized, formulas.accumulator(x, gamma, beta)
     statistics = (*x.shape[:lead], *(1,) * normalized)
     attribute = calls.forward_attribute(lead, normalized, gamma is not None, beta is not None, eps)
     parameters = [parameter.astype(dtype) for parameter in (gamma, beta) if parameter is not None]
@@ -101,7 +101,7 @@ def _backward_cpu(
     wanted: tuple[bool, bool, bool],
     dtypes: tuple[Any, Any],
 ) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, formulas.accumulator(x)
+    lead, dtype = x.ndim - normalized, formulas.accumulator(x, gamma)
     statistics = [array.astype(dtype).reshape(*x.shape[:lead], *(1,) * normalized) for array in (mean, rstd)]
     parameters = [] if gamma is None else [gamma.astype(dtype)]
     R = x.shape[lead:]

@@ -121,6 +121,11 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
         dy, dmean, drstd = _all(tuple(nonzero), arguments[residuals:])
         dx = dgamma = dbeta = None
         if dy is not None:
+            if "beta" in types and formulas.accumulator(x, gamma, types["beta"]) != formulas.accumulator(x, gamma):
+                ones = (
+                    jnp.ones(x.shape[x.ndim - normalized :]) if gamma is None else gamma
+                )  # so that dbeta is summed as wide
+                gamma = ones.astype(types["beta"].dtype)
             dtypes = tuple(types[name].dtype if name in types else x.dtype for name in ("gamma", "beta"))
             dx, dgamma, dbeta = static["backward"](dy, x, mean, rstd, gamma, normalized, wanted, dtypes)
         if wanted[0] and not (dmean is None and drstd is None):

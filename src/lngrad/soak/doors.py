@@ -1,4 +1,4 @@
-"""The ways in, each as two functions on NumPy arrays: forward (x, gamma, beta) and backward (dy, x, mean, rstd, gamma)."""
+"""The ways in, each as two functions on NumPy arrays by name: x, gamma, beta; and dy, x, mean, rstd, gamma."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def kept_open(doors: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def forward(
-    door: str, x: Any, gamma: Array | None, beta: Array | None, normalized: int, out: Forward | None
-) -> Forward | Array:
-    """y, mean and rstd, or y alone where the door gives no more."""
+def forward(door: str, arrays: dict[str, Array | None], normalized: int, out: Forward | None) -> Forward | Array:
+    """y, mean and rstd, or y alone where the door gives no more; arrays are x, gamma and beta by name."""
+    x, gamma, beta = arrays.values()
+    assert x is not None
     shape = x.shape[x.ndim - normalized :]
     if takes_outputs(door):
         return lngrad.layer_norm(x, shape, gamma, beta, eps=EPS, out=out, backend=door)
     if door == "jax":
-        with _jax(x) as jax_door:
+        with _jax(x, gamma) as jax_door:
             y = jax_door.layer_norm(_plain(x), _plain(gamma), _plain(beta), eps=EPS, normalized_shape=shape)
             return np.asarray(y)
     import lngrad.torch as torch_door
@@ -70,7 +70,7 @@ def backward(door: str, arrays: dict[str, Array | None], normalized: int, mask: 
     if takes_outputs(door):
         return lngrad.layer_norm_backward(*arrays.values(), **options, out=out, backend=door)
     if door == "jax":
-        with _jax(x) as jax_door:
+        with _jax(x, arrays["gamma"]) as jax_door:
             got = jax_door.layer_norm_backward(*map(_plain, arrays.values()), **options)
             return Grads(*(None if grad is None else np.asarray(grad) for grad in got))
     import lngrad.torch as torch_door
@@ -112,10 +112,10 @@ def _plain(array: Array | None) -> Array | None:
 
 
 @contextmanager
-def _jax(x: Array) -> Iterator[Any]:
+def _jax(*arrays: Array | None) -> Iterator[Any]:
     """The door, where float64 is float64."""
     import jax
     import lngrad.jax as jax_door
 
-    with jax.enable_x64(x.dtype == np.float64):
+    with jax.enable_x64(any(one is not None and one.dtype == np.float64 for one in arrays)):
         yield jax_door

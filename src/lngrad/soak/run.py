@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
+from lngrad.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import OverlapError, ShapeError
 from lngrad.problem import Forward, Grads
 from lngrad.soak import doors, formula
@@ -72,12 +72,12 @@ def _check_forward(call: Call, given: Given) -> None:
     expected = None
     if size := prod(call.lead) * prod(call.normalized):
         x, gamma, beta = _rows(call, given, size)
-        wide = formula.wider(ACCUMULATORS[call.dtype])
+        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
         expected = formula.forward(x, gamma, beta, doors.EPS, wide)
     out, guards = forward_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
 
     def forward() -> Any:
-        return doors.forward(call.door, *given.values(), len(call.normalized), out)
+        return doors.forward(call.door, given, len(call.normalized), out)
 
     got = forward()
     results = got if isinstance(got, tuple) else (got,)
@@ -91,8 +91,9 @@ def _check_backward(call: Call, given: Given) -> None:
     given = {name: given[name] for name in ("dy", "x", "mean", "rstd", "gamma")}
     expected = None
     if size := prod(call.lead) * prod(call.normalized):
-        wide = formula.wider(ACCUMULATORS[call.dtype])
-        expected = formula.backward(*_rows(call, given, size), wide)
+        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
+        dy, x, mean, rstd, gamma = _rows(call, given, size)
+        expected = formula.backward(dy, x, mean, rstd, gamma, wide)
     out, guards = gradient_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
 
     def backward() -> Grads:
@@ -123,7 +124,7 @@ def _look(call: Call, results: dict[str, Array | None], expected: Any, guards: d
     if expected is not None:
         for (name, result), (exact, scale) in zip(results.items(), expected, strict=False):
             if result is not None:
-                _compare(name, result, exact, scale, ACCUMULATORS[call.dtype])
+                _compare(name, result, exact, scale, accumulator_for(call.dtype, call.parameters))
 
 
 def _compare(name: str, result: Array, exact: Array, scale: Array, accumulator: str) -> None:

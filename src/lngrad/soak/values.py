@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.dtypes import ACCUMULATORS, numpy_dtype
+from lngrad.dtypes import accumulator_for, numpy_dtype
 from lngrad.problem import Forward, Grads
 from lngrad.soak.call import Call
 from lngrad.soak.memory import Guarded
@@ -30,11 +30,11 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
     elif call.special == "tiny":
         x = x * 1e-3
     for name, array in (("x", x), ("dy", dy)):
-        if call.special.endswith(f" in {name}") and prod(shape) and shape:
+        if call.special.endswith(f" in {name}") and shape and 0 not in shape:
             array.flat[int(rng.integers(array.size))] = np.inf if call.special.startswith("inf") else np.nan
     gamma, beta = 1 + 0.5 * rng.standard_normal(call.normalized), rng.standard_normal(call.normalized)
     # Wider statistics are rounded to the accumulator's dtype first; these are there already.
-    kept, rows = numpy_dtype(ACCUMULATORS[call.dtype]), _rows(call)
+    kept, rows = numpy_dtype(accumulator_for(call.dtype, call.parameters)), _rows(call)
     mean, rstd = (0.1 * rng.standard_normal(rows)).astype(kept), (0.5 + rng.random(rows)).astype(kept)
 
     def filled(values: Any, dtype: str, layout: str) -> Guarded:

@@ -25,6 +25,7 @@ _SYMBOL = Struct("<IBBHQQ")
 _RELOCATION = Struct("<QQq")
 _PROGRAM, _SYMBOLS, _RELOCATIONS = 1, 2, 4  # kinds of sections
 _WRITABLE, _IN_MEMORY = 1, 2  # bits of a section's flags
+_ADDRESSES = b".data.rel.ro"
 _ABSOLUTE, _RELATIVE, _CALL = 1, 2, 4  # kinds of relocations
 _JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp to the address that follows: a call reaches 2 GB, and the C library is further away
 _JUMP_BYTES = 16
@@ -86,7 +87,7 @@ class _Object:
     """One object file, and where its sections lie in an image of them."""
 
     def __init__(self, code: bytes):
-        magic, _, machine, _, _, _, at, _, _, _, _, size, number, _ = _HEADER.unpack_from(code)
+        magic, _, machine, _, _, _, at, _, _, _, _, size, number, names = _HEADER.unpack_from(code)
         if magic != _MAGIC or machine != _X86_64 or size != _SECTION.size:
             raise NotLinked("object file: not ELF for x86-64")
         self.code = code
@@ -94,6 +95,7 @@ class _Object:
         table = [section for section in self.sections if section.kind == _SYMBOLS][0]  # noqa: RUF015  # IndexError is told
         self.symbols = [_Symbol(*fields) for fields in _SYMBOL.iter_unpack(self._content(table))]
         self._names = self._content(self.sections[table.link])
+        self._section_names = self._content(self.sections[names])
         self.places, self.bytes = self._place()
 
     def _content(self, section: _Section) -> bytes:
@@ -106,10 +108,14 @@ class _Object:
         """Where in the image each section of code and constants begins, and where the last one ends."""
         places, end = {}, 0
         for number, section in enumerate(self.sections):
-            if section.kind == _PROGRAM and section.flags & _IN_MEMORY and not section.flags & _WRITABLE:
+            if section.kind == _PROGRAM and section.flags & _IN_MEMORY and not self._can_change(section):
                 places[number] = end + -end % max(1, section.alignment)
                 end = places[number] + section.size
         return places, end + -end % _JUMP_BYTES
+
+    def _can_change(self, section: _Section) -> bool:
+        """Whether the code writes into a section; into constants with addresses only a linker does."""
+        return bool(section.flags & _WRITABLE) and not self._section_names.startswith(_ADDRESSES, section.name)
 
     def link(self, name: str) -> Address:
         """Put the code into memory; the address of a function."""

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 _lock = threading.Lock()
-_users = 0
+_users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
 _library: Any = None
 _atens: dict[str, Any] = {}
 
@@ -38,38 +39,46 @@ class _NotOurs(LngradError):
     """aten's own kernel shall do this call; the text says why."""
 
 
-def enable() -> None:
+def enable(*, compiled: bool = False) -> None:
     """From now on, in all threads, aten's layer normalization of CPU tensors is lngrad's.
 
     Calls are counted: it ends with as many calls of disable.
+
+    Args:
+        compiled: In code that torch.compile makes with Inductor too, as one operator; y is rounded as torch rounds it, and the
+            statistics stay in what the call is computed in. The first such enable, and the disable that takes the last one
+            back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
-    global _users, _library
+    global _library
     with _lock:
-        if _users == 0:
+        if not _users:
             _library = _install()
-        _users += 1
+        if compiled and True not in _users:
+            import_module("lngrad.torch.inductor").install()  # a second of imports that others don't need
+        _users.append(compiled)
 
 
 def disable() -> None:
-    """Take one enable back; with the last one, aten's own kernels return.
+    """Take the latest enable back; with the last one, aten's own kernels return.
 
     Raises:
         RuntimeError: Nothing is enabled.
     """
-    global _users, _library
+    global _library
     with _lock:
-        if _users == 0:
+        if not _users:
             raise RuntimeError("disable: expected an enable() before it, got none")
-        _users -= 1
-        if _users == 0:
+        if _users.pop() and True not in _users:
+            import_module("lngrad.torch.inductor").remove()
+        if not _users:
             _library._destroy()
             _library = None
 
 
 @contextmanager
-def override() -> Iterator[None]:
+def override(*, compiled: bool = False) -> Iterator[None]:
     """enable() for a while: `with override():`, or `@override()` on a function."""
-    enable()
+    enable(compiled=compiled)
     try:
         yield
     finally:

@@ -31,9 +31,10 @@ _like = torch.empty_like  # 0.7 µs less than torch.empty with a shape
 _ACCUMULATORS = {torch_dtype(name): torch_dtype(accumulator) for name, accumulator in ACCUMULATORS.items()}
 
 
-def accumulator_of(x: Tensor) -> Any:
-    """The torch dtype in which sums over x's elements are kept, and statistics."""
-    return _ACCUMULATORS.get(x.dtype, torch.float32)
+def accumulator_of(x: Tensor, *parameters: Tensor | None) -> Any:
+    """The torch dtype in which a call with this x and these parameters is computed, statistics and sums too."""
+    wide = any(one is not None and one.dtype is torch.float64 for one in parameters)
+    return torch.float64 if wide else _ACCUMULATORS.get(x.dtype, torch.float32)
 
 
 def _contiguous(tensor: Tensor | None) -> Tensor | None:

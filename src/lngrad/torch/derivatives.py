@@ -69,8 +69,8 @@ class _Whole(tuple):  # type: ignore[type-arg]
 _TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, accumulator_of)
 
 
-def _rows(x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor) -> formulas.Rows:
-    return formulas.Rows(_TORCH, x, mean, rstd, len(shape))
+def _rows(x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor, *parameters: Tensor | None) -> formulas.Rows:
+    return formulas.Rows(_TORCH, x, mean, rstd, len(shape), *parameters)
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -97,8 +97,8 @@ def _gradients(
     dx = dgamma = dbeta = None
     if dy is not None:
         dtype, scale = (x if gamma is None else gamma).dtype, gamma
-        if mask[2] and beta_dtype is not dtype:  # dbeta comes in gamma's dtype, and must not be rounded twice
-            wide = accumulator_of(x)
+        if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
+            wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
             scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
         grads = layer_norm_backward(dy, x, list(shape), mean, rstd, scale, mask)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
@@ -128,7 +128,7 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
     With g = dy·gamma: Σ u·dx = Σ rstd·(u·g - N·mean(u)·mean(g) - N·mean(u·xhat)·mean(g·xhat)), row by row.
     """
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _rows(x, ctx.shape, mean, rstd)
+    at = _rows(x, ctx.shape, mean, rstd, gamma)
     u, p, q = (
         None if tensor is None or not wanted else tensor.to(at.dtype)
         for tensor, wanted in zip(cotangents, ctx.mask, strict=True)
@@ -184,7 +184,7 @@ def _backward_tangents(
 ) -> Three:
     """Tangents of dx, dgamma and dbeta, without elements where masked off."""
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _rows(x, ctx.shape, mean, rstd)
+    at = _rows(x, ctx.shape, mean, rstd, gamma)
     zeros = torch.zeros_like(at.xhat)
     dy_wide = dy.to(at.dtype)
     of_dy, of_x = (zeros if tangent is None else tangent.to(at.dtype) for tangent in (of_dy, of_x))

@@ -26,7 +26,7 @@ def layer_norm(
     Args:
         input: (*A, *R): float16, bfloat16, float32 or float64.
         normalized_shape: R.
-        weight, bias: (*R) in any of these dtypes but float64, unless input has it, or None.
+        weight, bias: (*R) in any of these dtypes, or None. One in float64, or input, has the call computed in it.
         eps: Added to the variance.
 
     Returns:

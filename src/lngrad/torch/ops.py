@@ -31,7 +31,7 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 
 
 def _statistics_dtype(x: Any, gamma: Any, beta: Any) -> Any:
-    return calls.accumulator_of(x)
+    return calls.accumulator_of(x, gamma, beta)
 
 
 def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:

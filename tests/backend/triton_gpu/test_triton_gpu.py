@@ -195,6 +195,23 @@ def test_mixed_in_long_rows(regime: type, dtype: str) -> None:
     mixed(dtype, 200)
 
 
+@pytest.mark.parametrize("x", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("columns", [33, 300])
+def test_gamma_in_float64_has_the_call_computed_in_it(x: str, columns: int) -> None:
+    inputs = make_inputs(Case((9,), (columns,), gamma_dtype="float64"), x)
+    got = backward(*tensors(inputs))
+    check_grads(got, inputs)
+    assert [grad.dtype for grad in got] == [getattr(torch, x), torch.float64, torch.float64]
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+@in_every_regime
+def test_gamma_in_float64_in_long_rows(regime: type) -> None:
+    inputs = make_inputs(Case((9,), (200,), gamma_dtype="float64"), "bfloat16")
+    check_grads(backward(*tensors(inputs)), inputs)
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
 def test_one_column_gives_exact_zeros() -> None:
     inputs = make_inputs(Case((77,), (1,)), "float32")
     x = tensor(inputs.x)
@@ -398,6 +415,7 @@ def test_offsets_of_long_rows(regime: type, lead: tuple[int, ...], steps: tuple[
     check_far(lead, steps, 200)
 
 
+@pytest.mark.slow  # half a minute in the interpreter; test_wide has rows by columns too
 def test_262144_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(triton_policy.backward(2, 262144, "bfloat16"), Columns)
     # Fewer programs for the interpreter, in the kernel and in the last sum.

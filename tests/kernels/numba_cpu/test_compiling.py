@@ -10,6 +10,7 @@ PROGRAM = """
 import numba
 from numba import njit
 from lngrad.kernels.numba_cpu.compiling import compile_kernel
+from lngrad.system import machine_code
 
 @njit
 def inner(a, b):
@@ -22,8 +23,7 @@ def outer(a, b):
     return inner(a, b) + 1
 
 {before}
-code = compile_kernel("merge", "combine", "float32", "float32")
-assert code == compile_kernel("merge", "combine", "float32", "float32")
+code = machine_code._Object(compile_kernel("merge", "combine", "float32", "float32"))
 assert outer(3, 5) == 6 and outer.overloads and inner(7, 2) == 7
 try:
     outer(200, 1)
@@ -32,7 +32,8 @@ except ValueError as error:
 else:
     raise AssertionError
 codegen = numba.core.registry.cpu_target.target_context.codegen()
-print(sorted(set(vars(codegen)) & {{"_library_class", "set_env"}}), b"numba" in code, b"Py" in code, b"NRT" in code)
+asked = {{code._name(symbol) for symbol in code.symbols if symbol.name and not symbol.section}}
+print(sorted(set(vars(codegen)) & {{"_library_class", "set_env"}}), asked - {{"memset", "memcpy"}})
 """
 
 
@@ -41,4 +42,4 @@ def test_others_compile_as_ever():
     for before in ("", "outer(1, 2)"):
         command = [sys.executable, "-c", PROGRAM.format(before=before)]
         result = subprocess.run(command, capture_output=True, text=True)
-        assert result.stdout == "[] False False False\n", result.stderr
+        assert result.stdout == "[] set()\n", result.stderr

@@ -9,10 +9,10 @@ from lngrad.backend.numba_cpu.job import Chain, Job, writer
 from lngrad.backend.numba_cpu.packed import pack
 from lngrad.backend.numba_cpu.run import Copy, Steps, Table, bind, run
 from lngrad.backend.numba_cpu.strides import is_contiguous, row_stride
-from lngrad.backend.numba_cpu.workspace import Regions
+from lngrad.backend.numba_cpu.workspace import Regions, table_entries
 from lngrad.column_tree import CHUNK
-from lngrad.dtypes import bytes_of
-from lngrad.kernels.numba_cpu.entries import task_function
+from lngrad.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
+from lngrad.kernels.numba_cpu.entries import copy_function, task_function
 from lngrad.kernels.numba_cpu.jobs import (
     DBETA,
     DGAMMA,
@@ -37,6 +37,7 @@ TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
 STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
 GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
+SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
 ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
@@ -72,32 +73,46 @@ class _Draft:
     copies_out: list[Copy] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
+    @property
+    def dtype(self) -> str:
+        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake."""
+        problem = self.problem
+        return problem.dtype if ACCUMULATORS[problem.dtype] == problem.accumulator else problem.accumulator
+
     def function(self, name: str) -> int:
-        return task_function(name, self.problem.dtype, self.problem.accumulator)
+        return task_function(name, self.dtype, self.problem.accumulator)
 
     def facts(self, name: str) -> Facts | None:
         """Facts of an argument, None where it is absent or a result that the caller did not bring."""
         return self.problem.inputs.get(name) or self.problem.out.get(name)
 
+    def rows(self, name: str) -> Facts:
+        """Facts of a tensor of x's shape; one that the caller did not bring will be contiguous."""
+        problem = self.problem
+        shape = (*problem.lead, *problem.normalized_shape)
+        strides = contiguous_strides(shape, bytes_of(problem.dtype))
+        return self.facts(name) or Facts(shape, problem.dtype, strides, problem.device, problem.kind)
+
     def elements(self, name: str) -> int:
         return self.problem.M if name in ("mean", "rstd") else self.problem.N
 
-    def reserve_tables(self, *names: str) -> tuple[dict[str, int], int]:
-        """Bytes from row to row of each tensor, and how many rows are packed at a time where one has a table instead."""
+    def reserve_tables(self, *names: str) -> dict[str, int]:
+        """Fields of the record: bytes from row to row of each tensor, and for those that have a table instead how they are
+        copied, and how many rows at a time."""
         problem = self.problem
-        row_bytes = problem.N * bytes_of(problem.dtype)
-        strides = {}
+        fields = {}
         for name in names:
-            facts = self.facts(name)
-            step = row_bytes if facts is None else row_stride(facts, len(problem.normalized_shape))
-            strides[f"{name}_stride"] = step or 0
-            if step is None and facts is not None:
+            facts = self.rows(name)
+            step = row_stride(facts, len(problem.normalized_shape)) if facts.dtype == self.dtype else None
+            fields[f"{name}_stride"] = step or 0
+            if step is None:
                 self.tables.append(Table(f"{name}_table", facts))
-                self.regions.add_table(f"{name}_table", problem.M + problem.N)
-        block_rows = max(1, min(CHUNK, SCRATCH_BYTES // row_bytes))
+                self.regions.add_table(f"{name}_table", table_entries(facts.shape, len(problem.lead)))
+        fields["block_rows"] = _block_rows(problem.N * bytes_of(self.dtype))
         if self.tables:
-            self.regions.add("scratch", self.threads * len(names) * block_rows * problem.N, problem.dtype)
-        return strides, block_rows
+            self.regions.add("scratch", self.threads * len(names) * fields["block_rows"] * problem.N, self.dtype)
+            fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
+        return fields
 
     def widen(self, *names: str) -> dict[str, str]:
         """Bring small inputs into the accumulator's dtype, contiguous. Returns the region of each that is not so already."""
@@ -110,7 +125,7 @@ class _Draft:
             moved[name] = name
             if facts is None:
                 self.defaults[name] = _DEFAULTS[name]
-            elif facts.dtype == problem.dtype and is_contiguous(facts):
+            elif facts.dtype == self.dtype and is_contiguous(facts):
                 converted.append(name)
             else:
                 self.copies_in.append(Copy(name, problem.accumulator, facts))
@@ -163,6 +178,12 @@ class _Draft:
         )
 
 
+def _block_rows(row_bytes: int) -> int:
+    """How many rows are packed at a time: whole chunks, or a part of one that fits it several times."""
+    rows = min(SCRATCH_CHUNKS * CHUNK, SCRATCH_BYTES // row_bytes)
+    return rows - rows % CHUNK if rows >= CHUNK else 1 << max(0, rows.bit_length() - 1)
+
+
 def _streams(problem: Problem, stride: int) -> bool:
     """Whether a full output should go past the caches; every row must begin where a streaming store may."""
     large = problem.M * problem.N * bytes_of(problem.dtype) >= STREAM_BYTES
@@ -175,19 +196,19 @@ def _fetches_ahead(problem: Problem, threads: int) -> int:
     return int(tensors * problem.M * problem.N * bytes_of(problem.dtype) > threads * second_level_bytes())
 
 
-def _rows_at_once(problem: Problem) -> int:
+def _rows_at_once(row_bytes: int) -> int:
     """How many rows the forward takes together: they stay in the first-level cache between its three visits."""
-    return max(1, min(LANES, ROWS_BYTES // (problem.N * bytes_of(problem.dtype))))
+    return max(1, min(LANES, ROWS_BYTES // row_bytes))
 
 
 def _plan_forward(draft: _Draft) -> Steps:
     problem = draft.problem
-    strides, block_rows = draft.reserve_tables("x", "y")
+    fields = draft.reserve_tables("x", "y")
     moved = draft.widen("gamma", "beta")
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
     record = Forward(
-        M=problem.M, N=problem.N, rows_per_task=rows_per_task, block_rows=block_rows,
-        rows_at_once=_rows_at_once(problem), ahead=_fetches_ahead(problem, draft.threads), **strides,
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task,
+        rows_at_once=_rows_at_once(problem.N * bytes_of(draft.dtype)), ahead=_fetches_ahead(problem, draft.threads), **fields,
     )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
@@ -199,7 +220,7 @@ def _plan_forward(draft: _Draft) -> Steps:
             continue
         draft.regions.add(name, problem.M, problem.accumulator)
         moved[name] = name
-        if facts.dtype == problem.dtype and is_contiguous(facts):
+        if facts.dtype == draft.dtype and is_contiguous(facts):
             narrowed.append(name)
         else:
             draft.copies_out.append(Copy(name, problem.accumulator, facts))
@@ -210,7 +231,7 @@ def _plan_forward(draft: _Draft) -> Steps:
         for k, name in enumerate(narrowed):
             draft.of_workspace[job.word("source", k)] = name
             draft.of_caller[name] = job.word("target", k)
-    return draft.steps(main, _streams(problem, strides["y_stride"]))
+    return draft.steps(main, _streams(problem, fields["y_stride"]))
 
 
 def _plan_backward(draft: _Draft) -> Steps:
@@ -218,7 +239,7 @@ def _plan_backward(draft: _Draft) -> Steps:
     M, N = problem.M, problem.N
     wants = sum(bit for bit, wanted in zip((DX, DGAMMA, DBETA), problem.wanted, strict=True) if wanted)
     parameters = wants & (DGAMMA | DBETA)
-    strides, block_rows = draft.reserve_tables("dy", "x", "dx")
+    fields = draft.reserve_tables("dy", "x", "dx")
     moved = draft.widen("mean", "rstd", "gamma")
 
     chunks = -(-M // CHUNK)
@@ -239,8 +260,8 @@ def _plan_backward(draft: _Draft) -> Steps:
     slot_elements = 2 * N * (1 if N >= LANES else LANES)
 
     record = Backward(
-        M=M, N=N, **strides, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        block_rows=block_rows, stop_row=M, ahead=_fetches_ahead(problem, threads),
+        M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
+        stop_row=M, ahead=_fetches_ahead(problem, threads), **fields,
     )  # fmt: skip
     function = draft.function(_main_task(wants, N, wide))
     main = draft.chain.add(function, tasks, M * N, record)
@@ -253,7 +274,7 @@ def _plan_backward(draft: _Draft) -> Steps:
     _add_combining(draft, parts, slots * slot_elements * bytes_of(problem.accumulator))
     return draft.steps(
         main,
-        bool(wants & DX) and _streams(problem, strides["dx_stride"]),
+        bool(wants & DX) and _streams(problem, fields["dx_stride"]),
         columns_function=function if wide else 0,
         sums_function=draft.function("segment_sums") if wide else 0,
         group_rows=group_rows,

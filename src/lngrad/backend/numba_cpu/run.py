@@ -35,7 +35,7 @@ class Copy(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A tensor without a plain row stride, and the region that its table of offsets lies in."""
+    """A tensor without a plain row stride, and the region that its table lies in."""
 
     name: str
     facts: Facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,7 +11,7 @@ from lngrad.arrays import Facts, address_of, array_at
 from lngrad.dtypes import bytes_of, numpy_dtype
 from lngrad.typing import Address, Array, Bytes, Shape, Words
 
-__all__ = ["Regions", "Workspace"]
+__all__ = ["Regions", "Workspace", "table_entries"]
 
 LINE = 64  # bytes of a cache line
 
@@ -71,12 +72,29 @@ class Workspace:
             np.copyto(array, self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), casting="same_kind")
 
     def fill_table(self, name: str, facts: Facts, lead: int) -> None:
-        """Write the offsets in bytes of all rows, and then of all columns, of a tensor with `lead` leading dimensions."""
-        rows, columns = facts.shape[:lead], facts.shape[lead:]
-        M = int(np.prod(rows, dtype=np.int64))
-        table = self._view(name, M + int(np.prod(columns, dtype=np.int64)), np.dtype(np.int64))
-        _fill_offsets(table[:M], rows, facts.strides[:lead])
-        _fill_offsets(table[M:], columns, facts.strides[lead:])
+        """Write how rows and columns of a tensor with `lead` leading dimensions lie, as kernels.numba_cpu.strided reads it."""
+        dims = _merged(facts.shape[:lead], facts.strides[:lead])
+        words = [len(dims), *(word for dim in dims for word in dim)]
+        columns = facts.shape[lead:]
+        table = self._view(name, len(words) + math.prod(columns), np.dtype(np.int64))
+        table[: len(words)] = words
+        _fill_offsets(table[len(words) :], columns, facts.strides[lead:])
+
+
+def table_entries(shape: Shape, lead: int) -> int:
+    """How many int64 fill_table writes at most."""
+    return 1 + 2 * lead + math.prod(shape[lead:])
+
+
+def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+    """Dimensions as (size, step), innermost first; those of size 1 left out, and those walked as one made one."""
+    dims: list[tuple[int, int]] = []
+    for size, step in reversed([dim for dim in zip(shape, strides, strict=True) if dim[0] != 1]):
+        if dims and step == dims[-1][0] * dims[-1][1]:
+            dims[-1] = size * dims[-1][0], dims[-1][1]
+        else:
+            dims.append((size, step))
+    return dims
 
 
 def _fill_offsets(table: Array, shape: Shape, strides: Shape) -> None:

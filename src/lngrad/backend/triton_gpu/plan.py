@@ -29,7 +29,7 @@ from lngrad.backend.triton_gpu.run import (
     run_tiles,
 )
 from lngrad.backend.triton_gpu.strides import row_strides
-from lngrad.dtypes import bytes_of
+from lngrad.dtypes import ACCUMULATORS, bytes_of
 from lngrad.errors import BackendUnavailable
 from lngrad.kernels import triton_gpu as kernels
 from lngrad.plan import Plan
@@ -64,6 +64,11 @@ def _shared_bytes(device: str) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))  # ROCm has no such property
 
 
+def _sized_as(problem: Problem) -> str:
+    """The dtype whose shapes of programs fit: x's, unless registers hold float64 for a parameter's sake."""
+    return problem.dtype if ACCUMULATORS[problem.dtype] == problem.accumulator else problem.accumulator
+
+
 def _plan_forward(problem: Problem) -> Plan:
     strides = row_strides(problem, {"x": problem.inputs["x"], "y": problem.out["y"]})
     constants = {
@@ -73,7 +78,7 @@ def _plan_forward(problem: Problem) -> Plan:
         "ALIGNED": strides.aligned,
         "ACC": _ACC[problem.accumulator],
     }
-    regime = policy.forward(problem.M, problem.N, problem.dtype)
+    regime = policy.forward(problem.M, problem.N, _sized_as(problem))
     steps = Steps(regime, 0, None, strides, (_constants(constants, regime),))
     if isinstance(regime, Tiles):
         return Plan(problem, "triton_gpu", 0, steps, run_forward_tiles)
@@ -94,15 +99,16 @@ def _plan_backward(problem: Problem) -> Plan:
         "ACC": _ACC[problem.accumulator],
     }
     itemsize = bytes_of(problem.accumulator)
-    regime = policy.backward(problem.M, problem.N, problem.dtype)
+    dtype = _sized_as(problem)
+    regime = policy.backward(problem.M, problem.N, dtype)
     if isinstance(regime, Columns):
         nbytes = 2 * regime.sums.slots * problem.M * itemsize if problem.wanted[0] else 0
         both = _constants(constants, regime.sums), _constants(constants, regime)
         return Plan(problem, "triton_gpu", nbytes, Steps(regime, 0, None, strides, both), run_columns)
-    if regime.shared_bytes(problem.dtype) > _shared_bytes(problem.device):
+    if regime.shared_bytes(dtype) > _shared_bytes(problem.device):
         regime = replace(regime, stages=1)
-    parts = policy.parts_for(regime, problem.M, problem.N, problem.dtype)
-    finalize = policy.finalize_shape(problem.N, problem.dtype) if any(problem.wanted[1:]) else None
+    parts = policy.parts_for(regime, problem.M, problem.N, dtype)
+    finalize = policy.finalize_shape(problem.N, dtype) if any(problem.wanted[1:]) else None
     nbytes = sum(problem.wanted[1:]) * parts_size(problem, parts) * itemsize
     each = tuple(_constants(constants, shape) for shape in (regime, finalize) if shape is not None)
     return Plan(problem, "triton_gpu", nbytes, Steps(regime, parts, finalize, strides, each), run_tiles)

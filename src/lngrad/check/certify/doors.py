@@ -36,7 +36,7 @@ def subject_of(name: str) -> Subject:
         return _triton(subject)
     if name in BACKENDS:
         return _ours(subject)
-    return _OTHERS.get(name, lambda subject: subject)(subject)
+    return _OTHERS[name](subject) if name in _OTHERS else subject
 
 
 def _ours(subject: Subject) -> Subject:

@@ -12,37 +12,46 @@ from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import DX, LANES, SEGMENT, Backward, Combine
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import given, load, load_scalar, size_of, store, store_scalar
-from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, segment_sums, sweep
+from lngrad.kernels.numba_cpu.tiles import copy_rows
 from lngrad.kernels.numba_cpu.walks import walk_rows
 
 
 @plain
-def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, thread):
-    """Rows first … stop-1; tensors without a plain row stride pass through this thread's scratch, some rows at a time."""
+def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, task_first, task_stop, thread):
+    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
+
+    There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
+    stream of memory, and 512 rows are copied nearly four times as fast as 64 (8×96×56×56 float32, channels first, 2-core AMD
+    EPYC 7003).
+    """
     size = size_of(tag)
     packed = b.block_rows * b.N * size
-    scratch = b.scratch + thread * 3 * packed
-    step = b.block_rows if (b.dy_table | b.x_table | b.dx_table) != 0 else CHUNK
+    step = min(b.block_rows, CHUNK) if (b.dy_table | b.x_table | b.dx_table) != 0 else CHUNK
     for start in range(first, stop, step):
         rows = min(step, stop - start)
+        place = (start - task_first) % b.block_rows  # of these rows in the scratch
+        block, filled = min(b.block_rows, task_stop - start), place + rows
+        scratch = b.scratch + thread * 3 * packed + place * b.N * size
         dy, dy_stride = b.dy + start * b.dy_stride, b.dy_stride
         x, x_stride = b.x + start * b.x_stride, b.x_stride
         dx, dx_stride = b.dx + start * b.dx_stride, b.dx_stride
         if b.dy_table != 0:
             dy, dy_stride = scratch, b.N * size
-            pack(tag, b.dy, b.dy_table, b.M, start, rows, b.N, dy)
+            if place == 0:
+                copy_rows(b.gather, b.dy, b.dy_table, start, block, b.N, dy)
         if b.x_table != 0:
             x, x_stride = scratch + packed, b.N * size
-            pack(tag, b.x, b.x_table, b.M, start, rows, b.N, x)
+            if place == 0:
+                copy_rows(b.gather, b.x, b.x_table, start, block, b.N, x)
         if b.dx_table != 0:
             dx, dx_stride = scratch + 2 * packed, b.N * size
         mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
         walk_rows(
             walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
         )  # fmt: skip
-        if b.dx_table != 0 and b.wants & DX:
-            unpack(tag, dx, b.dx, b.dx_table, b.M, start, rows, b.N)
+        if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
+            copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, dx - place * b.N * size)
 
 
 @plain
@@ -113,7 +122,9 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
         if with_sums is not None:
             clear(acc, slot, slot_elements(b.N))
         start, stop = (first + k) * CHUNK, min(b.M, (first + k + 1) * CHUNK)
-        walk_chunk(tag, acc, walk, given(with_dx, b.gamma), given(with_sums, slot), b, start, stop, thread)
+        task_first, task_stop = first * CHUNK, min(b.M, (first + count) * CHUNK)
+        gamma, sums = given(with_dx, b.gamma), given(with_sums, slot)
+        walk_chunk(tag, acc, walk, gamma, sums, b, start, stop, task_first, task_stop, thread)
         if with_sums is not None:
             if b.N < LANES:
                 collapse(acc, slot, b.N)

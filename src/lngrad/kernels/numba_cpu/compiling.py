@@ -18,10 +18,10 @@ from lngrad.kernels.numba_cpu import pool
 from lngrad.kernels.numba_cpu.jobs import POOL
 from lngrad.kernels.numba_cpu.roofline import TRIADS
 from lngrad.kernels.numba_cpu.simd import TAGS
-from lngrad.kernels.numba_cpu.tasks import TASK_FUNCTIONS
+from lngrad.kernels.numba_cpu.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS
 
 _I64 = ir.IntType(64)
-_TASKS = {**TASK_FUNCTIONS, **TRIADS}
+_FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
 _OURS = "6lngrad7kernels9numba_cpu"  # how Numba writes this package's name in the names of functions
 
@@ -67,21 +67,23 @@ def _only_linking() -> Iterator[None]:
 
 
 def compile_kernel(kernel: str, name: str, dtype: str, accumulator: str) -> bytes:
-    """The object file of a function that is called `kernel` in it; otherwise as entries.task_function."""
+    """The object file of a function that is called `kernel` in it; otherwise as entries.task_function.
+
+    Functions inside stay visible. Hidden ones LLVM makes into one where it can, and the forward takes 1.1 to 1.2 times as long
+    (512 × 384 and 4096 × 768 float32, 2 cores of an AMD EPYC, AVX2).
+    """
     with _only_linking():
         if name in POOL:
             parameters, returns = POOL[name]
             function, number = getattr(pool, name), len(parameters.split())
         else:
-            function, number, returns = _TASKS[name](TAGS[dtype], TAGS[accumulator]), 3, False
+            function, returns = _FACTORIES[name](TAGS[dtype], TAGS[accumulator]), False
+            number = function.py_func.__code__.co_argcount
         arguments = (types.int64,) * number
         function.compile(arguments)
     compiled = function.overloads[arguments]
     module = llvm.parse_assembly(str(_entry(kernel, compiled.fndesc, returns)))
     module.link_in(compiled.library._get_module_for_linking(), preserve=True)
-    for inner in [*module.functions, *module.global_variables]:
-        if not inner.is_declaration and inner.name != kernel:
-            inner.linkage = "internal"
     machine = _machine()
     _optimize(module, machine)
     return machine.emit_object(module)

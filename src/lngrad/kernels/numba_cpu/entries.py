@@ -29,6 +29,17 @@ def task_function(name: str, dtype: str, accumulator: str) -> int:
     return _address(name, dtype, accumulator)
 
 
+def copy_function(name: str, outer: str, inner: str) -> int:
+    """The address of a copy of rows, void (int64 base, table, first, rows, N, packed).
+
+    Args:
+        name: Of tasks.COPY_FUNCTIONS.
+        outer: The dtype in which the rows are stored.
+        inner: The dtype in which a kernel takes them.
+    """
+    return _address(name, outer, inner)
+
+
 @cache
 def pool_address(name: str) -> int:
     """The address of one of jobs.POOL."""

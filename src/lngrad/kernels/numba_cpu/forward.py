@@ -31,8 +31,8 @@ from lngrad.kernels.numba_cpu.simd import (
     store,
     stream,
 )
-from lngrad.kernels.numba_cpu.strided import pack, unpack
 from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, vector_at
+from lngrad.kernels.numba_cpu.tiles import copy_rows
 
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 
@@ -154,7 +154,7 @@ def tiny_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
 
 @plain
 def forward_rows(tag, acc, arguments, task, thread):
-    """One task: rows_per_task rows; tensors without a plain row stride pass through this thread's scratch."""
+    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch."""
     f = read(Forward, arguments)
     size = size_of(tag)
     packed = f.block_rows * f.N * size
@@ -167,7 +167,7 @@ def forward_rows(tag, acc, arguments, task, thread):
         y, y_stride = f.y + start * f.y_stride, f.y_stride
         if f.x_table != 0:
             x, x_stride = scratch, f.N * size
-            pack(tag, f.x, f.x_table, f.M, start, rows, f.N, x)
+            copy_rows(f.gather, f.x, f.x_table, start, rows, f.N, x)
         if f.y_table != 0:
             y, y_stride = scratch + packed, f.N * size
         mean, rstd = f.mean + start * size_of(acc), f.rstd + start * size_of(acc)
@@ -181,4 +181,4 @@ def forward_rows(tag, acc, arguments, task, thread):
             else:
                 some_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
         if f.y_table != 0:
-            unpack(tag, y, f.y, f.y_table, f.M, start, rows, f.N)
+            copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)

@@ -42,19 +42,19 @@ def _record(name, fields):
     return namedtuple(name, names, defaults=(0,) * len(names))
 
 
-# Addresses first, then bytes from row to row, tables of offsets (0: there is none) and how the work is cut. ahead: 1 if the
-# next rows are fetched while these are computed, 0 if all rows are in the cache already.
+# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
+# and how the work is cut. ahead: 1 if the next rows are fetched while these are computed, 0 if all are in the cache already.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx slots scratch row_sums "
     "M N dy_stride x_stride dx_stride dy_table x_table dx_table "
-    "wants streaming ahead chunks_per_task slots_per_task block_rows first_row stop_row",
+    "gather scatter wants streaming ahead chunks_per_task slots_per_task block_rows first_row stop_row",
 )
 
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps "  # eps: the bits of a float64
-    "scratch M N x_stride y_stride x_table y_table streaming ahead rows_per_task rows_at_once block_rows",
+    "scratch M N x_stride y_stride x_table y_table gather scatter streaming ahead rows_per_task rows_at_once block_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

@@ -129,17 +129,19 @@ def moments(tag, acc, memory, x, x_stride, rows, N):
     store(acc, vector_at(acc, memory, CENTRES), 0, centres)
     for segment in range(segment_count(N)):
         at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        paired = rows - rows % 2 if WIDE else 0  # two rows take all sixteen registers of a machine without AVX-512
-        for r in range(0, paired, 2):
-            centre0 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
-            centre1 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r + 1))
-            (a0, b0), (a1, b1) = two_centred_lanes(
-                tag, acc, at + r * x_stride, at + (r + 1) * x_stride, n, centre0, centre1
-            )
-            store(acc, vector_at(acc, memory, SUMS + r), 0, a0)
-            store(acc, vector_at(acc, memory, SQUARES + r), 0, b0)
-            store(acc, vector_at(acc, memory, SUMS + r + 1), 0, a1)
-            store(acc, vector_at(acc, memory, SQUARES + r + 1), 0, b1)
+        paired = 0
+        if WIDE:  # two rows take all sixteen registers of a machine without AVX-512
+            paired = rows - rows % 2
+            for r in range(0, paired, 2):
+                centre0 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
+                centre1 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r + 1))
+                (a0, b0), (a1, b1) = two_centred_lanes(
+                    tag, acc, at + r * x_stride, at + (r + 1) * x_stride, n, centre0, centre1
+                )
+                store(acc, vector_at(acc, memory, SUMS + r), 0, a0)
+                store(acc, vector_at(acc, memory, SQUARES + r), 0, b0)
+                store(acc, vector_at(acc, memory, SUMS + r + 1), 0, a1)
+                store(acc, vector_at(acc, memory, SQUARES + r + 1), 0, b1)
         for r in range(paired, rows):
             centre = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
             a, b = centred_lanes(tag, acc, at + r * x_stride, n, centre)

@@ -193,13 +193,34 @@ def load_mixed(typingctx, tag, address, index):
     return Lanes(accumulator(tag), GROUP)(tag, types.int64, types.int64), codegen
 
 
-def _fit(builder, lanes, kind):
-    """Lanes in the dtype that _narrow takes for this storage; float32 sums may go to a float64 result and back."""
+def _fit(builder, value, kind):
+    """A number or lanes in the dtype that _narrow takes for this storage; float32 sums may go to float64 and back."""
     wanted = F64 if kind == types.float64 else F32
-    if lanes.type.element == wanted:
-        return lanes
-    change = builder.fpext if wanted == F64 else builder.fptrunc
-    return change(lanes, like(lanes.type, wanted))
+    if like(value.type, wanted) == value.type:
+        return value
+    if wanted == F64:
+        return builder.fpext(value, like(value.type, F64))
+    near = builder.fptrunc(value, like(value.type, F32))
+    return near if kind == types.float32 else _to_odd(builder, near, value)
+
+
+def _to_odd(builder, near, exact):
+    """The float32 on either side of a float64 whose last bit is 1, or itself: rounding that to 16 bits is one rounding."""
+    back, bits = builder.fpext(near, exact.type), builder.bitcast(near, like(near.type, I32))
+    above, below = (builder.fcmp_ordered(sign, back, exact) for sign in "><")
+    beyond = builder.select(builder.fcmp_ordered(">", exact, _constant_like(exact.type, 0.0)), above, below)
+    inexact = builder.fcmp_ordered("!=", back, exact)
+    towards_zero = builder.sub(bits, builder.zext(beyond, bits.type))
+    return builder.bitcast(builder.or_(towards_zero, builder.zext(inexact, bits.type)), near.type)
+
+
+def stored_as(builder, raw, source, target):
+    """Bits that are stored as the tag `source` says, a number's or lanes', as bits that are stored as `target` says."""
+    if source == target:
+        return raw
+    wide = _widen(builder, builder.bitcast(raw, like(raw.type, _STORED[source])), source)
+    value = _narrow(builder, _fit(builder, wide, target), target)
+    return builder.bitcast(value, like(raw.type, ir.IntType(target.bitwidth)))
 
 
 def _store_lanes(align_of, nontemporal):
@@ -302,32 +323,6 @@ def scatter_rows(typingctx, tag, address, index, stride, count, lanes):
 
 
 @intrinsic
-def load_raw(typingctx, tag, address, index):
-    """One element as it is stored, for copying."""
-
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        width = ir.IntType(kind.bitwidth)
-        value = builder.load(_pointer(builder, args[1], args[2], width), align=1)
-        return builder.zext(value, I64) if kind.bitwidth < 64 else value
-
-    return types.int64(tag, types.int64, types.int64), codegen
-
-
-@intrinsic
-def store_raw(typingctx, tag, address, index, value):
-    """The reverse of load_raw."""
-
-    def codegen(context, builder, signature, args):
-        width = ir.IntType(signature.args[0].bitwidth)
-        value = builder.trunc(args[3], width) if width.width < 64 else args[3]
-        builder.store(value, _pointer(builder, args[1], args[2], width), align=1)
-        return context.get_dummy_value()
-
-    return types.void(tag, *[types.int64] * 3), codegen
-
-
-@intrinsic
 def load_scalar(typingctx, tag, address, index):
     """One element, widened to the accumulator's dtype."""
 
@@ -345,7 +340,7 @@ def store_scalar(typingctx, tag, address, index, value):
 
     def codegen(context, builder, signature, args):
         kind = signature.args[0]
-        value = context.cast(builder, args[3], signature.args[3], accumulator(signature.args[0]))
+        value = _fit(builder, args[3], kind)
         builder.store(_narrow(builder, value, kind), _pointer(builder, args[1], args[2], _STORED[kind]), align=1)
         return context.get_dummy_value()
 

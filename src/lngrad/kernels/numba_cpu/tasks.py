@@ -5,6 +5,7 @@ from lngrad.kernels.numba_cpu.convert import convert
 from lngrad.kernels.numba_cpu.forward import forward_rows
 from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
+from lngrad.kernels.numba_cpu.strided import move_rows
 from lngrad.kernels.numba_cpu.walks import ACROSS, DBETA_ONLY, FOUR_BY_FOUR, ONE_BY_ONE
 
 
@@ -143,6 +144,24 @@ def _slice_dx(tag, acc):
 
     return slice_dx_task
 
+
+def _gather(outer, inner):
+    @plain
+    def gather_copy(base, table, first, rows, N, packed):
+        move_rows(outer, inner, None, base, table, first, rows, N, packed)
+
+    return gather_copy
+
+
+def _scatter(outer, inner):
+    @plain
+    def scatter_copy(base, table, first, rows, N, packed):
+        move_rows(outer, inner, 1, base, table, first, rows, N, packed)
+
+    return scatter_copy
+
+
+COPY_FUNCTIONS = {"gather": _gather, "scatter": _scatter}  # from or to rows of one tag, as if they were of another
 
 TASK_FUNCTIONS = {
     "rows": _rows,

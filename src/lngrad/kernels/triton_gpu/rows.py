@@ -77,6 +77,7 @@ def round_to(values, target):
     """Values in the dtype that target points to, to nearest even."""
     if _INTERPRETED and target.dtype.element_ty == tl.bfloat16:
         # The interpreter cuts off what bfloat16 can't hold: round first, so that nothing is left to be cut off.
+        values = values.to(tl.float32)
         bits = values.to(tl.uint32, bitcast=True)
         nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16
         values = tl.where(values == values, nearest.to(tl.float32, bitcast=True), values)

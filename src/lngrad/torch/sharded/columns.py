@@ -93,7 +93,7 @@ def _parts(
     """dx of this process's rows, and dgamma and dbeta of each of its subtrees, (most, 2, *R) in the accumulator's dtype."""
     x, R = flat[1], problem.normalized_shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if problem.wanted[0] else None
-    parts = torch.zeros((most, 2, *R), dtype=accumulator_of(x), device=x.device)
+    parts = torch.zeros((most, 2, *R), dtype=accumulator_of(x, gamma), device=x.device)
     start = 0
     for (level, _), part in zip(tree, parts, strict=False):
         span = slice(start, start + (CHUNK << level))

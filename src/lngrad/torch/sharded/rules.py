@@ -36,12 +36,12 @@ def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -
         results = ops.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
     else:
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
-        flat = local_x.reshape(math.prod(rows), n)
+        flat = local_x.reshape(math.prod(rows), n).to(_rows_dtype(x, gamma, beta))
         N = math.prod(normalized_shape)
         mean, rstd = combined_statistics(slices.moments(flat), n, N, eps, _groups(mesh, layout))
         y = slices.normalized(flat, mean, rstd, *_flat(mean.dtype, local_gamma, local_beta))
         ones = (1,) * len(normalized_shape)
-        results = y.reshape(local_x.shape), mean.reshape(*rows, *ones), rstd.reshape(*rows, *ones)
+        results = y.to(x.dtype).reshape(local_x.shape), mean.reshape(*rows, *ones), rstd.reshape(*rows, *ones)
     placements = layout.full, layout.statistics, layout.statistics
     return tuple(
         _placed(result, mesh, placement, output)
@@ -70,13 +70,14 @@ def _backward(
         ops.layer_norm_backward(local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask)
     )
     if split_dx:
-        accumulator = accumulator_of(local_x)
+        accumulator, rows_dtype = accumulator_of(x, gamma), _rows_dtype(x, gamma)
         M, n = math.prod(local_x.shape[:split]), math.prod(local_x.shape[split:])
         (wide_gamma,) = _flat(accumulator, local_gamma)
         wide_mean, wide_rstd = (tensor.to(accumulator).reshape(M) for tensor in (local_mean, local_rstd))
-        flat = local_dy.reshape(M, n), local_x.reshape(M, n), wide_mean, wide_rstd, wide_gamma
+        flat_dy, flat_x = (tensor.reshape(M, n).to(rows_dtype) for tensor in (local_dy, local_x))
+        flat = flat_dy, flat_x, wide_mean, wide_rstd, wide_gamma
         means = combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
-        results[0] = slices.input_gradient(*flat, means).reshape(local_x.shape)
+        results[0] = slices.input_gradient(*flat, means).to(x.dtype).reshape(local_x.shape)
     placements = layout.full, layout.sums, layout.sums
     return tuple(
         result if output is None else _placed(result, mesh, placement, output)
@@ -107,6 +108,12 @@ def _local(tensor: Any, placements: tuple[Any, ...]) -> Any:
             tensor = tensor.redistribute(tensor.device_mesh, placements)
     local = tensor.to_local()
     return local.wait() if hasattr(local, "wait") else local  # one that is still on its way has no address yet
+
+
+def _rows_dtype(x: Any, *parameters: Any) -> Any:
+    """In which slices of rows come to their kernels: x's, unless a parameter has the call computed in float64."""
+    wide = accumulator_of(x, *parameters)
+    return x.dtype if wide is accumulator_of(x) else wide
 
 
 def _flat(dtype: Any, *parameters: Any) -> tuple[Any, ...]:

@@ -1,0 +1,107 @@
+"""override(compiled=True): code that Inductor makes calls our operator too, while it lasts and no longer."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._inductor import config  # noqa: E402  # torch may be missing
+from torch._inductor.utils import run_and_get_code  # noqa: E402
+
+import lngrad.torch as door  # noqa: E402
+from lngrad.dtypes import to_torch  # noqa: E402
+from lngrad.problem import Grads  # noqa: E402
+from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    """Every test finds and leaves torch.compile as it was."""
+    assert config.pre_grad_custom_pass is None
+    yield
+    assert config.pre_grad_custom_pass is None
+    torch.compiler.reset()
+
+
+def normalized(x, w, b):
+    """As a model has it: the function in the midst of others, and the module's call of it."""
+    return torch.nn.functional.layer_norm(x * 1, (x.shape[-1],), w, bias=b) * 1
+
+
+def calls_ours(call, *given):
+    """Whether the code that Inductor makes calls our operator."""
+    _, code = run_and_get_code(call, *given)
+    return any("lngrad.layer_norm" in one for one in code)
+
+
+def tensors(inputs):
+    return [to_torch(array.copy()).requires_grad_() for array in (inputs.x, inputs.gamma, inputs.beta)]
+
+
+def grads_of(call, inputs):
+    given = tensors(inputs)
+    y = call(*given)
+    return y.detach(), Grads(*torch.autograd.grad(y, given, to_torch(inputs.dy)))
+
+
+def test_a_training_step_with_any_number_of_rows():
+    """One compilation, the bits of eager code, and so float64's gradients in the suite's tolerance."""
+    compiled = torch.compile(normalized, fullgraph=True, dynamic=True)
+    with door.override(compiled=True), torch._dynamo.config.patch(error_on_recompile=True):
+        assert calls_ours(compiled, *tensors(make_inputs(Case((9,), (24,)), "float32")))
+        for rows in (33, 300):
+            inputs = make_inputs(Case((rows,), (24,)), "float32")
+            y, grads = grads_of(compiled, inputs)
+            plain = grads_of(lambda x, w, b: door.layer_norm(x, 24, w, b), inputs)
+            check_same_bits((y, *grads), (plain[0], *plain[1]))
+            check_grads(grads, inputs)
+
+
+@pytest.mark.slow
+def test_nests_and_ends_with_the_last():
+    x, w, b = torch.randn(4, 8), torch.ones(8), torch.zeros(8)
+    compiled = torch.compile(normalized, fullgraph=True)
+    assert not calls_ours(compiled, x, w, b)
+    with door.override(compiled=True):
+        assert calls_ours(compiled, x, w, b)  # although it was compiled before
+        with door.override(), door.override(compiled=True):
+            compiled(x, w, b)
+        door.enable()
+        door.disable()
+        torch.compiler.reset()
+        assert calls_ours(compiled, x, w, b)
+    with door.override():
+        assert not calls_ours(compiled, x, w, b)
+
+
+@pytest.mark.slow
+def test_a_pass_of_somebody_else_stays():
+    seen = []
+    with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
+        with door.override(compiled=True):
+            assert calls_ours(torch.compile(normalized), torch.randn(4, 8), torch.ones(8), torch.zeros(8))
+        assert seen
+        assert config.pre_grad_custom_pass == [seen.append]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_a_model_in_other_dtypes(dtype):
+    torch.manual_seed(0)
+    wide = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.LayerNorm(16))
+    model = wide.to(getattr(torch, dtype))
+    compiled = torch.compile(model, fullgraph=True)
+    x = torch.randn(70, 16).to(getattr(torch, dtype))
+    with door.override(compiled=True):
+        assert calls_ours(compiled, x)
+        compiled(x).square().sum().backward()
+    got = tuple(parameter.grad for parameter in model[3].parameters())
+    model.zero_grad()
+    assert door.patch(model) == 2
+    model(x).square().sum().backward()
+    check_same_bits(got, tuple(parameter.grad for parameter in model[3].parameters()))

@@ -152,7 +152,8 @@ def address_of(array: Any) -> int:
     if isinstance(array, np.ndarray):
         if DATA_OFFSET is None:
             return array.ctypes.data
-        return WORDS[id(array) + DATA_OFFSET >> 3]  # type: ignore[no-any-return]  # where array.ctypes.data takes 1 µs; a call asks ten times
+        word: int = WORDS[id(array) + DATA_OFFSET >> 3]  # where array.ctypes.data takes 1 µs; a call asks ten times
+        return word
     return array.data_ptr()  # type: ignore[no-any-return]
 
 
@@ -167,7 +168,7 @@ def addresses_of(arrays: Iterable[Any]) -> list[int]:
     ]
 
 
-# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16, and NumPy 2.1.0 crashes on bytes (|V2).
+# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16; NumPy 2.1.0 crashes on raw bytes (|V2).
 _UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
 
 

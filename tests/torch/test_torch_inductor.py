@@ -16,7 +16,10 @@ from lngrad.dtypes import to_torch  # noqa: E402
 from lngrad.problem import Grads  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+pytestmark = [
+    pytest.mark.slow,  # Inductor compiles C++ for ten seconds and more
+    pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +65,6 @@ def test_a_training_step_with_any_number_of_rows():
             check_grads(grads, inputs)
 
 
-@pytest.mark.slow
 def test_nests_and_ends_with_the_last():
     x, w, b = torch.randn(4, 8), torch.ones(8), torch.zeros(8)
     compiled = torch.compile(normalized, fullgraph=True)
@@ -79,7 +81,6 @@ def test_nests_and_ends_with_the_last():
         assert not calls_ours(compiled, x, w, b)
 
 
-@pytest.mark.slow
 def test_a_pass_of_somebody_else_stays():
     seen = []
     with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
@@ -89,7 +90,6 @@ def test_a_pass_of_somebody_else_stays():
         assert config.pre_grad_custom_pass == [seen.append]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_model_in_other_dtypes(dtype):
     torch.manual_seed(0)

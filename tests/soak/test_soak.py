@@ -30,7 +30,9 @@ def test_equal_seeds_draw_equal_calls_of_every_kind():
         assert {getattr(call, name) for call in one} == set(expected)
     assert {call.out for call in one} == {"", *LAYOUTS[:-1]}
     assert any(0 in call.lead + call.normalized for call in one)
-    assert len({(call.dtype, call.parameters, call.statistics) for call in one}) == 3 * 4 * 4 + 5 * 4
+    assert (
+        len({(call.dtype, call.parameters, call.statistics) for call in one}) == 4 * 5 * 4
+    )  # parameters may be absent
 
 
 def test_jax_is_given_few_shapes():

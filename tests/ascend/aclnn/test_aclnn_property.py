@@ -76,7 +76,9 @@ FAULTS = {
     "outputMask": lambda call: {"outputMask": acl.aclCreateBoolArray([True])},
     "gradInputOut": lambda call: wanted(call, 0) | {"gradInputOut": other_shape(call.inputs.x)},
     "gradWeightOut": lambda call: wanted(call, 1) | {"gradWeightOut": None},
-    "gradBiasOut": lambda call: wanted(call, 2) | {"gradBiasOut": other_shape(call.inputs.x[:0].reshape(-1))},
+    "gradBiasOut": lambda call: (
+        wanted(call, 2) | {"gradBiasOut": other_shape(np.zeros(call.inputs.normalized_shape, call.inputs.x.dtype))}
+    ),
 }
 
 

@@ -280,7 +280,9 @@ def test_a_certificate_of_a_simulated_backend_still_holds(name, monkeypatch):
     dx = [one for one in batch_invariance(subject, 1) if one.group.startswith("A row")]
     for one in [*repeatability(subject, 1), *dx]:
         assert old[one.name].holds == one.holds, one
-    splits = "dgamma and dbeta of 64·2^k rows are the sums of their halves, bit by bit"  # the tile APIs add tile after tile
+    splits = (
+        "dgamma and dbeta of 64·2^k rows are the sums of their halves, bit by bit"  # the tile APIs add tile after tile
+    )
     promised = [one for one in old.values() if one.holds is not None and (name, one.name) != ("ascend_sim", splits)]
     assert all(one.holds for one in promised)
 

@@ -13,7 +13,7 @@ RECORDS = ROOT / "benchmarks" / "results" / "amd-epyc-7003-2-cores.jsonl"
 
 
 def test_the_headline_has_the_figures_of_the_records():
-    records = [record for record in read(RECORDS) if record["threads"] == 2]
+    records = [record for record in read(RECORDS) if record.get("threads", 2) == 2]
     ratios = {key: min(record["ratio"].values()) for key, record in newest(records, "kernel").items()}
 
     def mean(long: bool, dtypes: tuple[str, ...]) -> float:

@@ -10,7 +10,6 @@ import typer
 
 from lngrad import backends, get_num_threads
 from lngrad.cli.app import REFUSED, fail
-from lngrad.errors import LngradError
 
 __all__ = ["EXTRAS", "info"]
 
@@ -39,8 +38,8 @@ def info(
 
     Example: lngrad info
     """
-    from lngrad.ascend.sdk.compiler import c_compiler, cxx_compiler
     from lngrad.glue.building import state
+    from lngrad.system.compiler import c_compiler, cxx_compiler
     from lngrad.system.fallbacks import last_run
     from lngrad.system.machine import caches, huge_pages, processor, versions
 
@@ -81,7 +80,7 @@ def _installed(extra: str, *distributions: str) -> str:
 def _compiler(find: Callable[[], list[str]]) -> str:
     try:
         return " ".join(find())
-    except LngradError as error:
+    except FileNotFoundError as error:
         return str(error)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from lngrad.errors import LngradError
 from lngrad.glue.library import MODULE, SOURCES, SWITCH, digest, find, is_off, libraries, stamp, torch_folder
 from lngrad.system.cache_folder import cache_folder
-from lngrad.system.compiler import COMPILERS, compiler_version, find_compiler
+from lngrad.system.compiler import CXX_COMPILERS, compiler_version, cxx_compiler
 
 __all__ = ["BuildError", "build", "state"]
 
@@ -50,8 +50,10 @@ def _missing() -> str | None:
     """What a build would lack here."""
     if sys.platform != "linux":
         return f"made for Linux, and this is {sys.platform}"
-    if find_compiler() is None:
-        return f"no C++ compiler ($CXX, {', '.join(COMPILERS)})"
+    try:
+        cxx_compiler()
+    except FileNotFoundError:
+        return f"no C++ compiler ($CXX, {', '.join(CXX_COMPILERS)})"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "no Python.h, which a package such as python3-dev has"
     return None
@@ -70,10 +72,9 @@ def build() -> Path:
     torch, missing = torch_folder(), _missing()
     if torch is None or missing:
         raise BuildError(f"glue: {missing or 'torch is not installed'}")
-    compiler = find_compiler()
-    assert compiler is not None  # else it would be missing
+    compiler = cxx_compiler()
     folder, made_for = cache_folder(), stamp(torch)
-    made_by = digest(compiler_version(compiler).encode())
+    made_by = digest(compiler_version(*compiler).encode())
     folder.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(folder / "torch-glue.lock"):
         kept = next((path for path in libraries(made_for) if path.stem.split("-")[2] == made_by), None)
@@ -81,7 +82,7 @@ def build() -> Path:
             return kept
         with tempfile.TemporaryDirectory(dir=folder) as name:
             draft = Path(name) / f"{MODULE}.so"
-            _run([compiler, *FLAGS, *_options(torch), str(SOURCES / "torch.cpp"), "-o", str(draft), *_links(torch)])
+            _run([*compiler, *FLAGS, *_options(torch), str(SOURCES / "torch.cpp"), "-o", str(draft), *_links(torch)])
             _run([sys.executable, "-c", _TRIAL, str(draft)])
             library = folder / f"torch-{made_for}-{made_by}-{digest(draft.read_bytes())}.so"
             for old in folder.glob("torch-*.so"):  # of other versions of torch, Python, the compiler or the sources

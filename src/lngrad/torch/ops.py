@@ -30,17 +30,13 @@ layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
 
-def _statistics_dtype(x: Any, gamma: Any, beta: Any) -> Any:
-    return calls.accumulator_of(x, gamma, beta)
-
-
 def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
     return x.dtype if gamma is None else gamma.dtype
 
 
-_forward = calls.forward_calls(_statistics_dtype)
+_forward = calls.forward_calls(calls.accumulator_of)
 _backward = calls.backward_calls(_gradient_dtype)
-compiled.answer("prepare_forward", calls.prepare_forward(_statistics_dtype))
+compiled.answer("prepare_forward", calls.prepare_forward(calls.accumulator_of))
 compiled.answer("prepare_backward", calls.prepare_backward(_gradient_dtype))
 
 

@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from lngrad.ascend.cpp import headers
 from lngrad.errors import LngradError
 from lngrad.system.cache_folder import cache_folder
-from lngrad.system.compiler import COMPILERS, compiler_version, find_compiler
+from lngrad.system.compiler import compiler_version, cxx_compiler
 
 __all__ = ["CompileError", "build", "compiler"]
 
@@ -39,18 +38,16 @@ class CompileError(LngradError, RuntimeError):
     """A kernel's file can't be compiled."""
 
 
-@cache
-def compiler() -> str:
-    """The C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
+def compiler() -> list[str]:
+    """The command of the C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
 
     Raises:
         CompileError: There is none.
     """
-    found = find_compiler()
-    if found is None:
-        wanted = os.environ.get("CXX") or ", ".join(COMPILERS)
-        raise CompileError(f"compiler: expected a C++ compiler ({wanted}), found none; set CXX or install g++")
-    return found
+    try:
+        return cxx_compiler()
+    except FileNotFoundError as reason:
+        raise CompileError(f"compiler: {reason}; set CXX or install g++") from None
 
 
 def build(
@@ -80,7 +77,7 @@ def build(
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
     key = hashlib.sha256(
-        "\0".join([text, *options, compiler_version(compiler()), headers.digest()]).encode()
+        "\0".join([text, *options, compiler_version(*compiler()), headers.digest()]).encode()
     ).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     library = _fresh(folder)
@@ -118,7 +115,7 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
         headers.write_headers(draft / "include")
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
-        command = [compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
+        command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
         done = subprocess.run(
             [*command, str(entry), "-o", str(draft / "kernel.so")], capture_output=True, text=True, check=False
         )

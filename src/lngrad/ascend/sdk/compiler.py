@@ -1,38 +1,30 @@
-"""The user's compilers: finding them, building the library, building a program."""
+"""What the user's compilers build: the library, and a program."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lngrad.errors import LngradError
+from lngrad.system.compiler import c_compiler, cxx_compiler
 
-__all__ = ["c_compiler", "compile_library", "compile_program", "cxx_compiler"]
+__all__ = ["compile_library", "compile_program", "required"]
 
 C_SUFFIXES = (".c",)
 CXX_SUFFIXES = (".cpp", ".cc", ".cxx", ".C")
 
 
-def c_compiler() -> list[str]:
-    """Return the command of a C compiler: $CC, else the first of cc, gcc, clang.
+def required(find: Callable[[], list[str]]) -> list[str]:
+    """The command of a compiler.
 
     Raises:
         LngradError: there is none.
     """
-    return _compiler("CC", "C", ("cc", "gcc", "clang"))
-
-
-def cxx_compiler() -> list[str]:
-    """Return the command of a C++ compiler: $CXX, else the first of c++, g++, clang++.
-
-    Raises:
-        LngradError: there is none.
-    """
-    return _compiler("CXX", "C++", ("c++", "g++", "clang++"))
+    try:
+        return find()
+    except FileNotFoundError as reason:
+        raise LngradError(str(reason)) from None
 
 
 def compile_library(
@@ -69,22 +61,10 @@ def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Seq
     if not source.is_file():
         raise LngradError(f"{source}: no such file")
     if source.suffix in C_SUFFIXES:
-        command = [*c_compiler(), "-std=gnu11"]
+        command = [*required(c_compiler), "-std=gnu11"]
     else:
-        command = [*cxx_compiler(), "-std=c++17"]
+        command = [*required(cxx_compiler), "-std=c++17"]
     _run([*command, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"], str(source))
-
-
-def _compiler(variable: str, language: str, names: tuple[str, ...]) -> list[str]:
-    chosen = shlex.split(os.environ.get(variable, ""))
-    if chosen and shutil.which(chosen[0]):
-        return chosen
-    if chosen:
-        raise LngradError(f"{variable}: expected a {language} compiler, got {chosen[0]!r}, which is not found")
-    for name in names:
-        if shutil.which(name):
-            return [name]
-    raise LngradError(f"expected a {language} compiler ({', '.join(names)}, or ${variable}), found none")
 
 
 def _run(command: list[str], what: str) -> None:

@@ -24,12 +24,13 @@ from pathlib import Path
 import lngrad
 from lngrad.ascend.cpp.headers import header_files
 from lngrad.ascend.sdk import texts
-from lngrad.ascend.sdk.compiler import c_compiler, compile_library
+from lngrad.ascend.sdk.compiler import compile_library, required
 from lngrad.ascend.sdk.entry_points import entry_points, frame_header
 from lngrad.ascend.sdk.functions import HEADERS
 from lngrad.ascend.sdk.headers import headers
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.errors import LngradError
+from lngrad.system.compiler import c_compiler
 
 __all__ = ["LIBRARIES", "LIBRARY", "cflags", "is_toolkit", "libs", "write_toolkit"]
 
@@ -51,7 +52,7 @@ def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequenc
     Raises:
         LngradError: there is no compiler, it failed, or the folder is something else.
     """
-    compiler = c_compiler()
+    compiler = required(c_compiler)
     if folder.exists() and not is_toolkit(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise LngradError(f"{folder}: expected a new or empty folder, or one that `lngrad sdk` wrote")
     folder.mkdir(parents=True, exist_ok=True)

@@ -72,14 +72,24 @@ def copy_lanes(typingctx, source, target, source_address, target_address):
     return types.void(source, target, types.int64, types.int64), _copying(LANES)
 
 
-def _column(builder, base, offsets, k):
-    """The address of column k of a tile."""
+def _columns(builder, base, offsets):
+    """The addresses of a tile's columns."""
     words = builder.inttoptr(offsets, _I64.as_pointer())
-    return builder.add(base, builder.load(builder.gep(words, [ir.Constant(_I64, k)])))
+    return [builder.add(base, builder.load(builder.gep(words, [ir.Constant(_I64, k)]))) for k in range(LANES)]
 
 
-def _row(builder, packed, row_bytes, k):
-    return builder.add(packed, builder.mul(row_bytes, ir.Constant(_I64, k)))
+def _rows(builder, packed, row_bytes):
+    """The addresses of a tile's packed rows."""
+    return [builder.add(packed, builder.mul(row_bytes, ir.Constant(_I64, k))) for k in range(LANES)]
+
+
+def _load_all(builder, addresses, kind):
+    return [builder.load(_at(builder, address, _raw(kind), LANES), align=1) for address in addresses]
+
+
+def _store_all(builder, vectors, addresses, kind):
+    for vector, address in zip(vectors, addresses, strict=True):
+        builder.store(vector, _at(builder, address, _raw(kind), LANES), align=1)
 
 
 _TILE = (types.int64,) * 4  # address of the first row, address of the columns' offsets, packed, bytes of a packed row
@@ -92,13 +102,9 @@ def gather_tile(typingctx, outer, inner, base, offsets, packed, row_bytes):
     def codegen(context, builder, signature, args):
         outer, inner = signature.args[:2]
         base, offsets, packed, row_bytes = args[2:]
-        vectors = [
-            builder.load(_at(builder, _column(builder, base, offsets, k), _raw(outer), LANES), align=1)
-            for k in range(LANES)
-        ]
-        for k, vector in enumerate(_turned(builder, vectors, outer.bitwidth)):
-            place = _at(builder, _row(builder, packed, row_bytes, k), _raw(inner), LANES)
-            builder.store(stored_as(builder, vector, outer, inner), place, align=1)
+        columns = _load_all(builder, _columns(builder, base, offsets), outer)
+        rows = [stored_as(builder, row, outer, inner) for row in _turned(builder, columns, outer.bitwidth)]
+        _store_all(builder, rows, _rows(builder, packed, row_bytes), inner)
         return context.get_dummy_value()
 
     return types.void(outer, inner, *_TILE), codegen
@@ -111,17 +117,9 @@ def scatter_tile(typingctx, outer, inner, base, offsets, packed, row_bytes):
     def codegen(context, builder, signature, args):
         outer, inner = signature.args[:2]
         base, offsets, packed, row_bytes = args[2:]
-        vectors = [
-            stored_as(
-                builder,
-                builder.load(_at(builder, _row(builder, packed, row_bytes, k), _raw(inner), LANES), align=1),
-                inner,
-                outer,
-            )
-            for k in range(LANES)
-        ]
-        for k, vector in enumerate(_turned(builder, vectors, outer.bitwidth)):
-            builder.store(vector, _at(builder, _column(builder, base, offsets, k), _raw(outer), LANES), align=1)
+        rows = _load_all(builder, _rows(builder, packed, row_bytes), inner)
+        columns = _turned(builder, [stored_as(builder, row, inner, outer) for row in rows], outer.bitwidth)
+        _store_all(builder, columns, _columns(builder, base, offsets), outer)
         return context.get_dummy_value()
 
     return types.void(outer, inner, *_TILE), codegen

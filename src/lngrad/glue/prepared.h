@@ -21,6 +21,7 @@ constexpr int64_t KEPT_BYTES = 1 << 16;  // of a job and its workspace that are 
 constexpr size_t MOST = 512;            // calls that a thread remembers
 
 using Share = void (*)(int64_t first, int64_t stop, int64_t job);
+using Begin = void (*)(int64_t job, int64_t threads);
 using Part = void (*)(int64_t first, int64_t stop, void* argument);
 using ParallelFor = int32_t (*)(int64_t first, int64_t stop, int64_t grain, Part part, void* argument);
 inline ParallelFor parallel_for = nullptr;
@@ -53,9 +54,9 @@ class Prepared {
   Prepared() = default;
 
   Prepared(c10::ScalarType small, const int64_t* numbers) : ours(true), small(small) {
-    std::vector<int64_t> ticket;
-    share_ = reinterpret_cast<Share>(read(numbers, ticket));
-    ticket_ = ticket.at(0);
+    std::vector<int64_t> begin;
+    share_ = reinterpret_cast<Share>(read(numbers, begin));
+    begin_ = reinterpret_cast<Begin>(begin.at(0));
     workspace_ = read(numbers, image_);
     read(numbers, places_);
     read(numbers, jobs_);
@@ -71,14 +72,14 @@ class Prepared {
     for (size_t k = 0; k < places_.size(); k++)
       if (places_[k] >= 0) chain[places_[k]] = arguments[k];
     for (size_t k = 0; k < jobs_.size(); k += 2) {
-      int64_t* job = chain + jobs_[k];
-      job[ticket_] = 0;
+      const int64_t job = reinterpret_cast<int64_t>(chain + jobs_[k]);
       const int64_t crew = jobs_[k + 1];
+      begin_(job, crew);
       if (crew > 1 && parallel_for) {
-        Shared shared{share_, reinterpret_cast<int64_t>(job)};
+        Shared shared{share_, job};
         parallel_for(0, crew, 1, &Shared::part, &shared);
       } else {
-        share_(0, 1, reinterpret_cast<int64_t>(job));
+        share_(0, 1, job);
       }
     }
     if (fresh && static_cast<int64_t>(image_.size()) * 8 <= KEPT_BYTES) kept_ = std::move(fresh);
@@ -111,7 +112,7 @@ class Prepared {
   }
 
   Share share_ = nullptr;
-  int64_t ticket_ = 0;            // the word of a job that counts its tasks
+  Begin begin_ = nullptr;
   int64_t workspace_ = 0;         // the word of the memory that the workspace begins at
   std::vector<int64_t> image_;    // the jobs, and behind them the workspace, with all that is the same for every call
   std::vector<int64_t> places_;   // for each argument the word that its address goes to, or -1

@@ -31,10 +31,10 @@ exec(sys.argv[1])
 import numpy as np
 from lngrad.kernels.numba_cpu import cache
 from lngrad.kernels.numba_cpu.entries import pool_function
-from lngrad.kernels.numba_cpu.jobs import TICKET
-job = np.full(32, 7)
-pool_function("begin")(job.ctypes.data)
-print(job[TICKET], cache.ENABLED, "numba" in sys.modules, "llvmlite" in sys.modules)
+from lngrad.kernels.numba_cpu.jobs import ARGUMENTS, TICKETS
+job = np.full(ARGUMENTS, 7)
+pool_function("begin")(job.ctypes.data, 1)
+print(job[TICKETS], cache.ENABLED, "numba" in sys.modules, "llvmlite" in sys.modules)
 """
 WITHOUT_HOME = "from pathlib import Path\ndef none(): raise RuntimeError\nPath.home = none"
 BY_LLVM = """

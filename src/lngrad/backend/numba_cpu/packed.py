@@ -8,7 +8,6 @@ from lngrad.backend.numba_cpu.run import Memory, Steps
 from lngrad.backend.numba_cpu.workers import crew
 from lngrad.backend.numba_cpu.workspace import LINE
 from lngrad.kernels.numba_cpu.entries import pool_address
-from lngrad.kernels.numba_cpu.jobs import TICKET
 from lngrad.plan import Plan
 from lngrad.typing import Words
 
@@ -21,8 +20,8 @@ PACKED_BYTES = 1 << 20  # of workspace
 def pack(plan: Plan) -> Words | None:
     """The plan as five lists, each with a number of its own and its length in front, all int64.
 
-    1. The address of the C function (first, stop, job) by which threads first … stop-1 work on a job; the
-       word of a job that counts its tasks, 0 at the start.
+    1. The addresses of two C functions: (first, stop, job), by which threads first … stop-1 work on a job, and (job, threads),
+       by which a job begins.
     2. The word that the workspace begins at; the jobs, and behind them, on a cache line, the workspace as it has to be
        before the first call.
     3. 0; for each argument the word that its address goes to, or -1: inputs and outputs of the problem, and a forward's eps.
@@ -45,5 +44,11 @@ def pack(plan: Plan) -> Words | None:
     image[start:] = workspace
     jobs = [number for job in steps.jobs for number in (job.start, crew(job.tasks, job.elements, steps.threads))]
     regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
-    lists = ((pool_address("share"), (TICKET,)), (start, image), (0, steps.places), (0, jobs), (0, regions))
+    lists = (
+        (pool_address("share"), (pool_address("begin"),)),
+        (start, image),
+        (0, steps.places),
+        (0, jobs),
+        (0, regions),
+    )
     return np.concatenate([np.asarray((number, len(values), *values), np.int64) for number, values in lists])

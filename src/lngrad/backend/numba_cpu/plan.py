@@ -39,6 +39,7 @@ GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache betw
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
 SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
 ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
+AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
@@ -190,10 +191,16 @@ def _streams(problem: Problem, stride: int) -> bool:
     return large and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
 
 
-def _fetches_ahead(problem: Problem, threads: int) -> int:
-    """1 if a thread's share of all tensors is more than its second-level cache; else requests would go there for nothing."""
+def _rows_ahead(problem: Problem, threads: int, together: int) -> int:
+    """How many rows on those lie that are fetched while `together` rows are computed.
+
+    0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing.
+    """
     tensors = 2 if problem.op == "forward" else 3
-    return int(tensors * problem.M * problem.N * bytes_of(problem.dtype) > threads * second_level_bytes())
+    row_bytes = problem.N * bytes_of(problem.dtype)
+    if tensors * problem.M * row_bytes <= threads * second_level_bytes():
+        return 0
+    return max(together, AHEAD_BYTES // row_bytes)
 
 
 def _rows_at_once(row_bytes: int) -> int:
@@ -206,9 +213,11 @@ def _plan_forward(draft: _Draft) -> Steps:
     fields = draft.reserve_tables("x", "y")
     moved = draft.widen("gamma", "beta")
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
+    row_bytes = problem.N * bytes_of(draft.dtype)
+    rows_at_once = _rows_at_once(row_bytes)
     record = Forward(
-        M=problem.M, N=problem.N, rows_per_task=rows_per_task,
-        rows_at_once=_rows_at_once(problem.N * bytes_of(draft.dtype)), ahead=_fetches_ahead(problem, draft.threads), **fields,
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
+        ahead=_rows_ahead(problem, draft.threads, rows_at_once), **fields,
     )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
@@ -261,7 +270,7 @@ def _plan_backward(draft: _Draft) -> Steps:
 
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, ahead=_fetches_ahead(problem, threads), **fields,
+        stop_row=M, ahead=_rows_ahead(problem, threads, 1), **fields,
     )  # fmt: skip
     function = draft.function(_main_task(wants, N, wide))
     main = draft.chain.add(function, tasks, M * N, record)

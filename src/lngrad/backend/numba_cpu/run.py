@@ -14,7 +14,7 @@ import numpy as np
 
 from lngrad.arrays import Facts, address_of, addresses_of
 from lngrad.backend.numba_cpu.job import Job
-from lngrad.backend.numba_cpu.workers import SERIAL_ELEMENTS, run_job
+from lngrad.backend.numba_cpu.workers import BATCH_ELEMENTS, SERIAL_ELEMENTS, run_job
 from lngrad.backend.numba_cpu.workspace import Workspace
 from lngrad.kernels.numba_cpu.entries import pool_function
 from lngrad.kernels.numba_cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS
@@ -111,7 +111,7 @@ def bind(plan: Plan) -> Callable[..., None]:
     free: list[Memory] = []
     write = steps.write
     alone = (
-        steps.main.elements < SERIAL_ELEMENTS
+        steps.main.elements < (SERIAL_ELEMENTS if steps.threads > 1 else BATCH_ELEMENTS)
         and not (steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows)
         and plan.workspace_bytes <= KEPT_BYTES
     )

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
 import numpy as np
 
 from lngrad.arrays import address_of
 from lngrad.kernels.numba_cpu.entries import pool_address, pool_function
 from lngrad.kernels.numba_cpu.jobs import ASLEEP, SLOT_BYTES
+from lngrad.system.alarm import Alarm
 from lngrad.system.threads import MOST_THREADS, lent_parallel_for
 from lngrad.typing import Address
 
-__all__ = ["SERIAL_ELEMENTS", "crew", "run_job"]
+__all__ = ["BATCH_ELEMENTS", "SERIAL_ELEMENTS", "crew", "run_job"]
 
 SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
 ROUSING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
@@ -32,21 +32,20 @@ class _Workers:
         memory = np.full((MOST_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
         self._memory = memory[-address_of(memory) % SLOT_BYTES // 8 :]
         self.slots = address_of(self._memory)
-        self._alarms: list[threading.Lock] = []
+        self._alarms: list[Alarm] = []
         self._starting = threading.Lock()
 
     def ensure(self, count: int) -> None:
         """Have at least `count` workers."""
         if len(self._alarms) >= count:
             return
-        serve = pool_function("serve")
+        pool_function("live")
         with self._starting:
             while len(self._alarms) < count:
-                number, alarm = len(self._alarms), threading.Lock()
-                alarm.acquire()
+                number, alarm = len(self._alarms), Alarm()
                 slot = self.slots + number * SLOT_BYTES
                 threading.Thread(
-                    target=_live, args=(serve, slot, number + 1, alarm), name=f"lngrad-{number + 1}", daemon=True
+                    target=_live, args=(slot, number + 1, alarm), name=f"lngrad-{number + 1}", daemon=True
                 ).start()
                 self._alarms.append(alarm)
 
@@ -55,13 +54,16 @@ class _Workers:
         number = 0
         while bits >> number:
             if bits >> number & 1:
-                self._alarms[number].release()
+                self._alarms[number].ring()
             number += 1
 
 
-def _live(serve: Callable[[int, int], int], slot: int, thread: int, alarm: threading.Lock) -> None:
+def _live(slot: int, thread: int, alarm: Alarm) -> None:
+    if alarm.wait:
+        pool_function("live")(alarm.wait, alarm.address, slot, thread)
+    serve = pool_function("serve")
     while True:
-        alarm.acquire()
+        alarm.sleep()
         serve(slot, thread)
 
 
@@ -92,32 +94,29 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         elements: How many elements the tasks go through together: how much help is worth asking for.
         threads: The caller included.
     """
-    pool_function("begin")(address)
-    work = pool_function("work")
-    batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
     together = crew(tasks, elements, threads)
-    if together == 1:
-        while not work(address, 0, batch):
-            pass
-        return
-    parallel_for = lent_parallel_for()
+    batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
+    parallel_for = lent_parallel_for() if together > 1 else None
     if parallel_for is not None:
+        pool_function("begin")(address, together)
         if parallel_for(0, together, 1, pool_address("share"), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
-    offer, close = pool_function("offer"), pool_function("close")
+    work, close = pool_function("work"), pool_function("close")
     pool_function("settle")  # compiled before anybody else knows of the job
     workers, helpers = _workers, together - 1
     workers.ensure(helpers)
     try:
-        workers.wake(offer(address, workers.slots, helpers, elements >= ROUSING_ELEMENTS))
-        while not work(address, 0, batch):
-            pass
+        to_wake = pool_function("lead")(address, together, workers.slots, elements >= ROUSING_ELEMENTS, batch)
+        if to_wake >= 0:
+            workers.wake(to_wake)
+            while not work(address, 0, batch):
+                pass
+            _settle(address, workers.slots, helpers)
     except BaseException:
         close(address)
-        raise
-    finally:
         _settle(address, workers.slots, helpers)
+        raise
 
 
 def _settle(address: int, slots: int, helpers: int) -> None:

@@ -37,41 +37,97 @@ from lngrad.kernels.numba_cpu.tiles import copy_rows
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 
 
-@plain
-def write_row(tag, acc, x, x_next, y, row_mean, row_rstd, gamma, beta, N, streaming):
-    """y of one row of N >= 8 columns; x_next is where a row lies that is fetched meanwhile, x itself for none.
-
-    Groups begin on cache lines of y, since a store across two lines costs as much as two: the first group is written where
-    the row begins, and the second overlaps it. Not in place, where the overlap would be read after it was written.
-    """
-    m, r = splat(row_mean), splat(row_rstd)
-    means, rstds = spread(m), spread(r)
-    # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
-    peeked = fma((load(tag, x, N - LANES) - m) * r, load(acc, gamma, N - LANES), load(acc, beta, N - LANES))
-    j = 0
-    if streaming == 0 and N >= ALIGNED and x != y:
-        store(tag, y, 0, normalized_group(tag, acc, x, 0, means, rstds, gamma, beta))
-        j = (-y & (LINE_BYTES - 1)) // size_of(tag)
-    while j + GROUP <= N:
-        for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-            prefetch(tag, x_next, j + k // size_of(tag))
-        result = normalized_group(tag, acc, x, j, means, rstds, gamma, beta)
-        if streaming:
-            stream(tag, y, j, result)
-        else:
-            store(tag, y, j, result)
-        j += GROUP
-    while j + LANES <= N:
-        store(tag, y, j, fma((load(tag, x, j) - m) * r, load(acc, gamma, j), load(acc, beta, j)))
-        j += LANES
-    if j < N:
-        store(tag, y, N - LANES, peeked)
+@inlined
+def row_of(acc, memory, x, x_stride, y, y_stride, r):
+    """What write_rows needs to know of row r, whose mean and rstd lie in memory."""
+    m, s = load_scalar(acc, vector_at(acc, memory, MEANS), r), load_scalar(acc, vector_at(acc, memory, RSTDS), r)
+    return x + r * x_stride, y + r * y_stride, splat(m), splat(s)
 
 
 @inlined
-def normalized_group(tag, acc, x, j, means, rstds, gamma, beta):
-    """y of GROUP columns."""
-    return fma((load_group(tag, x, j) - means) * rstds, load_group(acc, gamma, j), load_group(acc, beta, j))
+def peek(tag, acc, row, gamma, beta, j):
+    """y of eight columns."""
+    if row is None:
+        return zeros(acc)
+    x, y, m, s = row
+    return fma((load(tag, x, j) - m) * s, load(acc, gamma, j), load(acc, beta, j))
+
+
+@inlined
+def put(tag, row, j, lanes):
+    if row is None:
+        return
+    x, y, m, s = row
+    store(tag, y, j, lanes)
+
+
+@inlined
+def write_group(tag, row, j, g, b, ahead, streaming):
+    """y of GROUP columns of one row."""
+    if row is None:
+        return
+    x, y, m, s = row
+    for k in range(0, GROUP * size_of(tag), LINE_BYTES):
+        prefetch(tag, x + ahead, j + k // size_of(tag))
+    result = fma((load_group(tag, x, j) - spread(m)) * spread(s), g, b)
+    if streaming:
+        stream(tag, y, j, result)
+    else:
+        store(tag, y, j, result)
+
+
+@plain
+def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming):
+    """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
+
+    ahead: how many bytes on the rows lie that are fetched meanwhile, 0 for none. skipped: so many columns a first group is
+    written that the second one overlaps, so that it and all others begin on cache lines of y.
+    """
+    tail, last = (N - skipped) % LANES, N - LANES
+    peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
+    if (
+        tail > 0
+    ):  # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
+        peeked0, peeked1 = peek(tag, acc, row0, gamma, beta, last), peek(tag, acc, row1, gamma, beta, last)
+        peeked2, peeked3 = peek(tag, acc, row2, gamma, beta, last), peek(tag, acc, row3, gamma, beta, last)
+    j = -GROUP if skipped > 0 else 0
+    while j + GROUP <= N:
+        at = max(j, 0)
+        g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
+        write_group(tag, row0, at, g, b, ahead, streaming)
+        write_group(tag, row1, at, g, b, ahead, streaming)
+        write_group(tag, row2, at, g, b, ahead, streaming)
+        write_group(tag, row3, at, g, b, ahead, streaming)
+        j = j + GROUP if j >= 0 else skipped
+    while j + LANES <= N:
+        put(tag, row0, j, peek(tag, acc, row0, gamma, beta, j))
+        put(tag, row1, j, peek(tag, acc, row1, gamma, beta, j))
+        put(tag, row2, j, peek(tag, acc, row2, gamma, beta, j))
+        put(tag, row3, j, peek(tag, acc, row3, gamma, beta, j))
+        j += LANES
+    if tail > 0:
+        put(tag, row0, last, peeked0)
+        put(tag, row1, last, peeked1)
+        put(tag, row2, last, peeked2)
+        put(tag, row3, last, peeked3)
+
+
+@inlined
+def columns_to_line(tag, x, y, N, streaming):
+    """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
+
+    A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written.
+    """
+    if streaming or N < ALIGNED or x == y:
+        return 0
+    return (-y & (LINE_BYTES - 1)) // size_of(tag)
+
+
+@inlined
+def write_row(tag, acc, row, ahead, gamma, beta, N, streaming):
+    """write_rows of one row."""
+    skipped = columns_to_line(tag, row[0], row[1], N, streaming)
+    write_rows(tag, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
 
 
 @inlined
@@ -84,19 +140,37 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 
 
 @plain
-def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
-    """Up to eight rows of N >= 8 columns: their statistics side by side, then y row by row, as one stream."""
-    memory = room(acc, ROOM)
+def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
+    """mean and rstd of up to eight rows of N >= 8 columns; left in memory as well, which has ROOM."""
     centres, deviations, squares = moments(tag, acc, memory, x, x_stride, rows, f.N)
     means, rstds = close_rows(acc, f.N, f.eps, centres, deviations, squares, mean, rstd, rows)
     store(acc, vector_at(acc, memory, MEANS), 0, means)
     store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
-    ahead = f.ahead * rows * x_stride
-    for r in range(rows):
-        m = load_scalar(acc, vector_at(acc, memory, MEANS), r)
-        s = load_scalar(acc, vector_at(acc, memory, RSTDS), r)
-        at = x + r * x_stride
-        write_row(tag, acc, at, at + ahead, y + r * y_stride, m, s, f.gamma, f.beta, f.N, f.streaming)
+
+
+@plain
+def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows):
+    """y of up to eight rows whose means and rstds lie in memory, as one stream."""
+    N, streaming, ahead = f.N, f.streaming, f.ahead * x_stride
+    skipped = columns_to_line(tag, x, y, N, streaming)
+    together = rows - rows % 4 if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
+    for r in range(0, together, 4):
+        row0 = row_of(acc, memory, x, x_stride, y, y_stride, r)
+        row1 = row_of(acc, memory, x, x_stride, y, y_stride, r + 1)
+        row2 = row_of(acc, memory, x, x_stride, y, y_stride, r + 2)
+        row3 = row_of(acc, memory, x, x_stride, y, y_stride, r + 3)
+        write_rows(tag, acc, row0, row1, row2, row3, ahead, f.gamma, f.beta, N, skipped, streaming)
+    for r in range(together, rows):
+        row = row_of(acc, memory, x, x_stride, y, y_stride, r)
+        write_row(tag, acc, row, ahead, f.gamma, f.beta, N, streaming)
+
+
+@plain
+def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+    """Up to eight rows of N >= 16 columns: their statistics side by side, then y as one stream."""
+    memory = room(acc, ROOM)
+    measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows)
+    write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows)
 
 
 @plain

@@ -14,9 +14,11 @@ STREAM_ALIGNMENT = 32  # bytes that an address must be a multiple of, for a stor
 SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
 SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
 
-# The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The ticket has a cache line of
-# its own, since all threads write it.
-FUNCTION, TASKS, NEXT, TICKET, ARGUMENTS = 0, 1, 2, 8, 16
+# The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
+# ranges, at most MOST_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
+FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, 8
+TICKET_WORDS, MOST_RANGES = 8, 8
+ARGUMENTS = TICKETS + MOST_RANGES * TICKET_WORDS
 
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
@@ -25,12 +27,13 @@ SLOT_BYTES = 64
 # The functions by which threads work on jobs: their parameters, each an int64, and whether they return one.
 POOL = {
     "run_alone": ("job", False),
-    "begin": ("job", False),
+    "begin": ("job threads", False),
     "work": ("job thread most", True),
     "close": ("job", False),
-    "offer": ("job slots workers rouse", True),
+    "lead": ("job threads slots rouse most", True),
     "settle": ("job slots workers", True),
     "serve": ("slot thread", False),
+    "live": ("wait alarm slot thread", False),
     "share": ("first stop job", False),
 }
 
@@ -43,7 +46,8 @@ def _record(name, fields):
 
 
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
-# and how the work is cut. ahead: 1 if the next rows are fetched while these are computed, 0 if all are in the cache already.
+# and how the work is cut. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache
+# already.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx slots scratch row_sums "

@@ -1,10 +1,10 @@
 """A job and the threads that share it, without the GIL: tickets, offers and a short active wait.
 
-A *job* is an int64 array: the address of a task function, the number of tasks, the next ticket, the arguments. Whoever
-works on it draws tickets until none is left. A *slot* is one worker's int64: IDLE while it waits actively, ASLEEP when
-it gave up waiting, the address of a job that is offered to it, or minus the address of the job it works on. Only a
-worker that changed an offer's sign touches a job, so a caller that has taken the unclaimed offers back and has seen the
-others finish may free everything.
+A *job* is an int64 array: the address of a task function, the number of tasks, the next ticket of each range of them, the
+arguments. Whoever works on it draws tickets until none is left, from a range of its own and then from the others'. A *slot*
+is one worker's int64: IDLE while it waits actively, ASLEEP when it gave up waiting, the address of a job that is offered to
+it, or minus the address of the job it works on. Only a worker that changed an offer's sign touches a job, so a caller that
+has taken the unclaimed offers back and has seen the others finish may free everything.
 """
 
 import platform
@@ -14,7 +14,19 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from lngrad.kernels.numba_cpu.functions import plain
-from lngrad.kernels.numba_cpu.jobs import ARGUMENTS, ASLEEP, FUNCTION, IDLE, NEXT, SLOT_BYTES, TASKS, TICKET
+from lngrad.kernels.numba_cpu.jobs import (
+    ARGUMENTS,
+    ASLEEP,
+    FUNCTION,
+    IDLE,
+    MOST_RANGES,
+    NEXT,
+    RANGES,
+    SLOT_BYTES,
+    TASKS,
+    TICKET_WORDS,
+    TICKETS,
+)
 
 PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
 
@@ -99,16 +111,44 @@ def call_task(typingctx, function, arguments, task, thread):
     return types.void(*[types.int64] * 4), codegen
 
 
+@intrinsic
+def sleep(typingctx, wait, alarm):
+    """Call the C function at an address, int (int64 alarm)."""
+
+    def codegen(context, builder, signature, args):
+        result = ir.IntType(32)
+        function = builder.inttoptr(args[0], ir.FunctionType(result, [_I64]).as_pointer())
+        return builder.sext(builder.call(function, [args[1]]), _I64)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@plain
+def ticket_of(job, number):
+    """The address of the ticket of a range."""
+    return job + 8 * (TICKETS + number * TICKET_WORDS)
+
+
 @plain
 def work(job, thread, most):
-    """Run up to `most` tasks of a job; whether its tickets are used up."""
-    function, tasks = word(job, FUNCTION), word(job, TASKS)
-    for _ in range(most):
-        task = fetch_add(job + 8 * TICKET, 1)
-        if task >= tasks:
-            return True
-        call_task(function, job + 8 * ARGUMENTS, task, thread)
-    return word(job, TICKET) >= tasks
+    """Run up to `most` tasks of a job, those of the thread's own range first; whether all tickets are used up.
+
+    So a thread meets the same rows from call to call, and finds them in its own caches.
+    """
+    function, tasks, ranges = word(job, FUNCTION), word(job, TASKS), word(job, RANGES)
+    done = 0
+    for k in range(ranges):
+        number = (thread + k) % ranges
+        first, stop = tasks * number // ranges, tasks * (number + 1) // ranges
+        while True:
+            if done == most:
+                return False
+            task = first + fetch_add(ticket_of(job, number), 1)
+            if task >= stop:
+                break
+            call_task(function, job + 8 * ARGUMENTS, task, thread)
+            done += 1
+    return True
 
 
 @plain
@@ -123,9 +163,12 @@ def run_alone(job):
 
 
 @plain
-def begin(job):
-    """Let the first ticket of a job be drawn next; nobody works on it."""
-    fetch_add(job + 8 * TICKET, -word(job, TICKET))
+def begin(job, threads):
+    """Cut a job that nobody works on into a range for each of so many threads, and let their first tickets be drawn next."""
+    ranges = min(threads, MOST_RANGES)
+    fetch_add(job + 8 * RANGES, ranges - word(job, RANGES))
+    for number in range(ranges):
+        fetch_add(ticket_of(job, number), -word(ticket_of(job, number), 0))
 
 
 @plain
@@ -138,7 +181,8 @@ def share(first, stop, job):
 @plain
 def close(job):
     """Let nobody draw another ticket."""
-    fetch_add(job + 8 * TICKET, word(job, TASKS))
+    for number in range(word(job, RANGES)):
+        fetch_add(ticket_of(job, number), word(job, TASKS))
 
 
 @plain
@@ -168,6 +212,20 @@ def settle(job, slots, workers):
 
 
 @plain
+def lead(job, threads, slots, rouse, most):
+    """Begin a job, offer it to threads - 1 workers and, where none has to be woken, run up to `most` of its tasks.
+
+    Returns:
+        -1: all is done. Else the bits of the workers that must be woken, or none, and the rest is left to the caller.
+    """
+    begin(job, threads)
+    to_wake = offer(job, slots, threads - 1, rouse)
+    if to_wake == 0 and work(job, 0, most) and settle(job, slots, threads - 1):
+        return -1
+    return to_wake
+
+
+@plain
 def serve(slot, thread):
     """A worker's waking life: run what is offered, until nothing was for PATIENCE pauses."""
     waited = 0
@@ -183,3 +241,11 @@ def serve(slot, thread):
             waited += 1
         elif swap_if(slot, IDLE, ASLEEP):
             return
+
+
+@plain
+def live(wait, alarm, slot, thread):
+    """A worker's whole life, for which it never needs the GIL: asleep until its alarm rings, then awake for a while."""
+    while True:
+        if sleep(wait, alarm) == 0:  # else a signal has disturbed it
+            serve(slot, thread)

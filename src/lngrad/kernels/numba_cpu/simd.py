@@ -8,6 +8,8 @@ Arrays come in as addresses (int64), because then one compiled kernel serves rea
 memory alike. What lies at an address is told by a *tag*: a zero whose type names the storage, see `TAGS`.
 """
 
+from functools import reduce
+
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -72,12 +74,7 @@ def _narrow(builder, value, kind):
     """The accumulator's value as it is stored, rounded to nearest even."""
     if kind == types.int16:
         return builder.fptrunc(value, like(value.type, _HALF))
-    if (
-        kind == types.uint16
-        and _CONVERTS_BFLOAT16
-        and isinstance(value.type, ir.VectorType)
-        and value.type.count == GROUP
-    ):
+    if kind == types.uint16 and _CONVERTS_BFLOAT16 and isinstance(value.type, ir.VectorType):
         return _narrow_by_instruction(builder, value)
     return _narrow_by_arithmetic(builder, value, kind)
 
@@ -109,30 +106,32 @@ _UNLIKE = 0x01 | 0x20 | 0x80  # of vfpclassps: quiet NaN, subnormal, signalling 
 
 
 def _narrow_by_instruction(builder, value):
-    """A group as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs."""
-    module, part = builder.module, ir.VectorType(F32, _REGISTER)
+    """Lanes as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs."""
+    module, count = builder.module, value.type.count
+    width = min(count, _REGISTER)
+    part, bits = ir.VectorType(F32, width), 32 * width
     narrow = cgutils.get_or_insert_function(
-        module, ir.FunctionType(ir.VectorType(_BFloat(), _REGISTER), [part]), "llvm.x86.avx512bf16.cvtneps2bf16.512"
+        module, ir.FunctionType(ir.VectorType(_BFloat(), width), [part]), f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}"
     )
     classify = cgutils.get_or_insert_function(
-        module,
-        ir.FunctionType(ir.VectorType(ir.IntType(1), _REGISTER), [part, I32]),
-        "llvm.x86.avx512.fpclass.ps.512",
+        module, ir.FunctionType(ir.VectorType(ir.IntType(1), width), [part, I32]), f"llvm.x86.avx512.fpclass.ps.{bits}"
     )
     parts = [
-        builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, _REGISTER), list(range(k, k + _REGISTER))))
-        for k in range(0, GROUP, _REGISTER)
+        builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, width), list(range(k, k + width))))
+        for k in range(0, count, width)
     ]
-    masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(I32, _UNLIKE)]), _I16) for one in parts]
-    unlike = builder.icmp_unsigned("!=", builder.or_(*masks), ir.Constant(_I16, 0))
+    mask = ir.IntType(width)
+    masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(I32, _UNLIKE)]), mask) for one in parts]
+    unlike = builder.icmp_unsigned("!=", reduce(builder.or_, masks), ir.Constant(mask, 0))
     before = builder.block
     with builder.if_then(unlike, likely=False):
         slow, rare = _narrow_by_arithmetic(builder, value, types.uint16), builder.block
-    result = builder.phi(ir.VectorType(_I16, GROUP))
-    halves = ir.VectorType(_I16, _REGISTER)
+    result = builder.phi(ir.VectorType(_I16, count))
+    halves = ir.VectorType(_I16, width)
     with builder.goto_block(before):
-        low, high = (builder.bitcast(builder.call(narrow, [one]), halves) for one in parts)
-        fast = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
+        fast, *upper = (builder.bitcast(builder.call(narrow, [one]), halves) for one in parts)
+        for half in upper:
+            fast = builder.shuffle_vector(fast, half, ir.Constant(ir.VectorType(I32, count), list(range(count))))
     result.add_incoming(fast, before)
     result.add_incoming(slow, rare)
     return result

@@ -36,9 +36,9 @@ def slice_forward(tag, acc, arguments, task, thread):
     """One task: y of some rows, from their mean and rstd."""
     s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
-        x, y = s.x + i * s.x_stride, s.result + i * s.result_stride
-        row_mean, row_rstd = load_scalar(acc, s.mean, i), load_scalar(acc, s.rstd, i)
-        write_row(tag, acc, x, x + s.x_stride, y, row_mean, row_rstd, s.gamma, s.beta, s.N, s.streaming)
+        row_mean, row_rstd = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
+        row = s.x + i * s.x_stride, s.result + i * s.result_stride, row_mean, row_rstd
+        write_row(tag, acc, row, s.x_stride, s.gamma, s.beta, s.N, s.streaming)
 
 
 @plain

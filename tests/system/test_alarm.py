@@ -12,16 +12,17 @@ from lngrad.system import alarm
 from lngrad.system.alarm import Alarm
 
 
-def _sleep(one: Alarm) -> Callable[[], object]:
+def _sleeping(one: Alarm) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What sleeps, and what rings."""
     if not one.wait:
-        return one.sleep
-    wait = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(one.wait)
+        return one.sleep, one.ring
+    wait, post = (ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(address) for address in (one.wait, one.post))
 
     def sleep() -> None:
         while wait(one.address) != 0:
             pass
 
-    return sleep
+    return sleep, lambda: post(one.address)
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -32,19 +33,19 @@ def test_a_sleeper_wakes_once_a_ring(native: bool, monkeypatch: pytest.MonkeyPat
     if native and not one.wait:
         pytest.skip("this system has no semaphores of its own")
     assert bool(one.wait) == native
-    sleep, woken = _sleep(one), threading.Semaphore(0)
+    (sleep, ring), woken = _sleeping(one), threading.Semaphore(0)
 
     def live() -> None:
         for _ in range(2):
             sleep()
             woken.release()
 
-    one.ring()  # before anybody sleeps
+    ring()  # before anybody sleeps
     sleeper = threading.Thread(target=live)
     sleeper.start()
     assert woken.acquire(timeout=60)
     assert not woken.acquire(timeout=0.05)  # and once only
-    one.ring()
+    ring()
     assert woken.acquire(timeout=60)
     sleeper.join(60)
     assert not sleeper.is_alive()
@@ -56,4 +57,5 @@ def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatc
         sem_wait = sem_post = None
 
     monkeypatch.setattr(alarm, "_library", Bare)
-    assert Alarm().wait == 0
+    one = Alarm()
+    assert (one.wait, one.post) == (0, 0)

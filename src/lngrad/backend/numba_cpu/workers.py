@@ -13,8 +13,8 @@ import numpy as np
 
 from lngrad.arrays import address_of
 from lngrad.kernels.numba_cpu.entries import pool_address, pool_function
-from lngrad.kernels.numba_cpu.jobs import ASLEEP, SLOT_BYTES
-from lngrad.system.alarm import Alarm
+from lngrad.kernels.numba_cpu.jobs import ASLEEP, MASK_BYTES, SLOT_BYTES, Worker
+from lngrad.system.alarm import Alarm, affinity_functions
 from lngrad.system.threads import MOST_THREADS, lent_parallel_for
 from lngrad.typing import Address
 
@@ -25,6 +25,47 @@ ROUSING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (abou
 BATCH_ELEMENTS = 1 << 26  # between two looks at Ctrl-C: some 30 ms
 
 
+class _Worker:
+    """A thread that serves a slot, and what the compiled code knows of it."""
+
+    def __init__(self, slot: Address, thread: int):
+        self._alarm, self._slot, self._thread = Alarm(), slot, thread
+        self._masks = np.zeros(2 * MASK_BYTES // 8, np.int64)
+        getcpu, getaffinity, setaffinity = affinity_functions()
+        self._words = np.array(
+            Worker(
+                slot=slot,
+                thread=thread,
+                wait=self._alarm.wait,
+                ring=self._alarm.post,
+                alarm=self._alarm.address,
+                getcpu=getcpu,
+                getaffinity=getaffinity,
+                setaffinity=setaffinity,
+                masks=address_of(self._masks),
+            ),
+            np.int64,
+        )
+        self._address = address_of(self._words)
+
+    def live(self) -> None:
+        """Be this worker, for ever."""
+        if self._alarm.wait:
+            self._words[Worker._fields.index("native_id")] = threading.get_native_id()
+            pool_function("live")(self._address)
+        serve = pool_function("serve")
+        while True:
+            self._alarm.sleep()
+            serve(self._slot, self._thread)
+
+    def wake(self) -> None:
+        """End its sleep."""
+        if self._alarm.wait:
+            pool_function("rouse")(self._address)
+        else:
+            self._alarm.ring()
+
+
 class _Workers:
     """The workers of this process."""
 
@@ -32,39 +73,28 @@ class _Workers:
         memory = np.full((MOST_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
         self._memory = memory[-address_of(memory) % SLOT_BYTES // 8 :]
         self.slots = address_of(self._memory)
-        self._alarms: list[Alarm] = []
+        self._all: list[_Worker] = []
         self._starting = threading.Lock()
 
     def ensure(self, count: int) -> None:
         """Have at least `count` workers."""
-        if len(self._alarms) >= count:
+        if len(self._all) >= count:
             return
-        pool_function("live")
+        pool_function("live"), pool_function("rouse")
         with self._starting:
-            while len(self._alarms) < count:
-                number, alarm = len(self._alarms), Alarm()
-                slot = self.slots + number * SLOT_BYTES
-                threading.Thread(
-                    target=_live, args=(slot, number + 1, alarm), name=f"lngrad-{number + 1}", daemon=True
-                ).start()
-                self._alarms.append(alarm)
+            while len(self._all) < count:
+                thread = len(self._all) + 1
+                worker = _Worker(self.slots + (thread - 1) * SLOT_BYTES, thread)
+                threading.Thread(target=worker.live, name=f"lngrad-{thread}", daemon=True).start()
+                self._all.append(worker)
 
     def wake(self, bits: int) -> None:
         """Wake the workers whose bits are set. Each was marked asleep and holds an offer, so its alarm is not yet rung."""
         number = 0
         while bits >> number:
             if bits >> number & 1:
-                self._alarms[number].ring()
+                self._all[number].wake()
             number += 1
-
-
-def _live(slot: int, thread: int, alarm: Alarm) -> None:
-    if alarm.wait:
-        pool_function("live")(alarm.wait, alarm.address, slot, thread)
-    serve = pool_function("serve")
-    while True:
-        alarm.sleep()
-        serve(slot, thread)
 
 
 _workers = _Workers()

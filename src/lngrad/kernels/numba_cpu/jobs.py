@@ -23,6 +23,7 @@ ARGUMENTS = TICKETS + MOST_RANGES * TICKET_WORDS
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
 SLOT_BYTES = 64
+MASK_BYTES = 128  # of a set of processors, a bit each
 
 # The functions by which threads work on jobs: their parameters, each an int64, and whether they return one.
 POOL = {
@@ -33,7 +34,8 @@ POOL = {
     "lead": ("job threads slots rouse most", True),
     "settle": ("job slots workers", True),
     "serve": ("slot thread", False),
-    "live": ("wait alarm slot thread", False),
+    "live": ("worker", False),
+    "rouse": ("worker", False),
     "share": ("first stop job", False),
 }
 
@@ -76,3 +78,8 @@ Slice = _record(
 # Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.
 TRIAD_BLOCK = 1 << 16
 Triad = _record("Triad", "a b result elements")
+
+# A worker: its slot and number, the number by which the system knows its thread, the C functions by which it sleeps and is
+# woken and what they are called with, the C functions that tell and choose processors (0 where there are none), and room for
+# two sets of them.
+Worker = _record("Worker", "slot thread native_id wait ring alarm getcpu getaffinity setaffinity masks")

@@ -19,6 +19,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     ASLEEP,
     FUNCTION,
     IDLE,
+    MASK_BYTES,
     MOST_RANGES,
     NEXT,
     RANGES,
@@ -26,6 +27,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     TASKS,
     TICKET_WORDS,
     TICKETS,
+    Worker,
 )
 
 PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
@@ -112,15 +114,15 @@ def call_task(typingctx, function, arguments, task, thread):
 
 
 @intrinsic
-def sleep(typingctx, wait, alarm):
-    """Call the C function at an address, int (int64 alarm)."""
+def call_c(typingctx, function, a, b, c):
+    """Call the C function at an address, which returns an int and takes up to three integers or addresses."""
 
     def codegen(context, builder, signature, args):
         result = ir.IntType(32)
-        function = builder.inttoptr(args[0], ir.FunctionType(result, [_I64]).as_pointer())
-        return builder.sext(builder.call(function, [args[1]]), _I64)
+        pointer = builder.inttoptr(args[0], ir.FunctionType(result, [_I64] * 3).as_pointer())
+        return builder.sext(builder.call(pointer, args[1:]), _I64)
 
-    return types.int64(types.int64, types.int64), codegen
+    return types.int64(*[types.int64] * 4), codegen
 
 
 @plain
@@ -244,8 +246,31 @@ def serve(slot, thread):
 
 
 @plain
-def live(wait, alarm, slot, thread):
+def rouse(worker):
+    """Wake a worker that sleeps in `live`, on another processor than this one if it may run there.
+
+    A system may wake it here, where both would take turns for milliseconds while another processor is idle.
+    """
+    w = read(Worker, worker)
+    steered = False
+    if w.getcpu != 0 and w.native_id != 0:
+        here, before, elsewhere = call_c(w.getcpu, 0, 0, 0), w.masks, w.masks + MASK_BYTES
+        if 0 <= here < 8 * MASK_BYTES and call_c(w.getaffinity, w.native_id, MASK_BYTES, before) == 0:
+            for k in range(MASK_BYTES // 8):
+                bits = word(before, k)
+                if here // 64 == k:
+                    bits &= ~(1 << (here % 64))
+                fetch_add(elsewhere + 8 * k, bits - word(elsewhere, k))
+            steered = call_c(w.setaffinity, w.native_id, MASK_BYTES, elsewhere) == 0  # refused if it may run only here
+    call_c(w.ring, w.alarm, 0, 0)
+    if steered:
+        call_c(w.setaffinity, w.native_id, MASK_BYTES, w.masks)
+
+
+@plain
+def live(worker):
     """A worker's whole life, for which it never needs the GIL: asleep until its alarm rings, then awake for a while."""
+    w = read(Worker, worker)
     while True:
-        if sleep(wait, alarm) == 0:  # else a signal has disturbed it
-            serve(slot, thread)
+        if call_c(w.wait, w.alarm, 0, 0) == 0:  # else a signal has disturbed it
+            serve(w.slot, w.thread)

@@ -30,8 +30,11 @@ SUMS, SQUARES, CENTRES, MEANS, RSTDS, ROOM = 0, LANES, 2 * LANES, 2 * LANES + 1,
 
 
 @inlined
-def close_lanes(tag, acc, x, n, a):
-    """Eight lanes whose total is the sum of n >= 8 columns, from the sums of their whole groups, as load_mixed has them."""
+def sum_lanes(tag, acc, x, n):
+    """Eight lanes whose total is the sum of n >= 8 columns."""
+    a = zeros_group(acc)
+    for j in range(0, n - n % GROUP, GROUP):
+        a = a + load_mixed(tag, x, j)
     a = in_order(tag, a)
     a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
     j = n - n % GROUP
@@ -44,26 +47,31 @@ def close_lanes(tag, acc, x, n, a):
 
 
 @inlined
-def sum_lanes(tag, acc, x, n):
-    """Eight lanes whose total is the sum of n >= 8 columns."""
-    a = zeros_group(acc)
-    for j in range(0, n - n % GROUP, GROUP):
-        a = a + load_mixed(tag, x, j)
-    return close_lanes(tag, acc, x, n, a)
-
-
-@inlined
 def two_sum_lanes(tag, acc, x0, x1, n):
     """sum_lanes of two rows, side by side: the additions of one row wait for each other."""
-    a0, a1 = zeros_group(acc), zeros_group(acc)
+    a, b = zeros_group(acc), zeros_group(acc)
     for j in range(0, n - n % GROUP, GROUP):
-        a0, a1 = a0 + load_mixed(tag, x0, j), a1 + load_mixed(tag, x1, j)
-    return close_lanes(tag, acc, x0, n, a0), close_lanes(tag, acc, x1, n, a1)
+        a, b = a + load_mixed(tag, x0, j), b + load_mixed(tag, x1, j)
+    a, b = in_order(tag, a), in_order(tag, b)
+    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
+    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
+    j = n - n % GROUP
+    while j + LANES <= n:
+        a0, b0 = a0 + load(tag, x0, j), b0 + load(tag, x1, j)
+        j += LANES
+    if j < n:
+        summed, last = LANES - (n - j), n - LANES
+        a3, b3 = a3 + only(load(tag, x0, last), summed), b3 + only(load(tag, x1, last), summed)
+    return (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
 
 
 @inlined
-def close_centred_lanes(tag, acc, x, n, centre, a, b):
-    """close_lanes of x - centre and of its square; centre is lanes."""
+def centred_lanes(tag, acc, x, n, centre):
+    """sum_lanes of x - centre and of its square; centre is lanes."""
+    a, b, centres = zeros_group(acc), zeros_group(acc), spread(centre)
+    for j in range(0, n - n % GROUP, GROUP):
+        d = load_mixed(tag, x, j) - centres
+        a, b = a + d, fma(d, d, b)
     a, b = in_order(tag, a), in_order(tag, b)
     a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
     b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
@@ -79,25 +87,29 @@ def close_centred_lanes(tag, acc, x, n, centre, a, b):
 
 
 @inlined
-def centred_lanes(tag, acc, x, n, centre):
-    """sum_lanes of x - centre and of its square; centre is lanes."""
-    a, b, centres = zeros_group(acc), zeros_group(acc), spread(centre)
-    for j in range(0, n - n % GROUP, GROUP):
-        d = load_mixed(tag, x, j) - centres
-        a, b = a + d, fma(d, d, b)
-    return close_centred_lanes(tag, acc, x, n, centre, a, b)
-
-
-@inlined
 def two_centred_lanes(tag, acc, x0, x1, n, centre0, centre1):
     """centred_lanes of two rows, side by side."""
-    a0, b0, a1, b1 = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
+    a, b, c, d = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
     centres0, centres1 = spread(centre0), spread(centre1)
     for j in range(0, n - n % GROUP, GROUP):
-        d0, d1 = load_mixed(tag, x0, j) - centres0, load_mixed(tag, x1, j) - centres1
-        a0, b0, a1, b1 = a0 + d0, fma(d0, d0, b0), a1 + d1, fma(d1, d1, b1)
-    first = close_centred_lanes(tag, acc, x0, n, centre0, a0, b0)
-    return first, close_centred_lanes(tag, acc, x1, n, centre1, a1, b1)
+        u, v = load_mixed(tag, x0, j) - centres0, load_mixed(tag, x1, j) - centres1
+        a, b, c, d = a + u, fma(u, u, b), c + v, fma(v, v, d)
+    a, b, c, d = in_order(tag, a), in_order(tag, b), in_order(tag, c), in_order(tag, d)
+    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
+    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
+    c0, c1, c2, c3 = vector_of(c, 0), vector_of(c, 1), vector_of(c, 2), vector_of(c, 3)
+    d0, d1, d2, d3 = vector_of(d, 0), vector_of(d, 1), vector_of(d, 2), vector_of(d, 3)
+    j = n - n % GROUP
+    while j + LANES <= n:
+        u, v = load(tag, x0, j) - centre0, load(tag, x1, j) - centre1
+        a0, b0, c0, d0 = a0 + u, fma(u, u, b0), c0 + v, fma(v, v, d0)
+        j += LANES
+    if j < n:
+        summed, last = LANES - (n - j), n - LANES
+        u, v = only(load(tag, x0, last) - centre0, summed), only(load(tag, x1, last) - centre1, summed)
+        a3, b3, c3, d3 = a3 + u, fma(u, u, b3), c3 + v, fma(v, v, d3)
+    first = (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
+    return first, ((c0 + c1) + (c2 + c3), (d0 + d1) + (d2 + d3))
 
 
 @inlined

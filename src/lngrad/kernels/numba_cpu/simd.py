@@ -372,6 +372,8 @@ def room(typingctx, acc, vectors):
     def codegen(context, builder, signature, args):
         element = F64 if acc == types.float64 else F32
         kind = ir.ArrayType(ir.VectorType(element, LANES), number)
-        return builder.ptrtoint(cgutils.alloca_once(builder, kind), I64)
+        with builder.goto_entry_block():  # cgutils.alloca_once would fill it with zeros at every call
+            memory = builder.alloca(kind)
+        return builder.ptrtoint(memory, I64)
 
     return types.int64(acc, vectors), codegen

@@ -18,6 +18,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     DGAMMA,
     DX,
     LANES,
+    MOST_BLOCKS,
     SEGMENT,
     SHORT,
     STREAM_ALIGNMENT,
@@ -215,8 +216,10 @@ def _plan_forward(draft: _Draft) -> Steps:
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
     row_bytes = problem.N * bytes_of(draft.dtype)
     rows_at_once = _rows_at_once(row_bytes)
+    short = problem.N >= 2 * LANES and MOST_BLOCKS * rows_at_once * row_bytes <= ROWS_BYTES
+    blocks = MOST_BLOCKS if short else 1
     record = Forward(
-        M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=blocks * rows_at_once, blocks=blocks,
         ahead=_rows_ahead(problem, draft.threads, rows_at_once), **fields,
     )  # fmt: skip
     main = draft.chain.add(

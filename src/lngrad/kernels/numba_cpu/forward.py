@@ -6,7 +6,7 @@ no accuracy, and the variance is never a difference of two large numbers. Source
 
 from lngrad.kernels.numba_cpu.arithmetic import fma, from_bits, only, scalar, splat, spread, totals, zeros
 from lngrad.kernels.numba_cpu.functions import inlined, plain
-from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, Forward
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, MOST_BLOCKS, Forward
 from lngrad.kernels.numba_cpu.moments import (
     CENTRES,
     MEANS,
@@ -14,6 +14,7 @@ from lngrad.kernels.numba_cpu.moments import (
     RSTDS,
     SQUARES,
     SUMS,
+    centre_rows,
     clear_absent,
     moments,
     statistics,
@@ -34,6 +35,7 @@ from lngrad.kernels.numba_cpu.simd import (
 from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, vector_at
 from lngrad.kernels.numba_cpu.tiles import copy_rows
 
+ROOMS = MOST_BLOCKS * ROOM
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 
 
@@ -141,7 +143,7 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 
 @plain
 def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of up to eight rows of N >= 8 columns; left in memory as well, which has ROOM."""
+    """mean and rstd of up to eight rows that are centred; left in the room as well."""
     centres, deviations, squares = moments(tag, acc, memory, x, x_stride, rows, f.N)
     means, rstds = close_rows(acc, f.N, f.eps, centres, deviations, squares, mean, rstd, rows)
     store(acc, vector_at(acc, memory, MEANS), 0, means)
@@ -167,10 +169,24 @@ def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows):
 
 @plain
 def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
-    """Up to eight rows of N >= 16 columns: their statistics side by side, then y as one stream."""
-    memory = room(acc, ROOM)
-    measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows)
-    write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows)
+    """Rows of N >= 16 columns: up to eight have their statistics side by side, and then y is written as one stream.
+
+    Short rows go through this in two blocks, so that nobody waits for the divisions and roots of one block: the other has
+    work meanwhile.
+    """
+    step, memory, size = f.rows_at_once // f.blocks, room(acc, ROOMS), ROOM * LANES * size_of(acc)
+    blocks = (rows + step - 1) // step
+    for b in range(blocks):
+        centre_rows(tag, acc, memory + b * size, x + b * step * x_stride, x_stride, min(step, rows - b * step), f.N)
+    for b in range(blocks):
+        i = b * step
+        m, s = mean + i * size_of(acc), rstd + i * size_of(acc)
+        measure_rows(tag, acc, f, memory + b * size, x + i * x_stride, x_stride, m, s, min(step, rows - i))
+    for b in range(blocks):
+        i = b * step
+        write_measured_rows(
+            tag, acc, f, memory + b * size, x + i * x_stride, x_stride, y + i * y_stride, y_stride, min(step, rows - i)
+        )
 
 
 @plain

@@ -121,13 +121,10 @@ def clear_absent(acc, memory, rows):
 
 
 @plain
-def moments(tag, acc, memory, x, x_stride, rows, N):
-    """Centres, and sums of x - centre and of its square, of up to eight rows of N >= 8 columns: lane r is row r.
-
-    The centres are left in the room as well.
-    """
+def centre_rows(tag, acc, memory, x, x_stride, rows, N):
+    """Leave a centre close to its mean of each of up to eight rows of N >= 8 columns in the room: lane r is row r."""
     clear_absent(acc, memory, rows)
-    centres, deviations, squares = zeros(acc), zeros(acc), zeros(acc)
+    centres = zeros(acc)
     for segment in range(segment_count(N)):
         at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
         for r in range(0, rows - rows % 2, 2):
@@ -137,8 +134,13 @@ def moments(tag, acc, memory, x, x_stride, rows, N):
         for r in range(rows - rows % 2, rows):
             store(acc, vector_at(acc, memory, SUMS + r), 0, sum_lanes(tag, acc, at + r * x_stride, n))
         centres = centres + totals(acc, vector_at(acc, memory, SUMS))
-    centres = centres / splat(scalar(acc, N))
-    store(acc, vector_at(acc, memory, CENTRES), 0, centres)
+    store(acc, vector_at(acc, memory, CENTRES), 0, centres / splat(scalar(acc, N)))
+
+
+@plain
+def moments(tag, acc, memory, x, x_stride, rows, N):
+    """The centres that centre_rows has left in the room, and the sums of x - centre and of its square: lane r is row r."""
+    deviations, squares = zeros(acc), zeros(acc)
     for segment in range(segment_count(N)):
         at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
         paired = 0
@@ -161,7 +163,7 @@ def moments(tag, acc, memory, x, x_stride, rows, N):
             store(acc, vector_at(acc, memory, SQUARES + r), 0, b)
         deviations = deviations + totals(acc, vector_at(acc, memory, SUMS))
         squares = squares + totals(acc, vector_at(acc, memory, SQUARES))
-    return centres, deviations, squares
+    return load(acc, vector_at(acc, memory, CENTRES), 0), deviations, squares
 
 
 @inlined

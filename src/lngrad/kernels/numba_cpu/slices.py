@@ -7,7 +7,7 @@ from lngrad.kernels.numba_cpu.arithmetic import lane_of, scalar, splat
 from lngrad.kernels.numba_cpu.forward import write_row
 from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.jobs import Slice
-from lngrad.kernels.numba_cpu.moments import ROOM, moments
+from lngrad.kernels.numba_cpu.moments import ROOM, centre_rows, moments
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import load_scalar, room, store_scalar
 from lngrad.kernels.numba_cpu.sweeps import row_sums, sweep
@@ -20,6 +20,7 @@ def slice_moments(tag, acc, arguments, task, thread):
     memory = room(acc, ROOM)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x = s.x + i * s.x_stride
+        centre_rows(tag, acc, memory, x, s.x_stride, 1, s.N)
         centres, all_deviations, all_squares = moments(tag, acc, memory, x, s.x_stride, 1, s.N)
         centre, deviations, squares = lane_of(centres, 0), lane_of(all_deviations, 0), lane_of(all_squares, 0)
         rest = deviations / scalar(acc, s.N)

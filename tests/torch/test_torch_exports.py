@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_classes import ALIKE  # noqa: E402
+
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
 
@@ -72,6 +74,41 @@ def test_torchscript(model, way):
     torch.jit.save(made, file)
     file.seek(0)
     same(model, torch.jit.load(file))
+
+
+GRAPHS = {
+    "fx": lambda model, x: torch.fx.symbolic_trace(model),
+    "trace": lambda model, x: torch.jit.trace(model, (x,)),
+    "script": lambda model, x: torch.jit.script(model),
+    "export": lambda model, x: torch.export.export(model, (x,)).module(),
+}
+
+
+@pytest.mark.parametrize("way", GRAPHS)
+@pytest.mark.parametrize("name", ALIKE)
+def test_turned_classes_of_others_go_where_torchs_own_goes(name, way):
+    """Their shapes are those of tensors, and their attributes have names of their own."""
+    make, shape = ALIKE[name]
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(make())
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    assert door.patch(model) == 1
+    x = torch.randn(shape)
+    made = GRAPHS[way](model, x)
+    assert "layer_norm" in str(made.inlined_graph if isinstance(made, torch.jit.ScriptModule) else made.graph)
+    check_same_bits(made(x).detach(), model(x).detach())
+
+
+def test_a_trace_takes_the_sizes_of_a_tensor():
+    def call(x, w):
+        return door.layer_norm(x, x.shape[-1:], w) + door.layer_norm(x, x.shape[-1], w)
+
+    given = torch.randn(3, 8), torch.randn(8)
+    traced = torch.jit.trace(call, given)
+    assert str(traced.graph).count("lngrad::layer_norm(") == 2
+    more = torch.randn(5, 8), torch.randn(8)
+    check_same_bits(traced(*more), call(*more))
 
 
 @pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])

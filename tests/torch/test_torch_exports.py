@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 
 import pytest
@@ -13,7 +14,7 @@ from torch_classes import ALIKE  # noqa: E402
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")
 
 
 class Model(torch.nn.Module):
@@ -63,6 +64,27 @@ def test_features_are_extracted_by_fx(model):
     next(node for node in traced.graph.nodes if node.op == "output").replace_input_with(node, node.args[0])
     traced.recompile()
     assert traced(torch.randn(3, 8)).shape == (3, 8)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.ao, which goes elsewhere
+def test_fx_quantization_leaves_it_in_floating_point(model):
+    """Weights of the linear layers around it become 8 bits, as in torch's own model."""
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+    x = torch.randn(64, 8)
+    theirs = copy.deepcopy(model)
+    assert door.unpatch(theirs) == 1
+    made, exact = [], model(x)
+    for one in (model, theirs):
+        prepared = prepare_fx(one.eval(), get_default_qconfig_mapping("x86"), (x,))
+        prepared(x)  # observers see what there is to quantize
+        made.append(convert_fx(prepared))
+    assert [node.target for node in made[0].graph.nodes].count(door.layer_norm) == 1
+    assert type(made[0].linear) is type(made[1].linear) is not torch.nn.Linear
+    error, of_theirs = ((one(x) - exact).norm() / exact.norm() for one in made)
+    assert error <= of_theirs * 1.5
+    assert error < 0.05
 
 
 @pytest.mark.parametrize("way", ["trace", "script"])

@@ -133,18 +133,34 @@ def test_a_trace_takes_the_sizes_of_a_tensor():
     check_same_bits(traced(*more), call(*more))
 
 
-@pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])
-@pytest.mark.filterwarnings("ignore")  # of the exporters
-def test_onnx_has_its_own_layer_normalization(model, dynamo):
+def operators(model, x, dynamo):
+    """Of the exported graph."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     if dynamo:
-        graph = torch.onnx.export(model, (torch.randn(3, 8),), dynamo=True, verbose=False).model_proto.graph
+        graph = torch.onnx.export(model, (x,), dynamo=True, verbose=False).model_proto.graph
     else:
         file = io.BytesIO()
-        torch.onnx.export(model, (torch.randn(3, 8),), file, dynamo=False)
+        torch.onnx.export(model, (x,), file, dynamo=False)
         graph = onnx.load_from_string(file.getvalue()).graph
-    assert [node.op_type for node in graph.node] == ["Gemm", "LayerNormalization"]
+    return [node.op_type for node in graph.node]
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_onnx_has_its_own_layer_normalization(model, dynamo):
+    assert operators(model, torch.randn(3, 8), dynamo) == ["Gemm", "LayerNormalization"]
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])
+@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_onnx_of_turned_classes_of_others(name, dynamo):
+    make, shape = ALIKE[name]
+    model = torch.nn.Sequential(make()).eval()
+    assert door.patch(model) == 1
+    found = operators(model, torch.randn(shape), dynamo)
+    assert [kind for kind in found if kind not in ("Constant", "Transpose")] == ["LayerNormalization"]
 
 
 def test_checkpoints_are_torchs(model):

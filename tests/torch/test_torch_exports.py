@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_classes import ALIKE  # noqa: E402
+from torch_classes import ALIKE, Same  # noqa: E402
 
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
@@ -183,3 +183,15 @@ def test_a_whole_module_loads_where_its_class_is_allowed_as_torchs_own():
         with torch.serialization.safe_globals([kind]):
             loaded = torch.load(file, weights_only=True)
         assert type(loaded) is kind
+
+
+def test_a_whole_module_of_another_class_is_saved_after_unpatch():
+    model, file = Same(8), io.BytesIO()
+    assert door.patch(model) == 1
+    assert door.unpatch(model) == 1
+    torch.save(model, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([Same]):
+        loaded = torch.load(file, weights_only=True)
+    assert type(loaded) is Same
+    assert door.patch(loaded) == 1

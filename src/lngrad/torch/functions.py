@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
@@ -54,7 +55,8 @@ def layer_norm(
 
 def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:
     """As a list. torch.jit.trace makes tensors of a tensor's sizes, which no operator but torch's own takes for numbers."""
-    sizes = list(normalized_shape) if isinstance(normalized_shape, Sequence) else [normalized_shape]
+    one: Any = normalized_shape
+    sizes = [one] if isinstance(one, int) or (isinstance(one, torch.Tensor) and not one.ndim) else list(one)
     if not any(isinstance(size, torch.Tensor) for size in sizes):
         return sizes
     with warnings.catch_warnings():  # that they are constants of the trace: so is the weight's shape

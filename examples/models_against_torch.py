@@ -48,9 +48,14 @@ def timm_models() -> Iterator[tuple[str, Callable[[], torch.nn.Module]]]:
     for name in (
         "deit3_small_patch16_224",
         "eva02_tiny_patch14_224",
-        "convnext_atto",
         "poolformerv2_s12",
+        "caformer_s18",
         "coatnet_nano_rw_224",
+        "convnext_atto",
+        "edgenext_xx_small",
+        "swin_tiny_patch4_window7_224",
+        "vit_tiny_patch16_224",
+        "xcit_nano_12_p16_224",
     ):
         yield name, lambda name=name: timm.create_model(name, pretrained=False)
 

@@ -52,6 +52,13 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_tests_that_a_page_names_exist():
+    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for page in [*PAGES, *(ROOT / "docs").glob("*/*.md")]:
+        for name in re.findall(r"`(test_\w+)`", page.read_text("utf-8")):
+            assert re.search(rf"^ *def {name}\(", tests, re.MULTILINE), f"{page.name}: {name}"
+
+
 OURS = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 THEIRS = {
     "dist/",

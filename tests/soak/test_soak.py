@@ -151,6 +151,22 @@ def test_an_infinity_that_is_missing_is_found(monkeypatch):
         run(Call(lead=(4,), normalized=(8,), special="inf in dy"))
 
 
+def test_statistics_of_a_row_with_an_infinity_are_judged(monkeypatch):
+    """Both are NaN, whatever the backend: docs/precision.md."""
+    right = lngrad.layer_norm
+    call = Call(lead=(4,), normalized=(8,), special="inf in x")
+    run(call)
+
+    def forward(*arguments, **options):
+        result = right(*arguments, **options)
+        result.mean[np.isnan(result.mean)] = np.inf
+        return result
+
+    monkeypatch.setattr(lngrad, "layer_norm", forward)
+    with pytest.raises(Violation, match=r"^mean: NaN where there is none"):
+        run(call)
+
+
 COMMANDS = [(sys.executable, "-m", "lngrad.soak"), (sys.executable, "-m", "lngrad", "soak")]
 
 

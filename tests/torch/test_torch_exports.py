@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import io
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_classes import ALIKE, Same  # noqa: E402
+
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")
 
 
 class Model(torch.nn.Module):
@@ -63,6 +66,27 @@ def test_features_are_extracted_by_fx(model):
     assert traced(torch.randn(3, 8)).shape == (3, 8)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch.ao, which goes elsewhere
+def test_fx_quantization_leaves_it_in_floating_point(model):
+    """Weights of the linear layers around it become 8 bits, as in torch's own model."""
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+    x = torch.randn(64, 8)
+    theirs = copy.deepcopy(model)
+    assert door.unpatch(theirs) == 1
+    made, exact = [], model(x)
+    for one in (model, theirs):
+        prepared = prepare_fx(one.eval(), get_default_qconfig_mapping("x86"), (x,))
+        prepared(x)  # observers see what there is to quantize
+        made.append(convert_fx(prepared))
+    assert [node.target for node in made[0].graph.nodes].count(door.layer_norm) == 1
+    assert type(made[0].linear) is type(made[1].linear) is not torch.nn.Linear
+    error, of_theirs = ((one(x) - exact).norm() / exact.norm() for one in made)
+    assert error <= of_theirs * 1.5
+    assert error < 0.05
+
+
 @pytest.mark.parametrize("way", ["trace", "script"])
 def test_torchscript(model, way):
     made = torch.jit.trace(model, (torch.randn(3, 8),)) if way == "trace" else torch.jit.script(model)
@@ -74,18 +98,69 @@ def test_torchscript(model, way):
     same(model, torch.jit.load(file))
 
 
-@pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])
-@pytest.mark.filterwarnings("ignore")  # of the exporters
-def test_onnx_has_its_own_layer_normalization(model, dynamo):
+GRAPHS = {
+    "fx": lambda model, x: torch.fx.symbolic_trace(model),
+    "trace": lambda model, x: torch.jit.trace(model, (x,)),
+    "script": lambda model, x: torch.jit.script(model),
+    "export": lambda model, x: torch.export.export(model, (x,)).module(),
+}
+
+
+@pytest.mark.parametrize("way", GRAPHS)
+@pytest.mark.parametrize("name", ALIKE)
+def test_turned_classes_of_others_go_where_torchs_own_goes(name, way):
+    """Their shapes are those of tensors, and their attributes have names of their own."""
+    make, shape = ALIKE[name]
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(make())
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    assert door.patch(model) == 1
+    x = torch.randn(shape)
+    made = GRAPHS[way](model, x)
+    assert "layer_norm" in str(made.inlined_graph if isinstance(made, torch.jit.ScriptModule) else made.graph)
+    check_same_bits(made(x).detach(), model(x).detach())
+
+
+def test_a_trace_takes_the_sizes_of_a_tensor():
+    def call(x, w):
+        return door.layer_norm(x, x.shape[-1:], w) + door.layer_norm(x, x.shape[-1], w)
+
+    given = torch.randn(3, 8), torch.randn(8)
+    traced = torch.jit.trace(call, given)
+    assert str(traced.graph).count("lngrad::layer_norm(") == 2
+    more = torch.randn(5, 8), torch.randn(8)
+    check_same_bits(traced(*more), call(*more))
+
+
+def operators(model, x, dynamo):
+    """Of the exported graph."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     if dynamo:
-        graph = torch.onnx.export(model, (torch.randn(3, 8),), dynamo=True, verbose=False).model_proto.graph
+        graph = torch.onnx.export(model, (x,), dynamo=True, verbose=False).model_proto.graph
     else:
         file = io.BytesIO()
-        torch.onnx.export(model, (torch.randn(3, 8),), file, dynamo=False)
+        torch.onnx.export(model, (x,), file, dynamo=False)
         graph = onnx.load_from_string(file.getvalue()).graph
-    assert [node.op_type for node in graph.node] == ["Gemm", "LayerNormalization"]
+    return [node.op_type for node in graph.node]
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_onnx_has_its_own_layer_normalization(model, dynamo):
+    assert operators(model, torch.randn(3, 8), dynamo) == ["Gemm", "LayerNormalization"]
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["old", "new"])
+@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_onnx_of_turned_classes_of_others(name, dynamo):
+    make, shape = ALIKE[name]
+    model = torch.nn.Sequential(make()).eval()
+    assert door.patch(model) == 1
+    found = operators(model, torch.randn(shape), dynamo)
+    assert [kind for kind in found if kind not in ("Constant", "Transpose")] == ["LayerNormalization"]
 
 
 def test_checkpoints_are_torchs(model):
@@ -108,3 +183,15 @@ def test_a_whole_module_loads_where_its_class_is_allowed_as_torchs_own():
         with torch.serialization.safe_globals([kind]):
             loaded = torch.load(file, weights_only=True)
         assert type(loaded) is kind
+
+
+def test_a_whole_module_of_another_class_is_saved_after_unpatch():
+    model, file = Same(8), io.BytesIO()
+    assert door.patch(model) == 1
+    assert door.unpatch(model) == 1
+    torch.save(model, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([Same]):
+        loaded = torch.load(file, weights_only=True)
+    assert type(loaded) is Same
+    assert door.patch(loaded) == 1

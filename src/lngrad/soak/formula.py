@@ -23,10 +23,11 @@ def wider(accumulator: str) -> Any:
 
 
 def forward(x: Array, gamma: Array | None, beta: Array | None, eps: float, wide: Any) -> tuple[Result, Result, Result]:
-    """y (M, N), mean and rstd (M,) of x (M, N); gamma, beta (N,)."""
+    """y (M, N), mean and rstd (M,) of x (M, N); gamma, beta (N,). A row with an infinity has neither mean nor rstd."""
     x = _in(wide, x)
     N = x.shape[1]
     mean = x.sum(1) / N
+    mean[np.isinf(mean)] = np.nan
     distance = x - mean[:, None]
     rstd = (np.square(distance).sum(1) / N + eps) ** wide(-0.5)
     size = np.abs(x).sum(1) / N

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
@@ -45,10 +47,21 @@ def layer_norm(
         y = compiled.glue.layer_norm(input, normalized_shape, weight, bias, eps)
         if y is not NotImplemented:
             return y
-    shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+    shape = _sizes(normalized_shape)
     if compiling or torch.jit.is_tracing():
         return _traced(input, shape, weight, bias, eps)
     return derivatives.layer_norm(input, shape, weight, bias, eps)[0]
+
+
+def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:
+    """As a list. torch.jit.trace makes tensors of a tensor's sizes, which no operator but torch's own takes for numbers."""
+    one: Any = normalized_shape
+    sizes = [one] if isinstance(one, int) or (isinstance(one, torch.Tensor) and not one.ndim) else list(one)
+    if not any(isinstance(size, torch.Tensor) for size in sizes):
+        return sizes
+    with warnings.catch_warnings():  # that they are constants of the trace: so is the weight's shape
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return [int(size) for size in sizes]
 
 
 def _traced(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -79,7 +92,7 @@ def layer_norm_backward(
     """
     if normalized_shape is None:
         normalized_shape = x.shape[-1:] if gamma is None else gamma.shape
-    shape = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+    shape = _sizes(normalized_shape)
     mask = [bool(wanted) for wanted in output_mask]
     grads = derivatives.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
     return Grads(*(grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)))

@@ -79,7 +79,29 @@ class _Turned:
     layout: str
     names: Names
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_scripting():
+            # TorchScript compiles this branch alone, and knows attributes by their written names.
+            weight: torch.Tensor | None = None
+            if hasattr(self, "weight"):
+                weight = self.weight
+            elif hasattr(self, "gamma"):
+                weight = self.gamma
+            bias: torch.Tensor | None = None
+            if hasattr(self, "bias"):
+                bias = self.bias
+            elif hasattr(self, "beta"):
+                bias = self.beta
+            if hasattr(self, "eps"):
+                eps = self.eps
+            elif hasattr(self, "epsilon"):
+                eps = self.epsilon
+            elif hasattr(self, "variance_epsilon"):
+                eps = self.variance_epsilon
+            shape = [x.size(-1)] if weight is None else weight.shape
+            if self.layout == "last":
+                return torch.ops.lngrad.layer_norm(x, shape, weight, bias, eps)[0]
+            return torch.ops.lngrad.layer_norm(x.movedim(1, -1), shape, weight, bias, eps)[0].movedim(-1, 1)
         weight, bias = (None if name is None else getattr(self, name) for name in self.names[:2])
         eps = getattr(self, self.names[2])
         if self.layout == "last":
@@ -99,7 +121,14 @@ def _restore(turned_from: Any, layout: str, names: Names) -> Any:
 
 @cache
 def _turned(turned_from: Any, layout: str, names: Names) -> Any:
-    body = {"turned_from": turned_from, "layout": layout, "names": names, "__module__": __name__}
+    constants = [*getattr(turned_from, "__constants__", ()), "layout"]  # what TorchScript knows of a class
+    body = {
+        "turned_from": turned_from,
+        "layout": layout,
+        "names": names,
+        "__constants__": constants,
+        "__module__": __name__,
+    }
     return type(turned_from.__name__, (_Turned, turned_from), body)
 
 

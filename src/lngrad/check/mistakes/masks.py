@@ -32,10 +32,10 @@ def recover_weights(A: Array, b: Array, fits: Fits) -> Array | None:
         fits: Whether given weights explain the result; the last word on every candidate.
 
     Returns:
-        The simplest weights that fit and are not all 1 or all 0; None if there are none.
+        The simplest weights that fit and are not all the same; None if there are none.
     """
     for weights in _candidates(A, b):
-        if weights.any() and not (weights == 1).all() and fits(weights):
+        if not (weights == weights[0]).all() and fits(weights):
             return weights
     return None
 

@@ -23,7 +23,7 @@ def describe(name: str, got: Any, golden: Any, share: Any) -> str:
         got, golden, share: (rows, columns) in float64; an element is off where share > 1.
     """
     off = share > 1
-    for rule in (_not_finite, _never_written, _factor, _coarser, _rows, _columns, _near_zero):
+    for rule in (_not_finite, _never_written, _factor, _coarser, _clipped, _rows, _columns, _near_zero):
         found = rule(got, golden, off)
         if found:
             return f"{name}: {found}"
@@ -76,6 +76,15 @@ def _coarser(got: Any, golden: Any, off: Any) -> str | None:
     return None
 
 
+def _clipped(got: Any, golden: Any, off: Any) -> str | None:
+    """Large values cut at one number, of both signs."""
+    most = float(np.abs(got).max(where=np.isfinite(got), initial=0.0))
+    at = off & (np.abs(got) >= most * (1 - 1e-6))
+    if at.sum() < 4 or at.sum() < MOST * off.sum() or off.all() or not (np.abs(golden[at]) >= most).all():
+        return None
+    return f"never larger than {most:.4g}, where up to {np.abs(golden[at]).max():.4g} belongs: clipped, or saturated"
+
+
 def _rows(got: Any, golden: Any, off: Any) -> str | None:
     return _lines(off.any(1), "row", len(got) > 1)
 
@@ -113,7 +122,7 @@ def _near_zero(got: Any, golden: Any, off: Any) -> str | None:
     size = np.abs(golden)
     if np.median(size[off]) < 0.1 * np.median(size[~off]):
         return f"wrong where the result is near zero ({off.mean():.1%} of the elements): terms cancel; look at absolute errors"
-    if np.median(size[off]) > 4 * np.median(size[~off]):
+    if off.mean() < 0.5 and np.median(size[off]) > 4 * np.median(size[~off]):
         return (
             f"wrong where the result is large ({off.mean():.1%} of the elements): overflow, saturation or a lost digit"
         )

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
+
+import torch
 
 
 @triton.jit

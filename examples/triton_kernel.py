@@ -2,18 +2,24 @@
 
     lngrad check --impl triton:examples.triton_kernel:backward --report report.html
     lngrad certify --impl triton:examples.triton_kernel:backward --trials 2
+    python examples/triton_kernel.py
 
 One program a row. Its column sums are atomic additions: simple, and in another order with every run on a GPU.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import triton
 import triton.language as tl
-
-import torch
 
 
 @triton.jit
@@ -47,3 +53,21 @@ def backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized_shape
         dy, x, mean.float(), rstd.float(), gamma, dx, dgamma, dbeta, N, BLOCK=triton.next_power_of_2(N)
     )
     return dx, dgamma, dbeta
+
+
+def main() -> int:
+    """Check the kernel on one case."""
+    from lngrad.check.case import CheckCase, Source
+    from lngrad.check.judge import Options, check_case
+
+    case = CheckCase(
+        name="mine", source=Source("here"), lead=(30,), normalized=(100,), dtype="float32", gamma_dtype="float32",
+        statistics_dtype="float32", output_dtypes=("float32",) * 3, ranges={"mean": None, "statistic": None},
+    )  # fmt: skip
+    result = check_case(case, Options(impl=f"triton:{backward.__module__}:backward"))
+    print(result.status, result.reason)
+    return 0 if result.status == "passed" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

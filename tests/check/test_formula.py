@@ -134,8 +134,8 @@ def test_both_means_over_one_less_are_one_mistake(diagnosed):
 
 
 @pytest.mark.parametrize(("changed", "whose", "where"), [
-    (lambda gamma: np.roll(gamma, -1), "gamma of the next column", "the last 8 columns (from 72 on) of 80"),
-    (lambda gamma: np.roll(gamma, 16), "gamma of 16 columns before", "the last 8 columns (from 72 on) of 80"),
+    (lambda gamma: np.roll(gamma, -1), "gamma of the column 1 after", "the last 8 columns (from 72 on) of 80"),
+    (lambda gamma: np.roll(gamma, 16), "gamma of the column 16 before", "the last 8 columns (from 72 on) of 80"),
     (np.ones_like, "1 for gamma", "the last 8 columns (from 72 on) of 80"),
 ])  # fmt: skip
 def test_another_gamma_in_some_columns_is_recovered(diagnosed, changed, whose, where):

@@ -102,6 +102,13 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
                                           lambda t: {"dx": dx(t, second=t.rstd * (t.dxhat * t.xhat).mean(1, keepdims=True))}),
     "rstd missing in the first term": ("1/rstd·dxhat for dxhat in the first term", APART,
                                        lambda t: {"dx": dx(t) - t.rstd * t.dxhat + t.dxhat}),
+    "the first row's mean in all": ("mean of dxhat of other rows", TILES, lambda t: {
+        "dx": dx(t, first=t.dxhat.mean(1, keepdims=True)[:1])}),
+    "a mean that is off": ("mean off by a constant", TILES, lambda t: from_rstd(t, t.rstd, t.mean + 0.02)),
+    "gamma from the end": ("another gamma in part of the columns: gamma of the column counted from the end", TILES,
+                           lambda t: {"dx": dx(t, dxhat=t.dy * t.gamma[:, ::-1])}),
+    "gamma with a stride": ("another gamma in part of the columns: gamma of the column at 2 times its index", TILES,
+                            lambda t: {"dx": dx(t, dxhat=t.dy * t.gamma[:, np.arange(t.N) * 2 % t.N])}),
     "the last tile begins too early": ("part of the rows in the column sums", {"lead": (60,), "normalized": (40,)}, lambda t: {
         "dgamma": (t.dy * t.xhat).sum(0) + (t.dy * t.xhat)[44:48].sum(0), "dbeta": t.dy.sum(0) + t.dy[44:48].sum(0)}),
     "the last tile is added to itself": ("rows of dx counted twice", {"lead": (64,), "normalized": (40,)},
@@ -119,6 +126,48 @@ def test_a_fresh_mistake_is_named(diagnosed, story, dtype):
             assert found.mistake in (name, None), found
         else:
             assert (found.mistake or found.sentence).startswith(name), found
+
+
+@pytest.mark.parametrize("name", ["dy", "x", "gamma"])
+def test_an_input_that_is_rounded_first_is_named(diagnosed, name):
+    def wrong(t: Terms) -> dict[str, Any]:
+        def narrow(which: str) -> Any:
+            one = getattr(t, which)
+            return one.astype(ml_dtypes.bfloat16).astype(np.float64) if which == name else one
+
+        dy, xhat = narrow("dy"), (narrow("x") - t.mean) * t.rstd
+        return {"dx": dx(t, dxhat=dy * narrow("gamma"), xhat=xhat), "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
+
+    assert diagnosed(wrong).mistake == f"{name} rounded to bfloat16"
+
+
+def some(t: Terms, share: float) -> Any:
+    return np.random.default_rng(5).random(t.dy.shape) < share
+
+
+# Of no known kind: an error that a rule "explains" here is explained by its free numbers.
+STRANGE: dict[str, Callable[[Terms], dict[str, Any]]] = {
+    "noise": lambda t: {"dx": dx(t) + 0.02 * np.random.default_rng(1).standard_normal(t.dy.shape)},
+    "noise in a column sum": lambda t: {"dgamma": (t.dy * t.xhat).sum(0) + np.random.default_rng(1).standard_normal(t.N)},
+    "some elements are lost": lambda t: {"dx": dx(t) * ~some(t, 0.05)},
+    "some additions are lost": lambda t: {"dgamma": (t.dy * t.xhat * ~some(t, 0.01)).sum(0), "dbeta": t.dy.sum(0)},
+    "dropout without its mask": lambda t: {"dx": dx(t, dxhat=t.dxhat * ~some(t, 0.1) / 0.9)},
+    "a tangent": lambda t: {"dx": np.tanh(dx(t))},
+    "a rectifier": lambda t: {"dx": dx(t) * (t.x > 0)},
+    "xhat without its sign": lambda t: from_rstd(t, t.rstd) | {"dx": dx(t, xhat=np.abs(t.xhat))},
+    "a median": lambda t: {"dx": dx(t, first=np.median(t.dxhat, axis=1, keepdims=True))},
+    "random rows at the end": lambda t: {
+        "dx": np.concatenate([dx(t)[:64], np.random.default_rng(2).standard_normal(dx(t)[64:].shape)])},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("story", STRANGE)
+def test_what_is_of_no_known_kind_is_described_and_not_named(diagnosed, story, dtype):
+    found = diagnosed(STRANGE[story], dtype)
+    assert found.mistake is None, found
+    assert found.formulas == found.weights == ()
+    assert found.sentence.startswith("no known mistake explains it. ")
 
 
 def test_a_clipped_gradient_is_described(diagnosed):

@@ -37,7 +37,12 @@ def explain_added(terms: Terms, name: str, result: Array, bound: Array, true: di
         true: All right gradients, of result's shape.
     """
     rest = result - true[name]
-    if rest.size < FEWEST or (name == "dx" and terms.N < FEWEST // 2) or not np.isfinite(rest).all() or np.mean(np.abs(rest) <= bound) >= EXPLAINED:
+    if (
+        rest.size < FEWEST
+        or (name == "dx" and terms.N < FEWEST // 2)
+        or not np.isfinite(rest).all()
+        or np.mean(np.abs(rest) <= bound) >= EXPLAINED
+    ):
         return None
     most = LEFT * np.sqrt(np.mean(np.square(rest)))
     weight = 1 / np.maximum(bound, 1e-300)

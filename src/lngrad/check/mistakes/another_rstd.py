@@ -13,7 +13,7 @@ from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["another_rstd"]
+__all__ = ["another_rstd", "most_left", "size_of_rest"]
 
 FEWEST = 8  # columns, so that one free number a row explains nothing by chance
 STEPS = 4  # of Newton's method
@@ -38,9 +38,9 @@ def another_rstd(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Itera
     def changed(rstd: Array) -> Inputs:
         return replace(inputs, rstd=rstd.reshape(inputs.rstd.shape))
 
-    most = _most_left(terms, dx, bound)
+    most = most_left(terms, dx, bound)
     for rstd, difference in _candidates(given, found, error):
-        if _left(terms, dx, bound, rstd[:, None]) <= most:
+        if size_of_rest(dx, _made(terms, rstd[:, None]), bound) <= most:
             yield changed(rstd), difference
 
 
@@ -63,8 +63,8 @@ def _candidates(given: Array, found: Array, error: Array) -> Iterator[tuple[Arra
         yield found, Difference("another rstd", text)
 
 
-def _most_left(terms: Terms, dx: Array, bound: Array) -> float:
-    """How much of the error another rstd may leave: part of it, and less than one free number a row in a row mean leaves."""
+def most_left(terms: Terms, dx: Array, bound: Array) -> float:
+    """How much of the error another statistic may leave: part of it, and less than a free number in a row mean."""
     weight = 1 / np.maximum(bound, 1e-300)
     apart = (dx - _made(terms, terms.rstd)) * weight
     most = [LEFT * float(np.square(apart).sum())]
@@ -75,8 +75,9 @@ def _most_left(terms: Terms, dx: Array, bound: Array) -> float:
     return min(most)
 
 
-def _left(terms: Terms, dx: Array, bound: Array, rstd: Array) -> float:
-    return float(np.square((dx - _made(terms, rstd)) / np.maximum(bound, 1e-300)).sum())
+def size_of_rest(dx: Array, made: Array, bound: Array) -> float:
+    """The sum of squares that is left of dx, in bounds."""
+    return float(np.square((dx - made) / np.maximum(bound, 1e-300)).sum())
 
 
 def _made(terms: Terms, rstd: Array) -> Array:

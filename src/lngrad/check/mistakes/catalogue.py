@@ -90,6 +90,13 @@ _INPUTS = {
         )
         for name, back in (("gamma transposed", False), ("gamma transposed back", True))
     },
+    **{
+        f"{name} rounded to {dtype}": of_inputs(
+            inputs_.narrow_input(name, dtype), f"{name} is rounded to {dtype} before anything is computed from it."
+        )
+        for name in ("dy", "x", "gamma")
+        for dtype in ("bfloat16", "float16")
+    },
     "mean recomputed": of_inputs(
         inputs_.mean_of_x, "mean is recomputed from x; the interface takes the one that is given."
     ),

@@ -12,6 +12,7 @@ import numpy as np
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
 from lngrad.check.mistakes.added import explain_added
+from lngrad.check.mistakes.another_mean import another_mean
 from lngrad.check.mistakes.another_rstd import another_rstd
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
@@ -23,9 +24,14 @@ from lngrad.check.mistakes.other_gamma import explain_gamma
 from lngrad.check.mistakes.other_rows import inputs_of_other_rows
 from lngrad.check.mistakes.outputs import EXPLAINED, SLACK, Output, share_of
 from lngrad.check.mistakes.partial_dx import explain_partial_means, explain_unwritten
-from lngrad.check.mistakes.patterns import describe
+from lngrad.check.mistakes.patterns import NO_PATTERN, describe
 from lngrad.check.mistakes.places import explain_moved
-from lngrad.check.mistakes.row_means import describe_means, explain_narrow_means, explain_tiled_means
+from lngrad.check.mistakes.row_means import (
+    describe_means,
+    explain_means_of_other_rows,
+    explain_narrow_means,
+    explain_tiled_means,
+)
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.check.result import Formula, Weights
 from lngrad.problem import Grads
@@ -96,10 +102,9 @@ def _described(terms: Terms, output: Output, share: Array) -> str:
             found = describe_means(terms, wide.reshape(terms.dy.shape), output.bound.reshape(terms.dy.shape))
         if found is not None:
             return f"dx: {found}"
-    found = output.describe_roundings()
-    if found is not None:
-        return f"{output.name}: {found}"
-    return describe(output.name, wide, golden, share)
+    text = describe(output.name, wide, golden, share)
+    roundings = output.describe_roundings() if text.endswith(NO_PATTERN) else None
+    return f"{text}; {roundings}" if roundings else text
 
 
 def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:
@@ -222,6 +227,7 @@ def _formula_of_dx(terms: Terms, dx: Array, bound: Array, true: dict[str, Array]
     return (
         explain_partial_means(terms, dx, bound)
         or explain_tiled_means(terms, dx, bound)
+        or explain_means_of_other_rows(terms, dx, bound)
         or explain_factors(terms, dx, bound, true["dx"])
         or explain_gamma(terms, dx, bound)
         or explain_moved(terms, dx, SLACK * bound, true["dx"])
@@ -237,7 +243,9 @@ def _with_other_inputs(terms: Terms, given: Given, outputs: Sequence[Output]) ->
         return None
     result, bound, true = (one.reshape(terms.dy.shape) for one in (dx.result.astype(np.float64), dx.bound, dx.true))
     for changed, difference in chain(
-        inputs_of_other_rows(terms, given.exact, result, bound, true), another_rstd(terms, given.exact, result, bound)
+        inputs_of_other_rows(terms, given.exact, result, bound, true),
+        another_rstd(terms, given.exact, result, bound),
+        another_mean(terms, given.exact, result, bound),
     ):
         wrong, scales = true_grads(changed), gradient_scales(changed)
         others = (one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)

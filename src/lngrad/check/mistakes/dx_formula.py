@@ -48,7 +48,8 @@ def explain_dx(terms: Terms, dx: Array, bound: Array, depth: int = 2) -> Explana
         # A factor of all three terms is one difference.
         odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
         cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
-        if cost and cost <= MOST_COST:
+        # A number of its own before a mean that is the same in many rows fits any such number.
+        if cost and cost <= MOST_COST and not (free and {candidate.mean.over, candidate.second.over} != {"row"}):
             fits.append(_Fit(candidate, coefficients, cost))
     for fit in sorted(fits, key=lambda one: one.cost)[:8]:
         left = np.abs(_evaluated(choices, fit) - dx)[usable] <= SLACK * bound[usable]

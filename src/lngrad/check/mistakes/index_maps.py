@@ -47,6 +47,7 @@ def maps_through(
     found = [(f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS]
     found += [(f"of the {what} at its place in the transposed dimensions {text}", one) for text, one in _turned(dims)]
     found += [(f"of the {what} modulo {count}", index % count) for count in _counts(pairs, size)]
+    found += [(f"of the {what} at {step} times its index", index * step % size) for step in (2, 4, 8)]
     found.append((f"of the {what} counted from the end", index[::-1]))
     for text, one in found:
         if all(int(one[place]) in sources for place, sources in pairs):

@@ -79,10 +79,7 @@ class Output:
         for dtype in ("float16", "bfloat16"):
             most = ROUNDINGS * UNIT_ROUNDOFF[dtype] * self.scale + UNIT_ROUNDOFF[result] * np.abs(self.true)
             if (self.error <= most + SMALLEST[dtype]).all():
-                return (
-                    f"no error is larger than a few roundings of its terms to {dtype}: look for what is computed or "
-                    f"kept in {dtype} on the way"
-                )
+                return f"no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in 16 bits?"
         return None
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from lngrad.check.mistakes.formula import Difference, Explanation
+from lngrad.check.mistakes.index_maps import maps_through, spread
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array
 
-__all__ = ["describe_means", "explain_narrow_means", "explain_tiled_means", "obeys", "row_means_of"]
+__all__ = [
+    "explain_means_of_other_rows",
+    "describe_means",
+    "explain_narrow_means",
+    "explain_tiled_means",
+    "obeys",
+    "row_means_of",
+]
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
@@ -52,11 +60,9 @@ def explain_narrow_means(terms: Terms, dx: Array, bound: Array) -> Explanation |
         return None
     first, second = row_means_of(terms, dx)
     rights = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
-    if not obeys(terms, dx, bound, first, second) or obeys(terms, dx, bound, *rights):
+    known = _known(terms, bound)
+    if not obeys(terms, dx, _widened(terms, bound, *known), first, second) or obeys(terms, dx, bound, *rights):
         return None
-    spread = np.maximum(np.square(terms.xhat - terms.xhat.mean(1, keepdims=True)).sum(1), 1e-300)
-    error = np.sqrt(np.square(bound / terms.rstd).sum(1))
-    known = error / N, error / np.sqrt(N * spread)  # to which the two are known, roughly
     for dtype in ("bfloat16", "float16"):
         for what, times in (("sums", N), ("means", 1)):
             if all(
@@ -83,9 +89,55 @@ def _on_grid(values: Array, known: Array, dtype: str) -> bool:
 def row_means_of(terms: Terms, dx: Array) -> tuple[Array, Array]:
     """The two row means that dx has: dxhat − dx/rstd = m1 + xhat·m2 for each row, two unknowns, by least squares."""
     left = terms.dxhat - dx / terms.rstd
-    centre, spread = terms.xhat.mean(1, keepdims=True), terms.xhat - terms.xhat.mean(1, keepdims=True)
-    second = (left * spread).sum(1) / np.maximum(np.square(spread).sum(1), 1e-300)
+    centre, apart = terms.xhat.mean(1, keepdims=True), terms.xhat - terms.xhat.mean(1, keepdims=True)
+    second = (left * apart).sum(1) / np.maximum(np.square(apart).sum(1), 1e-300)
     return left.mean(1) - centre[:, 0] * second, second
+
+
+def _known(terms: Terms, bound: Array) -> tuple[Array, Array]:
+    """To which the two recovered means are known, roughly."""
+    apart = np.maximum(np.square(terms.xhat - terms.xhat.mean(1, keepdims=True)).sum(1), 1e-300)
+    error = np.sqrt(np.square(bound / terms.rstd).sum(1))
+    return error / terms.N, error / np.sqrt(terms.N * apart)
+
+
+def _widened(terms: Terms, bound: Array, first: Array, second: Array) -> Array:
+    """The error that a dx may have which is made with recovered means."""
+    return np.asarray(bound + np.abs(terms.rstd) * (first[:, None] + np.abs(terms.xhat) * second[:, None]))
+
+
+def explain_means_of_other_rows(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
+    """One row mean, or both, that are those of other rows, by a rule."""
+    if terms.M < 2 or terms.N < FEWEST or not np.isfinite(dx).all() or not (terms.rstd != 0).all():
+        return None
+    got, known = row_means_of(terms, dx), _known(terms, bound)
+    rights = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
+    if not obeys(terms, dx, _widened(terms, bound, *known), *got):
+        return None
+    wrong = [
+        np.flatnonzero(np.abs(one - right) > SLACK * near) for one, right, near in zip(got, rights, known, strict=True)
+    ]
+    for which, label in (((0,), "mean of dxhat"), ((1,), "mean of dxhat·xhat"), ((0, 1), "row means")):
+        places = np.unique(np.concatenate([wrong[one] for one in which]))
+        if len(places) < 2:
+            continue
+        pairs = []
+        for row in map(int, spread(places)):
+            fits = [np.abs(rights[one] - got[one][row]) <= SLACK * known[one][row] for one in which]
+            pairs.append((row, {*map(int, np.flatnonzero(np.all(fits, axis=0)))} - {row}))
+        for text, whose in maps_through(pairs, terms.M, terms.lead, "row"):
+            used = np.arange(terms.M)
+            used[places] = whose[places]
+            means = [right[used] if one in which else right for one, right in enumerate(rights)]
+            if obeys(terms, dx, bound, *means):
+                rows = "all rows" if len(places) == terms.M else f"{len(places)} of {terms.M} rows"
+                found = Difference(
+                    f"{label} of other rows", f"{rows} take the {label} {text}: it is not the row's own."
+                )
+                parts = (("rstd·(dxhat − ", False), ("mean_dxhat", 0 in which), (" − xhat·", False),
+                         ("mean_dxhat_xhat", 1 in which), (")", False))  # fmt: skip
+                return Explanation(Formula("dx", parts), (found,))
+    return None
 
 
 def obeys(terms: Terms, dx: Array, bound: Array, m1: Array, m2: Array) -> bool:
@@ -101,6 +153,7 @@ def describe_means(terms: Terms, dx: Array, bound: Array) -> str | None:
         return None
     first, second = row_means_of(terms, dx)
     rights = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
+    bound = _widened(terms, bound, *_known(terms, bound))
     if not obeys(terms, dx, bound, first, second):
         return None
     wrong = {"mean of dxhat": (first, rights[0]), "mean of dxhat·xhat": (second, rights[1])}

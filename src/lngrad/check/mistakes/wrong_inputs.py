@@ -16,7 +16,7 @@ from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["Change", "by_rows", "gamma_transposed", "in_float32", "mean_of_x", "narrow_statistics", "no_mean",
+__all__ = ["Change", "by_rows", "gamma_transposed", "in_float32", "mean_of_x", "narrow_input", "narrow_statistics", "no_mean",
            "nothing_for_gamma", "ones_for_dy", "padded_variance", "rstd_as", "statistics_of_x", "swapped", "transposed",
            "uncentred", "with_eps"]  # fmt: skip
 
@@ -85,6 +85,20 @@ def narrow_statistics(dtype: str) -> Change:
         if np.asarray(inputs.rstd).dtype == narrow:
             return None
         return {name: np.asarray(getattr(inputs, name)).astype(narrow).astype(np.float64) for name in ("mean", "rstd")}
+
+    return change
+
+
+def narrow_input(name: str, dtype: str) -> Change:
+    """dy, x or gamma rounded to 16 bits; None where it is 16 bits wide already."""
+
+    def change(case: CheckCase, inputs: Inputs) -> dict[str, Any] | None:
+        array = getattr(inputs, name)
+        narrow = numpy_dtype(dtype)
+        if array is None:
+            return None
+        rounded = np.asarray(array).astype(narrow).astype(np.float64)
+        return None if (rounded == np.asarray(array).astype(np.float64)).all() else {name: rounded}
 
     return change
 

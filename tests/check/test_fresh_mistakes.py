@@ -128,6 +128,12 @@ def test_a_fresh_mistake_is_named(diagnosed, story, dtype):
             assert (found.mistake or found.sentence).startswith(name), found
 
 
+def test_a_factor_of_some_columns_is_said_with_them(diagnosed):
+    found = diagnosed(lambda t: {"dx": dx(t) * np.where(np.arange(t.N) < 64, 1, 1.3)}, **TILES)
+    assert found.mistake == "dx times a factor a column"
+    assert found.sentence == "dx is the right one times 1.3 in the last 32 columns (from 64 on) of 96."
+
+
 @pytest.mark.parametrize("name", ["dy", "x", "gamma"])
 def test_an_input_that_is_rounded_first_is_named(diagnosed, name):
     def wrong(t: Terms) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lngrad.check.mistakes.added import explain_added
 from lngrad.check.mistakes.formula import RIGHT, Difference, Explanation, coefficient_text
-from lngrad.check.mistakes.masks import describe_columns, describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.masks import describe_places, describe_weights, recover_weights, runs_of
 from lngrad.check.mistakes.places import explain_moved_columns
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula, Weights
@@ -170,7 +170,7 @@ def explain_rows(terms: Terms, results: dict[str, Array], bounds: dict[str, Arra
         some = np.tile(wrong, len(results))
         if not MOST_COLUMNS > wrong.mean() > 0:
             return None
-        weights, where = _rows_of(A[some], b[some], bound[some]), f" in {describe_columns(wrong)}"
+        weights, where = _rows_of(A[some], b[some], bound[some]), f" in {describe_places(wrong, 'column')}"
     if weights is None:
         return None
     text = describe_weights(weights, "row") + _why_so_many(weights, terms) + where

@@ -6,6 +6,7 @@ import numpy as np
 
 from lngrad.check.mistakes.formula import RIGHT, Difference, Explanation
 from lngrad.check.mistakes.index_maps import maps_through, spread
+from lngrad.check.mistakes.masks import describe_places
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.dtypes import numpy_dtype
@@ -36,10 +37,16 @@ def explain_factors(terms: Terms, dx: Array, bound: Array, true: Array) -> Expla
         if np.mean(fits) < EXPLAINED or (np.abs(found - 1) <= known).all() or np.ptp(found) <= known.max():
             continue
         whose = _row_factors(terms, found, known) if what == "row" else _column_factors(terms, found, known)
+        wrong = np.abs(found - 1) > known
+        where = f"every {what}" if wrong.all() else describe_places(wrong, what)
         place = int(np.argmax(np.abs(found - 1)))
-        text = whose[1] or f"{found[place]:.5g} in {what} {place}, from {found.min():.5g} to {found.max():.5g} in all"
+        one = np.ptp(found[wrong]) <= 2 * known[wrong].max()
+        text = whose[1] or (
+            f"{found[place]:.4g}" if one else f"numbers from {found.min():.5g} to {found.max():.5g} ({found[place]:.5g} in "
+            f"{what} {place})"
+        )  # fmt: skip
         difference = Difference(
-            f"dx times a factor a {what}{whose[0]}", f"every {what} of dx is the right one times {text}."
+            f"dx times a factor a {what}{whose[0]}", f"dx is the right one times {text} in {where}."
         )
         return Explanation(Formula("dx", ((f"k_{what}", True), ("·" + RIGHT["dx"], False))), (difference,))
     return None

@@ -6,7 +6,7 @@ import numpy as np
 
 from lngrad.check.mistakes.formula import Difference, Explanation
 from lngrad.check.mistakes.index_maps import maps_through, spread
-from lngrad.check.mistakes.masks import describe_columns
+from lngrad.check.mistakes.masks import describe_places
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.typing import Array, Shape
@@ -56,7 +56,7 @@ def explain_gamma(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
         "gamma's index is the column" if name else f"in column {place} it is {gamma[place]:.4g} for {right[place]:.4g}"
     )
     found = Difference(f"another gamma in part of the columns{name}", f"dx is computed with {whose} in "
-                       f"{describe_columns(wrong)}: {why}.")  # fmt: skip
+                       f"{describe_places(wrong, 'column')}: {why}.")  # fmt: skip
     return Explanation(Formula("dx", parts), (found,))
 
 

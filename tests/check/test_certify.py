@@ -72,6 +72,10 @@ TREES = {
     ),
     "8 lanes, in each every 8th of the rows in sequence, then 8 of these by halves: each half added to the other, place by "
     "place": lanes(8, 5),
+    "4 parts of 16 rows pairwise, then 4 of these in sequence": (
+        ((joined(list(range(16))), joined(list(range(16, 32)))), joined(list(range(32, 48)))),
+        joined(list(range(48, 64))),
+    ),
     "2 parts of 20 rows in sequence, then 2 of these in sequence": (sequence(0, 20), sequence(20, 20)),
 }
 

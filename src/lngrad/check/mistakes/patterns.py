@@ -34,7 +34,7 @@ def describe(name: str, got: Any, golden: Any, share: Any) -> str:
 def _not_finite(got: Any, golden: Any, off: Any) -> str | None:
     wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
     if not wild.any():
-        return None
+        return _other_infinity(got, golden, off)
     row, column = (int(axis[0]) for axis in np.nonzero(wild))
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
@@ -42,6 +42,18 @@ def _not_finite(got: Any, golden: Any, off: Any) -> str | None:
     return (
         f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: "
         "an overflow, or memory never written"
+    )
+
+
+def _other_infinity(got: Any, golden: Any, off: Any) -> str | None:
+    """Where the right result is not finite itself, and this one is something else."""
+    other = off & ~np.isfinite(golden)
+    if not other.any() or other.sum() < MOST * off.sum():
+        return None
+    row, column = (int(axis[0]) for axis in np.nonzero(other))
+    return (
+        f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
+        f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
     )
 
 

@@ -20,6 +20,7 @@ NEEDS = {
     "precision_against_torch.py": ["torch"],
     "train_digits.py": ["sklearn"],
     "transformer_digits.py": ["torch", "sklearn", "matplotlib"],
+    "triton_kernel.py": ["torch", "triton"],
 }
 ARGUMENTS = {"transformer_digits.py": ["pictures"]}
 

@@ -31,8 +31,10 @@ replay, with rstd a power of two, also tells how dy·xhat is rounded.
 and dbeta: as the library's own allocator counts it, or as the process grows. **Refused** is said with its error; where it
 is a plain ValueError, the door that `lngrad check` uses refused, and not the library.
 
-No certificate here was taken on a GPU or an NPU. `lngrad certify --impl triton_gpu` runs in Triton's interpreter where there
-is no GPU, and `ascend_sim` on the simulated NPU: their order of sums is the kernels', their memory is not.
+No certificate here was taken on a GPU or an NPU: `triton_gpu` ran in Triton's interpreter (`lngrad certify --impl triton_gpu
+--trials 8`, two and a half minutes of a core), `ascend_sim` on the simulated NPU. Both took fewer rows, and their memory is
+not measured. In the interpreter a `tl.sum` is NumPy's: which rows and columns make a tile, and how tiles are added up, is the
+kernels' own; the order inside a tile is NumPy's there, and the compiler's on a GPU.
 
 Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. Whose kernels, on
 which machine:

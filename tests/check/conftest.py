@@ -6,12 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 from lngrad.check.case import CheckCase, Source
+from lngrad.check.inputs import draw
+from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
+from lngrad.check.mistakes.mistake import true_grads
+from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.cli.check import register
+from lngrad.dtypes import numpy_dtype
+from lngrad.problem import Grads
+from lngrad.testing import error_share, gradient_scales
 
 
 @pytest.fixture
@@ -27,6 +35,31 @@ def make_case() -> Callable[..., CheckCase]:
         return CheckCase(**(facts | changes))
 
     return make
+
+
+@pytest.fixture
+def diagnosed(make_case: Callable[..., CheckCase]) -> Callable[..., Diagnosis]:
+    """What is said of the right gradients with those replaced that a function of the terms gives."""
+
+    def said(
+        wrong: Callable[[Terms], dict[str, Any]], dtype: str = "float32", seed: int = 0, **facts: Any
+    ) -> Diagnosis:
+        wide = "float64" if dtype == "float64" else "float32"
+        case = make_case(
+            **{"dtype": dtype, "gamma_dtype": dtype, "output_dtypes": (dtype,) * 3, "statistics_dtype": wide} | facts
+        )
+        given = draw(case, seed, 0, case.M, 1 << 30)
+        truth, scales = true_grads(given.exact), gradient_scales(given.exact)
+        results = truth._asdict() | wrong(terms_of(given.exact))
+        got = Grads(*(np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
+                      for name, one in truth._asdict().items()))  # fmt: skip
+        shares = {
+            name: error_share(one, true, scale, wide).reshape(-1, case.N)
+            for name, one, true, scale in zip(Grads._fields, got, truth, scales, strict=True)
+        }
+        return diagnose(case, given, got, {name: one for name, one in shares.items() if (one > 1).any()})
+
+    return said
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lngrad.check.certify import bits, sums
+from lngrad.check.certify import bits, doors, sums
 from lngrad.check.certify import effects as effects_of
 from lngrad.check.certify.bits import batch_invariance, repeatability
 from lngrad.check.certify.doors import subject_of
@@ -72,6 +72,10 @@ TREES = {
     ),
     "8 lanes, in each every 8th of the rows in sequence, then 8 of these by halves: each half added to the other, place by "
     "place": lanes(8, 5),
+    "4 parts of 16 rows pairwise, then 4 of these in sequence": (
+        ((joined(list(range(16))), joined(list(range(16, 32)))), joined(list(range(32, 48)))),
+        joined(list(range(48, 64))),
+    ),
     "2 parts of 20 rows in sequence, then 2 of these in sequence": (sequence(0, 20), sequence(20, 20)),
 }
 
@@ -216,7 +220,10 @@ def test_memory_beyond_the_results_is_seen(monkeypatch):
         assert resident.facts is not None
         assert min(resident.facts["bytes"]) > 4 * 4 * 4096 * 2304
     text = "not measured: what runs here is no device"
-    assert [one.answer for one in memory(replace(numpy_subject(), simulated=True))] == [text, text]
+    assert [one.answer for one in memory(replace(numpy_subject(), elsewhere="what runs here is no device"))] == [
+        text,
+        text,
+    ]
 
 
 def test_a_shape_that_a_kernel_does_not_take_is_left_out():
@@ -280,11 +287,34 @@ def test_a_certificate_of_a_simulated_backend_still_holds(name, monkeypatch):
     dx = [one for one in batch_invariance(subject, 1) if one.group.startswith("A row")]
     for one in [*repeatability(subject, 1), *dx]:
         assert old[one.name].holds == one.holds, one
-    splits = (
-        "dgamma and dbeta of 64·2^k rows are the sums of their halves, bit by bit"  # the tile APIs add tile after tile
-    )
-    promised = [one for one in old.values() if one.holds is not None and (name, one.name) != ("ascend_sim", splits)]
-    assert all(one.holds for one in promised)
+    # Both add tile after tile, and no tree of halves.
+    splits = "dgamma and dbeta of 64·2^k rows are the sums of their halves, bit by bit"
+    assert all(one.holds for one in old.values() if one.holds is not None and one.name != splits)
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(name, monkeypatch):
+    """The tree of 300 rows, replayed on two random inputs; the certificate has a hundred."""
+    monkeypatch.setattr(sums, "REPLAYS", 2)
+    old = {one.name: one for one in read_certificate(ROOT / "docs" / "certificates" / f"{name}.json").measured}
+    try:
+        subject = subject_of(name)
+    except BackendUnavailable as reason:
+        pytest.skip(str(reason))
+    for one in column_order(subject, 300, 64):
+        assert old[one.name].answer == one.answer.replace("2 of 2", "100 of 100")
+
+
+@pytest.mark.parametrize("name", ["triton:somebody:backward", "ascendc:k.cpp:k", "cmd:./k {in} {out}"])
+def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, monkeypatch):
+    monkeypatch.setattr(doors, "find", lambda name: lambda case, given: None)
+    if name.startswith("triton"):
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    subject = subject_of(name)
+    assert subject.simulated
+    assert all(one.answer.startswith("not measured: ") for one in memory(subject))
 
 
 def test_the_page_shows_the_committed_certificates():

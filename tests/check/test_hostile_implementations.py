@@ -63,6 +63,9 @@ def changes(dy, x, mean, rstd, gamma):
 
 def raises(dy, x, mean, rstd, gamma):
     raise ValueError("not today")
+
+def refuses(dy, x, mean, rstd, gamma):
+    raise NotImplementedError("one normalized axis only")
 """
 
 
@@ -95,12 +98,18 @@ def result_of(case: CheckCase, impl: str) -> CaseResult:
         ("prints", "passed", ""),
         ("changes", "failed", "it changed its input x"),
         ("raises", "failed", "ValueError: not today"),
+        ("refuses", "skipped", "one normalized axis only"),
     ],
 )
 def test_a_hostile_function_is_one_result_with_the_reason(module, make_case, function, status, text):
     result = result_of(make_case(), f"hostile:{function}")
     assert result.status == status, result
     assert text in result.reason, result.reason
+
+
+def test_a_function_that_takes_no_mask_may_return_all_three(module, make_case):
+    case = make_case(output_mask=(True, False, False))
+    assert result_of(case, "hostile:right").status == "passed"
 
 
 PROGRAM = """#!{python}

@@ -113,6 +113,11 @@ def check(
     for path in (report, junit, json):
         if path is not None and not path.absolute().parent.is_dir():
             raise FileFormatError(f"{path}: no folder {path.parent}")
+    for path in cases or ():
+        if not path.exists():
+            raise FileFormatError(
+                f"{path}: no such file or folder; without CASES, those that come with lngrad are taken"
+            )
     earlier = list(read_journal(compare).values()) if compare is not None else None
     chosen = select(read_cases(cases or [shipped()], max_bytes), filter, limit)
     invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]

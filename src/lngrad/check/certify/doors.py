@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from lngrad import __version__
-from lngrad.api import layer_norm, layer_norm_backward
+from lngrad.api import execute, layer_norm, layer_norm_backward
 from lngrad.arrays import as_numpy
 from lngrad.check.certify.subject import Place, Subject, backward_of
 from lngrad.check.implementations import find
+from lngrad.check.implementations.tensors import on_device, quiet
 from lngrad.dtypes import to_torch
 from lngrad.memory import empty_cache
 from lngrad.peers import onednn
-from lngrad.plan import BACKENDS
-from lngrad.problem import Forward, Grads
+from lngrad.plan import BACKENDS, Plan
+from lngrad.problem import Forward, Grads, Problem
 from lngrad.system.threads import set_num_threads
 from lngrad.typing import Array
 
 __all__ = ["subject_of"]
+
+NO_DEVICE = "what runs here is no device"
 
 
 def subject_of(name: str) -> Subject:
@@ -36,6 +39,9 @@ def subject_of(name: str) -> Subject:
         return _triton(subject)
     if name in BACKENDS:
         return _ours(subject)
+    prefix = name.partition(":")[0]
+    if prefix in _PREFIXES:
+        return _PREFIXES[prefix](subject)
     return _OTHERS[name](subject) if name in _OTHERS else subject
 
 
@@ -53,7 +59,8 @@ def _ours(subject: Subject) -> Subject:
         return layer_norm(x, None, gamma, beta, eps=eps, out=Forward(x, None, None), backend=name)
 
     if name == "ascend_sim":  # computes the backward alone
-        return replace(subject, version=f"lngrad {__version__}", backward_into=backward_into, simulated=True)
+        return replace(subject, version=f"lngrad {__version__}", backward_into=backward_into, simulated=True,
+                       elsewhere=NO_DEVICE)  # fmt: skip
     return replace(
         subject, version=f"lngrad {__version__}", forward=forward, set_threads=set_num_threads,
         backward_into=backward_into, forward_into=forward_into, empty_cache=empty_cache,
@@ -62,12 +69,48 @@ def _ours(subject: Subject) -> Subject:
 
 def _triton(subject: Subject) -> Subject:
     """Our Triton kernels, on a GPU or interpreted: the kernels' text and order of sums are the same."""
+
+    def forward(x: Array, gamma: Array, beta: Array, eps: float) -> Forward:
+        return _on_triton(x, gamma, beta, eps, None)
+
+    def forward_into(x: Array, gamma: Array, beta: Array, eps: float) -> Forward:
+        return _on_triton(x, gamma, beta, eps, "x")
+
+    def backward_into(place: Place, dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> Grads:
+        some = on_device({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
+        out = Grads(some[place], None, None)
+        problem, tensors = Problem.backward(**some, out=out)
+        with quiet():
+            return Grads(*(as_numpy(one.cpu()) for one in execute(_triton_plan(problem), tensors, out)))
+
+    made = _on_a_gpu_or_not(subject)
+    return replace(
+        made, version=f"lngrad {__version__}, {made.version}", forward=forward, forward_into=forward_into,
+        backward_into=backward_into,
+    )  # fmt: skip
+
+
+def _on_triton(x: Array, gamma: Array, beta: Array, eps: float, place: Literal["x"] | None) -> Forward:
+    some = on_device({"x": x, "gamma": gamma, "beta": beta})
+    out = None if place is None else Forward(some[place], None, None)
+    problem, tensors = Problem.forward(**some, out=out)
+    with quiet():
+        return Forward(*(as_numpy(one.cpu()) for one in execute(_triton_plan(problem), (*tensors, eps), out)))
+
+
+def _triton_plan(problem: Problem) -> Plan:
+    from lngrad.backend.triton_gpu.plan import plan
+
+    return plan(problem, 1)
+
+
+def _on_a_gpu_or_not(subject: Subject) -> Subject:
+    """Anybody's Triton kernels: where they run, and that an interpreter's memory is not theirs."""
     import torch
 
-    where = (
-        f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "in Triton's interpreter, without a GPU"
-    )
-    return replace(subject, version=f"lngrad {__version__}, {where}", simulated=not torch.cuda.is_available())
+    if torch.cuda.is_available():
+        return replace(subject, version=f"on {torch.cuda.get_device_name()}")
+    return replace(subject, version="in Triton's interpreter, without a GPU", simulated=True, elsewhere=NO_DEVICE)
 
 
 def _torch(subject: Subject) -> Subject:
@@ -158,4 +201,12 @@ _OTHERS: dict[str, Callable[[Subject], Subject]] = {
     "jax": _jax,
     "onednn": _onednn,
     "mindspore": lambda subject: replace(subject, version=f"MindSpore {version('mindspore')}"),
+}
+# Kernels of the user's, by what stands before the colon.
+_PREFIXES: dict[str, Callable[[Subject], Subject]] = {
+    "triton": _on_a_gpu_or_not,
+    "ascendc": lambda subject: replace(subject, version="on the simulated NPU", simulated=True, elsewhere=NO_DEVICE),
+    "cmd": lambda subject: replace(
+        subject, version="a process a call", simulated=True, elsewhere="it runs in a process of its own"
+    ),
 }

@@ -97,8 +97,8 @@ def memory(subject: Subject) -> list[Measured]:
     group = "Memory, beyond dx, dgamma and dbeta"
     own = f"allocated in a call of {TRACED[0]}×{TRACED[1]} float32"
     resident = f"resident at the peak of a call of {RESIDENT[0]}×{RESIDENT[1]} float32"
-    if subject.simulated:
-        text = "not measured: what runs here is no device"
+    if subject.elsewhere:
+        text = f"not measured: {subject.elsewhere}"
         return [Measured(group, own, text), Measured(group, resident, text)]
     return [_allocated(subject, group, own), _resident(subject, group, resident)]
 

@@ -40,7 +40,8 @@ class Subject:
             is. None: what Python and NumPy allocate is traced.
         empty_cache: Gives memory back that it keeps for later results.
         own_statistics: It takes no mean and rstd, and computes them from x.
-        simulated: It runs on a simulator or an interpreter, whose memory and time are not the kernel's.
+        simulated: A call takes long, as on a simulator, in an interpreter or in a process of its own: fewer rows are taken.
+        elsewhere: Why the memory that a call takes here is not the kernel's; "" where it is.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Subject:
     empty_cache: Callable[[], None] = lambda: None
     own_statistics: bool = False
     simulated: bool = False
+    elsewhere: str = ""
 
     def takes(self, M: int, N: int) -> bool:
         """Whether the kernel takes a shape, in float32."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 __all__ = ["Tree", "Unrevealed", "leaves", "reveal", "size_of", "text_of", "words"]
 
+MOST_STEPS = 12  # in words
+LEAST_PAIRWISE = 8  # terms, for a part to be called pairwise
 Tree: TypeAlias = "int | tuple[Tree, ...]"  # a leaf's place, or subtrees in the order of their first leaf
 Pairs: TypeAlias = "Sequence[tuple[int, int]]"
 
@@ -192,7 +195,7 @@ def words(tree: Tree, what: str) -> str:
     n = size_of(tree)
     steps: list[str] = []
     unit = what
-    for _ in range(6):
+    for _ in range(MOST_STEPS):
         n = size_of(tree)
         if n == 1:
             break
@@ -208,7 +211,14 @@ def words(tree: Tree, what: str) -> str:
             steps.append(f"{n} {unit} by halves: each half added to the other, place by place")
             break
         blocks: list[list[int]] = []
-        tree = _collapsed(tree, blocks)
+        parts = _pairwise_parts(tree, blocks)
+        if parts is not None:
+            size, last = len(blocks[0]), len(blocks[-1])
+            steps.append(f"{len(blocks)} parts of {size} {unit} pairwise{f' (others {last})' if last < size else ''}")
+            tree, unit = parts, "of these"
+            continue
+        blocks.clear()
+        tree = _collapsed(tree, blocks, _comb)
         if len(blocks) == n:
             steps.append(f"{n} {unit} in an order of their own")
             break
@@ -217,16 +227,34 @@ def words(tree: Tree, what: str) -> str:
     return ", then ".join(steps) or f"one of the {what}"
 
 
-def _collapsed(tree: Tree, blocks: list[list[int]]) -> Tree:
-    """The tree with every largest sum in sequence of leaves made one leaf, numbered by the first place in it."""
+def _pairwise_parts(tree: Tree, blocks: list[list[int]]) -> Tree | None:
+    """The tree with parts of one size, as large as may be, made leaves, if each is a pairwise sum; else None."""
+    size = 1 << (size_of(tree) - 1).bit_length() - 1
+    while size >= LEAST_PAIRWISE:
+        blocks.clear()
+        parts = _collapsed(tree, blocks, partial(_places_of_pairwise, size))
+        if {len(block) for block in blocks[:-1]} == {size} and len(blocks[-1]) <= size:
+            return parts
+        size //= 2
+    blocks.clear()
+    return None
+
+
+def _places_of_pairwise(most: int, tree: Tree) -> list[int] | None:
+    """The places of a pairwise sum of so many terms; None for any other tree."""
+    return leaves(tree) if isinstance(tree, int) or (size_of(tree) <= most and _is_pairwise(tree)) else None
+
+
+def _collapsed(tree: Tree, blocks: list[list[int]], places_of: Callable[[Tree], list[int] | None]) -> Tree:
+    """The tree with every largest sum of a kind made one leaf, numbered by the first place in it."""
     found: list[tuple[int, list[int]]] = []
 
     def walk(one: Tree) -> Tree:
-        order = _comb(one)
+        order = places_of(one)
         if order is not None:
             found.append((min(order), order))
             return min(order)
-        assert not isinstance(one, int)  # a leaf is a comb
+        assert not isinstance(one, int)  # a leaf is a sum of any kind
         return tuple(walk(part) for part in one)
 
     walked = walk(tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from lngrad.dtypes import to_torch
 from lngrad.errors import BackendUnavailable
 
-__all__ = ["on_device", "require_triton"]
+__all__ = ["on_device", "quiet", "require_triton"]
 
 
 def require_triton() -> None:
@@ -42,6 +43,11 @@ def on_device(arguments: dict[str, Any]) -> dict[str, Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return {
-        name: to_torch(np.ascontiguousarray(one)).to(device) if isinstance(one, np.ndarray) else one
+        name: to_torch(np.require(one, requirements=["C", "W"])).to(device) if isinstance(one, np.ndarray) else one
         for name, one in arguments.items()
     }
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """Triton's interpreter computes with NumPy, which warns of NaN and infinity where a GPU says nothing."""
+    return np.errstate(all="ignore")

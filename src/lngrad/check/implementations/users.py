@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from lngrad.arrays import as_array, as_numpy
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.implementations.interface import Impl, NotApplicable
-from lngrad.check.implementations.tensors import on_device, require_triton
+from lngrad.check.implementations.tensors import on_device, quiet, require_triton
 from lngrad.check.inputs import Given
 from lngrad.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.errors import BackendUnavailable, FileFormatError
@@ -38,6 +39,8 @@ _PARAMETERS = (
 
 def users_function(name: str, on_gpu: bool = False) -> Impl:
     """A function of the user's, module:function; it is given what its parameters are named after.
+
+    A NotImplementedError from it skips the case. Results that are masked off are dropped if it does not take the mask.
 
     Args:
         name: Of the module and the function in it.
@@ -79,7 +82,13 @@ def users_function(name: str, on_gpu: bool = False) -> Impl:
             "output_dtypes": case.output_dtypes,
         }  # fmt: skip
         arguments = {name: possible[name] for name in wanted}
-        results = three(target(**(on_device(arguments) if on_gpu else arguments)), f"{module}:{function}")
+        try:
+            with quiet() if on_gpu else nullcontext():
+                results = three(target(**(on_device(arguments) if on_gpu else arguments)), f"{module}:{function}")
+        except NotImplementedError as reason:
+            raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
+        if "output_mask" not in wanted:  # it can't know which results are not wanted
+            results = Grads(*(one if kept else None for one, kept in zip(results, case.output_mask, strict=True)))
         return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, case.output_dtypes, strict=True)))
 
     return call

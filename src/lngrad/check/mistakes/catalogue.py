@@ -73,6 +73,30 @@ _INPUTS = {
     "statistics recomputed": of_inputs(
         inputs_.statistics_of_x, "mean and rstd are recomputed from x; the interface takes those that are given."
     ),
+    "mean ignored": of_inputs(
+        inputs_.no_mean,
+        "mean is not subtracted: xhat is x·rstd, as RMSNorm has it. Layer normalization's is (x − mean)·rstd.",
+    ),
+    **{
+        f"statistics rounded to {dtype}": of_inputs(
+            inputs_.narrow_statistics(dtype),
+            f"mean and rstd are rounded to {dtype} before they are used: keep them in float32, whatever x's dtype is.",
+        )
+        for dtype in ("bfloat16", "float16")
+    },
+    **{
+        name: of_inputs(
+            inputs_.gamma_transposed(back), "gamma is read in the order of the transposed normalized dimensions."
+        )
+        for name, back in (("gamma transposed", False), ("gamma transposed back", True))
+    },
+    **{
+        f"{name} rounded to {dtype}": of_inputs(
+            inputs_.narrow_input(name, dtype), f"{name} is rounded to {dtype} before anything is computed from it."
+        )
+        for name in ("dy", "x", "gamma")
+        for dtype in ("bfloat16", "float16")
+    },
     "mean recomputed": of_inputs(
         inputs_.mean_of_x, "mean is recomputed from x; the interface takes the one that is given."
     ),
@@ -105,6 +129,9 @@ _DX = {
     ),
     "sums for means": of_results(
         results_.sums_for_means, "the two row sums are not divided by the number of normalized elements."
+    ),
+    "gamma of the row's index": of_results(
+        results_.gamma_by_row, "dx is computed with gamma[row] in place of gamma[column]: gamma's index is the column."
     ),
     "rstd missing in dx": of_results(results_.rstd_missing, "dx is not multiplied by rstd."),
     "extra term of the tile formula": of_results(
@@ -207,6 +234,13 @@ _PRECISION = {
         for dtype in ("bfloat16", "float16")
         for block in (32, 64, 128, 256)
         for products in (False, True)
+    },
+    **{
+        f"xhat rounded to {dtype}": of_results(
+            results_.narrow_xhat(dtype),
+            f"xhat is rounded to {dtype} before dx and dgamma are computed from it: keep it in float32.",
+        )
+        for dtype in ("bfloat16", "float16")
     },
     **{
         f"products rounded to {dtype}": of_results(

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lngrad.check.mistakes.added import explain_added
 from lngrad.check.mistakes.formula import RIGHT, Difference, Explanation, coefficient_text
-from lngrad.check.mistakes.masks import describe_columns, describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.masks import describe_places, describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.places import explain_moved_columns
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula, Weights
 from lngrad.typing import Array
@@ -22,6 +24,7 @@ _TIMES = {
     "1/M": "{name} is divided by the number of rows: it is their sum, and no mean.",
     "1/N": "{name} is divided by the number of columns: it is a sum over rows.",
 }
+LEAST_FACTOR = 0.01  # that a whole column sum is off by
 MOST_COLUMNS = 0.95  # wrong, for columns that are right to be left out
 MOST_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger cases
 
@@ -37,13 +40,29 @@ def explain_columns(terms: Terms, name: str, result: Array, bound: Array, true: 
     """
     if len(result) < 4 or not np.isfinite(result).all():
         return None
-    for text, summed in _sums(terms, name, true):
-        for coefficient in _coefficients(summed, result, bound, terms):
+    for number, (text, summed) in enumerate(_sums(terms, name, true)):
+        for coefficient in _coefficients(summed, result, bound, terms, any_factor=number == 0):
             if (text, coefficient) == (RIGHT[name].removeprefix("Σ_rows "), 1.0):
                 continue
             if _fits(coefficient * summed - result, bound + np.abs(coefficient * summed) * 1e-7):
                 return _explanation(terms, name, text, coefficient)
-    return _column_weights(terms, name, result, bound, true[name])
+    return (
+        _column_weights(terms, name, result, bound, true[name])
+        or _wrong_axis(terms, name, result, bound)
+        or explain_moved_columns(terms, name, result, SLACK * bound, true[name])
+        or explain_added(terms, name, result, SLACK * bound, true)
+    )
+
+
+def _wrong_axis(terms: Terms, name: str, result: Array, bound: Array) -> Explanation | None:
+    """Sums over the columns, which have the right number of elements where there are as many rows."""
+    text = RIGHT[name].removeprefix("Σ_rows ")
+    summed = (terms.dy * terms.xhat if name == "dgamma" else terms.dy).sum(1)
+    if terms.M != terms.N or not _fits(summed - result, bound + np.abs(summed) * 1e-7):
+        return None
+    found = Difference(f"{name} over the columns", f"{name} is summed over the columns, one number a row: it is a sum over "
+                       "the rows.")  # fmt: skip
+    return Explanation(Formula(name, (("Σ_columns", True), (" " + text, False))), (found,))
 
 
 def _sums(terms: Terms, name: str, true: dict[str, Array]) -> Iterator[tuple[str, Array]]:
@@ -52,7 +71,8 @@ def _sums(terms: Terms, name: str, true: dict[str, Array]) -> Iterator[tuple[str
     gamma = terms.gamma[0]
     products = {
         "dgamma": (("dy·xhat", dy * xhat), ("dy·x", dy * terms.x), ("dy·(x−mean)", dy * (terms.x - terms.mean)),
-                   ("dy·x·rstd", dy * terms.x * rstd), ("dy·xhat·rstd", dy * xhat * rstd), ("dy", dy), ("xhat", xhat)),
+                   ("dy·x·rstd", dy * terms.x * rstd), ("dy·xhat·rstd", dy * xhat * rstd), ("dy", dy), ("xhat", xhat),
+                   ("dx·xhat", true["dx"] * xhat)),
         "dbeta": (("dy", dy), ("dy·xhat", dy * xhat), ("dy·rstd", dy * rstd), ("dx", true["dx"]), ("x", terms.x),
                   ("xhat", xhat)),
     }[name]  # fmt: skip
@@ -73,8 +93,10 @@ def _sums(terms: Terms, name: str, true: dict[str, Array]) -> Iterator[tuple[str
             yield f"{text} of columns j and j^{step}", whole + np.where(other == index, 0.0, whole[other])
 
 
-def _coefficients(summed: Array, result: Array, bound: Array, terms: Terms) -> Iterator[float]:
-    """1, and the plain number that the ratio is near to, if there is one."""
+def _coefficients(
+    summed: Array, result: Array, bound: Array, terms: Terms, any_factor: bool = False
+) -> Iterator[float]:
+    """1, and the plain number that the ratio is near to, if there is one; any other ratio where that is wanted."""
     yield 1.0
     usable = np.isfinite(summed)
     weight = 1 / np.maximum(bound, 1e-300)
@@ -86,6 +108,8 @@ def _coefficients(summed: Array, result: Array, bound: Array, terms: Terms) -> I
     for plain in (2.0, -1.0, 0.5, 3.0, 4.0, float(M), 1 / M, float(N), 1 / N, 0.25, 8.0):
         if abs(ratio - plain) <= 0.01 * abs(plain):
             yield plain
+    if any_factor and abs(ratio - 1) > LEAST_FACTOR:
+        yield ratio
 
 
 def _fits(left: Array, bound: Array) -> bool:
@@ -146,7 +170,7 @@ def explain_rows(terms: Terms, results: dict[str, Array], bounds: dict[str, Arra
         some = np.tile(wrong, len(results))
         if not MOST_COLUMNS > wrong.mean() > 0:
             return None
-        weights, where = _rows_of(A[some], b[some], bound[some]), f" in {describe_columns(wrong)}"
+        weights, where = _rows_of(A[some], b[some], bound[some]), f" in {describe_places(wrong, 'column')}"
     if weights is None:
         return None
     text = describe_weights(weights, "row") + _why_so_many(weights, terms) + where

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import Given
+from lngrad.check.mistakes.added import explain_added
+from lngrad.check.mistakes.another_mean import another_mean
+from lngrad.check.mistakes.another_rstd import another_rstd
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
+from lngrad.check.mistakes.dx_factors import explain_factors
 from lngrad.check.mistakes.dx_formula import explain_dx
 from lngrad.check.mistakes.formula import Difference, Explanation
 from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.other_gamma import explain_gamma
-from lngrad.check.mistakes.other_rows import statistics_of_other_rows
-from lngrad.check.mistakes.outputs import Output, share_of
-from lngrad.check.mistakes.partial_dx import describe_means, explain_partial_means, explain_unwritten
-from lngrad.check.mistakes.patterns import describe
+from lngrad.check.mistakes.other_rows import inputs_of_other_rows
+from lngrad.check.mistakes.outputs import EXPLAINED, SLACK, Output, share_of
+from lngrad.check.mistakes.partial_dx import explain_partial_means, explain_unwritten
+from lngrad.check.mistakes.patterns import NO_PATTERN, describe
+from lngrad.check.mistakes.places import explain_moved
+from lngrad.check.mistakes.row_means import (
+    describe_means,
+    explain_means_of_other_rows,
+    explain_narrow_means,
+    explain_tiled_means,
+)
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.check.result import Formula, Weights
 from lngrad.problem import Grads
@@ -27,8 +40,6 @@ from lngrad.typing import Array
 
 __all__ = ["Diagnosis", "diagnose"]
 
-SLACK = 4.0  # tolerances: a mistake made in float32 is rounded at other places than ours in float64
-EXPLAINED = 0.995  # of the elements
 FEWEST_TIES = 8  # that are rounded otherwise: one may be chance
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
 
@@ -72,7 +83,7 @@ def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]
             return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
         each = (
             _each_output(terms, outputs, truth, known)
-            or _with_other_statistics(terms, given, outputs)
+            or _with_other_inputs(terms, given, outputs)
             or _with_changed_inputs(case, given, outputs)
         )
     if each is not None:
@@ -91,7 +102,9 @@ def _described(terms: Terms, output: Output, share: Array) -> str:
             found = describe_means(terms, wide.reshape(terms.dy.shape), output.bound.reshape(terms.dy.shape))
         if found is not None:
             return f"dx: {found}"
-    return describe(output.name, wide, golden, share)
+    text = describe(output.name, wide, golden, share)
+    roundings = output.describe_roundings() if text.endswith(NO_PATTERN) else None
+    return f"{text}; {roundings}" if roundings else text
 
 
 def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:
@@ -157,7 +170,17 @@ def _each_output(
             found.append(formulas[output.name])
         else:
             return None
-    return found
+    return _one_factor(found)
+
+
+def _one_factor(found: list[Explanation]) -> list[Explanation]:
+    """One difference where all three gradients are the same number of times what they should be."""
+    names = [one.name for explanation in found for one in explanation.differences]
+    times = {name.removeprefix(output) for name, output in zip(names, OUTPUTS, strict=False)}
+    if len(names) != len(OUTPUTS) or len(times) != 1 or not (text := times.pop()).endswith(" times"):
+        return found
+    said = f"all three gradients are{text} what they should be: dy has a factor, as of dropout, a loss scale or a mean."
+    return [replace(one, differences=(Difference(f"all gradients{text}", said),)) for one in found]
 
 
 def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
@@ -185,12 +208,7 @@ def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int 
     found: dict[str, Explanation] = {}
     for name in wrong:
         if name == "dx":
-            explanation = (
-                explain_unwritten(terms, wide[name], bounds[name], true[name])
-                or explain_dx(terms, wide[name], bounds[name], depth)
-                or (explain_partial_means(terms, wide[name], bounds[name]) if depth > 1 else None)
-                or (explain_gamma(terms, wide[name], bounds[name]) if depth > 1 else None)
-            )
+            explanation = _formula_of_dx(terms, wide[name], bounds[name], true, depth)
         else:
             explanation = explain_columns(terms, name, wide[name], bounds[name], true)
         if explanation is not None:
@@ -201,20 +219,42 @@ def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int 
     return found
 
 
-def _with_other_statistics(terms: Terms, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
-    """Some rows with mean and rstd of others, if that explains all outputs."""
+def _formula_of_dx(terms: Terms, dx: Array, bound: Array, true: dict[str, Array], depth: int) -> Explanation | None:
+    """The formula that a wrong dx obeys; depth 1 leaves out what is rare beside another mistake."""
+    found = explain_unwritten(terms, dx, bound, true["dx"]) or explain_dx(terms, dx, bound, depth)
+    if found is not None or depth == 1:
+        return found
+    return (
+        explain_partial_means(terms, dx, bound)
+        or explain_tiled_means(terms, dx, bound)
+        or explain_means_of_other_rows(terms, dx, bound)
+        or explain_factors(terms, dx, bound, true["dx"])
+        or explain_gamma(terms, dx, bound)
+        or explain_moved(terms, dx, SLACK * bound, true["dx"])
+        or explain_added(terms, "dx", dx, SLACK * bound, true)
+        or explain_narrow_means(terms, dx, bound)
+    )
+
+
+def _with_other_inputs(terms: Terms, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
+    """Some rows with inputs of others, or another rstd, if that explains all outputs, or dx alone and the others are right."""
     dx = next((one for one in outputs if one.name == "dx"), None)
-    if dx is None:
+    if dx is None or dx.share.max() <= 1:
         return None
-    shaped = (one.reshape(terms.dy.shape) for one in (dx.result.astype(np.float64), dx.bound, dx.true))
-    found = statistics_of_other_rows(terms, given.exact, *shaped)
-    if found is None:
-        return None
-    changed, difference = found
-    wrong, scales = true_grads(changed), gradient_scales(changed)
-    others = (Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
-    explained = all(np.mean(one.share <= SLACK) >= EXPLAINED for one in others)
-    return [Explanation(None, (difference,))] if explained else None
+    result, bound, true = (one.reshape(terms.dy.shape) for one in (dx.result.astype(np.float64), dx.bound, dx.true))
+    for changed, difference in chain(
+        inputs_of_other_rows(terms, given.exact, result, bound, true),
+        another_rstd(terms, given.exact, result, bound),
+        another_mean(terms, given.exact, result, bound),
+    ):
+        wrong, scales = true_grads(changed), gradient_scales(changed)
+        others = (one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
+        if all(
+            other.is_explained or (one.name != "dx" and one.share.max() <= 1)
+            for one, other in zip(outputs, others, strict=True)
+        ):
+            return [Explanation(None, (difference,))]
+    return None
 
 
 def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
@@ -225,9 +265,9 @@ def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[Output
         if changed is None:
             continue
         wrong, scales, terms = true_grads(changed), gradient_scales(changed), terms_of(changed)
-        others = [Output(one.name, one.result, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
+        others = [one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
         formulas = _formulas(terms, others, wrong, depth=1)
-        if all(one.name in formulas or np.mean(one.share <= SLACK) >= EXPLAINED for one in others):
+        if all(one.name in formulas or one.is_explained for one in others):
             found = [Explanation(None, (Difference(name, mistake.sentence),)), *formulas.values()]
             if best is None or len(found) < len(best):
                 best = found

@@ -48,7 +48,8 @@ def explain_dx(terms: Terms, dx: Array, bound: Array, depth: int = 2) -> Explana
         # A factor of all three terms is one difference.
         odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
         cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
-        if cost and cost <= MOST_COST:
+        # A number of its own before a mean that is the same in many rows fits any such number.
+        if cost and cost <= MOST_COST and not (free and {candidate.mean.over, candidate.second.over} != {"row"}):
             fits.append(_Fit(candidate, coefficients, cost))
     for fit in sorted(fits, key=lambda one: one.cost)[:8]:
         left = np.abs(_evaluated(choices, fit) - dx)[usable] <= SLACK * bound[usable]
@@ -105,8 +106,12 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[tu
     if not _fits(free @ basis - target):
         return None
     N, M = terms.N, terms.M
+    whole = basis.sum(0)
+    factor = float(whole @ target / max(whole @ whole, 1e-300))
     plain = [1.0, 0.0, 2.0, -1.0, 0.5, float(N), 1 / N, N / (N - 1), 1 - 1 / N, 3.0, -2.0, 4.0, 1.5, 1 / M, float(M)]
     plain += [N / P for P in padded_sizes(N)]
+    if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
+        return (factor, factor, factor), 0.0
     coefficients, cost = free.copy(), 0.0
     for at in range(3):
         best = None
@@ -189,20 +194,21 @@ def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
         found.append(
             Difference(f"{one.scale or '1'} for rstd", f"dx is multiplied by {one.scale or '1'}: it takes rstd.")
         )
-    if "of" in one.shared:
-        found.append(
-            Difference(f"{one.first.of} for dxhat", f"dx is computed from {one.first.of}: it takes dxhat = dy·gamma.")
-        )
+    shared = _shared(one)
+    if shared != "dxhat":
+        where = "" if one.first.of == shared else " in the row means"
+        text = f"the two row means are of {shared}: they are" if where else f"dx is computed from {shared}: it is"
+        found.append(Difference(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma."))
     if "over" in one.shared:
         over = _over_text(one.mean.over)
         found.append(Difference(f"means over {one.mean.over}", f"the two means go {over}: they go over one row."))
-    if one.first != First() and "of" not in one.shared:
+    if one.first.outer:
+        found.append(Difference(f"{one.first.text} for dxhat in the first term", f"the first term of dx is {one.first.text}: "
+                                "all three terms take rstd once, which stands before the bracket."))  # fmt: skip
+    elif one.first.of not in ("dxhat", shared):
         found.append(Difference(f"{one.first.of} for dxhat in the first term",
                                 f"the first term of dx is {one.first.of}: it takes dxhat = dy·gamma."))  # fmt: skip
-    rights = (
-        Mean(one.first.of if "of" in one.shared else "dxhat"),
-        Second(one.first.of if "of" in one.shared else "dxhat"),
-    )
+    rights = Mean(shared), Second(shared)
     if "over" not in one.shared:
         for coefficient, term, right, label in (
             (fit.coefficients[1], one.mean, rights[0], "mean of dxhat"),
@@ -223,6 +229,12 @@ def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
         elif coefficient != 1:
             found.append(_times(coefficient, label, "is", takes, terms))
     return found
+
+
+def _shared(one: Candidate) -> str:
+    """What at least two of the three terms are made of."""
+    made = one.first.of, one.mean.of, one.second.of
+    return next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
 
 
 def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:

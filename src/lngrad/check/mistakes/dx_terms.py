@@ -19,22 +19,24 @@ __all__ = ["SCALES", "Candidate", "Choices", "First", "Mean", "Second"]
 
 SCALES = {"rstd": 1.0, "": 0.0, "rstd²": 2.0, "rstd³": 3.0, "√variance": -1.0}  # powers of rstd
 BLOCKS = (2, 4, 8, 16, 32)
+POWERS = {"rstd·": 1.0, "1/rstd·": -1.0}  # that one term alone has too much; (x−mean) is xhat/rstd
 
 
 @dataclass(frozen=True)
 class First:
-    """The term without a mean: D."""
+    """The term without a mean: D, times a power of rstd where `outer` says so."""
 
     of: str = "dxhat"
+    outer: str = ""
 
     @property
     def text(self) -> str:
-        return self.of
+        return self.outer + self.of
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The second term: a mean of D, times gamma where `outer` says so."""
+    """The second term: a mean of D, times gamma or a power of rstd where `outer` says so."""
 
     of: str = "dxhat"
     over: str = "row"
@@ -147,23 +149,33 @@ class Choices:
         """A term without its coefficient, broadcast to (rows, N)."""
         terms = self.terms
         if isinstance(term, First):
-            return np.asarray(terms.dy * self.factors[term.of])
+            return np.asarray(terms.dy * self.factors[term.of] * self._outer(term.outer))
         if isinstance(term, Mean):
             mean = self._mean(term.of, "", term.over)
-            return np.broadcast_to(mean * terms.gamma if term.outer else mean, terms.dy.shape)
-        outer = terms.xhat * terms.gamma if term.outer == "γ·xhat" else self.inner[term.outer]
+            return np.broadcast_to(mean * self._outer(term.outer), terms.dy.shape)
+        if term.outer in self.inner:
+            outer = self.inner[term.outer]
+        else:
+            outer = self._outer(term.outer.removesuffix("xhat")) * terms.xhat
         return np.asarray(outer * self._mean(term.of, term.inner, term.over))
+
+    def _outer(self, name: str) -> Array:
+        """What stands before a term."""
+        if name == "γ·":
+            return self.terms.gamma
+        return self.terms.rstd ** POWERS[name] if name else np.ones((1, 1))
 
     def scale(self, name: str) -> Array:
         return np.asarray(self.terms.rstd ** SCALES[name])
 
     @cached_property
     def firsts(self) -> list[First]:
-        return [First(of) for of in self.factors]
+        return [First(of) for of in self.factors] + [First(outer=power) for power in POWERS]
 
     @cached_property
     def means(self) -> list[Mean]:
         found = [Mean(of, over) for of in self.factors for over in self.over]
+        found += [Mean(outer=power) for power in POWERS]
         return found + ([Mean(of, outer="γ·") for of in self.factors] if len(self.factors) > 1 else [])
 
     @cached_property
@@ -171,6 +183,7 @@ class Choices:
         found = [Second(of, over) for of in self.factors for over in self.over]
         found += [Second("dxhat", "row", inner, outer) for inner in self.inner for outer in self.inner if inner != "xhat"
                   or outer != "xhat"]  # fmt: skip
+        found.append(Second(outer="rstd·xhat"))
         return found + ([Second(of, outer="γ·xhat") for of in self.factors] if len(self.factors) > 1 else [])
 
     def candidates(self, depth: int) -> Iterator[Candidate]:

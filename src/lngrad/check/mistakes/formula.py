@@ -57,11 +57,12 @@ def padded_sizes(N: int) -> dict[int, str]:
 
 
 def coefficient_text(value: float, N: int, M: int) -> str:
-    """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), or three digits."""
+    """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), or a few digits."""
     for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),
                          ("M", M), ("1/M", 1 / max(M, 1)), *((f"N/{P}", N / P) for P in padded_sizes(N))):  # fmt: skip
         if number not in (0.0, 1.0, 2.0, 0.5) and abs(abs(value) - number) < 1e-9 * number:
             return text if value > 0 else f"−{text}"
     halves = {0.5: "1/2", 1.5: "3/2", 0.25: "1/4"}
-    text = halves.get(abs(value), f"{abs(value):.4g}")
+    digits = 3 if abs(value) < 100 else 4  # of what least squares gives of 16-bit results
+    text = halves.get(abs(value), f"{abs(value):.{digits}g}")
     return text if value >= 0 else f"−{text}"

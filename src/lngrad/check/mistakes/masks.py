@@ -13,7 +13,7 @@ import numpy as np
 
 from lngrad.typing import Array
 
-__all__ = ["describe_columns", "describe_weights", "recover_weights", "runs_of"]
+__all__ = ["describe_places", "describe_weights", "recover_weights", "runs_of"]
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PERIODS = (2, 3, 4, 8)
@@ -32,10 +32,10 @@ def recover_weights(A: Array, b: Array, fits: Fits) -> Array | None:
         fits: Whether given weights explain the result; the last word on every candidate.
 
     Returns:
-        The simplest weights that fit and are not all 1 or all 0; None if there are none.
+        The simplest weights that fit and are not all the same; None if there are none.
     """
     for weights in _candidates(A, b):
-        if weights.any() and not (weights == 1).all() and fits(weights):
+        if not (weights == weights[0]).all() and fits(weights):
             return weights
     return None
 
@@ -121,9 +121,9 @@ def describe_weights(weights: Array, what: str) -> str:
     return f"{_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}"
 
 
-def describe_columns(chosen: Array) -> str:
-    """Which columns, in words: "the last 4 columns (from 96 on) of 100"."""
-    return f"all {len(chosen)} columns" if chosen.all() else f"{_places(chosen, 'column')} of {len(chosen)}"
+def describe_places(chosen: Array, what: str) -> str:
+    """Which rows or columns, in words: "the last 4 columns (from 96 on) of 100"."""
+    return f"all {len(chosen)} {what}s" if chosen.all() else f"{_places(chosen, what)} of {len(chosen)}"
 
 
 def _places(chosen: Array, what: str) -> str:

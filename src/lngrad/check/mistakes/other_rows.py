@@ -1,28 +1,38 @@
-"""Rows whose mean and rstd are those of other rows: which, and whose."""
+"""Rows that are computed from inputs of other rows: which, which inputs, and whose."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from lngrad.check.mistakes.formula import Difference
+from lngrad.check.mistakes.index_maps import maps_through, spread
 from lngrad.check.mistakes.terms import Terms
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["statistics_of_other_rows"]
+__all__ = ["inputs_of_other_rows"]
 
 MOST_PAIRS = 1 << 22  # elements that are looked at, of one wrong row beside all others
-TRIED = 4  # wrong rows whose statistics are looked for
 EXPLAINED = 0.995  # of a row's elements
 SLACK = 4.0
+# Inputs that one wrong index is known to reach: (what the mistake is called, in words, which they are).
+TOGETHER = (
+    ("statistics of other rows", "the mean and rstd", ("mean", "rstd")),
+    ("rstd of other rows", "the rstd", ("rstd",)),
+    ("mean of other rows", "the mean", ("mean",)),
+    ("dy of other rows", "the dy", ("dy",)),
+    ("x of other rows", "the x", ("x",)),
+)
 
 
-def statistics_of_other_rows(
+def inputs_of_other_rows(
     terms: Terms, inputs: Inputs, dx: Array, bound: Array, true: Array
-) -> tuple[Inputs, Difference] | None:
-    """The inputs with the statistics that wrong rows of dx have used, and the difference in words; None if it is not that.
+) -> Iterator[tuple[Inputs, Difference]]:
+    """The inputs that wrong rows of dx may have used, and the difference in words, the likeliest first.
 
     Args:
         terms: Of the inputs.
@@ -31,38 +41,54 @@ def statistics_of_other_rows(
     """
     M, N = dx.shape
     wrong = np.flatnonzero((np.abs(dx - true) > SLACK * bound).mean(1) > 1 - EXPLAINED)
-    if not 0 < len(wrong) < M or M * N > MOST_PAIRS or N < 4:
-        return None
-    tried = wrong[np.linspace(0, len(wrong) - 1, min(TRIED, len(wrong))).astype(int)]
-    sources = [_source(terms, dx, bound, int(row)) for row in tried]
-    if any(source is None for source in sources):
-        return None
-    offsets = {int(row) - int(source) for row, source in zip(tried, sources, strict=True) if source is not None}
-    whose = np.arange(M)
-    if len(set(sources)) == 1:
-        whose[wrong] = sources[0]
-        used = f"of row {sources[0]}"
-    elif len(offsets) == 1:
-        offset = offsets.pop()
-        whose[wrong] = np.clip(wrong - offset, 0, M - 1)
-        used = f"of the row {abs(offset)} {'before' if offset > 0 else 'after'}"
-    else:
-        return None
-    rows = inputs.mean.shape
-    changed = replace(inputs, mean=terms.mean[whose].reshape(rows), rstd=terms.rstd[whose].reshape(rows))
-    return changed, Difference("statistics of other rows", f"{_which(wrong, M)} use the mean and rstd {used}: they are not "
-                               "loaded anew for the tile, or their index is not the row's.")  # fmt: skip
+    if M < 2 or not len(wrong) or M * N > MOST_PAIRS or N < 4:
+        return
+    for name, what, which in TOGETHER:
+        pairs = _sources(terms, dx, bound, wrong, which)
+        for text, used, where in _uses(pairs, wrong, M, terms) if pairs else ():
+            arrays = {"mean": terms.mean, "rstd": terms.rstd, "dy": terms.dy, "x": terms.x}
+            read: dict[str, Any] = {one: arrays[one][used].reshape(getattr(inputs, one).shape) for one in which}
+            changed = replace(inputs, **read)
+            sentence = (
+                f"{where} use {what} {text}: {'they are' if len(which) > 1 else 'it is'} not loaded anew for the "
+                f"tile, or {'their' if len(which) > 1 else 'its'} index is not the row's."
+            )
+            yield changed, Difference(name, sentence)
 
 
-def _source(terms: Terms, dx: Array, bound: Array, row: int) -> int | None:
-    """The row whose statistics give this row of dx."""
-    xhat = (terms.x[row] - terms.mean) * terms.rstd  # with the statistics of every row
-    dxhat = terms.dxhat[row]
-    made = terms.rstd * (dxhat - dxhat.mean() - xhat * (dxhat * xhat).mean(1, keepdims=True))
-    scale = np.maximum(1.0, terms.rstd / terms.rstd[row])
+def _uses(pairs: list[tuple[int, set[int]]], wrong: Array, M: int, terms: Terms) -> Iterator[tuple[str, Array, str]]:
+    """(in words, the row that each row uses, which rows): a rule for all rows, where most are wrong, or for the wrong ones."""
+    for text, whose in maps_through(pairs, M, terms.lead, "row"):
+        if 2 * len(wrong) > M:
+            yield text, whose, "all rows"
+        some = np.arange(M)
+        some[wrong] = whose[wrong]
+        yield text, some, _which(wrong, M)
+
+
+def _sources(terms: Terms, dx: Array, bound: Array, wrong: Array, which: tuple[str, ...]) -> list[tuple[int, set[int]]]:
+    """For a few wrong rows, the rows whose inputs may have given them; empty if one has none."""
+    found = []
+    for row in map(int, spread(wrong)):
+        sources = _sources_of(terms, dx, bound, row, which)
+        if not sources:
+            return []
+        found.append((row, sources))
+    return found
+
+
+def _sources_of(terms: Terms, dx: Array, bound: Array, row: int, which: tuple[str, ...]) -> set[int]:
+    """The rows whose inputs give this row of dx."""
+    mean, rstd, dy, x = (
+        one if name in which else one[row : row + 1]
+        for name, one in (("mean", terms.mean), ("rstd", terms.rstd), ("dy", terms.dy), ("x", terms.x))
+    )
+    xhat, dxhat = (x - mean) * rstd, dy * terms.gamma
+    second = (dxhat * xhat).mean(1, keepdims=True)
+    made = rstd * (dxhat - dxhat.mean(1, keepdims=True) - xhat * second)
+    scale = np.maximum(1.0, rstd / terms.rstd[row])
     fits = (np.abs(made - dx[row]) <= SLACK * bound[row] * scale).mean(1)
-    best = int(np.argmax(fits))
-    return best if fits[best] >= EXPLAINED and best != row else None
+    return {*map(int, np.flatnonzero(fits >= EXPLAINED))} - {row}
 
 
 def _which(wrong: Array, M: int) -> str:

@@ -1,4 +1,4 @@
-"""A dx of which parts are missing: columns that a row mean does not take once, rows and columns that are never written."""
+"""A dx of which parts are wrong: row means of part of the columns, rows and columns that are never written."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from lngrad.check.mistakes.formula import RIGHT, Difference, Explanation
 from lngrad.check.mistakes.masks import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.row_means import obeys, row_means_of
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula, Weights
 from lngrad.typing import Array
 
-__all__ = ["describe_means", "explain_partial_means", "explain_unwritten"]
+__all__ = ["explain_partial_means", "explain_unwritten"]
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
-FEWEST = 8  # columns, so that two free numbers a row explain nothing by chance
 
 
 def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
@@ -22,11 +22,11 @@ def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation 
     M, N = terms.dy.shape
     if M < 4 or N < 4 or not np.isfinite(dx).all() or not (terms.rstd != 0).all():
         return None
-    first, second = _means_of(terms, dx)
+    first, second = row_means_of(terms, dx)
     right_first, right_second = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
 
     def fits(m1: Array, m2: Array) -> bool:
-        return _obeys(terms, dx, bound, m1, m2)
+        return obeys(terms, dx, bound, m1, m2)
 
     A1, A2 = terms.dxhat / N, terms.dxhat * terms.xhat / N
     for sum_name, label, A, b, check in (
@@ -48,48 +48,19 @@ def explain_partial_means(terms: Terms, dx: Array, bound: Array) -> Explanation 
     return None
 
 
-def _means_of(terms: Terms, dx: Array) -> tuple[Array, Array]:
-    """The two row means that dx has: dxhat − dx/rstd = m1 + xhat·m2 for each row, two unknowns, by least squares."""
-    left = terms.dxhat - dx / terms.rstd
-    centre, spread = terms.xhat.mean(1, keepdims=True), terms.xhat - terms.xhat.mean(1, keepdims=True)
-    second = (left * spread).sum(1) / np.maximum(np.square(spread).sum(1), 1e-300)
-    return left.mean(1) - centre[:, 0] * second, second
-
-
-def _obeys(terms: Terms, dx: Array, bound: Array, m1: Array, m2: Array) -> bool:
-    made = terms.rstd * (terms.dxhat - m1[:, None] - terms.xhat * m2[:, None])
-    return bool(np.mean(np.abs(made - dx) <= SLACK * bound) >= EXPLAINED)
-
-
-def describe_means(terms: Terms, dx: Array, bound: Array) -> str | None:
-    """That dx is right but for its two row means, where they are of no known kind; None if it is not so."""
-    if terms.N < FEWEST or not np.isfinite(dx).all() or not (terms.rstd != 0).all():
-        return None
-    first, second = _means_of(terms, dx)
-    rights = terms.dxhat.mean(1), (terms.dxhat * terms.xhat).mean(1)
-    if not _obeys(terms, dx, bound, first, second):
-        return None
-    wrong = {"mean of dxhat": (first, rights[0]), "mean of dxhat·xhat": (second, rights[1])}
-    if _obeys(terms, dx, bound, rights[0], second):
-        del wrong["mean of dxhat"]
-    elif _obeys(terms, dx, bound, first, rights[1]):
-        del wrong["mean of dxhat·xhat"]
-    texts = []
-    for label, (got, right) in wrong.items():
-        row = int(np.argmax(np.abs(got - right)))
-        texts.append(f"the {label} (in row {row} it is {got[row]:.4g}, and should be {right[row]:.4g})")
-    return f"the formula is right, but for {' and '.join(texts)}: look at what these row sums take and divide by"
-
-
 def explain_unwritten(terms: Terms, dx: Array, bound: Array, true: Array) -> Explanation | None:
-    """Whole rows or columns of dx that are zero, where all others are right."""
-    true, right = true.reshape(dx.shape), np.abs(true.reshape(dx.shape) - dx) <= bound
+    """Whole rows or columns of dx that are zero, or twice what they should be, where all others are right."""
+    true = true.reshape(dx.shape)
+    right = np.abs(true - dx) <= bound
     for axis, what in ((1, "row"), (0, "column")):
-        zero = (dx == 0).all(axis) & ~right.all(axis)
-        if zero.any() and not zero.all() and (zero | (right.mean(axis) >= EXPLAINED)).all():
-            weights = np.where(zero, 0.0, 1.0)
-            text = describe_weights(weights, what)
-            found = Difference(f"{what}s of dx never written", f"dx is zero in whole {what}s: {text}.")
-            parts = ((f"w_{what}", True), ("·", False), (RIGHT["dx"], False))
-            return Explanation(Formula("dx", parts), (found,), (Weights("dx", what, runs_of(weights), text),))
+        odd = ~right.all(axis) & (right.mean(axis) < EXPLAINED)
+        for weight, name, text in ((0.0, "{}s of dx never written", "dx is zero in whole {}s"),
+                                   (2.0, "{}s of dx counted twice", "dx is twice what it should be in whole {}s")):  # fmt: skip
+            some = odd & (np.abs(weight * true - dx) <= weight * bound).all(axis)
+            if some.any() and not some.all() and (some | (right.mean(axis) >= EXPLAINED)).all():
+                weights = np.where(some, weight, 1.0)
+                which = describe_weights(weights, what)
+                found = Difference(name.format(what), f"{text.format(what)}: {which}.")
+                parts = ((f"w_{what}", True), ("·", False), (RIGHT["dx"], False))
+                return Explanation(Formula("dx", parts), (found,), (Weights("dx", what, runs_of(weights), which),))
     return None

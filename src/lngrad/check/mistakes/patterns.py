@@ -8,8 +8,9 @@ import numpy as np
 
 from lngrad.dtypes import numpy_dtype
 
-__all__ = ["describe"]
+__all__ = ["NO_PATTERN", "describe"]
 
+NO_PATTERN = "without a pattern"
 MOST = 0.95  # of the elements concerned must agree for a pattern to be named
 _NARROW = (("bfloat16", 8), ("float16", 11), ("float32", 24))
 PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
@@ -23,17 +24,17 @@ def describe(name: str, got: Any, golden: Any, share: Any) -> str:
         got, golden, share: (rows, columns) in float64; an element is off where share > 1.
     """
     off = share > 1
-    for rule in (_not_finite, _never_written, _factor, _coarser, _rows, _columns, _near_zero):
+    for rule in (_not_finite, _never_written, _factor, _coarser, _clipped, _rows, _columns, _near_zero):
         found = rule(got, golden, off)
         if found:
             return f"{name}: {found}"
-    return f"{name}: {off.mean():.1%} of the elements are off, spread over rows and columns without a pattern"
+    return f"{name}: {off.mean():.1%} of the elements are off, spread over rows and columns {NO_PATTERN}"
 
 
 def _not_finite(got: Any, golden: Any, off: Any) -> str | None:
     wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
     if not wild.any():
-        return None
+        return _other_infinity(got, golden, off)
     row, column = (int(axis[0]) for axis in np.nonzero(wild))
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
@@ -41,6 +42,18 @@ def _not_finite(got: Any, golden: Any, off: Any) -> str | None:
     return (
         f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: "
         "an overflow, or memory never written"
+    )
+
+
+def _other_infinity(got: Any, golden: Any, off: Any) -> str | None:
+    """Where the right result is not finite itself, and this one is something else."""
+    other = off & ~np.isfinite(golden)
+    if not other.any() or other.sum() < MOST * off.sum():
+        return None
+    row, column = (int(axis[0]) for axis in np.nonzero(other))
+    return (
+        f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
+        f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
     )
 
 
@@ -69,11 +82,22 @@ def _coarser(got: Any, golden: Any, off: Any) -> str | None:
     kinds = _NARROW[:2] if in_float32 else _NARROW  # of a float32 output, to be in float32 says nothing
     for dtype, digits in kinds:
         with np.errstate(over="ignore", invalid="ignore"):
+            if np.mean(finite == finite.astype(numpy_dtype(dtype)).astype(np.float64)) > 0.99:
+                continue  # the output is no wider itself
             same = got == got.astype(numpy_dtype(dtype)).astype(np.float64)
             close = np.abs(got - golden) <= 2.0**-digits * 1.01 * np.abs(golden) + 1e-7
         if usable.sum() > 8 and np.mean(same[usable]) > 0.99 and np.mean(close[usable]) > MOST:
             return f"right to {digits} bits: stored or rounded in {dtype} on the way"
     return None
+
+
+def _clipped(got: Any, golden: Any, off: Any) -> str | None:
+    """Large values cut at one number, of both signs."""
+    most = float(np.abs(got).max(where=np.isfinite(got), initial=0.0))
+    at = off & (np.abs(got) >= most * (1 - 1e-6))
+    if at.sum() < 4 or at.sum() < MOST * off.sum() or off.all() or not (np.abs(golden[at]) >= most).all():
+        return None
+    return f"never larger than {most:.4g}, where up to {np.abs(golden[at]).max():.4g} belongs: clipped, or saturated"
 
 
 def _rows(got: Any, golden: Any, off: Any) -> str | None:
@@ -113,7 +137,7 @@ def _near_zero(got: Any, golden: Any, off: Any) -> str | None:
     size = np.abs(golden)
     if np.median(size[off]) < 0.1 * np.median(size[~off]):
         return f"wrong where the result is near zero ({off.mean():.1%} of the elements): terms cancel; look at absolute errors"
-    if np.median(size[off]) > 4 * np.median(size[~off]):
+    if off.mean() < 0.5 and np.median(size[off]) > 4 * np.median(size[~off]):
         return (
             f"wrong where the result is large ({off.mean():.1%} of the elements): overflow, saturation or a lost digit"
         )

@@ -12,11 +12,13 @@ import numpy as np
 
 from lngrad import reference
 from lngrad.check.case import CheckCase
+from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["Change", "by_rows", "in_float32", "mean_of_x", "nothing_for_gamma", "ones_for_dy", "padded_variance", "rstd_as",
-           "statistics_of_x", "swapped", "transposed", "uncentred", "with_eps"]  # fmt: skip
+__all__ = ["Change", "by_rows", "gamma_transposed", "in_float32", "mean_of_x", "narrow_input", "narrow_statistics", "no_mean",
+           "nothing_for_gamma", "ones_for_dy", "padded_variance", "rstd_as", "statistics_of_x", "swapped", "transposed",
+           "uncentred", "with_eps"]  # fmt: skip
 
 Change = Callable[[CheckCase, Inputs], dict[str, Any] | None]
 
@@ -69,6 +71,49 @@ def with_eps(new: Callable[[float], float]) -> Change:
 
 def mean_of_x(case: CheckCase, inputs: Inputs) -> dict[str, Any]:
     return {"mean": _x(inputs).mean(_axes(inputs), keepdims=True)}
+
+
+def no_mean(case: CheckCase, inputs: Inputs) -> dict[str, Any]:
+    return {"mean": np.zeros_like(np.asarray(inputs.mean))}
+
+
+def narrow_statistics(dtype: str) -> Change:
+    """mean and rstd rounded to 16 bits."""
+
+    def change(case: CheckCase, inputs: Inputs) -> dict[str, Any] | None:
+        narrow = numpy_dtype(dtype)
+        if np.asarray(inputs.rstd).dtype == narrow:
+            return None
+        return {name: np.asarray(getattr(inputs, name)).astype(narrow).astype(np.float64) for name in ("mean", "rstd")}
+
+    return change
+
+
+def narrow_input(name: str, dtype: str) -> Change:
+    """dy, x or gamma rounded to 16 bits; None where it is 16 bits wide already."""
+
+    def change(case: CheckCase, inputs: Inputs) -> dict[str, Any] | None:
+        array = getattr(inputs, name)
+        narrow = numpy_dtype(dtype)
+        if array is None:
+            return None
+        rounded = np.asarray(array).astype(narrow).astype(np.float64)
+        return None if (rounded == np.asarray(array).astype(np.float64)).all() else {name: rounded}
+
+    return change
+
+
+def gamma_transposed(back: bool) -> Change:
+    """gamma's elements in the order of its transposed dimensions, or from that order."""
+
+    def change(case: CheckCase, inputs: Inputs) -> dict[str, Any] | None:
+        shape = inputs.normalized_shape
+        if inputs.gamma is None or sum(size > 1 for size in shape) < 2:
+            return None
+        gamma = np.asarray(inputs.gamma, np.float64)
+        return {"gamma": gamma.reshape(shape if back else shape[::-1]).T.reshape(shape)}
+
+    return change
 
 
 def statistics_of_x(case: CheckCase, inputs: Inputs) -> dict[str, Any]:

@@ -22,6 +22,7 @@ __all__ = [
     "Make",
     "columns_lost",
     "extra_term",
+    "gamma_by_row",
     "gamma_in_sums",
     "half_away",
     "last_rows",
@@ -31,6 +32,7 @@ __all__ = [
     "narrow_means",
     "narrow_products",
     "narrow_sums",
+    "narrow_xhat",
     "rstd_missing",
     "sums_doubled",
     "sums_for_means",
@@ -69,6 +71,14 @@ def sums_for_means(case: CheckCase, inputs: Inputs, terms: Terms, true: Grads) -
 
 def rstd_missing(case: CheckCase, inputs: Inputs, terms: Terms, true: Grads) -> dict[str, Array]:
     return {"dx": true.dx.reshape(terms.dy.shape) / terms.rstd}
+
+
+def gamma_by_row(case: CheckCase, inputs: Inputs, terms: Terms, true: Grads) -> dict[str, Array] | None:
+    if inputs.gamma is None or terms.M < 2:
+        return None
+    dxhat = terms.dy * terms.gamma[0, np.arange(terms.M) % terms.N][:, None]
+    second = (dxhat * terms.xhat).mean(1, keepdims=True)
+    return {"dx": terms.rstd * (dxhat - dxhat.mean(1, keepdims=True) - terms.xhat * second)}
 
 
 def means_over(which: str) -> Make:
@@ -161,6 +171,18 @@ def narrow_factor(dtype: str, which: str) -> Make:
         )
         first, second = dxhat.mean(1, keepdims=True), (dxhat * xhat).mean(1, keepdims=True)
         return {"dx": terms.rstd * (dxhat - first - xhat * second)}
+
+    return make
+
+
+def narrow_xhat(dtype: str) -> Make:
+    """xhat rounded to 16 bits before dx and dgamma are computed from it."""
+    in_dx = narrow_factor(dtype, "xhat")
+
+    def make(case: CheckCase, inputs: Inputs, terms: Terms, true: Grads) -> dict[str, Array] | None:
+        xhat = terms.xhat.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+        dx = in_dx(case, inputs, terms, true)
+        return None if dx is None else {**dx, "dgamma": (terms.dy * xhat).sum(0)}
 
     return make
 

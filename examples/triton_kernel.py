@@ -1,0 +1,73 @@
+"""A Triton kernel of one's own, as `lngrad check` and `lngrad certify` take it: on a GPU, or in Triton's interpreter.
+
+    lngrad check --impl triton:examples.triton_kernel:backward --report report.html
+    lngrad certify --impl triton:examples.triton_kernel:backward --trials 2
+    python examples/triton_kernel.py
+
+One program a row. Its column sums are atomic additions: simple, and in another order with every run on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def backward_row(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, N, BLOCK: tl.constexpr):
+    """dx of a row, and its part of the column sums."""
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = cols < N
+    here = row.to(tl.int64) * N + cols
+    dy_row = tl.load(dy + here, inside, other=0.0).to(tl.float32)
+    x_row = tl.load(x + here, inside, other=0.0).to(tl.float32)
+    scale = tl.load(gamma + cols, inside, other=0.0).to(tl.float32)
+    rstd_row = tl.load(rstd + row)
+    xhat = tl.where(inside, (x_row - tl.load(mean + row)) * rstd_row, 0.0)
+    dxhat = dy_row * scale
+    mean_dxhat, mean_dxhat_xhat = tl.sum(dxhat) / N, tl.sum(dxhat * xhat) / N
+    tl.store(dx + here, rstd_row * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat), inside)
+    tl.atomic_add(dgamma + cols, dy_row * xhat, inside)
+    tl.atomic_add(dbeta + cols, dy_row, inside)
+
+
+def backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized_shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The host side: what the kernel does not take is refused, and such a case is skipped."""
+    if gamma is None or len(normalized_shape) > 1 or x.dtype == torch.float64 or not x.numel():
+        raise NotImplementedError("the kernel takes one normalized axis, a gamma, up to float32, and no empty tensor")
+    N = normalized_shape[0]
+    dx = torch.empty_like(x)
+    dgamma = torch.zeros(N, dtype=torch.float32, device=x.device)
+    dbeta = torch.zeros_like(dgamma)
+    rows = x.numel() // N
+    backward_row[(rows,)](
+        dy, x, mean.float(), rstd.float(), gamma, dx, dgamma, dbeta, N, BLOCK=triton.next_power_of_2(N)
+    )
+    return dx, dgamma, dbeta
+
+
+def main() -> int:
+    """Check the kernel on one case."""
+    from lngrad.check.case import CheckCase, Source
+    from lngrad.check.judge import Options, check_case
+
+    case = CheckCase(
+        name="mine", source=Source("here"), lead=(30,), normalized=(100,), dtype="float32", gamma_dtype="float32",
+        statistics_dtype="float32", output_dtypes=("float32",) * 3, ranges={"mean": None, "statistic": None},
+    )  # fmt: skip
+    result = check_case(case, Options(impl=f"triton:{backward.__module__}:backward"))
+    print(result.status, result.reason)
+    return 0 if result.status == "passed" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

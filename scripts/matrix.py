@@ -43,8 +43,8 @@ TESTS = {
         "tests/test_golden_bits.py",
         "tests/check/test_formats.py",
     ],
-    "jax": ["tests/jax"],
-    "torch": ["tests/torch"],
+    "jax": ["tests/jax_door"],
+    "torch": ["tests/torch_door"],
 }
 # Every dtype has some fifteen kernels, which an empty environment compiles for a minute. The demo has the main ones of three.
 # The bits of numpy_cpu are NumPy's own, and promised for one NumPy alone (tests/golden_cases.py).
@@ -176,9 +176,8 @@ class Environment:
 
     def tests(self) -> str:
         """The tests of this door, copied, against the installed package. Returns pytest's last line."""
-        others = {"torch", "jax"} - {self.cell.door}  # a folder tests/torch on the path would be taken for torch itself
         for name in ("tests", "cases", "examples"):
-            shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__", *others))
+            shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", self.folder)
         options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-o", "testpaths=tests"]
         options += ALL_BITS if self.thorough else FEWER_BITS

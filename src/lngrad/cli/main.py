@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from types import FrameType
 
@@ -28,7 +29,7 @@ from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = {  # with what the list of all commands says of each
+COMMANDS: dict[Callable[..., None], str] = {  # with what the list of all commands says of each
     demo: "Train on digits, check the gradients, draw a picture.",
     run: "Compute gradients of arrays in files.",
     check: "Say whether gradients are right, and which mistake it is.",

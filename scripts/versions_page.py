@@ -28,8 +28,8 @@ CHECKS = """\
 * **install**: `pip check` finds no conflict, `import lngrad` comes from the environment, and the sdist installs too.
 * **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
 * **types**, on the highest versions: mypy reads the installed package and reveals the types of a sample.
-* **tests**: arguments, float64 reference, golden bits (of float32; of every dtype with `--thorough`), formats of
-  cases; for jax and torch the tests of that front door.
+* **tests**: arguments, float64 reference, golden bits of every dtype, formats of cases;
+  for jax and torch the tests of that front door.
 """
 
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     Tensor = Any  # torch is optional, and not imported for its name
-    """``torch.Tensor`` for a type checker; at run time any object."""
 
 __all__ = [
     "Address",

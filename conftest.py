@@ -10,6 +10,7 @@ A block's language says what happens to it:
     yaml, json  must be well-formed
     text    is shown, not run
 
+A block that imports a library that is not installed (torch, jax, …) is skipped, and what follows it on its page.
 `<!-- invisible-code-block: python … -->` runs and is not shown: what a block needs and a reader knows.
 `<!-- skip: next "why" -->` in front of a block names the reason why it can't run here.
 tests/meta/test_documents.py checks that there is no block of another kind.
@@ -23,9 +24,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from doctest import Example as Expectation
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,37 @@ class PythonParser(PythonCodeBlockParser):
             yield region
 
 
+# Libraries that lngrad can do without, and what of lngrad imports them.
+IMPORT = re.compile(
+    r"^\s*(?:import|from) (?:lngrad\.)?(torch|jax|triton|sklearn|matplotlib|safetensors|distributed)\b", re.M
+)
+INSIDE = {"distributed": "torch"}
+
+
+def where_installed(parser: Callable[[Document], Iterable[Region]]) -> Callable[[Document], Iterator[Region]]:
+    """A parser whose blocks are skipped from the first on that imports what is not installed."""
+
+    def unless_missing(run: Callable[[Example], str | None]) -> Callable[[Example], str | None]:
+        def evaluate(example: Example) -> str | None:
+            missing = getattr(example.document, "lngrad_missing", None)
+            imported = IMPORT.findall(str(getattr(example.parsed, "source", example.parsed)))
+            for name in (INSIDE.get(name, name) for name in imported):
+                missing = missing or (None if find_spec(name) else name)
+            example.document.lngrad_missing = missing
+            if missing:
+                pytest.skip(f"needs {missing}")
+            return run(example)
+
+        return evaluate
+
+    def parse(document: Document) -> Iterator[Region]:
+        for region in parser(document):
+            region.evaluator = unless_missing(region.evaluator)
+            yield region
+
+    return parse
+
+
 def check_yaml(example: Example) -> None:
     import yaml
 
@@ -157,9 +190,9 @@ def check_json(example: Example) -> None:
 pytest_collect_file = Sybil(
     path=str(ROOT),
     parsers=[
-        PythonParser(doctest_optionflags=ELLIPSIS),
-        CodeBlockParser("sh", run_commands),
-        CodeBlockParser("console", run_console),
+        where_installed(PythonParser(doctest_optionflags=ELLIPSIS)),
+        where_installed(CodeBlockParser("sh", run_commands)),
+        where_installed(CodeBlockParser("console", run_console)),
         CodeBlockParser("c", write_file),
         CodeBlockParser("cpp", write_file),
         CodeBlockParser("yaml", check_yaml),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +12,6 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import lngrad
-
-# jax 0.10, which lngrad.jax needs, is not made for older Pythons.
-collect_ignore = [] if sys.version_info >= (3, 11) else ["jax/test_jax.py"]
 
 settings.register_profile(
     "lngrad",

@@ -17,6 +17,7 @@ NEEDS = {
     "distributed_layer_norm.py": ["torch"],
     "graph_export.py": ["torch"],
     "jax_digits.py": ["jax", "sklearn"],
+    "models_against_torch.py": ["torch"],
     "precision_against_torch.py": ["torch"],
     "train_digits.py": ["sklearn"],
     "transformer_digits.py": ["torch", "sklearn", "matplotlib"],

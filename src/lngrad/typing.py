@@ -25,13 +25,26 @@ __all__ = [
     "Words",
 ]
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]  # any dtype
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # a workspace
-Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]  # a job: addresses and sizes
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array of any dtype; results of NumPy calls are."""
+
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+"""A NumPy array of uint8: a workspace."""
+
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+"""A NumPy array of int64: a job for the kernels, addresses and sizes."""
+
 Dtype: TypeAlias = np.dtype[Any]
-Address: TypeAlias = int  # where an array's first element lies; 0: there is none
+"""A NumPy dtype, ml_dtypes' among them."""
+
+Address: TypeAlias = int
+"""Where an array's first element lies in memory; 0: there is none."""
+
 Shape: TypeAlias = tuple[int, ...]
-Mask: TypeAlias = tuple[bool, bool, bool]  # which of three results are wanted
+"""The sizes of an array's dimensions."""
+
+Mask: TypeAlias = tuple[bool, bool, bool]
+"""Which of dx, dgamma and dbeta are wanted."""
 
 
 class HasArrayInterface(Protocol):
@@ -48,3 +61,4 @@ class HasDLPack(Protocol):
 
 
 AnyArray: TypeAlias = "Array | Tensor | HasArrayInterface | HasDLPack"
+"""What a call of lngrad takes as an array."""

@@ -211,7 +211,7 @@ def backward(dy, x, mean, rstd, gamma):
 
 
 def test_a_host_function_of_triton_kernels_gets_tensors(tmp_path, monkeypatch, make_case):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.9")
     pytest.importorskip("torch")
     (tmp_path / "some_triton_kernel.py").write_text(TRITON)
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +32,15 @@ def test_testing_and_reference_load_nothing_heavy():
 
 
 def test_jax_is_loaded_by_its_door_alone():
+    pytest.importorskip("jax")
     assert "jax" in loaded_by("import lngrad.jax")
     assert loaded_by("import lngrad.system.huge_pages, lngrad.system.fallbacks") == "[]"
+
+
+def test_no_folder_of_tests_has_the_name_of_a_library(pytestconfig):
+    """Where that is not installed, Python would import the folder for it, and nothing would be skipped."""
+    for folder in map(Path, pytestconfig.getini("pythonpath")):
+        assert not {entry.name for entry in folder.iterdir()} & {*HEAVY, "numpy", "onnx", "mindspore", "transformers"}
 
 
 @pytest.mark.parametrize("name", ["numba", "rich"])

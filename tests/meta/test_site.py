@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lngrad"
 REFERENCE = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))}
 PUBLIC = (
-    "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "reference", "testing",
+    "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "reference", "testing", "typing", "soak/__init__",
     "ascend/soc", "ascend/faults", "ascend/graph/__init__", "ascend/graph_torch", "ascend/tiling/__init__", "ascend/ascendc",
-    "ascend/acl/__init__", "ascend/acl/enums", "ascend/acl/status", "ascend/aclnn/__init__",
+    "ascend/acl/__init__", "ascend/acl/enums", "ascend/acl/status", "ascend/aclnn/__init__", "ascend/sdk/__init__",
 )  # fmt: skip
 
 
@@ -41,8 +41,8 @@ def examples(page: str) -> str:
     return "\n".join(re.findall(r"^```(?:python|sh|console)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
 
 
-# Values, which have no docstring: their page names them in its text.
-VALUES = re.compile(r"PIPE_\w+|EVENT_ID\d|u?int\d+|half|float32|bfloat16_t")
+# Values, and torch's Tensor, which have no docstring of ours: their page names them in its text.
+VALUES = re.compile(r"Tensor|PIPE_\w+|EVENT_ID\d|u?int\d+|half|float32|bfloat16_t")
 
 
 @pytest.mark.parametrize("file", PUBLIC)

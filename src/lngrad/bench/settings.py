@@ -85,5 +85,7 @@ def check_plot(settings: Settings, drawn: str, reason: Callable[[str], str | Non
     scopes = ",".join(settings.scopes)
     if drawn not in settings.scopes:
         raise ValueError(f"plot: expected {drawn} among the scopes, since it is what is drawn, got {scopes}")
-    if all(reason(name) is not None for name in settings.peers):
-        raise ValueError(f"plot: expected a peer that can be compared with, got {','.join(settings.peers) or 'none'}")
+    reasons = {name: reason(name) for name in settings.peers}
+    if None not in reasons.values():
+        got = ", ".join(f"{name} ({why})" for name, why in reasons.items()) or "none"
+        raise ValueError(f"plot: expected a peer that can be compared with, got {got}")

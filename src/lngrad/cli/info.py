@@ -79,7 +79,7 @@ def _installed(extra: str, *distributions: str) -> str:
 
 def _compiler(find: Callable[[], list[str]]) -> str:
     try:
-        return " ".join(find())
+        return f"installed: {' '.join(find())}"
     except FileNotFoundError as error:
         return str(error)
 
@@ -94,7 +94,7 @@ def _kernel_cache() -> str:
         where = f"{cache.FOLDER} can't be written" if cache.FOLDER else "there is no home directory"
         return f"none, as {where}: kernels are compiled anew in every process"
     files = [file for file in cache.FOLDER.iterdir() if file.suffix == ".kernel"]
-    told = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+    told = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
     broken = sum(cache.read(file) is None for file in files)
     if broken:
         told += f"; {broken} not whole, compiled again when needed"

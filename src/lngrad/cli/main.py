@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from types import FrameType
 
@@ -28,13 +29,24 @@ from lngrad.cli.tiling import tiling
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (demo, run, check, certify, golden, bench, tiling, sdk, soak, info)
+COMMANDS: dict[Callable[..., None], str] = {  # with what the list of all commands says of each
+    demo: "Train on digits, check the gradients, draw a picture.",
+    run: "Compute gradients of arrays in files.",
+    check: "Say whether gradients are right, and which mistake it is.",
+    certify: "Measure what a kernel promises.",
+    golden: "Write inputs and float64 results of cases.",
+    bench: "Time kernels side by side with torch, oneDNN and others.",
+    tiling: "Say whether an Ascend C temporary buffer suffices.",
+    sdk: "Write CANN's toolkit folder, or run a C or C++ program.",
+    soak: "Make random calls, and check each.",
+    info: "Show what is installed, and what to install for what.",
+}
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
-for function in COMMANDS:
-    app.command(cls=CLASSES.get(function))(in_one_line(function))
+for function, says in COMMANDS.items():
+    app.command(cls=CLASSES.get(function), short_help=says)(in_one_line(function))
 
-kernels = typer.Typer(help="Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
+kernels = typer.Typer(help="Run Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
 kernels.command("run")(in_one_line(kernel_run))
 kernels.callback()(lambda: None)  # keeps "run" a word of its own while it is the only one
 app.add_typer(kernels, name="kernel")

@@ -18,6 +18,8 @@ __all__ = ["DOORS", "LAYOUTS", "SPECIALS", "Call", "draw", "installed"]
 LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
 DOORS = ("numba_cpu", "numpy_cpu", "torch", "override", "jax")
+"""The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
+
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
 _MOST_ELEMENTS = 1024  # of most calls; a few have long rows, or many

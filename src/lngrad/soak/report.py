@@ -21,7 +21,14 @@ _ENOUGH = 10  # violations
 
 @dataclass
 class Report:
-    """What a soak did."""
+    """What a soak did.
+
+    Attributes:
+        calls: How many were made.
+        seconds: How long they took.
+        refusals: How often each refusal came that is right, by its kind.
+        violations: Calls that broke a rule, each with what was wrong.
+    """
 
     calls: int = 0
     seconds: float = 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
 import lngrad  # noqa: E402

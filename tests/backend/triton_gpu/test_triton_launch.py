@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
 from lngrad.backend.triton_gpu import launch as triton_launch  # noqa: E402

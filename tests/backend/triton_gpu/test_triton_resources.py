@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.9")
 
 from lngrad.bench.triton_resources import jobs
 

@@ -9,19 +9,21 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads as check_by_differences
 
-import jax
-import lngrad
-import lngrad.jax as door
-from lngrad.errors import DtypeError, ShapeError
-from lngrad.jax import calls, formulas, frames
-from lngrad.problem import Forward, Grads
-from lngrad.table import Table
-from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402  # jax may be missing
+from jax.test_util import check_grads as check_by_differences  # noqa: E402
+
+import lngrad  # noqa: E402
+import lngrad.jax as door  # noqa: E402
+from lngrad.errors import DtypeError, ShapeError  # noqa: E402
+from lngrad.jax import calls, formulas, frames  # noqa: E402
+from lngrad.problem import Forward, Grads  # noqa: E402
+from lngrad.table import Table  # noqa: E402
+from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 SOME = (CASES[0], Case((3, 5, 7), (4, 6)), Case((65,), (1000,), gamma=False))
 DTYPES = ("float16", "bfloat16", "float32", "float64")

@@ -52,7 +52,7 @@ def readme(machines: dict[str, list[Record]]) -> str:
     """The table of the backward on every machine, the picture and the summary."""
     about = [f"{name}, {_threads(lines)}" for name, lines in machines.items()]
     text = (
-        f"Backward (dx, dgamma, dbeta) on {'; and on '.join(about)}: how many times faster than the best peer, "
+        f"Backward (dx, dgamma, dbeta) on {'; on '.join(about)}: how many times faster than the best peer, "
         "results given, medians of interleaved rounds. 1× is as fast; a case below is lost."
     )
     short = {_short(name): lines for name, lines in machines.items()}

@@ -140,7 +140,9 @@ def backward_segment_sums(tag, acc, arguments, task, thread):
     at, at_gamma = segment * SEGMENT * size_of(tag), segment * SEGMENT * size_of(acc)
     m, r = splat(load_scalar(acc, b.mean, i)), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at
-    sum_dxhat, sum_dxhat_xhat = segment_sums(tag, acc, dy, x, b.gamma + at_gamma, segment_columns(b.N, segment), m, r)
+    sum_dxhat, sum_dxhat_xhat = segment_sums(
+        tag, acc, dy, x, None, b.gamma + at_gamma, segment_columns(b.N, segment), m, r
+    )
     store_scalar(acc, b.row_sums, 2 * task, sum_dxhat)
     store_scalar(acc, b.row_sums, 2 * task + 1, sum_dxhat_xhat)
 

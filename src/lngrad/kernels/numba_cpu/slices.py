@@ -48,7 +48,7 @@ def slice_row_sums(tag, acc, arguments, task, thread):
     s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
-        sums = row_sums(tag, acc, s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.gamma, s.N, m, r)
+        sums = row_sums(tag, acc, s.dy + i * s.dy_stride, s.x + i * s.x_stride, None, s.gamma, s.N, m, r)
         store_scalar(acc, s.row_numbers, i, sums[0])
         store_scalar(acc, s.row_numbers, s.M + i, sums[1])
 

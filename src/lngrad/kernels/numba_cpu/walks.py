@@ -26,13 +26,13 @@ WORK = 2 + 2 * LANES  # vectors that the means of eight rows take: the results, 
 
 
 @inlined
-def row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, dy_stride, x_stride, dx_stride):
+def row_of(tag, acc, gamma, dy, x, dx, mean, rstd, N, i, ahead, dy_stride, x_stride, dx_stride):
     """What sweep needs to know of row i; without gamma no means, since dx is not wanted."""
     dy, x, dx = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
     m, r = splat(load_scalar(acc, mean, i)), splat(load_scalar(acc, rstd, i))
     if gamma is None:
         return dy, x, dx, m, r, m, m
-    mean_dxhat, mean_dxhat_xhat = row_means(tag, acc, dy, x, gamma, N, m, r)
+    mean_dxhat, mean_dxhat_xhat = row_means(tag, acc, dy, x, x + ahead * x_stride, gamma, N, m, r)
     return dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
 
 
@@ -44,8 +44,9 @@ def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_s
     (4.4 GB/s against 20.6, 16384×1024 float32, 2-core AMD EPYC 7003), and rows 4 KB apart compete for one cache set.
     """
     for i in range(rows):
-        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, dy_stride, x_stride, dx_stride)
-        dy_next, x_next = dy + (i + b.ahead) * dy_stride, x + (i + b.ahead) * x_stride
+        row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, b.ahead, dy_stride, x_stride, dx_stride)
+        dy_next = dy + (i + b.ahead) * dy_stride
+        x_next = x + (i + b.ahead) * x_stride if gamma is None else None  # else row_means has fetched it
         sweep(tag, acc, row, None, None, None, dy_next, x_next, gamma, sums, b.N, b.N, b.streaming)
 
 
@@ -64,7 +65,7 @@ def means_of_rows(tag, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride
         for r in range(rows):
             dy_r, x_r = dy + r * dy_stride + at, x + r * x_stride + at
             m, s = splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r))
-            lanes = segment_lanes(tag, acc, dy_r, x_r, gamma + at_gamma, segment_columns(N, segment), m, s)
+            lanes = segment_lanes(tag, acc, dy_r, x_r, None, gamma + at_gamma, segment_columns(N, segment), m, s)
             store(acc, of_dxhat, r * LANES, lanes[0])
             store(acc, of_dxhat_xhat, r * LANES, lanes[1])
         sums = totals(acc, of_dxhat), totals(acc, of_dxhat_xhat)

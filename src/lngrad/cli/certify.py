@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from lngrad.check.certify.measured import Certificate, Measured
 
 __all__ = ["certify"]
 
@@ -29,10 +32,13 @@ def certify(
     from lngrad.check.certify.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
 
-    certificate = measure(impl, trials)
-    typer.echo(f"{certificate.name} · {certificate.version} · {certificate.machine} · {certificate.dtype}")
     group = ""
-    for one in certificate.measured:
+
+    def tell(so_far: Certificate, one: Measured | None) -> None:
+        nonlocal group
+        if one is None:
+            typer.echo(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
+            return
         if one.group != group:
             group = one.group
             typer.echo(f"\n{group}")
@@ -40,6 +46,8 @@ def certify(
         typer.echo(f"  {one.name}: {one.answer}{counted}")
         if one.counterexample:
             typer.echo(f"    {one.counterexample}")
+
+    certificate = measure(impl, trials, tell)
     if report is not None:
         write_certificate_html(report, certificate)
     if json is not None:

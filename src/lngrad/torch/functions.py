@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-import torch
 from lngrad.problem import Grads
 from lngrad.torch import compiled, derivatives, ops
 from lngrad.typing import Tensor

@@ -14,13 +14,13 @@ import tempfile
 import time
 from typing import Any
 
+import torch
 import torch.distributed
 import torch.multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import lngrad.torch
-import torch
 
 ROUNDS = 30
 

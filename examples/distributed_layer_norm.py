@@ -14,6 +14,7 @@ import tempfile
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed
 import torch.multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,7 +22,6 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import lngrad.torch
-import torch
 from lngrad.distributed import all_reduce_columns
 from lngrad.testing import check_same_bits
 

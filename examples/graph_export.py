@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import lngrad.ascend.graph_torch  # noqa: F401 - defines torch.ops.lngrad; a loading program needs it as well
 import torch
+
+import lngrad.ascend.graph_torch  # noqa: F401 - defines torch.ops.lngrad; a loading program needs it as well
 from lngrad.ascend.graph_torch import layer_norm_grad, layer_norm_grad_v3
 from lngrad.problem import Grads
 from lngrad.testing import Case, Inputs, check_grads, make_inputs

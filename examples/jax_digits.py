@@ -8,11 +8,11 @@ Both start alike and see the same batches. One step is one jitted program: gradi
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.datasets import load_digits
 
-import jax
 from lngrad.jax import layer_norm
 
 WIDTH, LAYERS = 64, 3

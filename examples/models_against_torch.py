@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+
 from lngrad.torch import patch
 
 ROUNDS = 5

@@ -20,10 +20,10 @@ import matplotlib
 
 matplotlib.use("agg")
 
+import torch
 from matplotlib import pyplot
 from sklearn.datasets import load_digits
 
-import torch
 from lngrad.torch import override, patch
 
 WIDTH, BATCH, EPOCHS = 64, 256, 4

@@ -15,6 +15,7 @@ from typing import Any
 
 import distributed_layouts  # noqa: F401  # whose checks come first
 import pytest
+import torch
 import torch.distributed as dist
 from distributed_world import (
     CHECKS,
@@ -34,7 +35,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import lngrad
 import lngrad.torch as door
-import torch
 from lngrad.errors import DtypeError, PeerError, ShapeError
 from lngrad.testing import Case, check_same_bits, make_inputs
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from distributed_world import (
     R,
@@ -22,7 +23,6 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import lngrad
 import lngrad.torch as door
-import torch
 from lngrad.arrays import as_numpy
 from lngrad.problem import Forward, Grads
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
 import lngrad
-import torch
 from lngrad.arrays import as_numpy
 from lngrad.testing import check_same_bits, error_share
 

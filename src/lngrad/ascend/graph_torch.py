@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 import torch
+
 from lngrad.ascend.graph.layer_norm_grad import ALL, GraphOp, LayerNormGrad, LayerNormGradV3, PdOutputs
 from lngrad.typing import Tensor
 

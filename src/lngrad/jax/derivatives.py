@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import jax
 from jax.custom_derivatives import SymbolicZero
 
-import jax
 from lngrad.jax import formulas, ops, tangents
 from lngrad.typing import Dtype, Mask
 

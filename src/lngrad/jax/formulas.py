@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 
-import jax
 from lngrad import formulas
 from lngrad.dtypes import accumulator_for, numpy_dtype
 from lngrad.typing import Dtype

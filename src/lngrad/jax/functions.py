@@ -10,10 +10,9 @@ from lngrad.errors import DtypeError
 from lngrad.problem import Grads, Problem
 
 try:
+    import jax
     import jax.numpy as jnp
     from jax.typing import ArrayLike
-
-    import jax
 except ImportError as reason:
     raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
 if not hasattr(jax.sharding, "ManualAxisType"):

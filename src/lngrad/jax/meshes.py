@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-import jax
 from lngrad.errors import ShapeError
 
 __all__ = ["on_shards", "refuse_sharded", "result", "vary_together"]

@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
-import jax
 from lngrad.jax import calls, formulas
 from lngrad.jax.meshes import result
 

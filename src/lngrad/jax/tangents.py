@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+import jax
 import jax.extend
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-import jax
 from lngrad.jax import formulas
 from lngrad.jax.meshes import vary_together
 

@@ -51,8 +51,9 @@ def forward(door: str, arrays: dict[str, Array | None], normalized: int, out: Fo
         with _jax(x, gamma) as jax_door:
             y = jax_door.layer_norm(_plain(x), _plain(gamma), _plain(beta), eps=EPS, normalized_shape=shape)
             return np.asarray(y)
-    import lngrad.torch as torch_door
     import torch
+
+    import lngrad.torch as torch_door
 
     tensors = [_tensor(array) for array in (x, gamma, beta)]
     if door == "torch":
@@ -73,8 +74,9 @@ def backward(door: str, arrays: dict[str, Array | None], normalized: int, mask: 
         with _jax(x, arrays["gamma"]) as jax_door:
             got = jax_door.layer_norm_backward(*map(_plain, arrays.values()), **options)
             return Grads(*(None if grad is None else np.asarray(grad) for grad in got))
-    import lngrad.torch as torch_door
     import torch
+
+    import lngrad.torch as torch_door
 
     tensors = [_tensor(array) for array in arrays.values()]
     if door == "torch":
@@ -115,6 +117,7 @@ def _plain(array: Array | None) -> Array | None:
 def _jax(*arrays: Array | None) -> Iterator[Any]:
     """The door, where float64 is float64."""
     import jax
+
     import lngrad.jax as jax_door
 
     with jax.enable_x64(any(one is not None and one.dtype == np.float64 for one in arrays)):

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+
 from lngrad.arrays import require_memory
 from lngrad.errors import LngradError
 from lngrad.system import fallbacks as torch_fallbacks

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+
 from lngrad.arrays import bytes_spanned, require_memory
 from lngrad.dtypes import ACCUMULATORS, torch_dtype
 from lngrad.errors import LngradError

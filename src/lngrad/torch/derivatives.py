@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 import torch
+
 from lngrad import formulas
 from lngrad.torch import compiled, ops
 from lngrad.torch.calls import accumulator_of

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-import torch
 from lngrad.problem import Grads
 from lngrad.torch import compiled, derivatives, ops
 from lngrad.typing import Tensor

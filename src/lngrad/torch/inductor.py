@@ -11,10 +11,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 
-import torch
 from lngrad.torch import ops
 
 __all__ = ["install", "remove"]

@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 import torch
+
 from lngrad.system.huge_pages import advise_huge
 
 __all__ = ["empty", "empty_cache"]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import lngrad
 import torch
+
+import lngrad
 from lngrad.arrays import Output
 from lngrad.problem import Problem
 from lngrad.torch import calls, compiled

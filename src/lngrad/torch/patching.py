@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+
 from lngrad.torch.functions import LayerNorm, layer_norm
 from lngrad.typing import Tensor
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+
 from lngrad.kernels import triton_gpu as kernels
 from lngrad.table import Table
 

@@ -14,9 +14,9 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
+import torch
 import triton.language as tl
 
-import torch
 from lngrad.backend.triton_gpu import policy
 from lngrad.backend.triton_gpu.policy import Chunks, Columns, Finalize, Tiles
 from lngrad.backend.triton_gpu.run import (

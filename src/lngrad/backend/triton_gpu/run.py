@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 import torch
+
 from lngrad.backend.triton_gpu.launch import launch, on_device
 from lngrad.backend.triton_gpu.policy import Chunks, Columns, Finalize, Tiles
 from lngrad.backend.triton_gpu.strides import RowStrides

@@ -38,6 +38,7 @@ def jitted(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], di
     """
     all_of_jax()
     import jax
+
     from lngrad.jax import layer_norm
 
     given = tuple(jax.numpy.asarray(array) for array in (a.x, a.gamma, a.beta, a.dy))

@@ -56,9 +56,8 @@ def _onednn(job: Job, a: Arguments) -> Call:
 
 def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
     """What people write in JAX: statistics in float32, centred."""
-    import jax.numpy as jnp
-
     import jax
+    import jax.numpy as jnp
 
     wide = x.astype(jnp.float32)
     centred = wide - wide.mean(-1, keepdims=True)
@@ -78,9 +77,8 @@ def all_of_jax() -> None:
 
 def _jax(job: Job, a: Arguments) -> Call:
     all_of_jax()
-    import jax.numpy as jnp
-
     import jax
+    import jax.numpy as jnp
 
     dy, x, gamma, beta = (jnp.asarray(as_numpy(array)) for array in (a.dy, a.x, a.gamma, a.beta))
     if job.op == "forward":

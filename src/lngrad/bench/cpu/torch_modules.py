@@ -36,6 +36,7 @@ def override(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], 
         GradientError: Our gradients are wrong.
     """
     import torch
+
     from lngrad.torch import override
 
     step = _step(torch.nn.LayerNorm, a)
@@ -47,6 +48,7 @@ def override(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], 
 def autograd(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], dict[str, Context]]:
     """lngrad.torch.LayerNorm against torch.nn.LayerNorm; see override."""
     import torch
+
     from lngrad.torch import LayerNorm
 
     _check(LayerNorm, torch.ops.lngrad.layer_norm, checked)

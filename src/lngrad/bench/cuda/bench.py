@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 import torch
+
 from lngrad.bench.cases import Job
 from lngrad.bench.cuda.checks import check_timed, error_of
 from lngrad.bench.cuda.clock import DeviceClock, EventClock

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-
 import torch
+
 from lngrad import reference
 from lngrad.arrays import as_numpy
 from lngrad.bench.arguments import Arguments

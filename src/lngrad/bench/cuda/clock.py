@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+
 from lngrad.bench.measure import Call
 
 __all__ = ["DeviceClock", "EventClock"]

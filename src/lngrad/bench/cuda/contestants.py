@@ -7,8 +7,9 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-import lngrad
 import torch
+
+import lngrad
 from lngrad.bench import aten
 from lngrad.bench.arguments import Arguments
 from lngrad.bench.cases import Job

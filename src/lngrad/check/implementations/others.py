@@ -50,9 +50,8 @@ def torch_backward(case: CheckCase, given: Given) -> Grads:
 
 @cache
 def _compiled() -> Any:
-    from torch.nn.functional import layer_norm
-
     import torch
+    from torch.nn.functional import layer_norm
 
     def gradients(dy: Any, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
         _, pullback = torch.func.vjp(
@@ -110,9 +109,8 @@ def jax_backward(case: CheckCase, given: Given) -> Grads:
 
 @cache
 def _jax_program() -> Any:
-    import jax.numpy as jnp
-
     import jax
+    import jax.numpy as jnp
 
     def program(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
         wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32

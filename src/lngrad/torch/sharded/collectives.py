@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed
 
-import torch
 from lngrad.errors import BackendUnavailable, PeerError
 
 __all__ = ["all_gather", "peers"]

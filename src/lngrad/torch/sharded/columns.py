@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed
 from torch.distributed.tensor import DTensor
 
-import torch
 from lngrad.api import layer_norm_backward
 from lngrad.column_tree import CHUNK, ColumnTree, subtrees
 from lngrad.errors import DtypeError, ShapeError

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from lngrad.errors import ShapeError
 from lngrad.torch.sharded.collectives import all_gather
 

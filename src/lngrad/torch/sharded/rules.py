@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch.distributed.tensor import DTensor
 
-import torch
 from lngrad.errors import DtypeError
 from lngrad.problem import Problem
 from lngrad.torch import ops

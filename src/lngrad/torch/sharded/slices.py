@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from lngrad.backend.numba_cpu.slices import LEAST_COLUMNS, run_slices
 from lngrad.system.threads import lent_threads
 from lngrad.system.torch_threads import parallel_for, thread_count

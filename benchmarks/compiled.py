@@ -76,6 +76,7 @@ def step_of(case: Case, dtype: str) -> Callable[[], Any]:
 def work(pipe: Connection, ours: bool, dtype: str, threads: int) -> None:
     """Compile a case when told its number, then one turn for each message; None ends it."""
     import torch
+
     from lngrad.torch import override
 
     torch.set_num_threads(threads)

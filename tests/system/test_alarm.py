@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
+import lngrad
+from lngrad.backend.numba_cpu import workers
 from lngrad.system import alarm
 from lngrad.system.alarm import Alarm
+from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
+
+
+def gradients(inputs: Inputs) -> tuple[object, ...]:
+    return tuple(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
 
 
 def _sleeping(one: Alarm) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -59,3 +67,20 @@ def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(alarm, "_library", Bare)
     one = Alarm()
     assert (one.wait, one.post) == (0, 0)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("sleeps_natively", [True, False])
+def test_workers_of_other_systems_share_a_call(sleeps_natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without processors' numbers workers wake where the system likes, without semaphores they sleep in Python's locks."""
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=5)
+    lngrad.set_num_threads(1)
+    alone = gradients(inputs)
+    monkeypatch.setattr(alarm, "_processors", lambda: None)
+    if not sleeps_natively:
+        monkeypatch.setattr(alarm, "_library", lambda: None)
+    monkeypatch.setattr(workers, "_workers", workers._Workers())
+    lngrad.set_num_threads(3)
+    for _ in range(3):
+        check_same_bits(gradients(inputs), alone)
+        time.sleep(0.01)  # they fall asleep, and are woken by the next call

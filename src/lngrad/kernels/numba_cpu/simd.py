@@ -11,7 +11,7 @@ memory alike. What lies at an address is told by a *tag*: a zero whose type name
 from functools import reduce
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.datamodel import PrimitiveModel, register_default
 from numba.core.registry import cpu_target
@@ -101,6 +101,7 @@ class _BFloat(ir.HalfType):
 
 
 _BFloat._create_instance()
+_CONVERTED = _BFloat() if binding.llvm_version_info >= (16,) else _I16  # what LLVM's intrinsic returns
 _REGISTER = 16  # float32 in a wide register
 _UNLIKE = 0x01 | 0x20 | 0x80  # of vfpclassps: quiet NaN, subnormal, signalling NaN
 
@@ -111,7 +112,7 @@ def _narrow_by_instruction(builder, value):
     width = min(count, _REGISTER)
     part, bits = ir.VectorType(F32, width), 32 * width
     narrow = cgutils.get_or_insert_function(
-        module, ir.FunctionType(ir.VectorType(_BFloat(), width), [part]), f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}"
+        module, ir.FunctionType(ir.VectorType(_CONVERTED, width), [part]), f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}"
     )
     classify = cgutils.get_or_insert_function(
         module, ir.FunctionType(ir.VectorType(ir.IntType(1), width), [part, I32]), f"llvm.x86.avx512.fpclass.ps.{bits}"

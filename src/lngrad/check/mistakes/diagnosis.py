@@ -101,7 +101,7 @@ def _described(terms: Terms, output: Output, share: Array) -> str:
     if output.name == "dx":
         with np.errstate(all="ignore"):
             found = describe_means(terms, wide.reshape(terms.dy.shape), output.bound.reshape(terms.dy.shape))
-        if found is not None:
+        if found is not None and (output.result.dtype.itemsize > 2 or output.describe_roundings() is None):
             return f"dx: {found}"
     text = describe(output.name, wide, golden, share)
     roundings = output.describe_roundings() if text.endswith(NO_PATTERN) else None
@@ -209,7 +209,7 @@ def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int 
     found: dict[str, Explanation] = {}
     for name in wrong:
         if name == "dx":
-            explanation = _formula_of_dx(terms, wide[name], bounds[name], true, depth)
+            explanation = _formula_of_dx(terms, wide[name], bounds[name], true, depth, wrong[name].most_left)
         else:
             explanation = explain_columns(terms, name, wide[name], bounds[name], true)
         if explanation is not None:
@@ -220,9 +220,11 @@ def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int 
     return found
 
 
-def _formula_of_dx(terms: Terms, dx: Array, bound: Array, true: dict[str, Array], depth: int) -> Explanation | None:
+def _formula_of_dx(
+    terms: Terms, dx: Array, bound: Array, true: dict[str, Array], depth: int, most_left: float
+) -> Explanation | None:
     """The formula that a wrong dx obeys; depth 1 leaves out what is rare beside another mistake."""
-    found = explain_unwritten(terms, dx, bound, true["dx"]) or explain_dx(terms, dx, bound, depth)
+    found = explain_unwritten(terms, dx, bound, true["dx"]) or explain_dx(terms, dx, bound, depth, most_left)
     if found is not None or depth == 1:
         return found
     return (

@@ -16,6 +16,7 @@ __all__ = ["explain_factors"]
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
+LEFT = 0.25  # of the error's square
 FEWEST = 8  # elements, so that one free factor explains nothing by chance
 
 
@@ -32,9 +33,15 @@ def explain_factors(terms: Terms, dx: Array, bound: Array, true: Array) -> Expla
             (true**2 * weight).sum(axis, keepdims=True), 1e-300
         )
         fits = np.abs(factors * true - dx) <= SLACK * bound
+        before, after = (float(np.sum(np.square(one - dx) * weight)) for one in (true, factors * true))
         known = SLACK / np.sqrt(np.maximum((true**2 * weight).sum(axis), 1e-300))
         found = factors.reshape(-1)
-        if np.mean(fits) < EXPLAINED or (np.abs(found - 1) <= known).all() or np.ptp(found) <= known.max():
+        if (
+            np.mean(fits) < EXPLAINED
+            or after > LEFT * before
+            or (np.abs(found - 1) <= known).all()
+            or np.ptp(found) <= known.max()
+        ):
             continue
         whose = _row_factors(terms, found, known) if what == "row" else _column_factors(terms, found, known)
         wrong = np.abs(found - 1) > known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,9 @@ class _Fit:
     cost: float
 
 
-def explain_dx(terms: Terms, dx: Array, bound: Array, depth: int = 2) -> Explanation | None:
+def explain_dx(
+    terms: Terms, dx: Array, bound: Array, depth: int = 2, most_left: float = math.inf
+) -> Explanation | None:
     """The simplest formula that a wrong dx obeys, or None.
 
     Args:
@@ -37,6 +40,7 @@ def explain_dx(terms: Terms, dx: Array, bound: Array, depth: int = 2) -> Explana
         dx: (rows, N), as it came, in float64.
         bound: (rows, N), the error that a right dx may have.
         depth: In how many choices, besides coefficients, the formula may differ from the right one.
+        most_left: Of the error, in bounds and as a root mean square, that the formula may leave.
     """
     usable = np.isfinite(dx) & np.isfinite(bound)
     if usable.sum() < 16 or terms.N < 2:
@@ -52,8 +56,8 @@ def explain_dx(terms: Terms, dx: Array, bound: Array, depth: int = 2) -> Explana
         if cost and cost <= MOST_COST and not (free and {candidate.mean.over, candidate.second.over} != {"row"}):
             fits.append(_Fit(candidate, coefficients, cost))
     for fit in sorted(fits, key=lambda one: one.cost)[:8]:
-        left = np.abs(_evaluated(choices, fit) - dx)[usable] <= SLACK * bound[usable]
-        if left.mean() >= EXPLAINED:
+        left = (np.abs(_evaluated(choices, fit) - dx) / bound)[usable]
+        if np.mean(left <= SLACK) >= EXPLAINED and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= most_left:
             return _explanation(fit, terms)
     return None
 

@@ -18,6 +18,7 @@ ROWS = 6  # at least, of which the problem is made: each gives N − 2 equations
 EQUATIONS = 1 << 13  # the more, the less does the rounding of 16-bit results matter
 SLACK = 4.0
 EXPLAINED = 0.995
+LEFT = 0.25  # of the error's square
 NEAR = 1e-3  # of gamma's largest element: what counts as the same element
 
 
@@ -36,11 +37,11 @@ def explain_gamma(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
     gamma, _, rank, _ = np.linalg.lstsq(A, b, rcond=1e-9)
     if rank < N or not np.isfinite(gamma).all():
         return None
-    dxhat = terms.dy * gamma
-    made = terms.rstd * (
-        dxhat - dxhat.mean(1, keepdims=True) - terms.xhat * (dxhat * terms.xhat).mean(1, keepdims=True)
-    )
+    made, unchanged = (_made(terms, one) for one in (gamma, terms.gamma))
     if np.mean(np.abs(made - dx) <= SLACK * bound) < EXPLAINED:
+        return None
+    after, before = (float(np.sum(np.square((one - dx) / bound))) for one in (made, unchanged))
+    if after > LEFT * before:
         return None
     right = terms.gamma[0]
     noise = np.sqrt(np.mean(np.square((bound / terms.rstd)[rows]))) / np.sqrt(len(rows) * np.mean(np.square(terms.dy)))
@@ -58,6 +59,12 @@ def explain_gamma(terms: Terms, dx: Array, bound: Array) -> Explanation | None:
     found = Difference(f"another gamma in part of the columns{name}", f"dx is computed with {whose} in "
                        f"{describe_places(wrong, 'column')}: {why}.")  # fmt: skip
     return Explanation(Formula("dx", parts), (found,))
+
+
+def _made(terms: Terms, gamma: Array) -> Array:
+    dxhat, xhat = terms.dy * gamma, terms.xhat
+    second = (dxhat * xhat).mean(1, keepdims=True)
+    return np.asarray(terms.rstd * (dxhat - dxhat.mean(1, keepdims=True) - xhat * second))
 
 
 def _equations(terms: Terms, rows: Array, dx: Array) -> tuple[Array, Array]:

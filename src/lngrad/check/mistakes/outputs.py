@@ -17,7 +17,7 @@ __all__ = ["EXPLAINED", "SLACK", "Output", "share_of"]
 EXPLAINED = 0.995  # of the elements
 SLACK = 4.0  # tolerances: a mistake made in float32 is rounded at other places than ours in float64
 ROUNDINGS = 4.0  # of each term to 16 bits, or thereabouts, on its way to a result
-LEFT = 0.5  # of the error may be left where it is granted that other inputs were used
+LEFT = 0.5  # of the error may be left by what explains it
 CAP = 0.1  # of the error may be taken for roundings there
 
 
@@ -55,6 +55,11 @@ class Output:
                 if after > LEFT * before:
                     return False
         return bool(np.mean(good) >= EXPLAINED)
+
+    @property
+    def most_left(self) -> float:
+        """How much of the error, in bounds and as a root mean square, an explanation may leave."""
+        return LEFT * _size((self.origin or self).error / self.bound)
 
     @cached_property
     def share(self) -> Array:

@@ -68,6 +68,7 @@ THEIRS = {
     "case.json",
     "manifest.json",
     "my_kernel.py",
+    "my_kernels.py",
 }  # written, or a user's
 NAMED = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+)?|\w+\.(?:py|toml|md|json))`")
 

@@ -11,6 +11,7 @@ import pytest
 
 import lngrad
 from lngrad.backend.numba_cpu import workers
+from lngrad.kernels.numba_cpu.jobs import ASLEEP
 from lngrad.system import alarm
 from lngrad.system.alarm import Alarm
 from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
@@ -84,3 +85,54 @@ def test_workers_of_other_systems_share_a_call(sleeps_natively: bool, monkeypatc
     for _ in range(3):
         check_same_bits(gradients(inputs), alone)
         time.sleep(0.01)  # they fall asleep, and are woken by the next call
+
+
+def _asleep(pool: workers._Workers) -> bool:
+    end = time.monotonic() + 20
+    while pool._slots[0] != ASLEEP and time.monotonic() < end:
+        time.sleep(0.001)
+    return bool(pool._slots[0] == ASLEEP)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarm, "_library", lambda: None)
+    pool = workers._Workers()
+    monkeypatch.setattr(workers, "_workers", pool)
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=6)
+    gradients(inputs)
+    assert _asleep(pool)
+    wake, interrupts = pool.wake, [KeyboardInterrupt()]
+
+    def interrupted(bits: int) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        wake(bits)
+
+    monkeypatch.setattr(pool, "wake", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gradients(inputs)
+    assert not interrupts
+    assert _asleep(pool)  # it woke, found nothing to do, and may be woken again
+    gradients(inputs)
+    assert _asleep(pool)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_ring_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = workers._Workers()
+    monkeypatch.setattr(workers, "_workers", pool)
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=7)
+    expected = gradients(inputs)
+    assert _asleep(pool)
+    one = pool._all[0]._alarm
+    _, ring = _sleeping(one)
+    ring()
+    ring()
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - before < 0.15  # a worker that never slept again would take all of it
+    check_same_bits(gradients(inputs), expected)

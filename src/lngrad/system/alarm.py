@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -53,12 +54,12 @@ def affinity_functions() -> tuple[Address, Address, Address]:
 
 
 class Alarm:
-    """An alarm that one thread waits for and any other may ring.
+    """An alarm that one thread waits for and any other may ring: by C functions where the system has semaphores, elsewhere
+    by `sleep` and `ring`, whose sleeper must get the GIL when it wakes.
 
     Attributes:
         wait: The address of the C function, int (int64 address), that sleeps until the alarm rings and returns 0, or else was
-            disturbed by a signal. 0 where the system has no such function: then the sleeper calls `sleep`, and must get the
-            GIL when it wakes.
+            disturbed by a signal. 0 where there is none.
         post: The address of the C function, int (int64 address), that rings it. 0 where `wait` is.
         address: What these functions are called with.
     """
@@ -77,8 +78,9 @@ class Alarm:
             self._lock.acquire()
 
     def ring(self) -> None:
-        """Wake the sleeper, or whoever sleeps next, where `wait` is 0. Once only until it has woken."""
-        self._lock.release()
+        """Wake the sleeper, or whoever sleeps next, where `wait` is 0."""
+        with suppress(RuntimeError):  # it has rung already
+            self._lock.release()
 
     def sleep(self) -> None:
         """Sleep until the alarm rings, where `wait` is 0."""

@@ -220,7 +220,7 @@ def _plan_forward(draft: _Draft) -> Steps:
     blocks = MOST_BLOCKS if short else 1
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=blocks * rows_at_once, blocks=blocks,
-        ahead=_rows_ahead(problem, draft.threads, rows_at_once), **fields,
+        ahead=_rows_ahead(problem, draft.threads, blocks * rows_at_once), **fields,
     )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record

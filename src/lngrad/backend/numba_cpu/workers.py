@@ -13,10 +13,10 @@ import numpy as np
 
 from lngrad.arrays import address_of
 from lngrad.kernels.numba_cpu.entries import pool_address, pool_function
-from lngrad.kernels.numba_cpu.jobs import ASLEEP, MASK_BYTES, SLOT_BYTES, Worker
+from lngrad.kernels.numba_cpu.jobs import ASLEEP, MASK_BYTES, SLOT_BYTES, WORKER, Worker
 from lngrad.system.alarm import Alarm, affinity_functions
 from lngrad.system.threads import MOST_THREADS, lent_parallel_for
-from lngrad.typing import Address
+from lngrad.typing import Address, Words
 
 __all__ = ["BATCH_ELEMENTS", "SERIAL_ELEMENTS", "crew", "run_job"]
 
@@ -26,18 +26,19 @@ BATCH_ELEMENTS = 1 << 26  # between two looks at Ctrl-C: some 30 ms
 
 
 class _Worker:
-    """A thread that serves a slot, and what the compiled code knows of it."""
+    """A thread that serves a slot, and what the compiled code knows of it. It keeps the memory of the slots alive."""
 
-    def __init__(self, slot: Address, thread: int):
-        self._alarm, self._slot, self._thread = Alarm(), slot, thread
-        self._masks = np.zeros(2 * MASK_BYTES // 8, np.int64)
+    def __init__(self, slots: Words, number: int):
+        self._slots, self._number, self._alarm = slots, number, Alarm()
+        self._slot = address_of(slots) + number * SLOT_BYTES
+        self._masks = np.zeros(2 * MASK_BYTES // 8 + 1, np.int64)
         getcpu, getaffinity, setaffinity = affinity_functions()
         self._words = np.array(
             Worker(
-                slot=slot,
-                thread=thread,
+                slot=self._slot,
+                thread=number + 1,
                 wait=self._alarm.wait,
-                ring=self._alarm.post,
+                post=self._alarm.post,
                 alarm=self._alarm.address,
                 getcpu=getcpu,
                 getaffinity=getaffinity,
@@ -46,23 +47,22 @@ class _Worker:
             ),
             np.int64,
         )
-        self._address = address_of(self._words)
+        if self._alarm.wait:
+            slots[number * SLOT_BYTES // 8 + WORKER] = address_of(self._words)
+        pool_function("live" if self._alarm.wait else "serve")  # compiled before anybody offers it a job
 
     def live(self) -> None:
         """Be this worker, for ever."""
         if self._alarm.wait:
             self._words[Worker._fields.index("native_id")] = threading.get_native_id()
-            pool_function("live")(self._address)
-        serve = pool_function("serve")
+            pool_function("live")(address_of(self._words))
         while True:
             self._alarm.sleep()
-            serve(self._slot, self._thread)
+            pool_function("serve")(self._slot, self._number + 1)
 
     def wake(self) -> None:
-        """End its sleep."""
-        if self._alarm.wait:
-            pool_function("rouse")(self._address)
-        else:
+        """End its sleep, or its next one; for compiled code that can't."""
+        if not self._alarm.wait:
             self._alarm.ring()
 
 
@@ -71,8 +71,9 @@ class _Workers:
 
     def __init__(self) -> None:
         memory = np.full((MOST_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
-        self._memory = memory[-address_of(memory) % SLOT_BYTES // 8 :]
-        self.slots = address_of(self._memory)
+        self._slots = memory[-address_of(memory) % SLOT_BYTES // 8 :]
+        self._slots[WORKER :: SLOT_BYTES // 8] = 0
+        self.slots = address_of(self._slots)
         self._all: list[_Worker] = []
         self._starting = threading.Lock()
 
@@ -80,16 +81,14 @@ class _Workers:
         """Have at least `count` workers."""
         if len(self._all) >= count:
             return
-        pool_function("live"), pool_function("rouse")
         with self._starting:
             while len(self._all) < count:
-                thread = len(self._all) + 1
-                worker = _Worker(self.slots + (thread - 1) * SLOT_BYTES, thread)
-                threading.Thread(target=worker.live, name=f"lngrad-{thread}", daemon=True).start()
+                worker = _Worker(self._slots, len(self._all))
+                threading.Thread(target=worker.live, name=f"lngrad-{len(self._all) + 1}", daemon=True).start()
                 self._all.append(worker)
 
     def wake(self, bits: int) -> None:
-        """Wake the workers whose bits are set. Each was marked asleep and holds an offer, so its alarm is not yet rung."""
+        """Wake the workers whose bits are set, as far as compiled code can't."""
         number = 0
         while bits >> number:
             if bits >> number & 1:
@@ -132,33 +131,32 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         if parallel_for(0, together, 1, pool_address("share"), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
-    work, close = pool_function("work"), pool_function("close")
-    pool_function("settle")  # compiled before anybody else knows of the job
+    pool_function("settle"), pool_function("close")  # compiled before anybody else knows of the job
     workers, helpers = _workers, together - 1
     workers.ensure(helpers)
     try:
         to_wake = pool_function("lead")(address, together, workers.slots, elements >= ROUSING_ELEMENTS, batch)
         if to_wake >= 0:
             workers.wake(to_wake)
-            while not work(address, 0, batch):
+            while not pool_function("work")(address, 0, batch):
                 pass
             _settle(address, workers.slots, helpers)
     except BaseException:
-        close(address)
-        _settle(address, workers.slots, helpers)
+        _settle(address, workers.slots, helpers, closing=True)
+        workers.wake((1 << helpers) - 1)  # one may hold the taken back offer unwoken, and would never be woken again
         raise
 
 
-def _settle(address: int, slots: int, helpers: int) -> None:
+def _settle(address: int, slots: int, helpers: int, closing: bool = False) -> None:
     """Wait for the helpers, even through Ctrl-C: they write to memory that the caller will free."""
-    settle, close = pool_function("settle"), pool_function("close")
     interrupt = None
     while True:
         try:
-            if settle(address, slots, helpers):
+            if closing:
+                pool_function("close")(address)
+            if pool_function("settle")(address, slots, helpers):
                 break
         except KeyboardInterrupt as reason:
-            interrupt = reason
-            close(address)
+            interrupt, closing = reason, True
     if interrupt is not None:
         raise interrupt

@@ -82,14 +82,13 @@ def write_group(tag, row, j, g, b, ahead, streaming):
 def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming):
     """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
 
-    ahead: how many bytes on the rows lie that are fetched meanwhile, 0 for none. skipped: so many columns a first group is
-    written that the second one overlaps, so that it and all others begin on cache lines of y.
+    ahead: how many bytes on the rows lie that are fetched meanwhile; 0: these themselves. skipped: so many columns a first
+    group is written that the second one overlaps, so that it and all others begin on cache lines of y.
     """
     tail, last = (N - skipped) % LANES, N - LANES
     peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
-    if (
-        tail > 0
-    ):  # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
+    # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
+    if tail > 0:
         peeked0, peeked1 = peek(tag, acc, row0, gamma, beta, last), peek(tag, acc, row1, gamma, beta, last)
         peeked2, peeked3 = peek(tag, acc, row2, gamma, beta, last), peek(tag, acc, row3, gamma, beta, last)
     j = -GROUP if skipped > 0 else 0
@@ -152,7 +151,7 @@ def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
 
 @plain
 def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows):
-    """y of up to eight rows whose means and rstds lie in memory, as one stream."""
+    """y of up to eight rows whose means and rstds lie in memory, four rows at a time."""
     N, streaming, ahead = f.N, f.streaming, f.ahead * x_stride
     skipped = columns_to_line(tag, x, y, N, streaming)
     together = rows - rows % 4 if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
@@ -169,7 +168,7 @@ def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows):
 
 @plain
 def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
-    """Rows of N >= 16 columns: up to eight have their statistics side by side, and then y is written as one stream.
+    """Rows of N >= 16 columns: up to eight have their statistics side by side, and then their y.
 
     Short rows go through this in two blocks, so that nobody waits for the divisions and roots of one block: the other has
     work meanwhile.

@@ -23,6 +23,7 @@ ARGUMENTS = TICKETS + MOST_RANGES * TICKET_WORDS
 
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
+WORKER = 1  # the word of a slot that holds the address of its worker's record; 0 if compiled code can't wake that
 SLOT_BYTES = 64
 MASK_BYTES = 128  # of a set of processors, a bit each
 
@@ -32,11 +33,10 @@ POOL = {
     "begin": ("job threads", False),
     "work": ("job thread most", True),
     "close": ("job", False),
-    "lead": ("job threads slots rouse most", True),
+    "lead": ("job threads slots wanted most", True),
     "settle": ("job slots workers", True),
     "serve": ("slot thread", False),
     "live": ("worker", False),
-    "rouse": ("worker", False),
     "share": ("first stop job", False),
 }
 
@@ -82,5 +82,5 @@ Triad = _record("Triad", "a b result elements")
 
 # A worker: its slot and number, the number by which the system knows its thread, the C functions by which it sleeps and is
 # woken and what they are called with, the C functions that tell and choose processors (0 where there are none), and room for
-# two sets of them.
-Worker = _record("Worker", "slot thread native_id wait ring alarm getcpu getaffinity setaffinity masks")
+# two sets of them and a word that says whether somebody uses these.
+Worker = _record("Worker", "slot thread native_id wait post alarm getcpu getaffinity setaffinity masks")

@@ -27,6 +27,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     TASKS,
     TICKET_WORDS,
     TICKETS,
+    WORKER,
     Worker,
 )
 
@@ -188,13 +189,42 @@ def close(job):
 
 
 @plain
-def offer(job, slots, workers, rouse):
-    """Offer a job to every worker that waits, and if `rouse` to those asleep; the bits of those that must be woken."""
+def rouse(worker):
+    """Wake a worker that sleeps in `live`, on another processor than this one if it may run there.
+
+    A system may wake it here, where both would take turns for milliseconds while another processor is idle.
+    """
+    w = read(Worker, worker)
+    steered, busy = False, w.masks + 2 * MASK_BYTES
+    alone = w.getcpu != 0 and w.native_id != 0 and swap_if(busy, 0, 1)  # two at once would restore each other's masks
+    if alone:
+        here, before, elsewhere = call_c(w.getcpu, 0, 0, 0), w.masks, w.masks + MASK_BYTES
+        if 0 <= here < 8 * MASK_BYTES and call_c(w.getaffinity, w.native_id, MASK_BYTES, before) == 0:
+            for k in range(MASK_BYTES // 8):
+                bits = word(before, k)
+                if here // 64 == k:
+                    bits &= ~(1 << (here % 64))
+                fetch_add(elsewhere + 8 * k, bits - word(elsewhere, k))
+            steered = call_c(w.setaffinity, w.native_id, MASK_BYTES, elsewhere) == 0  # refused if it may run only here
+    call_c(w.post, w.alarm, 0, 0)
+    if steered:
+        call_c(w.setaffinity, w.native_id, MASK_BYTES, w.masks)
+    if alone:
+        swap_if(busy, 1, 0)
+
+
+@plain
+def offer(job, slots, workers, wanted):
+    """Offer a job to every worker that waits, and if `wanted` wake those asleep; the bits of those that others must wake."""
     to_wake = 0
-    for worker in range(workers):
-        slot = slots + worker * SLOT_BYTES
-        if not swap_if(slot, IDLE, job) and rouse and swap_if(slot, ASLEEP, job):
-            to_wake |= 1 << worker
+    for number in range(workers):
+        slot = slots + number * SLOT_BYTES
+        if not swap_if(slot, IDLE, job) and wanted and swap_if(slot, ASLEEP, job):
+            worker = word(slot, WORKER)
+            if worker != 0:
+                rouse(worker)
+            else:
+                to_wake |= 1 << number
     return to_wake
 
 
@@ -214,14 +244,14 @@ def settle(job, slots, workers):
 
 
 @plain
-def lead(job, threads, slots, rouse, most):
-    """Begin a job, offer it to threads - 1 workers and, where none has to be woken, run up to `most` of its tasks.
+def lead(job, threads, slots, wanted, most):
+    """Begin a job, offer it to threads - 1 workers and, where others need not wake one, run up to `most` of its tasks.
 
     Returns:
-        -1: all is done. Else the bits of the workers that must be woken, or none, and the rest is left to the caller.
+        -1: all is done. Else the bits of the workers that the caller must wake, or none, and the rest is left to it.
     """
     begin(job, threads)
-    to_wake = offer(job, slots, threads - 1, rouse)
+    to_wake = offer(job, slots, threads - 1, wanted)
     if to_wake == 0 and work(job, 0, most) and settle(job, slots, threads - 1):
         return -1
     return to_wake
@@ -241,30 +271,10 @@ def serve(slot, thread):
         elif waited < PATIENCE:
             pause()
             waited += 1
-        elif swap_if(slot, IDLE, ASLEEP):
+        elif word(slot, 0) == ASLEEP or swap_if(
+            slot, IDLE, ASLEEP
+        ):  # asleep already: its alarm has rung once too often
             return
-
-
-@plain
-def rouse(worker):
-    """Wake a worker that sleeps in `live`, on another processor than this one if it may run there.
-
-    A system may wake it here, where both would take turns for milliseconds while another processor is idle.
-    """
-    w = read(Worker, worker)
-    steered = False
-    if w.getcpu != 0 and w.native_id != 0:
-        here, before, elsewhere = call_c(w.getcpu, 0, 0, 0), w.masks, w.masks + MASK_BYTES
-        if 0 <= here < 8 * MASK_BYTES and call_c(w.getaffinity, w.native_id, MASK_BYTES, before) == 0:
-            for k in range(MASK_BYTES // 8):
-                bits = word(before, k)
-                if here // 64 == k:
-                    bits &= ~(1 << (here % 64))
-                fetch_add(elsewhere + 8 * k, bits - word(elsewhere, k))
-            steered = call_c(w.setaffinity, w.native_id, MASK_BYTES, elsewhere) == 0  # refused if it may run only here
-    call_c(w.ring, w.alarm, 0, 0)
-    if steered:
-        call_c(w.setaffinity, w.native_id, MASK_BYTES, w.masks)
 
 
 @plain

@@ -22,7 +22,7 @@ from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, STREAM_ALIGNMENT
 # What the processor has, as far as it decides how the same bits are computed.
 _FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 WIDE = "+avx512f" in _FEATURES  # 32 registers of 16 float32
-_CONVERTS_BFLOAT16 = WIDE and "+avx512bf16" in _FEATURES and "+avx512dq" in _FEATURES
+_CONVERTS_BFLOAT16 = WIDE and all(f"+avx512{name}" in _FEATURES for name in ("bf16", "dq", "vl"))
 
 # 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
 TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}

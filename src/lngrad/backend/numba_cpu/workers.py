@@ -131,7 +131,8 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         if parallel_for(0, together, 1, pool_address("share"), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
-    pool_function("settle"), pool_function("close")  # compiled before anybody else knows of the job
+    for name in ("work", "settle", "close"):
+        pool_function(name)  # compiled before anybody else knows of the job
     workers, helpers = _workers, together - 1
     workers.ensure(helpers)
     try:

@@ -25,14 +25,13 @@ from lngrad.kernels.numba_cpu.simd import (
     load,
     load_group,
     load_scalar,
-    prefetch,
     room,
     scatter_rows,
     size_of,
     store,
     stream,
 )
-from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, vector_at
+from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, fetch_group, vector_at
 from lngrad.kernels.numba_cpu.tiles import copy_rows
 
 ROOMS = MOST_BLOCKS * ROOM
@@ -69,8 +68,8 @@ def write_group(tag, row, j, g, b, ahead, streaming):
     if row is None:
         return
     x, y, m, s = row
-    for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-        prefetch(tag, x + ahead, j + k // size_of(tag))
+    if j & GROUP != 0:  # the other groups have been fetched by centred_lanes
+        fetch_group(tag, x + ahead, j)
     result = fma((load_group(tag, x, j) - spread(m)) * spread(s), g, b)
     if streaming:
         stream(tag, y, j, result)
@@ -143,7 +142,7 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 @plain
 def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
     """mean and rstd of up to eight rows that are centred; left in the room as well."""
-    centres, deviations, squares = moments(tag, acc, memory, x, x_stride, rows, f.N)
+    centres, deviations, squares = moments(tag, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
     means, rstds = close_rows(acc, f.N, f.eps, centres, deviations, squares, mean, rstd, rows)
     store(acc, vector_at(acc, memory, MEANS), 0, means)
     store(acc, vector_at(acc, memory, RSTDS), 0, rstds)

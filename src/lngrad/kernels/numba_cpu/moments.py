@@ -23,7 +23,7 @@ from lngrad.kernels.numba_cpu.arithmetic import (
 from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
 from lngrad.kernels.numba_cpu.simd import WIDE, load, load_mixed, load_scalar, size_of, store
-from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, vector_at
+from lngrad.kernels.numba_cpu.sweeps import fetch_group, segment_columns, segment_count, vector_at
 
 # What lies in the room of some rows: the lanes of their sums, of their squares, and three vectors of a lane a row.
 SUMS, SQUARES, CENTRES, MEANS, RSTDS, ROOM = 0, LANES, 2 * LANES, 2 * LANES + 1, 2 * LANES + 2, 2 * LANES + 3
@@ -66,10 +66,16 @@ def two_sum_lanes(tag, acc, x0, x1, n):
 
 
 @inlined
-def centred_lanes(tag, acc, x, n, centre):
-    """sum_lanes of x - centre and of its square; centre is lanes."""
+def centred_lanes(tag, acc, x, ahead, n, centre):
+    """sum_lanes of x - centre and of its square; centre is lanes.
+
+    ahead: how many bytes on a row lies of which every second group is fetched meanwhile; None for none. The others are fetched
+    when y is written, so that the memory is busy in both visits: 16384×1024 bfloat16 27 → 35 GB/s, 1 thread, AMD EPYC 9005.
+    """
     a, b, centres = zeros_group(acc), zeros_group(acc), spread(centre)
     for j in range(0, n - n % GROUP, GROUP):
+        if ahead is not None and j & GROUP == 0:
+            fetch_group(tag, x + ahead, j)
         d = load_mixed(tag, x, j) - centres
         a, b = a + d, fma(d, d, b)
     a, b = in_order(tag, a), in_order(tag, b)
@@ -87,11 +93,14 @@ def centred_lanes(tag, acc, x, n, centre):
 
 
 @inlined
-def two_centred_lanes(tag, acc, x0, x1, n, centre0, centre1):
+def two_centred_lanes(tag, acc, x0, x1, ahead, n, centre0, centre1):
     """centred_lanes of two rows, side by side."""
     a, b, c, d = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
     centres0, centres1 = spread(centre0), spread(centre1)
     for j in range(0, n - n % GROUP, GROUP):
+        if ahead is not None and j & GROUP == 0:
+            fetch_group(tag, x0 + ahead, j)
+            fetch_group(tag, x1 + ahead, j)
         u, v = load_mixed(tag, x0, j) - centres0, load_mixed(tag, x1, j) - centres1
         a, b, c, d = a + u, fma(u, u, b), c + v, fma(v, v, d)
     a, b, c, d = in_order(tag, a), in_order(tag, b), in_order(tag, c), in_order(tag, d)
@@ -138,7 +147,7 @@ def centre_rows(tag, acc, memory, x, x_stride, rows, N):
 
 
 @plain
-def moments(tag, acc, memory, x, x_stride, rows, N):
+def moments(tag, acc, memory, x, x_stride, ahead, rows, N):
     """The centres that centre_rows has left in the room, and the sums of x - centre and of its square: lane r is row r."""
     deviations, squares = zeros(acc), zeros(acc)
     for segment in range(segment_count(N)):
@@ -150,7 +159,7 @@ def moments(tag, acc, memory, x, x_stride, rows, N):
                 centre0 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
                 centre1 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r + 1))
                 (a0, b0), (a1, b1) = two_centred_lanes(
-                    tag, acc, at + r * x_stride, at + (r + 1) * x_stride, n, centre0, centre1
+                    tag, acc, at + r * x_stride, at + (r + 1) * x_stride, ahead, n, centre0, centre1
                 )
                 store(acc, vector_at(acc, memory, SUMS + r), 0, a0)
                 store(acc, vector_at(acc, memory, SQUARES + r), 0, b0)
@@ -158,7 +167,7 @@ def moments(tag, acc, memory, x, x_stride, rows, N):
                 store(acc, vector_at(acc, memory, SQUARES + r + 1), 0, b1)
         for r in range(paired, rows):
             centre = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
-            a, b = centred_lanes(tag, acc, at + r * x_stride, n, centre)
+            a, b = centred_lanes(tag, acc, at + r * x_stride, ahead, n, centre)
             store(acc, vector_at(acc, memory, SUMS + r), 0, a)
             store(acc, vector_at(acc, memory, SQUARES + r), 0, b)
         deviations = deviations + totals(acc, vector_at(acc, memory, SUMS))

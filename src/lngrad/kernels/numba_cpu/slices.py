@@ -21,7 +21,7 @@ def slice_moments(tag, acc, arguments, task, thread):
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x = s.x + i * s.x_stride
         centre_rows(tag, acc, memory, x, s.x_stride, 1, s.N)
-        centres, all_deviations, all_squares = moments(tag, acc, memory, x, s.x_stride, 1, s.N)
+        centres, all_deviations, all_squares = moments(tag, acc, memory, x, s.x_stride, None, 1, s.N)
         centre, deviations, squares = lane_of(centres, 0), lane_of(all_deviations, 0), lane_of(all_squares, 0)
         rest = deviations / scalar(acc, s.N)
         squares -= deviations * rest

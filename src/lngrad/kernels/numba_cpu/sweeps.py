@@ -16,6 +16,13 @@ LINE_BYTES = 64  # of a cache line, at most
 
 
 @inlined
+def fetch_group(tag, address, j):
+    """Ask for the lines of GROUP columns."""
+    for k in range(0, GROUP * size_of(tag), LINE_BYTES):
+        prefetch(tag, address, j + k // size_of(tag))
+
+
+@inlined
 def segment_lanes(tag, acc, dy, x, x_next, gamma, n, mean, rstd):
     """Eight lanes whose total is the sum of dxhat over n >= 8 columns, and the same of dxhat·xhat; mean and rstd are lanes.
 
@@ -27,8 +34,7 @@ def segment_lanes(tag, acc, dy, x, x_next, gamma, n, mean, rstd):
     j = 0
     while j + GROUP <= n:
         if x_next is not None:
-            for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-                prefetch(tag, x_next, j + k // size_of(tag))
+            fetch_group(tag, x_next, j)
         dxhat = load_group(tag, dy, j) * load_group(acc, gamma, j)
         b = fma(dxhat, (load_group(tag, x, j) - means) * rstds, b)
         a = a + dxhat
@@ -194,10 +200,9 @@ def sweep(tag, acc, row0, row1, row2, row3, dy_next, x_next, gamma, sums, dbeta_
     grouped = n - n % GROUP
     for j in range(0, grouped, GROUP):
         if dy_next is not None:
-            for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-                prefetch(tag, dy_next, j + k // size_of(tag))
-                if x_next is not None:
-                    prefetch(tag, x_next, j + k // size_of(tag))
+            fetch_group(tag, dy_next, j)
+        if x_next is not None:
+            fetch_group(tag, x_next, j)
         g = load_group_if_given(acc, gamma, j)
         dgamma, dbeta = load_group_if_given(acc, sums, j), load_group_if_given(acc, sums, j + dbeta_at)
         dgamma, dbeta = visit_group(tag, row0, j, gamma, g, sums, dgamma, dbeta, streaming)

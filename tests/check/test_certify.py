@@ -271,19 +271,25 @@ CERTIFIED = {path.stem for path in (ROOT / "docs" / "certificates").glob("*.json
 SIMULATED = tuple(name for name in ("triton_gpu", "ascend_sim") if name in CERTIFIED)
 
 
-@pytest.mark.parametrize("name", SIMULATED)
-def test_a_certificate_of_a_simulated_backend_still_holds(name, monkeypatch):
+@pytest.fixture(params=SIMULATED)
+def simulated(request, monkeypatch):
+    """A simulated backend, and what its certificate says by name; two replays of an order where that has a hundred."""
+    monkeypatch.setattr(sums, "REPLAYS", 2)
+    certificate = read_certificate(ROOT / "docs" / "certificates" / f"{request.param}.json")
+    try:
+        subject = subject_of(request.param)
+    except BackendUnavailable as reason:
+        pytest.skip(str(reason))
+    return subject, {one.name: one for one in certificate.measured}
+
+
+def test_a_certificate_of_a_simulated_backend_still_holds(simulated, monkeypatch):
     """A few calls of each promise; the page's own measurement takes minutes."""
     monkeypatch.setattr(bits, "SHAPES", ((7, 33), (65, 64)))
     monkeypatch.setattr(bits, "ALIGNMENTS", (0, 20))
     monkeypatch.setattr(bits, "WIDTHS", (37,))
     monkeypatch.setattr(bits, "BATCHES", (1, 5))
-    monkeypatch.setattr(sums, "REPLAYS", 2)
-    old = {one.name: one for one in read_certificate(ROOT / "docs" / "certificates" / f"{name}.json").measured}
-    try:
-        subject = subject_of(name)
-    except BackendUnavailable as reason:
-        pytest.skip(str(reason))
+    subject, old = simulated
     dx = [one for one in batch_invariance(subject, 1) if one.group.startswith("A row")]
     for one in [*repeatability(subject, 1), *dx]:
         assert old[one.name].holds == one.holds, one
@@ -292,15 +298,9 @@ def test_a_certificate_of_a_simulated_backend_still_holds(name, monkeypatch):
     assert all(one.holds for one in old.values() if one.holds is not None and one.name != splits)
 
 
-@pytest.mark.parametrize("name", SIMULATED)
-def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(name, monkeypatch):
+def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(simulated):
     """The tree of 300 rows, replayed on two random inputs; the certificate has a hundred."""
-    monkeypatch.setattr(sums, "REPLAYS", 2)
-    old = {one.name: one for one in read_certificate(ROOT / "docs" / "certificates" / f"{name}.json").measured}
-    try:
-        subject = subject_of(name)
-    except BackendUnavailable as reason:
-        pytest.skip(str(reason))
+    subject, old = simulated
     for one in column_order(subject, 300, 64):
         assert old[one.name].answer == one.answer.replace("2 of 2", "100 of 100")
 

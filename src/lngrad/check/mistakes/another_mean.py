@@ -7,17 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from lngrad.check.mistakes.another_rstd import most_left, size_of_rest
+from lngrad.check.mistakes.another_statistic import FEWEST, STEPS, most_left, roundings, size_of_rest
 from lngrad.check.mistakes.formula import Difference
 from lngrad.check.mistakes.terms import Terms
-from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
 __all__ = ["another_mean"]
-
-FEWEST = 8  # columns, so that one free number a row explains nothing by chance
-STEPS = 4  # of Newton's method
 
 
 def another_mean(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Iterator[tuple[Inputs, Difference]]:
@@ -40,14 +36,7 @@ def another_mean(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Itera
 
 
 def _candidates(given: Array, apart: Array, error: Array) -> Iterator[tuple[Array, Difference]]:
-    for dtype in ("bfloat16", "float16"):
-        narrow = given.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
-        yield (
-            narrow,
-            Difference(
-                f"mean rounded to {dtype}", f"mean is rounded to {dtype} before it is used: keep it in float32."
-            ),
-        )
+    yield from roundings("mean", given)
     weight = 1 / np.maximum(error, 1e-300) ** 2
     offset = float(np.average(apart, weights=weight))
     yield (

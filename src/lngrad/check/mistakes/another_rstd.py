@@ -7,17 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lngrad.check.mistakes.another_statistic import FEWEST, STEPS, dx_with, most_left, roundings, size_of_rest
 from lngrad.check.mistakes.formula import Difference
 from lngrad.check.mistakes.terms import Terms
-from lngrad.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["another_rstd", "most_left", "size_of_rest"]
-
-FEWEST = 8  # columns, so that one free number a row explains nothing by chance
-STEPS = 4  # of Newton's method
-LEFT = 0.25  # of the error's square
+__all__ = ["another_rstd"]
 
 
 def another_rstd(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Iterator[tuple[Inputs, Difference]]:
@@ -40,15 +36,12 @@ def another_rstd(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Itera
 
     most = most_left(terms, dx, bound)
     for rstd, difference in _candidates(given, found, error):
-        if size_of_rest(dx, _made(terms, rstd[:, None]), bound) <= most:
+        if size_of_rest(dx, dx_with(terms, rstd[:, None]), bound) <= most:
             yield changed(rstd), difference
 
 
 def _candidates(given: Array, found: Array, error: Array) -> Iterator[tuple[Array, Difference]]:
-    for dtype in ("bfloat16", "float16"):
-        narrow = given.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
-        yield narrow, Difference(f"rstd rounded to {dtype}", f"rstd is rounded to {dtype} before it is used: keep it "
-                                 "in float32.")  # fmt: skip
+    yield from roundings("rstd", given)
     weight = 1 / np.maximum(error, 1e-300)
     for way in _WAYS:
         slope = np.maximum(np.abs(way.of(given * 1.0001) - way.of(given)) / (given * 1e-4), 1e-300)
@@ -61,29 +54,6 @@ def _candidates(given: Array, found: Array, error: Array) -> Iterator[tuple[Arra
             f"{found[row]:.6g} for {given[row]:.6g}): an approximate root, a rounding, or statistics of other elements."
         )
         yield found, Difference("another rstd", text)
-
-
-def most_left(terms: Terms, dx: Array, bound: Array) -> float:
-    """How much of the error another statistic may leave: part of it, and less than a free number in a row mean."""
-    weight = 1 / np.maximum(bound, 1e-300)
-    apart = (dx - _made(terms, terms.rstd)) * weight
-    most = [LEFT * float(np.square(apart).sum())]
-    for shape in (terms.rstd * np.ones_like(dx), terms.rstd * terms.xhat):
-        one = shape * weight
-        free = (apart * one).sum(1, keepdims=True) / np.maximum(np.square(one).sum(1, keepdims=True), 1e-300)
-        most.append(float(np.square(apart - free * one).sum()))
-    return min(most)
-
-
-def size_of_rest(dx: Array, made: Array, bound: Array) -> float:
-    """The sum of squares that is left of dx, in bounds."""
-    return float(np.square((dx - made) / np.maximum(bound, 1e-300)).sum())
-
-
-def _made(terms: Terms, rstd: Array) -> Array:
-    xhat = (terms.x - terms.mean) * rstd
-    second = (terms.dxhat * xhat).mean(1, keepdims=True)
-    return np.asarray(rstd * (terms.dxhat - terms.dxhat.mean(1, keepdims=True) - xhat * second))
 
 
 @dataclass(frozen=True)

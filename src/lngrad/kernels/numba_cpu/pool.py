@@ -271,9 +271,8 @@ def serve(slot, thread):
         elif waited < PATIENCE:
             pause()
             waited += 1
-        elif word(slot, 0) == ASLEEP or swap_if(
-            slot, IDLE, ASLEEP
-        ):  # asleep already: its alarm has rung once too often
+        # Asleep already, its alarm has rung once too often.
+        elif word(slot, 0) == ASLEEP or swap_if(slot, IDLE, ASLEEP):
             return
 
 

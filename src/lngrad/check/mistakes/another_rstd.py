@@ -30,14 +30,10 @@ def another_rstd(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Itera
     given = terms.rstd[:, 0]
     if not (found > 0).all() or (np.abs(found - given) <= error).all():
         return
-
-    def changed(rstd: Array) -> Inputs:
-        return replace(inputs, rstd=rstd.reshape(inputs.rstd.shape))
-
     most = most_left(terms, dx, bound)
     for rstd, difference in _candidates(given, found, error):
         if size_of_rest(dx, dx_with(terms, rstd[:, None]), bound) <= most:
-            yield changed(rstd), difference
+            yield replace(inputs, rstd=rstd.reshape(inputs.rstd.shape)), difference
 
 
 def _candidates(given: Array, found: Array, error: Array) -> Iterator[tuple[Array, Difference]]:

@@ -18,7 +18,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     DGAMMA,
     DX,
     LANES,
-    MOST_BLOCKS,
+    MOST_ROWS,
     SEGMENT,
     SHORT,
     STREAM_ALIGNMENT,
@@ -204,9 +204,13 @@ def _rows_ahead(problem: Problem, threads: int, together: int) -> int:
     return max(together, AHEAD_BYTES // row_bytes)
 
 
-def _rows_at_once(row_bytes: int) -> int:
-    """How many rows the forward takes together: they stay in the first-level cache between its three visits."""
-    return max(1, min(LANES, ROWS_BYTES // row_bytes))
+def _rows_at_once(problem: Problem, row_bytes: int) -> int:
+    """How many rows the forward takes together: they stay in the first-level cache between its three visits.
+
+    Fours where there are so many, since y is written four rows at a time.
+    """
+    rows = min(MOST_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
+    return rows - rows % 4 if rows >= 4 else max(1, rows)
 
 
 def _plan_forward(draft: _Draft) -> Steps:
@@ -215,12 +219,10 @@ def _plan_forward(draft: _Draft) -> Steps:
     moved = draft.widen("gamma", "beta")
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
     row_bytes = problem.N * bytes_of(draft.dtype)
-    rows_at_once = _rows_at_once(row_bytes)
-    short = problem.N >= 2 * LANES and MOST_BLOCKS * rows_at_once * row_bytes <= ROWS_BYTES
-    blocks = MOST_BLOCKS if short else 1
+    rows_at_once = _rows_at_once(problem, row_bytes)
     record = Forward(
-        M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=blocks * rows_at_once, blocks=blocks,
-        ahead=_rows_ahead(problem, draft.threads, blocks * rows_at_once), **fields,
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
+        ahead=_rows_ahead(problem, draft.threads, rows_at_once), **fields,
     )  # fmt: skip
     main = draft.chain.add(
         draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record

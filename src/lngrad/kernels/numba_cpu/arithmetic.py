@@ -99,6 +99,16 @@ def splat(typingctx, value):
 
 
 @intrinsic
+def splat_group(typingctx, value):
+    """The scalar in GROUP lanes."""
+
+    def codegen(context, builder, signature, args):
+        return _splat(builder, args[0], GROUP)
+
+    return Lanes(value, GROUP)(value), codegen
+
+
+@intrinsic
 def fma(typingctx, a, b, c):
     """a·b + c, rounded once."""
 
@@ -183,16 +193,6 @@ def inverse_root(typingctx, lanes, eps):
 
 
 @intrinsic
-def lane_of(typingctx, lanes, lane):
-    """One lane as a scalar."""
-
-    def codegen(context, builder, signature, args):
-        return builder.extract_element(args[0], args[1])
-
-    return lanes.scalar(lanes, types.int64), codegen
-
-
-@intrinsic
 def only(typingctx, lanes, first):
     """The lanes from number `first` on, and zero in those before."""
 
@@ -207,10 +207,10 @@ def only(typingctx, lanes, first):
     return lanes(lanes, types.int64), codegen
 
 
-def _splat(builder, value):
-    vector = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+def _splat(builder, value, width=LANES):
+    vector = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
     vector = builder.insert_element(vector, value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, LANES), [0] * LANES))
+    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, width), [0] * width))
 
 
 def _lower_operator(op, method):

@@ -120,12 +120,14 @@ def _optimize(module, machine) -> None:
     if not hasattr(llvm, "create_pass_builder"):  # llvmlite before 0.44
         builder, passes = llvm.create_pass_manager_builder(), llvm.create_module_pass_manager()
         builder.opt_level, builder.loop_vectorize, builder.inlining_threshold = 3, True, 250
+        builder.disable_unroll_loops = True
         machine.add_analysis_passes(passes)
         builder.populate(passes)
         passes.run(module)
         return
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization, options.slp_vectorization = True, False  # as Numba has them
+    options.loop_unrolling = False  # a group is enough for a turn: unrolled, kernels are twice as long and no faster
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
 

@@ -4,9 +4,19 @@ The mean is taken twice: the first one centres the row, and the mean of what is 
 no accuracy, and the variance is never a difference of two large numbers. Source: docs/math.md, equations 1 to 4.
 """
 
-from lngrad.kernels.numba_cpu.arithmetic import fma, from_bits, only, scalar, splat, spread, totals, zeros
+from lngrad.kernels.numba_cpu.arithmetic import (
+    fma,
+    from_bits,
+    only,
+    scalar,
+    splat,
+    splat_group,
+    totals,
+    vector_of,
+    zeros,
+)
 from lngrad.kernels.numba_cpu.functions import inlined, plain
-from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, MOST_BLOCKS, Forward
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, Forward
 from lngrad.kernels.numba_cpu.moments import (
     CENTRES,
     MEANS,
@@ -15,12 +25,14 @@ from lngrad.kernels.numba_cpu.moments import (
     SQUARES,
     SUMS,
     centre_rows,
+    centred_sums,
     clear_absent,
-    moments,
+    fetch_row,
     statistics,
 )
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import (
+    LINE_BYTES,
     gather,
     load,
     load_group,
@@ -31,18 +43,17 @@ from lngrad.kernels.numba_cpu.simd import (
     store,
     stream,
 )
-from lngrad.kernels.numba_cpu.sweeps import LINE_BYTES, fetch_group, vector_at
+from lngrad.kernels.numba_cpu.sweeps import vector_at
 from lngrad.kernels.numba_cpu.tiles import copy_rows
 
-ROOMS = MOST_BLOCKS * ROOM
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 
 
 @inlined
-def row_of(acc, memory, x, x_stride, y, y_stride, r):
+def row_of(acc, memory, x, y, r):
     """What write_rows needs to know of row r, whose mean and rstd lie in memory."""
     m, s = load_scalar(acc, vector_at(acc, memory, MEANS), r), load_scalar(acc, vector_at(acc, memory, RSTDS), r)
-    return x + r * x_stride, y + r * y_stride, splat(m), splat(s)
+    return x, y, splat_group(m), splat_group(s)
 
 
 @inlined
@@ -51,7 +62,7 @@ def peek(tag, acc, row, gamma, beta, j):
     if row is None:
         return zeros(acc)
     x, y, m, s = row
-    return fma((load(tag, x, j) - m) * s, load(acc, gamma, j), load(acc, beta, j))
+    return fma((load(tag, x, j) - vector_of(m, 0)) * vector_of(s, 0), load(acc, gamma, j), load(acc, beta, j))
 
 
 @inlined
@@ -63,18 +74,16 @@ def put(tag, row, j, lanes):
 
 
 @inlined
-def write_group(tag, row, j, g, b, ahead, streaming):
+def write_group(tag, row, j, g, b, streaming):
     """y of GROUP columns of one row."""
     if row is None:
         return
     x, y, m, s = row
-    if j & GROUP != 0:  # the other groups have been fetched by centred_lanes
-        fetch_group(tag, x + ahead, j)
-    result = fma((load_group(tag, x, j) - spread(m)) * spread(s), g, b)
-    if streaming:
-        stream(tag, y, j, result)
-    else:
+    result = fma((load_group(tag, x, j) - m) * s, g, b)
+    if streaming is None:
         store(tag, y, j, result)
+    else:
+        stream(tag, y, j, result)
 
 
 @plain
@@ -82,7 +91,8 @@ def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped,
     """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
 
     ahead: how many bytes on the rows lie that are fetched meanwhile; 0: these themselves. skipped: so many columns a first
-    group is written that the second one overlaps, so that it and all others begin on cache lines of y.
+    group is written that the second one overlaps, so that it and all others begin on cache lines of y. streaming: None, or 1 if
+    y goes past the caches.
     """
     tail, last = (N - skipped) % LANES, N - LANES
     peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
@@ -90,15 +100,20 @@ def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped,
     if tail > 0:
         peeked0, peeked1 = peek(tag, acc, row0, gamma, beta, last), peek(tag, acc, row1, gamma, beta, last)
         peeked2, peeked3 = peek(tag, acc, row2, gamma, beta, last), peek(tag, acc, row3, gamma, beta, last)
-    j = -GROUP if skipped > 0 else 0
+    j = skipped - GROUP if skipped > 0 else 0
     while j + GROUP <= N:
         at = max(j, 0)
+        if at & GROUP != 0:  # the other groups have been fetched by lanes_of
+            fetch_row(tag, row0, ahead, at)
+            fetch_row(tag, row1, ahead, at)
+            fetch_row(tag, row2, ahead, at)
+            fetch_row(tag, row3, ahead, at)
         g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
-        write_group(tag, row0, at, g, b, ahead, streaming)
-        write_group(tag, row1, at, g, b, ahead, streaming)
-        write_group(tag, row2, at, g, b, ahead, streaming)
-        write_group(tag, row3, at, g, b, ahead, streaming)
-        j = j + GROUP if j >= 0 else skipped
+        write_group(tag, row0, at, g, b, streaming)
+        write_group(tag, row1, at, g, b, streaming)
+        write_group(tag, row2, at, g, b, streaming)
+        write_group(tag, row3, at, g, b, streaming)
+        j += GROUP
     while j + LANES <= N:
         put(tag, row0, j, peek(tag, acc, row0, gamma, beta, j))
         put(tag, row1, j, peek(tag, acc, row1, gamma, beta, j))
@@ -113,12 +128,12 @@ def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped,
 
 
 @inlined
-def columns_to_line(tag, x, y, N, streaming):
+def columns_to_line(tag, x, y, N):
     """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
 
     A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written.
     """
-    if streaming or N < ALIGNED or x == y:
+    if N < ALIGNED or x == y:
         return 0
     return (-y & (LINE_BYTES - 1)) // size_of(tag)
 
@@ -126,7 +141,7 @@ def columns_to_line(tag, x, y, N, streaming):
 @inlined
 def write_row(tag, acc, row, ahead, gamma, beta, N, streaming):
     """write_rows of one row."""
-    skipped = columns_to_line(tag, row[0], row[1], N, streaming)
+    skipped = columns_to_line(tag, row[0], row[1], N) if streaming is None else 0
     write_rows(tag, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
 
 
@@ -141,50 +156,54 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 
 @plain
 def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of up to eight rows that are centred; left in the room as well."""
-    centres, deviations, squares = moments(tag, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
-    means, rstds = close_rows(acc, f.N, f.eps, centres, deviations, squares, mean, rstd, rows)
-    store(acc, vector_at(acc, memory, MEANS), 0, means)
-    store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
+    """mean and rstd of rows that are centred; left in the room as well."""
+    centred_sums(tag, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
+    centres, means, rstds = (
+        vector_at(acc, memory, CENTRES),
+        vector_at(acc, memory, MEANS),
+        vector_at(acc, memory, RSTDS),
+    )
+    for r in range(0, rows, LANES):
+        sums = load(acc, centres, r), load(acc, means, r), load(acc, rstds, r)
+        at = r * size_of(acc)
+        m, s = close_rows(acc, f.N, f.eps, *sums, mean + at, rstd + at, rows - r)
+        store(acc, means, r, m)
+        store(acc, rstds, r, s)
 
 
 @plain
-def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows):
-    """y of up to eight rows whose means and rstds lie in memory, four rows at a time."""
-    N, streaming, ahead = f.N, f.streaming, f.ahead * x_stride
-    skipped = columns_to_line(tag, x, y, N, streaming)
-    together = rows - rows % 4 if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
-    for r in range(0, together, 4):
-        row0 = row_of(acc, memory, x, x_stride, y, y_stride, r)
-        row1 = row_of(acc, memory, x, x_stride, y, y_stride, r + 1)
-        row2 = row_of(acc, memory, x, x_stride, y, y_stride, r + 2)
-        row3 = row_of(acc, memory, x, x_stride, y, y_stride, r + 3)
+def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, streaming):
+    """y of rows whose means and rstds lie in memory, four rows at a time."""
+    N, ahead, r = f.N, f.ahead * x_stride, 0
+    skipped = columns_to_line(tag, x, y, N) if streaming is None else 0
+    together = rows if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
+    while r + 4 <= together:
+        row0 = row_of(acc, memory, x, y, r)
+        row1 = row_of(acc, memory, x + x_stride, y + y_stride, r + 1)
+        x, y = x + 2 * x_stride, y + 2 * y_stride
+        row2 = row_of(acc, memory, x, y, r + 2)
+        row3 = row_of(acc, memory, x + x_stride, y + y_stride, r + 3)
+        x, y = x + 2 * x_stride, y + 2 * y_stride
         write_rows(tag, acc, row0, row1, row2, row3, ahead, f.gamma, f.beta, N, skipped, streaming)
-    for r in range(together, rows):
-        row = row_of(acc, memory, x, x_stride, y, y_stride, r)
-        write_row(tag, acc, row, ahead, f.gamma, f.beta, N, streaming)
+        r += 4
+    while r < rows:
+        write_row(tag, acc, row_of(acc, memory, x, y, r), ahead, f.gamma, f.beta, N, streaming)
+        x, y, r = x + x_stride, y + y_stride, r + 1
 
 
 @plain
 def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
-    """Rows of N >= 16 columns: up to eight have their statistics side by side, and then their y.
+    """Rows of N >= 16 columns: up to sixteen have their statistics side by side, and then their y.
 
-    Short rows go through this in two blocks, so that nobody waits for the divisions and roots of one block: the other has
-    work meanwhile.
+    Sixteen in two vectors, so that the divisions and roots of one are under way while the other has work.
     """
-    step, memory, size = f.rows_at_once // f.blocks, room(acc, ROOMS), ROOM * LANES * size_of(acc)
-    blocks = (rows + step - 1) // step
-    for b in range(blocks):
-        centre_rows(tag, acc, memory + b * size, x + b * step * x_stride, x_stride, min(step, rows - b * step), f.N)
-    for b in range(blocks):
-        i = b * step
-        m, s = mean + i * size_of(acc), rstd + i * size_of(acc)
-        measure_rows(tag, acc, f, memory + b * size, x + i * x_stride, x_stride, m, s, min(step, rows - i))
-    for b in range(blocks):
-        i = b * step
-        write_measured_rows(
-            tag, acc, f, memory + b * size, x + i * x_stride, x_stride, y + i * y_stride, y_stride, min(step, rows - i)
-        )
+    memory = room(acc, ROOM)
+    centre_rows(tag, acc, memory, x, x_stride, rows, f.N)
+    measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows)
+    if f.streaming:
+        write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, 1)
+    else:
+        write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, None)
 
 
 @plain

@@ -13,7 +13,7 @@ GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors 
 STREAM_ALIGNMENT = 32  # bytes that an address must be a multiple of, for a store past the caches
 SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
 SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
-MOST_BLOCKS = 2  # of short rows: more crowd the first-level cache, and two hide each other's divisions and roots
+MOST_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
 
 # The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
 # ranges, at most MOST_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
@@ -50,7 +50,7 @@ def _record(name, fields):
 
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
 # and how the work is cut. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache
-# already. rows_at_once rows go through the forward in so many blocks, each of at most LANES rows.
+# already.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx slots scratch row_sums "
@@ -61,7 +61,7 @@ Backward = _record(
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps "  # eps: the bits of a float64
-    "scratch M N x_stride y_stride x_table y_table gather scatter streaming ahead rows_per_task rows_at_once blocks block_rows",
+    "scratch M N x_stride y_stride x_table y_table gather scatter streaming ahead rows_per_task rows_at_once block_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

@@ -1,4 +1,4 @@
-"""The sums, means and variances of up to eight rows together.
+"""The sums, means and variances of up to sixteen rows together.
 
 Each row has its partial sums in eight lanes, eight such vectors are added up at once, and from there on lane r is row r. So
 one division and one root serve eight rows, and nobody waits for them row by row. Source: docs/math.md, equations 1 to 3.
@@ -13,7 +13,7 @@ from lngrad.kernels.numba_cpu.arithmetic import (
     only,
     scalar,
     splat,
-    spread,
+    splat_group,
     totals,
     vector_of,
     where_below,
@@ -21,158 +21,220 @@ from lngrad.kernels.numba_cpu.arithmetic import (
     zeros_group,
 )
 from lngrad.kernels.numba_cpu.functions import inlined, plain
-from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
-from lngrad.kernels.numba_cpu.simd import WIDE, load, load_mixed, load_scalar, size_of, store
-from lngrad.kernels.numba_cpu.sweeps import fetch_group, segment_columns, segment_count, vector_at
+from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, MOST_ROWS, SEGMENT
+from lngrad.kernels.numba_cpu.simd import WIDE, fetch_group, load, load_mixed, load_scalar, size_of, store
+from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, vector_at
 
-# What lies in the room of some rows: the lanes of their sums, of their squares, and three vectors of a lane a row.
-SUMS, SQUARES, CENTRES, MEANS, RSTDS, ROOM = 0, LANES, 2 * LANES, 2 * LANES + 1, 2 * LANES + 2, 2 * LANES + 3
-
-
-@inlined
-def sum_lanes(tag, acc, x, n):
-    """Eight lanes whose total is the sum of n >= 8 columns."""
-    a = zeros_group(acc)
-    for j in range(0, n - n % GROUP, GROUP):
-        a = a + load_mixed(tag, x, j)
-    a = in_order(tag, a)
-    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
-    j = n - n % GROUP
-    while j + LANES <= n:
-        a0 = a0 + load(tag, x, j)
-        j += LANES
-    if j < n:  # the last eight columns, less those that are in already
-        a3 = a3 + only(load(tag, x, n - LANES), LANES - (n - j))
-    return (a0 + a1) + (a2 + a3)
+# What lies in the room of some rows, in vectors: the lanes of their sums and of their squares, then a lane a row of three
+# numbers. The sums around the centre lie where the mean and rstd will be.
+SUMS, SQUARES, CENTRES = 0, MOST_ROWS, 2 * MOST_ROWS
+MEANS, RSTDS, ROOM = CENTRES + MOST_ROWS // LANES, CENTRES + 2 * MOST_ROWS // LANES, CENTRES + 3 * MOST_ROWS // LANES
 
 
 @inlined
-def two_sum_lanes(tag, acc, x0, x1, n):
-    """sum_lanes of two rows, side by side: the additions of one row wait for each other."""
-    a, b = zeros_group(acc), zeros_group(acc)
-    for j in range(0, n - n % GROUP, GROUP):
-        a, b = a + load_mixed(tag, x0, j), b + load_mixed(tag, x1, j)
-    a, b = in_order(tag, a), in_order(tag, b)
-    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
-    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
-    j = n - n % GROUP
-    while j + LANES <= n:
-        a0, b0 = a0 + load(tag, x0, j), b0 + load(tag, x1, j)
-        j += LANES
-    if j < n:
-        summed, last = LANES - (n - j), n - LANES
-        a3, b3 = a3 + only(load(tag, x0, last), summed), b3 + only(load(tag, x1, last), summed)
-    return (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
+def less(lanes, centre):
+    """Eight lanes less a row's centre, where it has one already."""
+    if centre is None:
+        return lanes
+    return lanes - vector_of(centre, 0)
 
 
 @inlined
-def centred_lanes(tag, acc, x, ahead, n, centre):
-    """sum_lanes of x - centre and of its square; centre is lanes.
+def group_less(group, centre):
+    """less for GROUP lanes."""
+    if centre is None:
+        return group
+    return group - centre
 
-    ahead: how many bytes on a row lies of which every second group is fetched meanwhile; None for none. The others are fetched
-    when y is written, so that the memory is busy in both visits: 16384×1024 bfloat16 27 → 35 GB/s, 1 thread, AMD EPYC 9005.
+
+@inlined
+def add_group(tag, row, j, sums):
+    """A row's sums and squares, with GROUP columns less its centre added."""
+    if row is None:
+        return sums
+    x, centre = row
+    d = group_less(load_mixed(tag, x, j), centre)
+    return sums[0] + d, fma(d, d, sums[1])
+
+
+@inlined
+def add_vector(tag, row, j, sums):
+    """add_group for eight columns."""
+    if row is None:
+        return sums
+    x, centre = row
+    d = less(load(tag, x, j), centre)
+    return sums[0] + d, fma(d, d, sums[1])
+
+
+@inlined
+def add_last(tag, row, n, sums):
+    """add_group for the last eight of n columns, less those that are in already."""
+    if row is None:
+        return sums
+    x, centre = row
+    d = only(less(load(tag, x, n - LANES), centre), LANES - n % LANES)
+    return sums[0] + d, fma(d, d, sums[1])
+
+
+@inlined
+def fetch_row(tag, row, ahead, j):
+    """Ask for GROUP columns of the row that lies so many bytes on."""
+    if row is None:
+        return
+    fetch_group(tag, row[0] + ahead, j)
+
+
+@inlined
+def in_columns_order(tag, sums):
+    return in_order(tag, sums[0]), in_order(tag, sums[1])
+
+
+@inlined
+def ends_of(sums):
+    """The first and the last vector of the sums, and of the squares."""
+    a, b = sums
+    return (vector_of(a, 0), vector_of(b, 0)), (vector_of(a, 3), vector_of(b, 3))
+
+
+@inlined
+def joined(sums, first, last):
+    """Eight lanes of a group's sums, and of its squares, of which the first and the last vector have changed."""
+    a, b = sums
+    total_a = (first[0] + vector_of(a, 1)) + (vector_of(a, 2) + last[0])
+    return total_a, (first[1] + vector_of(b, 1)) + (vector_of(b, 2) + last[1])
+
+
+@inlined
+def lanes_of(tag, acc, row0, row1, row2, row3, ahead, n):
+    """For each of one to four rows (None: absent) eight lanes whose total is the sum of its n >= 8 columns less its centre, and
+    eight whose total is the sum of their squares. Rows go side by side, since the additions of one wait for each other.
+
+    ahead: how many bytes on the rows lie of which every second group is fetched meanwhile; None for none. The others are
+    fetched when y is written, so that the memory is busy in both visits: 16384×1024 bfloat16 27 → 35 GB/s, 1 thread, AMD EPYC
+    9005.
     """
-    a, b, centres = zeros_group(acc), zeros_group(acc), spread(centre)
+    s0 = s1 = s2 = s3 = zeros_group(acc), zeros_group(acc)
     for j in range(0, n - n % GROUP, GROUP):
         if ahead is not None and j & GROUP == 0:
-            fetch_group(tag, x + ahead, j)
-        d = load_mixed(tag, x, j) - centres
-        a, b = a + d, fma(d, d, b)
-    a, b = in_order(tag, a), in_order(tag, b)
-    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
-    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
-    j = n - n % GROUP
-    while j + LANES <= n:
-        d0 = load(tag, x, j) - centre
-        a0, b0 = a0 + d0, fma(d0, d0, b0)
-        j += LANES
-    if j < n:
-        d3 = only(load(tag, x, n - LANES) - centre, LANES - (n - j))
-        a3, b3 = a3 + d3, fma(d3, d3, b3)
-    return (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
+            fetch_row(tag, row0, ahead, j)
+            fetch_row(tag, row1, ahead, j)
+            fetch_row(tag, row2, ahead, j)
+            fetch_row(tag, row3, ahead, j)
+        s0, s1 = add_group(tag, row0, j, s0), add_group(tag, row1, j, s1)
+        s2, s3 = add_group(tag, row2, j, s2), add_group(tag, row3, j, s3)
+    s0, s1 = in_columns_order(tag, s0), in_columns_order(tag, s1)
+    s2, s3 = in_columns_order(tag, s2), in_columns_order(tag, s3)
+    (first0, last0), (first1, last1), (first2, last2), (first3, last3) = (
+        ends_of(s0),
+        ends_of(s1),
+        ends_of(s2),
+        ends_of(s3),
+    )
+    for j in range(n - n % GROUP, n - n % LANES, LANES):
+        first0, first1 = add_vector(tag, row0, j, first0), add_vector(tag, row1, j, first1)
+        first2, first3 = add_vector(tag, row2, j, first2), add_vector(tag, row3, j, first3)
+    if n % LANES > 0:
+        last0, last1 = add_last(tag, row0, n, last0), add_last(tag, row1, n, last1)
+        last2, last3 = add_last(tag, row2, n, last2), add_last(tag, row3, n, last3)
+    return joined(s0, first0, last0), joined(s1, first1, last1), joined(s2, first2, last2), joined(s3, first3, last3)
 
 
 @inlined
-def two_centred_lanes(tag, acc, x0, x1, ahead, n, centre0, centre1):
-    """centred_lanes of two rows, side by side."""
-    a, b, c, d = zeros_group(acc), zeros_group(acc), zeros_group(acc), zeros_group(acc)
-    centres0, centres1 = spread(centre0), spread(centre1)
-    for j in range(0, n - n % GROUP, GROUP):
-        if ahead is not None and j & GROUP == 0:
-            fetch_group(tag, x0 + ahead, j)
-            fetch_group(tag, x1 + ahead, j)
-        u, v = load_mixed(tag, x0, j) - centres0, load_mixed(tag, x1, j) - centres1
-        a, b, c, d = a + u, fma(u, u, b), c + v, fma(v, v, d)
-    a, b, c, d = in_order(tag, a), in_order(tag, b), in_order(tag, c), in_order(tag, d)
-    a0, a1, a2, a3 = vector_of(a, 0), vector_of(a, 1), vector_of(a, 2), vector_of(a, 3)
-    b0, b1, b2, b3 = vector_of(b, 0), vector_of(b, 1), vector_of(b, 2), vector_of(b, 3)
-    c0, c1, c2, c3 = vector_of(c, 0), vector_of(c, 1), vector_of(c, 2), vector_of(c, 3)
-    d0, d1, d2, d3 = vector_of(d, 0), vector_of(d, 1), vector_of(d, 2), vector_of(d, 3)
-    j = n - n % GROUP
-    while j + LANES <= n:
-        u, v = load(tag, x0, j) - centre0, load(tag, x1, j) - centre1
-        a0, b0, c0, d0 = a0 + u, fma(u, u, b0), c0 + v, fma(v, v, d0)
-        j += LANES
-    if j < n:
-        summed, last = LANES - (n - j), n - LANES
-        u, v = only(load(tag, x0, last) - centre0, summed), only(load(tag, x1, last) - centre1, summed)
-        a3, b3, c3, d3 = a3 + u, fma(u, u, b3), c3 + v, fma(v, v, d3)
-    first = (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
-    return first, ((c0 + c1) + (c2 + c3), (d0 + d1) + (d2 + d3))
+def row_at(acc, memory, centred, x, r):
+    """What lanes_of needs to know of row r at x: its centre too, if it has one in the room."""
+    if centred is None:
+        return x, None
+    return x, splat_group(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
+
+
+@inlined
+def leave_lanes(acc, room_of_row, centred, lanes):
+    """Leave what lanes_of tells of a row in the room."""
+    store(acc, vector_at(acc, room_of_row, SUMS), 0, lanes[0])
+    if centred is not None:
+        store(acc, vector_at(acc, room_of_row, SQUARES), 0, lanes[1])
+
+
+@inlined
+def visit_rows(tag, acc, memory, centred, x, x_stride, ahead, rows, n):
+    """Leave the lanes of the rows' sums in the room; if centred, less their centres, and their squares' too.
+
+    As many rows go side by side as the processor has registers for.
+    """
+    r, here = 0, memory
+    if WIDE and centred is None:
+        while r + 4 <= rows:
+            row0, row1 = row_at(acc, memory, centred, x, r), row_at(acc, memory, centred, x + x_stride, r + 1)
+            x += 2 * x_stride
+            row2, row3 = row_at(acc, memory, centred, x, r + 2), row_at(acc, memory, centred, x + x_stride, r + 3)
+            x += 2 * x_stride
+            lanes0, lanes1, lanes2, lanes3 = lanes_of(tag, acc, row0, row1, row2, row3, ahead, n)
+            leave_lanes(acc, here, centred, lanes0)
+            leave_lanes(acc, vector_at(acc, here, 1), centred, lanes1)
+            leave_lanes(acc, vector_at(acc, here, 2), centred, lanes2)
+            leave_lanes(acc, vector_at(acc, here, 3), centred, lanes3)
+            r, here = r + 4, vector_at(acc, here, 4)
+    if WIDE or centred is None:
+        while r + 2 <= rows:
+            row0, row1 = row_at(acc, memory, centred, x, r), row_at(acc, memory, centred, x + x_stride, r + 1)
+            x += 2 * x_stride
+            lanes0, lanes1, _, _ = lanes_of(tag, acc, row0, row1, None, None, ahead, n)
+            leave_lanes(acc, here, centred, lanes0)
+            leave_lanes(acc, vector_at(acc, here, 1), centred, lanes1)
+            r, here = r + 2, vector_at(acc, here, 2)
+    while r < rows:
+        lanes0, _, _, _ = lanes_of(tag, acc, row_at(acc, memory, centred, x, r), None, None, None, ahead, n)
+        leave_lanes(acc, here, centred, lanes0)
+        x, r, here = x + x_stride, r + 1, vector_at(acc, here, 1)
 
 
 @inlined
 def clear_absent(acc, memory, rows):
-    """Zero where the sums of further rows would lie, where there are fewer than eight."""
-    for r in range(rows, LANES):
+    """Zero where the sums of further rows would lie, where the last eight are fewer."""
+    for r in range(rows, rows + -rows % LANES):
         store(acc, vector_at(acc, memory, SUMS + r), 0, zeros(acc))
         store(acc, vector_at(acc, memory, SQUARES + r), 0, zeros(acc))
 
 
+@inlined
+def add_totals(acc, memory, lanes_at, totals_at, rows):
+    """Add up the lanes of each row, and add that to what totals_at has of it in the room."""
+    for r in range(0, rows, LANES):
+        at = vector_at(acc, memory, totals_at)
+        store(acc, at, r, load(acc, at, r) + totals(acc, vector_at(acc, memory, lanes_at + r)))
+
+
+@inlined
+def clear_totals(acc, memory, totals_at, rows):
+    for r in range(0, rows, LANES):
+        store(acc, vector_at(acc, memory, totals_at), r, zeros(acc))
+
+
 @plain
 def centre_rows(tag, acc, memory, x, x_stride, rows, N):
-    """Leave a centre close to its mean of each of up to eight rows of N >= 8 columns in the room: lane r is row r."""
+    """Leave a centre close to its mean of each row of N >= 8 columns in the room: lane r is row r."""
     clear_absent(acc, memory, rows)
-    centres = zeros(acc)
+    clear_totals(acc, memory, CENTRES, rows)
     for segment in range(segment_count(N)):
-        at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        for r in range(0, rows - rows % 2, 2):
-            a, b = two_sum_lanes(tag, acc, at + r * x_stride, at + (r + 1) * x_stride, n)
-            store(acc, vector_at(acc, memory, SUMS + r), 0, a)
-            store(acc, vector_at(acc, memory, SUMS + r + 1), 0, b)
-        for r in range(rows - rows % 2, rows):
-            store(acc, vector_at(acc, memory, SUMS + r), 0, sum_lanes(tag, acc, at + r * x_stride, n))
-        centres = centres + totals(acc, vector_at(acc, memory, SUMS))
-    store(acc, vector_at(acc, memory, CENTRES), 0, centres / splat(scalar(acc, N)))
+        at = x + segment * SEGMENT * size_of(tag)
+        visit_rows(tag, acc, memory, None, at, x_stride, None, rows, segment_columns(N, segment))
+        add_totals(acc, memory, SUMS, CENTRES, rows)
+    centres = vector_at(acc, memory, CENTRES)
+    for r in range(0, rows, LANES):
+        store(acc, centres, r, load(acc, centres, r) / splat(scalar(acc, N)))
 
 
 @plain
-def moments(tag, acc, memory, x, x_stride, ahead, rows, N):
-    """The centres that centre_rows has left in the room, and the sums of x - centre and of its square: lane r is row r."""
-    deviations, squares = zeros(acc), zeros(acc)
+def centred_sums(tag, acc, memory, x, x_stride, ahead, rows, N):
+    """Leave the sums of x less the centre that centre_rows has left, and of its square, where MEANS and RSTDS will be."""
+    clear_totals(acc, memory, MEANS, rows)
+    clear_totals(acc, memory, RSTDS, rows)
     for segment in range(segment_count(N)):
-        at, n = x + segment * SEGMENT * size_of(tag), segment_columns(N, segment)
-        paired = 0
-        if WIDE:  # two rows take all sixteen registers of a machine without AVX-512
-            paired = rows - rows % 2
-            for r in range(0, paired, 2):
-                centre0 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
-                centre1 = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r + 1))
-                (a0, b0), (a1, b1) = two_centred_lanes(
-                    tag, acc, at + r * x_stride, at + (r + 1) * x_stride, ahead, n, centre0, centre1
-                )
-                store(acc, vector_at(acc, memory, SUMS + r), 0, a0)
-                store(acc, vector_at(acc, memory, SQUARES + r), 0, b0)
-                store(acc, vector_at(acc, memory, SUMS + r + 1), 0, a1)
-                store(acc, vector_at(acc, memory, SQUARES + r + 1), 0, b1)
-        for r in range(paired, rows):
-            centre = splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
-            a, b = centred_lanes(tag, acc, at + r * x_stride, ahead, n, centre)
-            store(acc, vector_at(acc, memory, SUMS + r), 0, a)
-            store(acc, vector_at(acc, memory, SQUARES + r), 0, b)
-        deviations = deviations + totals(acc, vector_at(acc, memory, SUMS))
-        squares = squares + totals(acc, vector_at(acc, memory, SQUARES))
-    return load(acc, vector_at(acc, memory, CENTRES), 0), deviations, squares
+        at = x + segment * SEGMENT * size_of(tag)
+        visit_rows(tag, acc, memory, 1, at, x_stride, ahead, rows, segment_columns(N, segment))
+        add_totals(acc, memory, SUMS, MEANS, rows)
+        add_totals(acc, memory, SQUARES, RSTDS, rows)
 
 
 @inlined

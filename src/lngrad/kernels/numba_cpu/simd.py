@@ -24,6 +24,8 @@ _FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 WIDE = "+avx512f" in _FEATURES  # 32 registers of 16 float32
 _CONVERTS_BFLOAT16 = WIDE and all(f"+avx512{name}" in _FEATURES for name in ("bf16", "dq", "vl"))
 
+LINE_BYTES = 64  # of a cache line, at most
+
 # 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
 TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
 
@@ -252,18 +254,36 @@ def stream(typingctx, tag, address, index, lanes):
     return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: STREAM_ALIGNMENT, True)
 
 
+def _prefetch(builder, address):
+    """Into the first-level cache; an address that is no memory is no fault."""
+    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+    builder.call(function, [pointer, read, first_level, data])
+
+
 @intrinsic
 def prefetch(typingctx, tag, address, index):
-    """Ask for the cache line of an element into the second-level cache; an address that is no memory is no fault."""
+    """Ask for the cache line of an element."""
 
     def codegen(context, builder, signature, args):
-        pointer = builder.bitcast(
-            _pointer(builder, args[1], args[2], _STORED[signature.args[0]]), ir.IntType(8).as_pointer()
-        )
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, second_level, data = (ir.Constant(I32, value) for value in (0, 2, 1))
-        builder.call(function, [pointer, read, second_level, data])
+        at = _pointer(builder, args[1], args[2], _STORED[signature.args[0]])
+        _prefetch(builder, builder.ptrtoint(at, I64))
+        return context.get_dummy_value()
+
+    return types.void(tag, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fetch_group(typingctx, tag, address, index):
+    """Ask for the cache lines of GROUP elements, from element index on."""
+
+    def codegen(context, builder, signature, args):
+        tag = signature.args[0]
+        at = builder.ptrtoint(_pointer(builder, args[1], args[2], _STORED[tag]), I64)
+        for offset in range(0, GROUP * tag.bitwidth // 8, LINE_BYTES):
+            _prefetch(builder, builder.add(at, ir.Constant(I64, offset)))
         return context.get_dummy_value()
 
     return types.void(tag, types.int64, types.int64), codegen

@@ -3,14 +3,14 @@
 A slice has N >= 8 columns. Arithmetic and the order of sums are those of whole rows.
 """
 
-from lngrad.kernels.numba_cpu.arithmetic import lane_of, scalar, splat
+from lngrad.kernels.numba_cpu.arithmetic import scalar, splat, splat_group
 from lngrad.kernels.numba_cpu.forward import write_row
 from lngrad.kernels.numba_cpu.functions import plain
 from lngrad.kernels.numba_cpu.jobs import Slice
-from lngrad.kernels.numba_cpu.moments import ROOM, centre_rows, moments
+from lngrad.kernels.numba_cpu.moments import CENTRES, MEANS, ROOM, RSTDS, centre_rows, centred_sums
 from lngrad.kernels.numba_cpu.pool import read
 from lngrad.kernels.numba_cpu.simd import load_scalar, room, store_scalar
-from lngrad.kernels.numba_cpu.sweeps import row_sums, sweep
+from lngrad.kernels.numba_cpu.sweeps import row_sums, sweep, vector_at
 
 
 @plain
@@ -21,8 +21,10 @@ def slice_moments(tag, acc, arguments, task, thread):
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         x = s.x + i * s.x_stride
         centre_rows(tag, acc, memory, x, s.x_stride, 1, s.N)
-        centres, all_deviations, all_squares = moments(tag, acc, memory, x, s.x_stride, None, 1, s.N)
-        centre, deviations, squares = lane_of(centres, 0), lane_of(all_deviations, 0), lane_of(all_squares, 0)
+        centred_sums(tag, acc, memory, x, s.x_stride, None, 1, s.N)
+        centre = load_scalar(acc, vector_at(acc, memory, CENTRES), 0)
+        deviations = load_scalar(acc, vector_at(acc, memory, MEANS), 0)
+        squares = load_scalar(acc, vector_at(acc, memory, RSTDS), 0)
         rest = deviations / scalar(acc, s.N)
         squares -= deviations * rest
         if squares < 0:  # rounding; a NaN passes
@@ -37,9 +39,12 @@ def slice_forward(tag, acc, arguments, task, thread):
     """One task: y of some rows, from their mean and rstd."""
     s = read(Slice, arguments)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
-        row_mean, row_rstd = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
+        row_mean, row_rstd = splat_group(load_scalar(acc, s.mean, i)), splat_group(load_scalar(acc, s.rstd, i))
         row = s.x + i * s.x_stride, s.result + i * s.result_stride, row_mean, row_rstd
-        write_row(tag, acc, row, s.x_stride, s.gamma, s.beta, s.N, s.streaming)
+        if s.streaming:
+            write_row(tag, acc, row, s.x_stride, s.gamma, s.beta, s.N, 1)
+        else:
+            write_row(tag, acc, row, s.x_stride, s.gamma, s.beta, s.N, None)
 
 
 @plain

@@ -10,16 +10,7 @@ the accumulator's dtype, told by `acc`. Source: docs/math.md, equations 7 to 9.
 from lngrad.kernels.numba_cpu.arithmetic import fma, only, scalar, splat, spread, total, vector_of, zeros, zeros_group
 from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, SEGMENT
-from lngrad.kernels.numba_cpu.simd import load, load_group, prefetch, size_of, store, stream
-
-LINE_BYTES = 64  # of a cache line, at most
-
-
-@inlined
-def fetch_group(tag, address, j):
-    """Ask for the lines of GROUP columns."""
-    for k in range(0, GROUP * size_of(tag), LINE_BYTES):
-        prefetch(tag, address, j + k // size_of(tag))
+from lngrad.kernels.numba_cpu.simd import LINE_BYTES, fetch_group, load, load_group, prefetch, size_of, store, stream
 
 
 @inlined

@@ -17,6 +17,7 @@ from lngrad.kernels.numba_cpu.jobs import (
     DBETA,
     DGAMMA,
     DX,
+    GROUP,
     LANES,
     MOST_ROWS,
     SEGMENT,
@@ -40,6 +41,7 @@ GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache betw
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
 SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
 ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
+FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
@@ -195,11 +197,13 @@ def _streams(problem: Problem, stride: int) -> bool:
 def _rows_ahead(problem: Problem, threads: int, together: int) -> int:
     """How many rows on those lie that are fetched while `together` rows are computed.
 
-    0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing.
+    0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing. 0 for the
+    shortest rows too: the processor by itself fetches more of them than groups cover (backward of 50000×37 float32 with 1
+    thread 0.85 → 0.71 ms, AMD EPYC 9005).
     """
     tensors = 2 if problem.op == "forward" else 3
     row_bytes = problem.N * bytes_of(problem.dtype)
-    if tensors * problem.M * row_bytes <= threads * second_level_bytes():
+    if problem.N < FETCHED_FROM or tensors * problem.M * row_bytes <= threads * second_level_bytes():
         return 0
     return max(together, AHEAD_BYTES // row_bytes)
 

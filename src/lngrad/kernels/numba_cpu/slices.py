@@ -68,5 +68,4 @@ def slice_dx(tag, acc, arguments, task, thread):
         mean_dxhat = splat(load_scalar(acc, s.row_numbers, i))
         mean_dxhat_xhat = splat(load_scalar(acc, s.row_numbers, s.M + i))
         row = dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
-        dy_next, x_next = dy + s.dy_stride, x + s.x_stride
-        sweep(tag, acc, row, None, None, None, dy_next, x_next, s.gamma, None, s.N, s.N, s.streaming)
+        sweep(tag, acc, row, None, None, None, s.dy_stride, s.x_stride, s.gamma, None, s.N, s.N, s.streaming)

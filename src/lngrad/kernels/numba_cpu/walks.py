@@ -45,13 +45,12 @@ def long_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_s
     """
     for i in range(rows):
         row = row_of(tag, acc, gamma, dy, x, dx, mean, rstd, b.N, i, b.ahead, dy_stride, x_stride, dx_stride)
-        dy_next = dy + (i + b.ahead) * dy_stride
-        x_next = x + (i + b.ahead) * x_stride if gamma is None else None  # else row_means has fetched it
-        sweep(tag, acc, row, None, None, None, dy_next, x_next, gamma, sums, b.N, b.N, b.streaming)
+        x_ahead = b.ahead * x_stride if gamma is None else None  # else row_means has fetched it
+        sweep(tag, acc, row, None, None, None, b.ahead * dy_stride, x_ahead, gamma, sums, b.N, b.N, b.streaming)
 
 
 @plain
-def means_of_rows(tag, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride, x_stride):
+def means_of_rows(tag, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride, x_stride, ahead):
     """Leave mean_dxhat and mean_dxhat_xhat of up to eight rows in memory, with room for WORK vectors: lane r is row r.
 
     Eight rows' lanes are added up at once and divided at once.
@@ -65,7 +64,8 @@ def means_of_rows(tag, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride
         for r in range(rows):
             dy_r, x_r = dy + r * dy_stride + at, x + r * x_stride + at
             m, s = splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r))
-            lanes = segment_lanes(tag, acc, dy_r, x_r, None, gamma + at_gamma, segment_columns(N, segment), m, s)
+            x_next = x_r + ahead * x_stride
+            lanes = segment_lanes(tag, acc, dy_r, x_r, x_next, gamma + at_gamma, segment_columns(N, segment), m, s)
             store(acc, of_dxhat, r * LANES, lanes[0])
             store(acc, of_dxhat_xhat, r * LANES, lanes[1])
         sums = totals(acc, of_dxhat), totals(acc, of_dxhat_xhat)
@@ -97,17 +97,17 @@ def short_rows(tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_
         count = min(together, rows - i)
         dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
         m, s = mean + i * size, rstd + i * size
-        means_of_rows(tag, acc, memory, gamma, dy_i, x_i, m, s, count, N, dy_stride, x_stride)
+        means_of_rows(tag, acc, memory, gamma, dy_i, x_i, m, s, count, N, dy_stride, x_stride, b.ahead)
         whole = count - count % 4
         for r in range(0, whole, 4):
             row0 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
             row1 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 1, dy_stride, x_stride, dx_stride)
             row2 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 2, dy_stride, x_stride, dx_stride)
             row3 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 3, dy_stride, x_stride, dx_stride)
-            sweep(tag, acc, row0, row1, row2, row3, None, None, gamma, sums, N, N, b.streaming)
+            sweep(tag, acc, row0, row1, row2, row3, b.ahead * dy_stride, None, gamma, sums, N, N, b.streaming)
         for r in range(whole, count):
             row = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
-            sweep(tag, acc, row, None, None, None, None, None, gamma, sums, N, N, b.streaming)
+            sweep(tag, acc, row, None, None, None, b.ahead * dy_stride, None, gamma, sums, N, N, b.streaming)
 
 
 @plain

@@ -9,7 +9,7 @@ from lngrad.bench.records import newest, read
 from lngrad.bench.tables import geometric_mean
 
 ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "benchmarks" / "results" / "amd-epyc-7003-2-cores.jsonl"
+RECORDS = ROOT / "benchmarks" / "results" / "amd-epyc-9005-2-cores.jsonl"
 
 
 def test_the_headline_has_the_figures_of_the_records():

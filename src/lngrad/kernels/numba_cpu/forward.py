@@ -158,11 +158,8 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
     """mean and rstd of rows that are centred; left in the room as well."""
     centred_sums(tag, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
-    centres, means, rstds = (
-        vector_at(acc, memory, CENTRES),
-        vector_at(acc, memory, MEANS),
-        vector_at(acc, memory, RSTDS),
-    )
+    centres = vector_at(acc, memory, CENTRES)
+    means, rstds = vector_at(acc, memory, MEANS), vector_at(acc, memory, RSTDS)
     for r in range(0, rows, LANES):
         sums = load(acc, centres, r), load(acc, means, r), load(acc, rstds, r)
         at = r * size_of(acc)

@@ -125,12 +125,8 @@ def lanes_of(tag, acc, row0, row1, row2, row3, ahead, n):
         s2, s3 = add_group(tag, row2, j, s2), add_group(tag, row3, j, s3)
     s0, s1 = in_columns_order(tag, s0), in_columns_order(tag, s1)
     s2, s3 = in_columns_order(tag, s2), in_columns_order(tag, s3)
-    (first0, last0), (first1, last1), (first2, last2), (first3, last3) = (
-        ends_of(s0),
-        ends_of(s1),
-        ends_of(s2),
-        ends_of(s3),
-    )
+    (first0, last0), (first1, last1) = ends_of(s0), ends_of(s1)
+    (first2, last2), (first3, last3) = ends_of(s2), ends_of(s3)
     for j in range(n - n % GROUP, n - n % LANES, LANES):
         first0, first1 = add_vector(tag, row0, j, first0), add_vector(tag, row1, j, first1)
         first2, first3 = add_vector(tag, row2, j, first2), add_vector(tag, row3, j, first3)

@@ -254,36 +254,20 @@ def stream(typingctx, tag, address, index, lanes):
     return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: STREAM_ALIGNMENT, True)
 
 
-def _prefetch(builder, address):
-    """Into the first-level cache; an address that is no memory is no fault."""
-    pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
-    builder.call(function, [pointer, read, first_level, data])
-
-
-@intrinsic
-def prefetch(typingctx, tag, address, index):
-    """Ask for the cache line of an element."""
-
-    def codegen(context, builder, signature, args):
-        at = _pointer(builder, args[1], args[2], _STORED[signature.args[0]])
-        _prefetch(builder, builder.ptrtoint(at, I64))
-        return context.get_dummy_value()
-
-    return types.void(tag, types.int64, types.int64), codegen
-
-
 @intrinsic
 def fetch_group(typingctx, tag, address, index):
-    """Ask for the cache lines of GROUP elements, from element index on."""
+    """Ask for the cache lines of GROUP elements into the first-level cache; an address that is no memory is no fault."""
 
     def codegen(context, builder, signature, args):
         tag = signature.args[0]
-        at = builder.ptrtoint(_pointer(builder, args[1], args[2], _STORED[tag]), I64)
+        byte = ir.IntType(8).as_pointer()
+        first = builder.ptrtoint(_pointer(builder, args[1], args[2], _STORED[tag]), I64)
+        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
         for offset in range(0, GROUP * tag.bitwidth // 8, LINE_BYTES):
-            _prefetch(builder, builder.add(at, ir.Constant(I64, offset)))
+            line = builder.inttoptr(builder.add(first, ir.Constant(I64, offset)), byte)
+            builder.call(function, [line, read, first_level, data])
         return context.get_dummy_value()
 
     return types.void(tag, types.int64, types.int64), codegen

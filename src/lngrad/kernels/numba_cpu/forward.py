@@ -27,7 +27,6 @@ from lngrad.kernels.numba_cpu.moments import (
     centre_rows,
     centred_sums,
     clear_absent,
-    fetch_row,
     statistics,
 )
 from lngrad.kernels.numba_cpu.pool import read
@@ -43,7 +42,7 @@ from lngrad.kernels.numba_cpu.simd import (
     store,
     stream,
 )
-from lngrad.kernels.numba_cpu.sweeps import vector_at
+from lngrad.kernels.numba_cpu.sweeps import fetch_row, vector_at
 from lngrad.kernels.numba_cpu.tiles import copy_rows
 
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
@@ -104,10 +103,10 @@ def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped,
     while j + GROUP <= N:
         at = max(j, 0)
         if at & GROUP != 0:  # the other groups have been fetched by lanes_of
-            fetch_row(tag, row0, ahead, at)
-            fetch_row(tag, row1, ahead, at)
-            fetch_row(tag, row2, ahead, at)
-            fetch_row(tag, row3, ahead, at)
+            fetch_row(tag, row0, at, ahead, None)
+            fetch_row(tag, row1, at, ahead, None)
+            fetch_row(tag, row2, at, ahead, None)
+            fetch_row(tag, row3, at, ahead, None)
         g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
         write_group(tag, row0, at, g, b, streaming)
         write_group(tag, row1, at, g, b, streaming)
@@ -128,12 +127,12 @@ def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped,
 
 
 @inlined
-def columns_to_line(tag, x, y, N):
+def columns_to_line(tag, x, y, N, streaming):
     """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
 
     A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written.
     """
-    if N < ALIGNED or x == y:
+    if streaming is not None or N < ALIGNED or x == y:
         return 0
     return (-y & (LINE_BYTES - 1)) // size_of(tag)
 
@@ -141,7 +140,7 @@ def columns_to_line(tag, x, y, N):
 @inlined
 def write_row(tag, acc, row, ahead, gamma, beta, N, streaming):
     """write_rows of one row."""
-    skipped = columns_to_line(tag, row[0], row[1], N) if streaming is None else 0
+    skipped = columns_to_line(tag, row[0], row[1], N, streaming)
     write_rows(tag, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
 
 
@@ -172,7 +171,7 @@ def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
 def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, streaming):
     """y of rows whose means and rstds lie in memory, four rows at a time."""
     N, ahead, r = f.N, f.ahead * x_stride, 0
-    skipped = columns_to_line(tag, x, y, N) if streaming is None else 0
+    skipped = columns_to_line(tag, x, y, N, streaming)
     together = rows if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
     while r + 4 <= together:
         row0 = row_of(acc, memory, x, y, r)

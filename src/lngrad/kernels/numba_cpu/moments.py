@@ -22,8 +22,8 @@ from lngrad.kernels.numba_cpu.arithmetic import (
 )
 from lngrad.kernels.numba_cpu.functions import inlined, plain
 from lngrad.kernels.numba_cpu.jobs import GROUP, LANES, MOST_ROWS, SEGMENT
-from lngrad.kernels.numba_cpu.simd import WIDE, fetch_group, load, load_mixed, load_scalar, size_of, store
-from lngrad.kernels.numba_cpu.sweeps import segment_columns, segment_count, vector_at
+from lngrad.kernels.numba_cpu.simd import WIDE, load, load_mixed, load_scalar, size_of, store
+from lngrad.kernels.numba_cpu.sweeps import fetch_row, segment_columns, segment_count, vector_at
 
 # What lies in the room of some rows, in vectors: the lanes of their sums and of their squares, then a lane a row of three
 # numbers. The sums around the centre lie where the mean and rstd will be.
@@ -48,13 +48,18 @@ def group_less(group, centre):
 
 
 @inlined
+def plus(sums, d):
+    """Sums and squares with d added."""
+    return sums[0] + d, fma(d, d, sums[1])
+
+
+@inlined
 def add_group(tag, row, j, sums):
     """A row's sums and squares, with GROUP columns less its centre added."""
     if row is None:
         return sums
     x, centre = row
-    d = group_less(load_mixed(tag, x, j), centre)
-    return sums[0] + d, fma(d, d, sums[1])
+    return plus(sums, group_less(load_mixed(tag, x, j), centre))
 
 
 @inlined
@@ -63,8 +68,7 @@ def add_vector(tag, row, j, sums):
     if row is None:
         return sums
     x, centre = row
-    d = less(load(tag, x, j), centre)
-    return sums[0] + d, fma(d, d, sums[1])
+    return plus(sums, less(load(tag, x, j), centre))
 
 
 @inlined
@@ -73,16 +77,7 @@ def add_last(tag, row, n, sums):
     if row is None:
         return sums
     x, centre = row
-    d = only(less(load(tag, x, n - LANES), centre), LANES - n % LANES)
-    return sums[0] + d, fma(d, d, sums[1])
-
-
-@inlined
-def fetch_row(tag, row, ahead, j):
-    """Ask for GROUP columns of the row that lies so many bytes on."""
-    if row is None:
-        return
-    fetch_group(tag, row[0] + ahead, j)
+    return plus(sums, only(less(load(tag, x, n - LANES), centre), LANES - n % LANES))
 
 
 @inlined
@@ -117,10 +112,10 @@ def lanes_of(tag, acc, row0, row1, row2, row3, ahead, n):
     s0 = s1 = s2 = s3 = zeros_group(acc), zeros_group(acc)
     for j in range(0, n - n % GROUP, GROUP):
         if ahead is not None and j & GROUP == 0:
-            fetch_row(tag, row0, ahead, j)
-            fetch_row(tag, row1, ahead, j)
-            fetch_row(tag, row2, ahead, j)
-            fetch_row(tag, row3, ahead, j)
+            fetch_row(tag, row0, j, ahead, None)
+            fetch_row(tag, row1, j, ahead, None)
+            fetch_row(tag, row2, j, ahead, None)
+            fetch_row(tag, row3, j, ahead, None)
         s0, s1 = add_group(tag, row0, j, s0), add_group(tag, row1, j, s1)
         s2, s3 = add_group(tag, row2, j, s2), add_group(tag, row3, j, s3)
     s0, s1 = in_columns_order(tag, s0), in_columns_order(tag, s1)

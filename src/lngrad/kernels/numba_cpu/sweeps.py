@@ -155,14 +155,14 @@ def load_group_if_given(acc, address, j):
 
 
 @inlined
-def fetch_rows(tag, row, j, dy_ahead, x_ahead):
-    """Ask for GROUP columns of dy, of x, or of both, of the row that lies so many bytes on from this one."""
+def fetch_row(tag, row, j, first_ahead, second_ahead):
+    """Ask for GROUP columns so many bytes on from a row's first address, and from its second; None: not from that."""
     if row is None:
         return
-    if dy_ahead is not None:
-        fetch_group(tag, row[0] + dy_ahead, j)
-    if x_ahead is not None:
-        fetch_group(tag, row[1] + x_ahead, j)
+    if first_ahead is not None:
+        fetch_group(tag, row[0] + first_ahead, j)
+    if second_ahead is not None:
+        fetch_group(tag, row[1] + second_ahead, j)
 
 
 @inlined
@@ -201,10 +201,10 @@ def sweep(tag, acc, row0, row1, row2, row3, dy_ahead, x_ahead, gamma, sums, dbet
     peeked2, peeked3 = peek(tag, acc, row2, last), peek(tag, acc, row3, last)
     grouped = n - n % GROUP
     for j in range(0, grouped, GROUP):
-        fetch_rows(tag, row0, j, dy_ahead, x_ahead)
-        fetch_rows(tag, row1, j, dy_ahead, x_ahead)
-        fetch_rows(tag, row2, j, dy_ahead, x_ahead)
-        fetch_rows(tag, row3, j, dy_ahead, x_ahead)
+        fetch_row(tag, row0, j, dy_ahead, x_ahead)
+        fetch_row(tag, row1, j, dy_ahead, x_ahead)
+        fetch_row(tag, row2, j, dy_ahead, x_ahead)
+        fetch_row(tag, row3, j, dy_ahead, x_ahead)
         g = load_group_if_given(acc, gamma, j)
         dgamma, dbeta = load_group_if_given(acc, sums, j), load_group_if_given(acc, sums, j + dbeta_at)
         dgamma, dbeta = visit_group(tag, row0, j, gamma, g, sums, dgamma, dbeta, streaming)

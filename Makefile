@@ -8,9 +8,9 @@ JOBS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # A cross-section of the suite: every rule about arguments, the bits, the precision, each door once.
-QUICK := tests/test_problem.py tests/test_golden_bits.py tests/test_reference.py tests/test_precision.py \
-  tests/meta/test_imports.py tests/meta/test_documents.py tests/backend/test_backends.py \
-  tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/system/test_threads.py
+QUICK := tests/core/test_problem.py tests/core/test_golden_bits.py tests/core/test_reference.py tests/core/test_precision.py \
+  tests/meta/test_imports.py tests/meta/test_documents.py tests/core/test_backends.py \
+  tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/core/test_threads.py
 
 .PHONY: demo quick test slow soak wheel matrix site lint fmt types docs bench house check clean
 

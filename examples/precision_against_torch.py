@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 import lngrad
-from lngrad import reference
+from lngrad.core import reference
 
 try:
     import torch

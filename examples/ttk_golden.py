@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lngrad import reference
-from lngrad.dtypes import numpy_dtype
+from lngrad.core import reference
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.testing import Case, check_same_bits, make_inputs
 
 __golden__ = {

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from lngrad.system.machine import processor
+from lngrad.core.machine import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "first-minute.md"

@@ -38,9 +38,9 @@ OLDEST = {"jax": 11}  # the first Python 3 that jax 0.10 is made for
 TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest")  # of the dev extra: what the copied tests import
 TESTS = {
     "core": [
-        "tests/test_problem.py",
-        "tests/test_reference.py",
-        "tests/test_golden_bits.py",
+        "tests/core/test_problem.py",
+        "tests/core/test_reference.py",
+        "tests/core/test_golden_bits.py",
         "tests/check/test_formats.py",
     ],
     "jax": ["tests/jax_door"],

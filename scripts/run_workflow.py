@@ -2,7 +2,7 @@
 
     python scripts/run_workflow.py .github/workflows/ci.yml             every job
     python scripts/run_workflow.py .github/workflows/ci.yml --job site --list
-    python scripts/run_workflow.py .github/workflows/weekly.yml --venv .venv --set CALLS=2000 --set PYTEST_ADDOPTS=tests/soak
+    python scripts/run_workflow.py .github/workflows/weekly.yml --set CALLS=2000 --set PYTEST_ADDOPTS=tests/check/soak
 
 Each job runs in a clone of HEAD of its own, or of the repository `--source`. Steps that use an action are named and passed
 over; a matrix is not multiplied: its first entry is taken. The first command that fails ends its job, but for steps with

@@ -1,10 +1,10 @@
 """Layer-normalization gradients that are exact, fast and the same everywhere."""
 
 from lngrad.api import layer_norm, layer_norm_backward
-from lngrad.memory import empty_cache
-from lngrad.plan import backends
-from lngrad.problem import Forward, Grads
-from lngrad.system.threads import get_num_threads, set_num_threads
+from lngrad.core.memory import empty_cache
+from lngrad.core.plan import backends
+from lngrad.core.problem import Forward, Grads
+from lngrad.core.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 

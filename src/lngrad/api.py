@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from lngrad import calls
-from lngrad.arrays import addresses_of, as_array, empty, require_memory, scratch
+from lngrad.core import calls
+from lngrad.core.arrays import addresses_of, as_array, empty, require_memory, scratch
+from lngrad.core.overlap import check_memory
+from lngrad.core.plan import Plan, make_plan
+from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.threads import use_parallel_for
+from lngrad.core.torch_threads import parallel_for, thread_count
 from lngrad.errors import ShapeError, WorkspaceError
-from lngrad.overlap import check_memory
-from lngrad.plan import Plan, make_plan
-from lngrad.problem import Forward, Grads, Problem
-from lngrad.system.threads import lent_threads
-from lngrad.system.torch_threads import parallel_for, thread_count
 from lngrad.typing import AnyArray, Shape
-
-__all__ = ["execute", "layer_norm", "layer_norm_backward"]
 
 
 def layer_norm(
@@ -198,7 +196,7 @@ def execute(
         )
     if workspace is None and plan.bind is not None:
         arrays, eps = (inputs, ()) if problem.op == "backward" else (inputs[:-1], inputs[-1:])
-        with lent_threads(parallel_for()) if _is_torchs(problem) else nullcontext():
+        with use_parallel_for(parallel_for()) if _is_torchs(problem) else nullcontext():
             plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
         return results  # type: ignore[return-value]  # three, as outputs() has
     if workspace is None:

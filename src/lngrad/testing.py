@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lngrad import reference
-from lngrad.arrays import as_numpy
-from lngrad.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype
-from lngrad.problem import Forward, Grads
-from lngrad.reference import Terms, backward_terms
+from lngrad.core import reference
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype
+from lngrad.core.problem import Forward, Grads
+from lngrad.core.reference import Terms, backward_terms
 
 __all__ = [
     "CASES",

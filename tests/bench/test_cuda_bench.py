@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 from lngrad.api import execute  # noqa: E402
-from lngrad.backend.triton_gpu import plan as triton_gpu  # noqa: E402
 from lngrad.bench.arguments import Arguments  # noqa: E402
 from lngrad.bench.cases import Job  # noqa: E402
 from lngrad.bench.cuda import bench as cuda_bench  # noqa: E402
@@ -27,8 +26,9 @@ from lngrad.bench.runner import plan_of, run  # noqa: E402
 from lngrad.bench.settings import Settings  # noqa: E402
 from lngrad.bench.trial import Peer, PeerMissing  # noqa: E402
 from lngrad.cli import bench as command  # noqa: E402
-from lngrad.cli.main import app  # noqa: E402
-from lngrad.problem import Problem  # noqa: E402
+from lngrad.cli.app import app  # noqa: E402
+from lngrad.core.problem import Problem  # noqa: E402
+from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402
 
 

@@ -17,8 +17,8 @@ from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.cli.check import register
-from lngrad.dtypes import numpy_dtype
-from lngrad.problem import Grads
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.testing import error_share, gradient_scales
 
 

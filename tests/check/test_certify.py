@@ -30,8 +30,8 @@ from lngrad.check.reports.certificate import (
     write_certificate_html,
     write_certificate_json,
 )
+from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
-from lngrad.problem import Grads
 from lngrad.testing import check_same_bits
 
 ROOT = Path(__file__).parents[2]

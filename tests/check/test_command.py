@@ -193,7 +193,7 @@ def test_committed_dumps_are_cases_and_results(run):
     ("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")]
 )
 def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, run):
-    module = {"ascend_sim": "lngrad.backend.ascend_sim", "aclnn": "lngrad.ascend.aclnn"}.get(
+    module = {"ascend_sim": "lngrad.ascend.simulated_backend", "aclnn": "lngrad.ascend.aclnn"}.get(
         impl, "lngrad.ascend.graph"
     )
     pytest.importorskip(module)

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from lngrad.arrays import as_numpy
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.implementations import NotApplicable, find
 from lngrad.check.inputs import draw
@@ -16,8 +15,9 @@ from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.diagnosis import diagnose
 from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.mistakes.patterns import describe
+from lngrad.core.arrays import as_numpy
+from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
-from lngrad.problem import Grads
 
 FROM_X = {"mean": None, "statistic": None}
 GIVEN = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)}

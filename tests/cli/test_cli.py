@@ -19,11 +19,11 @@ import typer
 
 import lngrad
 from lngrad.cli import app, demo, info, main
-from lngrad.dtypes import DTYPES
+from lngrad.core.dtypes import DTYPES
+from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files import writing
 from lngrad.files.reading import read_tensors
-from lngrad.problem import Grads
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 
 CASE = Case((3, 50), (24,))
@@ -371,7 +371,7 @@ def test_info_says_why_there_is_no_kernel_cache(tmp_path):
 
 
 def test_warm_knows_every_kernel(monkeypatch):
-    from lngrad.kernels.numba_cpu import warm
+    from lngrad.cpu import warm
 
     compiled = []
     monkeypatch.setattr(warm, "task_function", lambda *key: compiled.append(key))
@@ -384,7 +384,8 @@ def test_a_call_finds_what_was_compiled_ahead():
     """In a process of its own: no call asks for a function that warm has not compiled."""
     program = """
 import numpy as np, lngrad
-from lngrad.kernels.numba_cpu import entries, warm
+from lngrad.cpu import entries
+from lngrad.cpu import warm
 for kernel in warm.KERNELS:
     if kernel[1:] == ("", "") or kernel == ("forward_rows", "float32", "float32"):
         warm.compile_kernel(*kernel)
@@ -397,7 +398,7 @@ print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "ser
 
 
 def test_info_tells_of_kept_kernels(tmp_path):
-    program = "from lngrad.kernels.numba_cpu.entries import pool_function as f; f('begin'); f('close')"
+    program = "from lngrad.cpu.entries import pool_function as f; f('begin'); f('close')"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     kept = sorted((tmp_path / "lngrad").iterdir())

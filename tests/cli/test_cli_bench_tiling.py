@@ -167,7 +167,7 @@ def test_tiling_refuses_in_one_line(arguments, text):
 def test_run_on_the_simulated_npu(tmp_path):
     import numpy as np
 
-    from lngrad.problem import Grads
+    from lngrad.core.problem import Grads
     from lngrad.testing import Case, check_grads, make_inputs
 
     inputs = make_inputs(Case((20,), (64,)), "float32")

@@ -20,7 +20,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
-from lngrad.kernels.numba_cpu.warm import KERNELS, compile_kernel
+from lngrad.cpu.warm import KERNELS, compile_kernel
 
 DEADLINE_S = 200  # of a world
 TIMEOUT_S = 30  # of a collective

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.tensor")
 
-from lngrad.arrays import as_numpy  # noqa: E402  # torch may be missing
-from lngrad.problem import Forward, Grads  # noqa: E402
+from lngrad.core.arrays import as_numpy  # noqa: E402  # torch may be missing
+from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lngrad.dtypes import DTYPES
+from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 from lngrad.files import npy
 from lngrad.files.reading import read_tensors

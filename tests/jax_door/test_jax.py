@@ -19,10 +19,10 @@ from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.jax as door  # noqa: E402
+from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
+from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.jax import calls, formulas, frames  # noqa: E402
-from lngrad.problem import Forward, Grads  # noqa: E402
-from lngrad.table import Table  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 SOME = (CASES[0], Case((3, 5, 7), (4, 6)), Case((65,), (1000,), gamma=False))
@@ -192,7 +192,7 @@ def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     problems = []
     make_plan = calls.make_plan
     monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
-    monkeypatch.setattr(calls, "_calls", Table(9))
+    monkeypatch.setattr(calls, "_calls", BoundedCache(9))
     gamma, beta = examples[0].gamma, examples[0].beta
     batched = jax.vmap(door.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)
@@ -535,7 +535,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import lngrad
 from lngrad.errors import ShapeError
 from lngrad.jax import layer_norm
-from lngrad.problem import Grads
+from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 inputs = make_inputs(Case((128,), (96,)), "float32")

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "lngrad"
 REFERENCE = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))}
 PUBLIC = (
-    "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "reference", "testing", "typing", "soak/__init__",
+    "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "core/reference", "testing", "typing",
+    "check/soak/__init__",
     "ascend/soc", "ascend/faults", "ascend/graph/__init__", "ascend/graph_torch", "ascend/tiling/__init__", "ascend/ascendc",
     "ascend/acl/__init__", "ascend/acl/enums", "ascend/acl/status", "ascend/aclnn/__init__", "ascend/sdk/__init__",
 )  # fmt: skip

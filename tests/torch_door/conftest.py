@@ -9,7 +9,7 @@ import pytest
 def library():
     """The glue's library, built now if no earlier run has; a minute."""
     pytest.importorskip("torch")
-    from lngrad.glue import building
+    from lngrad.torch.native import building
 
     try:
         return building.build()

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 import lngrad  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
+from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
-from lngrad.problem import Grads  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import compiled  # noqa: E402
 

@@ -12,8 +12,8 @@ from torch._inductor import config  # noqa: E402  # torch may be missing
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 import lngrad.torch as door  # noqa: E402
-from lngrad.dtypes import to_torch  # noqa: E402
-from lngrad.problem import Grads  # noqa: E402
+from lngrad.core.dtypes import to_torch  # noqa: E402
+from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 pytestmark = [

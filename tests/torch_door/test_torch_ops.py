@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 import lngrad  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
+from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
-from lngrad.problem import Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 # torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.

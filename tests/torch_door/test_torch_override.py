@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import lngrad.torch as door  # noqa: E402  # torch may be missing
-from lngrad import reference  # noqa: E402
-from lngrad.arrays import as_numpy  # noqa: E402
-from lngrad.problem import Grads  # noqa: E402
+from lngrad.core import reference  # noqa: E402
+from lngrad.core.arrays import as_numpy  # noqa: E402
+from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 forward = torch.ops.aten.native_layer_norm.default

@@ -21,6 +21,7 @@ from lngrad.ascend.device.datacopy import (
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.operations import RoundMode
 from lngrad.ascend.device.pipe import GetTPipePtr, TBuf, TPipe, TQue
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.repeat_params import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
@@ -68,7 +69,6 @@ from lngrad.ascend.device.vector import (
     ReduceSum,
     ReduceType,
     Relu,
-    RoundMode,
     Rsqrt,
     Sqrt,
     Sub,

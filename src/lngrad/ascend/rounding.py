@@ -9,8 +9,6 @@ import numpy as np
 from lngrad.ascend.soc import Target
 from lngrad.typing import Array
 
-__all__ = ["round_half_away", "rounds_half_away"]
-
 BLOCK = 1 << 14  # elements at a time, so that the mask of NaNs is never of size
 HALF, KEPT = np.uint32(0x8000), np.uint32(0xFFFF0000)
 MAGNITUDE, INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.arrays import Output, as_numpy, empty
 from lngrad.bench.cases import Job
-from lngrad.dtypes import to_torch
-from lngrad.system.threads import get_num_threads
+from lngrad.core.arrays import Output, as_numpy, empty
+from lngrad.core.dtypes import to_torch
+from lngrad.core.threads import get_num_threads
 from lngrad.testing import Inputs
 from lngrad.typing import Array
-
-__all__ = ["Arguments", "as_tensors", "first_rows", "random_arguments"]
 
 CHECKED_ROWS = 256  # the first rows of a job are compared with the reference
 

@@ -8,8 +8,6 @@ from typing import Any
 from lngrad.bench.arguments import Arguments
 from lngrad.bench.cases import Job
 
-__all__ = ["compiled", "eager"]
-
 EPS = 1e-5
 
 

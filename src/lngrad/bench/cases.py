@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lngrad.dtypes import bytes_of
-
-__all__ = ["DTYPES", "Job", "Shapes", "parse_shape"]
+from lngrad.core.dtypes import bytes_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 Shapes: TypeAlias = tuple[tuple[int, int], ...]

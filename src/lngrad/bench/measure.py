@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Call", "Clock", "Context", "Others", "Timing", "TurnClock", "interleave", "keep_memory", "rest"]
-
 REST = 0.004  # seconds before a turn, at the least
 LONGEST_REST = 0.25  # seconds; then threads are not waiting, but at work
 TURN = 0.003  # seconds that a turn lasts at the least

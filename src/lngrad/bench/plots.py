@@ -8,8 +8,6 @@ from typing import Any
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 from lngrad.bench.tables import PEER_NAMES, machine_name
 
-__all__ = ["plot"]
-
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 

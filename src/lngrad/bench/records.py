@@ -18,24 +18,8 @@ import lngrad
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Timing
 from lngrad.bench.trial import LNGRAD, ROOFLINE, Trial
-from lngrad.system.machine import caches, instruction_sets, processor
-from lngrad.system.threads import get_num_threads
-
-__all__ = [
-    "Case",
-    "Key",
-    "Record",
-    "append",
-    "best",
-    "finished",
-    "key",
-    "key_of",
-    "machine",
-    "newest",
-    "read",
-    "record",
-    "threads_of",
-]
+from lngrad.core.machine import caches, instruction_sets, processor
+from lngrad.core.threads import get_num_threads
 
 Record: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, int, Job]

@@ -9,9 +9,7 @@ from lngrad.bench.measure import Others, interleave
 from lngrad.bench.records import Record, key, record
 from lngrad.bench.settings import Settings
 from lngrad.bench.trial import Bench, PeerMissing, Say, why_not
-from lngrad.system.threads import get_num_threads, set_num_threads
-
-__all__ = ["plan_of", "run"]
+from lngrad.core.threads import get_num_threads, set_num_threads
 
 
 def plan_of(bench: Bench, settings: Settings) -> list[tuple[str, int, Job]]:

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lngrad.bench.cases import DTYPES, Shapes, parse_shape
-from lngrad.system.threads import get_num_threads
-
-__all__ = ["Settings", "check_plot", "names_of", "shapes_of", "threads_of"]
+from lngrad.core.threads import get_num_threads
 
 QUICK_ROUNDS = 3
 

@@ -8,17 +8,6 @@ from collections.abc import Callable, Iterable
 
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 
-__all__ = [
-    "PEER_NAMES",
-    "SCOPES",
-    "geometric_mean",
-    "machine_name",
-    "ratios_table",
-    "summary",
-    "thread_counts",
-    "times_table",
-]
-
 PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
 SCOPES = ("kernel", "forward", "call", "override", "autograd", "jax")  # in the order of the documents
 TINY = 64  # rows of fewer elements are counted by themselves

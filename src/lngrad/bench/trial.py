@@ -13,8 +13,6 @@ from lngrad.bench.cases import Job
 from lngrad.bench.measure import Call, Clock, Context
 from lngrad.bench.settings import Settings
 
-__all__ = ["LNGRAD", "ROOFLINE", "Bench", "Peer", "PeerMissing", "Prepare", "Say", "Trial", "why_not"]
-
 LNGRAD, ROOFLINE = "lngrad", "roofline"  # names among the contestants
 
 Prepare: TypeAlias = Callable[[Job, Arguments], Call]

@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCHITECTURES", "WIDTHS", "Job", "jobs", "measure"]
-
 ARCHITECTURES = (80, 90, 100)
 _SHARED_BYTES = {
     80: 163 << 10,
@@ -38,7 +36,7 @@ class Job:
     """A kernel as the backend launches it: all results, gamma and beta, contiguous aligned rows.
 
     Attributes:
-        kernel: Its name in kernels/triton_gpu.py.
+        kernel: Its name in gpu/kernels.
         N: Columns of a row.
         dtype: Of x, dy and gamma.
         architecture: 90 for sm_90.
@@ -60,7 +58,7 @@ _PLAIN = {"SPLIT": False, "ALIGNED": True}
 
 def jobs() -> Iterator[Job]:
     """What the policy chooses for each width, dtype and architecture; equal kernels once."""
-    from lngrad.kernels import triton_gpu as kernels
+    from lngrad.gpu import kernels
 
     for dtype in ("float32", "bfloat16", "float16", "float64"):
         for architecture in ARCHITECTURES:
@@ -81,7 +79,7 @@ def _launches(N: int, dtype: str, architecture: int) -> Iterator[tuple[str, Any]
     """Kernels and their launch policy, for rows of N columns."""
     from dataclasses import replace
 
-    from lngrad.backend.triton_gpu import policy
+    from lngrad.gpu import policy
 
     backward, forward = policy.backward(1, N, dtype), policy.forward(1, N, dtype)
     if isinstance(backward, policy.Tiles):
@@ -107,7 +105,7 @@ def measure(job: Job) -> dict[str, Any]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from lngrad.kernels import triton_gpu as kernels
+    from lngrad.gpu import kernels
 
     if kernels.INTERPRETED:
         raise RuntimeError("TRITON_INTERPRET: expected it unset, as interpreted kernels can't be compiled")

@@ -6,10 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lngrad.dtypes import DTYPES
+from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
-
-__all__ = ["INPUTS", "OUTPUTS", "CheckCase", "Range", "Source"]
 
 INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
 OUTPUTS = ("dx", "dgamma", "dbeta")

@@ -8,11 +8,9 @@ from typing import Any
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.formats.dump_names import dumps_in
+from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files.reading import read_tensor, read_tensors
-from lngrad.problem import Grads
-
-__all__ = ["case_folder", "dump_of"]
 
 
 def case_folder(name: str) -> str:

@@ -16,11 +16,9 @@ from lngrad.check.formats.dump_names import DUMP_INPUTS, file_name
 from lngrad.check.formats.folders import MANIFEST
 from lngrad.check.inputs import draw
 from lngrad.check.mistakes.mistake import true_grads
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.writing import write_tensor, write_tensors
-
-__all__ = ["Format", "write_goldens"]
 
 Format = Literal["bin", "npy", "npz", "safetensors"]
 

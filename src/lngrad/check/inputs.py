@@ -15,22 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from lngrad import reference
 from lngrad.check.case import INPUTS, CheckCase
-from lngrad.dtypes import numpy_dtype
+from lngrad.core import reference
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.places import inside
 from lngrad.files.reading import read_tensor, read_tensors
 from lngrad.testing import Inputs
-
-__all__ = ["Given", "block_rows", "draw"]
 
 CHUNK_ELEMENTS = 1 << 16
 FLOAT64_COPIES = 24  # that the reference, the scales and the comparison of a block hold at once, at most
 
 
 @dataclass(frozen=True)
-class Given:
+class DrawnInputs:
     """Arguments of a block of rows.
 
     Attributes:
@@ -62,7 +60,7 @@ def block_rows(case: CheckCase, block_bytes: int) -> int:
     return max(chunk, most // chunk * chunk)
 
 
-def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> Given:
+def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> DrawnInputs:
     """The inputs of rows [start, stop); x has the shape (*lead, *normalized) if these are all, else (rows, *normalized).
 
     Raises:
@@ -99,7 +97,7 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> G
             rstd = exact = statistic
             variance, eps = (1 / statistic.astype(np.float64) ** 2).astype(numpy_dtype(wide)), 0.0
     inputs = Inputs(dy, x, mean, rstd, gamma, None, normalized)
-    return Given(inputs, Inputs(dy, x, mean, exact, gamma, None, normalized), variance, eps, start, stop)
+    return DrawnInputs(inputs, Inputs(dy, x, mean, exact, gamma, None, normalized), variance, eps, start, stop)
 
 
 def _dtype(case: CheckCase, name: str) -> str | None:

@@ -10,22 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import as_numpy
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.dumped_results import dump_of
-from lngrad.check.implementations import Impl, NotApplicable, find
-from lngrad.check.inputs import Given, block_rows, draw
+from lngrad.check.implementations import Implementation, NotApplicable, find
+from lngrad.check.inputs import DrawnInputs, block_rows, draw
 from lngrad.check.mistakes.diagnosis import diagnose
 from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
 from lngrad.check.standards.rules import SMALL, STANDARDS, Tolerances, error_of
 from lngrad.check.standards.sums import Sums
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
-from lngrad.problem import Grads
 from lngrad.testing import gradient_scales
-
-__all__ = ["Options", "case_facts", "check_case", "command_of"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def case_facts(case: CheckCase) -> str:
 
 
 @cache
-def _impl(name: str) -> Impl:
+def _impl(name: str) -> Implementation:
     return find(name)
 
 
@@ -133,7 +131,7 @@ def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[Outpu
     starts = range(0, case.M, step) if case.M else (0,)
     several = len(starts) > 1
     partials: list[_Partials] = []
-    kept: tuple[Given, Grads] | None = None
+    kept: tuple[DrawnInputs, Grads] | None = None
     for start in starts:
         stop = min(start + step, case.M)
         given = draw(case, options.seed, start, stop, options.max_bytes)
@@ -183,7 +181,9 @@ def _total(parts: list[Any]) -> Any:
     return np.sum([part.astype(np.float64) for part in parts], axis=0).astype(parts[0].dtype)
 
 
-def _results(case: CheckCase, given: Given, impl: Impl | None, options: Options, several: bool) -> Grads:
+def _results(
+    case: CheckCase, given: DrawnInputs, impl: Implementation | None, options: Options, several: bool
+) -> Grads:
     if impl is None:
         assert options.against is not None  # as no implementation was looked up
         return dump_of(case, options.against, given.start, given.stop, options.max_bytes)

@@ -17,8 +17,6 @@ from lngrad.check.result import CaseResult
 from lngrad.check.standards.rules import STANDARDS
 from lngrad.errors import LngradError
 
-__all__ = ["WrongGradients"]
-
 STARTER = Path(__file__).parent / "formats" / "starter.yaml"
 MOST_BYTES = 8 << 30
 

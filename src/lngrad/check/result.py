@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-__all__ = ["CaseResult", "Formula", "OutputResult", "RuleResult", "Weights", "WorstElement"]
-
 Status = Literal["passed", "failed", "skipped"]
 
 

@@ -12,8 +12,6 @@ import typer
 from lngrad import __version__
 from lngrad.errors import LngradError
 
-__all__ = ["FAILED", "INTERRUPTED", "REFUSED", "UNFINISHED", "app", "fail", "in_one_line", "need"]
-
 # Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
 INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
 

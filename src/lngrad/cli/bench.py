@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from lngrad.bench.settings import Settings
     from lngrad.bench.trial import Bench
 
-__all__ = ["bench", "settings_of", "why_no_device"]
-
 
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
@@ -148,6 +146,6 @@ def why_no_device() -> str | None:
     state = backends()["triton_gpu"]
     if state != "available":
         return f"device: expected a CUDA device for --device cuda, got none: {state}"
-    if import_module("lngrad.kernels.triton_gpu").INTERPRETED:
+    if import_module("lngrad.gpu.kernels").INTERPRETED:
         return "device: expected compiled kernels for --device cuda, got TRITON_INTERPRET=1: unset it"
     return None

@@ -15,8 +15,6 @@ from lngrad.bench.settings import Settings
 from lngrad.bench.tables import geometric_mean
 from lngrad.bench.trial import Bench
 
-__all__ = ["run_and_print"]
-
 BUSY = 0.1  # share of all cores: more of it spoils a record
 
 

@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     from lngrad.check.certify.measured import Certificate, Measured
 
-__all__ = ["certify"]
-
 
 def certify(
     impl: Annotated[str, typer.Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function.")],

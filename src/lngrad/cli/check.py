@@ -15,8 +15,6 @@ import typer
 from lngrad.cli.app import FAILED, INTERRUPTED, REFUSED, fail, in_one_line
 from lngrad.errors import FileFormatError
 
-__all__ = ["check", "golden", "register"]
-
 Cases = Annotated[
     list[Path],
     typer.Argument(

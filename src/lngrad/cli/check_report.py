@@ -11,8 +11,6 @@ from rich.markup import escape
 from lngrad.check.reports.compare import Change
 from lngrad.check.result import CaseResult
 
-__all__ = ["print_changes", "print_result", "print_summary"]
-
 MOST_PRINTED = 20
 
 

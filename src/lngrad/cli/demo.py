@@ -9,8 +9,6 @@ import typer
 
 from lngrad.cli.app import FAILED, fail, need
 
-__all__ = ["demo"]
-
 NEXT = """
 Next:
   lngrad check --impl MODULE:FUNCTION    is a kernel of yours right?
@@ -37,9 +35,9 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from lngrad.demo.checks import DTYPES, FIRST_CALLS, check_dtype, layer_inputs
-    from lngrad.demo.digits import train
-    from lngrad.demo.report import PASS_ACCURACY, draw, summary, table, write_json
+    from lngrad.cli.demo_checks import DTYPES, FIRST_CALLS, check_dtype, layer_inputs
+    from lngrad.cli.demo_digits import train
+    from lngrad.cli.demo_report import PASS_ACCURACY, draw, summary, table, write_json
 
     output.mkdir(parents=True, exist_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

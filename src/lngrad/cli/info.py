@@ -11,8 +11,6 @@ import typer
 from lngrad import backends, get_num_threads
 from lngrad.cli.app import REFUSED, fail
 
-__all__ = ["EXTRAS", "info"]
-
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
@@ -38,10 +36,10 @@ def info(
 
     Example: lngrad info
     """
-    from lngrad.glue.building import state
-    from lngrad.system.compiler import c_compiler, cxx_compiler
-    from lngrad.system.fallbacks import last_run
-    from lngrad.system.machine import caches, huge_pages, processor, versions
+    from lngrad.core.compiler import c_compiler, cxx_compiler
+    from lngrad.core.fallbacks import last_run
+    from lngrad.core.machine import caches, huge_pages, processor, versions
+    from lngrad.torch.native.building import state
 
     if warm:
         _warm()
@@ -87,8 +85,8 @@ def _compiler(find: Callable[[], list[str]]) -> str:
 def _kernel_cache() -> str:
     if backends()["numba_cpu"] != "available":
         return "none, without numba"
-    from lngrad.kernels.numba_cpu import cache
-    from lngrad.system.machine_code import foreign
+    from lngrad.cpu import cache
+    from lngrad.cpu.machine_code import foreign
 
     if not cache.ENABLED or cache.FOLDER is None:
         where = f"{cache.FOLDER} can't be written" if cache.FOLDER else "there is no home directory"
@@ -108,8 +106,8 @@ def _warm() -> None:
     from rich.console import Console
     from rich.progress import track
 
-    from lngrad.kernels.numba_cpu.cache import ENABLED
-    from lngrad.kernels.numba_cpu.warm import KERNELS, compile_kernel
+    from lngrad.cpu.cache import ENABLED
+    from lngrad.cpu.warm import KERNELS, compile_kernel
 
     if not ENABLED:
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
@@ -121,8 +119,8 @@ def _warm() -> None:
 
 def _glue() -> str:
     """Build the glue where it can be built; what became of it."""
-    from lngrad.glue.building import BuildError, build, state
-    from lngrad.glue.library import is_off, torch_folder
+    from lngrad.torch.native.building import BuildError, build, state
+    from lngrad.torch.native.library import is_off, torch_folder
 
     if torch_folder() is None or is_off():
         return state()

@@ -13,9 +13,6 @@ import typer
 from lngrad.cli.app import FAILED, REFUSED, fail
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 
-__all__ = ["kernel_run"]
-
-
 Strictness = Literal["checked", "device"]
 
 
@@ -87,7 +84,7 @@ def kernel_run(
 
 def _array(text: str) -> tuple[str, Any]:
     """An argument: its name and its array."""
-    from lngrad.dtypes import DTYPES
+    from lngrad.core.dtypes import DTYPES
 
     name, equal, value = text.partition("=")
     if not name or not equal:

@@ -27,8 +27,6 @@ from lngrad.cli.sdk import CutAtRun, sdk
 from lngrad.cli.soak import soak
 from lngrad.cli.tiling import tiling
 
-__all__ = ["COMMANDS", "app", "main"]
-
 COMMANDS: dict[Callable[..., None], str] = {  # with what the list of all commands says of each
     demo: "Train on digits, check the gradients, draw a picture.",
     run: "Compute gradients of arrays in files.",

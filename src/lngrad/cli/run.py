@@ -11,11 +11,9 @@ import typer
 
 from lngrad import set_num_threads
 from lngrad.cli.app import REFUSED, fail
+from lngrad.core.problem import Problem
 from lngrad.errors import LngradError
-from lngrad.problem import Problem
 from lngrad.typing import Mask
-
-__all__ = ["run"]
 
 PROGRESS_BYTES = 64 << 20  # of dx: less is done before a bar could be read
 
@@ -72,10 +70,10 @@ def run(
     """
     from time import perf_counter
 
+    from lngrad.core.plan import make_plan
     from lngrad.files.reading import read_tensors
     from lngrad.files.rowblocks import NAMES, RowBlocks
     from lngrad.files.writing import new_output
-    from lngrad.plan import make_plan
 
     if threads is not None:
         set_num_threads(threads)
@@ -126,7 +124,7 @@ def _progress(problem: Problem) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from lngrad.dtypes import bytes_of
+    from lngrad.core.dtypes import bytes_of
 
     large = problem.M * problem.N * bytes_of(problem.dtype) >= PROGRESS_BYTES
     console = Console(stderr=True)

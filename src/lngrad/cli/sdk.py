@@ -11,8 +11,6 @@ from typer.core import TyperCommand
 
 from lngrad.cli.app import REFUSED, fail
 
-__all__ = ["CutAtRun", "sdk"]
-
 _PROGRAM = "lngrad.sdk.program"
 
 

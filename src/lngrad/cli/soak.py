@@ -8,8 +8,6 @@ import typer
 
 from lngrad.cli.app import FAILED
 
-__all__ = ["soak"]
-
 
 def soak(
     seconds: Annotated[
@@ -32,8 +30,8 @@ def soak(
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    from lngrad.soak import DOORS
-    from lngrad.soak import soak as run_calls
+    from lngrad.check.soak import DOORS
+    from lngrad.check.soak import soak as run_calls
 
     chosen = DOORS if doors is None else tuple(doors.split(","))
     report = run_calls(calls=calls, seconds=seconds, seed=seed, doors=chosen)

@@ -8,8 +8,6 @@ import typer
 
 from lngrad.cli.app import FAILED, REFUSED, fail
 
-__all__ = ["tiling"]
-
 
 def tiling(
     api: Annotated[str, typer.Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.")] = "LayerNormGrad",

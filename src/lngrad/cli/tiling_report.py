@@ -11,8 +11,6 @@ from rich.text import Text
 from lngrad.ascend.tiling.lint import Buffer, TilingReport
 from lngrad.ascend.tiling.sweep import SweepRow
 
-__all__ = ["render", "render_sweep"]
-
 BAR_CELLS, LEAST_CELLS = 32, 16  # of a bar: on a usual terminal, and on the narrowest
 PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and the columns beside a bar
 COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}

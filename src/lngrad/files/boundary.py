@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from lngrad.errors import FileFormatError, LngradError
 
-__all__ = ["parsing"]
-
 MOST_REASON = 160  # characters of the parser's own words
 
 

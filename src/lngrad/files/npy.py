@@ -14,12 +14,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 from lngrad.typing import Array, Shape
-
-__all__ = ["Buffer", "array_in", "header_of"]
 
 Buffer: TypeAlias = "bytes | mmap.mmap"
 

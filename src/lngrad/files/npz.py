@@ -12,8 +12,6 @@ from lngrad.files.boundary import parsing
 from lngrad.files.places import map_file
 from lngrad.typing import Array
 
-__all__ = ["arrays_in"]
-
 _ENCRYPTED = 1  # the bit of a member's flags
 _LOCAL_HEADER = 30  # bytes, before the name
 

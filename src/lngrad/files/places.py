@@ -8,8 +8,6 @@ from pathlib import Path
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 
-__all__ = ["inside", "map_file"]
-
 
 def inside(folder: Path, path: str) -> Path:
     """A path written in a file of a folder; it must stay in that folder.

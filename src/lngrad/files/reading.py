@@ -11,14 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files import npy, npz, safetensors
 from lngrad.files.boundary import parsing
 from lngrad.files.places import map_file
 from lngrad.typing import Array, Shape
-
-__all__ = ["Tensors", "read_tensor", "read_tensors"]
 
 
 class Tensors(NamedTuple):

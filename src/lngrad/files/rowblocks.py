@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.api import layer_norm, layer_norm_backward
-from lngrad.arrays import Output, empty
-from lngrad.column_tree import CHUNK, ColumnTree
-from lngrad.dtypes import bytes_of, numpy_dtype
+from lngrad.core.arrays import Output, empty
+from lngrad.core.column_tree import CHUNK, ColumnTree
+from lngrad.core.dtypes import bytes_of, numpy_dtype
+from lngrad.core.problem import Forward, Grads, Problem
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
-from lngrad.problem import Forward, Grads, Problem
 from lngrad.typing import Array, Mask
-
-__all__ = ["NAMES", "RowBlocks"]
 
 NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma")
 

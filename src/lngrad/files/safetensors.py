@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.dtypes import bytes_of, numpy_dtype
+from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 from lngrad.files.npy import Buffer
 from lngrad.files.text import parse_json
 from lngrad.typing import Array, Shape
-
-__all__ = ["arrays_in", "header_of"]
 
 _MOST_HEADER = 100_000_000  # bytes: the format's own limit
 _NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}

@@ -9,8 +9,6 @@ from typing import Any
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 
-__all__ = ["MOST_TEXT_BYTES", "parse_json", "read_text"]
-
 MOST_TEXT_BYTES = 64 << 20
 MOST_DIGITS = 40  # of an integer: a longer one becomes a float
 

@@ -22,8 +22,6 @@ from lngrad.errors import FileFormatError
 from lngrad.files import npy, safetensors
 from lngrad.typing import Array, Shape
 
-__all__ = ["Writer", "new_output", "write_tensor", "write_tensors"]
-
 Tensors = dict[str, tuple[Shape, str]]  # shape and dtype by name
 
 

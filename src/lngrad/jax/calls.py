@@ -18,15 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import Facts
-from lngrad.dtypes import bytes_of, contiguous_strides
+from lngrad.core.arrays import ArraySpec
+from lngrad.core.bounded_cache import BoundedCache
+from lngrad.core.dtypes import bytes_of, contiguous_strides
+from lngrad.core.huge_pages import HUGE_BYTES, advise_huge
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import Grads, Problem
 from lngrad.jax.frames import Buffer, make_handler
-from lngrad.plan import make_plan
-from lngrad.problem import Grads, Problem
-from lngrad.system.huge_pages import HUGE_BYTES, advise_huge
-from lngrad.table import Table
-
-__all__ = ["backward_attribute", "forward_attribute", "handler", "wait_until_idle"]
 
 FORWARD, BACKWARD = 0, 1
 _PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
@@ -132,11 +130,11 @@ def _steps(buffer: tuple[str, tuple[int, ...]], batch: int) -> list[int]:
 def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, tuple[int, ...]]]) -> Problem:
     """The problem in two dimensions: equal for all ways to write M rows of N elements."""
 
-    def facts(name: str, *shape: int) -> Facts | None:
+    def facts(name: str, *shape: int) -> ArraySpec | None:
         if name not in buffers:
             return None
         dtype, _ = buffers[name]
-        return Facts(shape, dtype, contiguous_strides(shape, bytes_of(dtype)), "cpu", "numpy")
+        return ArraySpec(shape, dtype, contiguous_strides(shape, bytes_of(dtype)), "cpu", "numpy")
 
     if op == FORWARD:
         return Problem.forward(facts("x", M, N), facts("gamma", N), facts("beta", N), (N,))[0]
@@ -145,7 +143,7 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
     return Problem.backward(*inputs, (N,), mask, Grads(None, facts("dgamma", N), facts("dbeta", N)))[0]
 
 
-_calls: Table[Hashable, _Call] = Table(_MOST)
+_calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
 _running: set[int] = set()  # threads in a call
 _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 

@@ -16,8 +16,6 @@ from jax.custom_derivatives import SymbolicZero
 from lngrad.jax import formulas, ops, tangents
 from lngrad.typing import Dtype, Mask
 
-__all__ = ["backward", "forward"]
-
 Three = tuple[Any, Any, Any]  # arrays, or None
 
 

@@ -1,4 +1,4 @@
-"""lngrad.formulas with jax.numpy: what runs where our kernels do not, and what JAX differentiates by itself."""
+"""lngrad.core.formulas with jax.numpy: what runs where our kernels do not, and what JAX differentiates by itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from lngrad import formulas
-from lngrad.dtypes import accumulator_for, numpy_dtype
+from lngrad.core import formulas
+from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.typing import Dtype
-
-__all__ = ["accumulator", "backward", "forward", "forward_tangents", "statistics_gradient"]
 
 
 def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:

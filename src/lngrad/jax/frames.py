@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-__all__ = ["Buffer", "make_handler"]
-
 Buffer = tuple[int, str, tuple[int, ...]]  # address, dtype, shape; contiguous in row-major order
 
 DTYPES = {10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"}  # XLA_FFI_DataType

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lngrad.arrays import Facts, require_memory
+from lngrad.core.arrays import ArraySpec, require_memory
+from lngrad.core.problem import Grads, Problem
 from lngrad.errors import DtypeError
-from lngrad.problem import Grads, Problem
 
 try:
     import jax
@@ -20,8 +20,6 @@ if not hasattr(jax.sharding, "ManualAxisType"):
 
 from lngrad.jax import derivatives, formulas
 from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together
-
-__all__ = ["layer_norm", "layer_norm_backward"]
 
 
 def layer_norm(
@@ -113,7 +111,7 @@ def _arrays(**arrays: Any) -> Iterator[Any]:
         yield None if array is None else jnp.asarray(array)
 
 
-def _facts(array: jax.Array | None) -> Facts | None:
+def _facts(array: jax.Array | None) -> ArraySpec | None:
     if array is None:
         return None
-    return Facts(array.shape, array.dtype.name, (0,) * array.ndim, "cpu", "numpy")
+    return ArraySpec(array.shape, array.dtype.name, (0,) * array.ndim, "cpu", "numpy")

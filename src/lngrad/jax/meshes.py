@@ -14,8 +14,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lngrad.errors import ShapeError
 
-__all__ = ["on_shards", "refuse_sharded", "result", "vary_together"]
-
 
 def vary_together(*arrays: Any) -> tuple[Any, ...]:
     """The arrays, or None, all varying over the same axes.

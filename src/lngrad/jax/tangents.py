@@ -19,8 +19,6 @@ from jax.interpreters import ad, batching, mlir
 from lngrad.jax import formulas
 from lngrad.jax.meshes import vary_together
 
-__all__ = ["of_forward"]
-
 Batches: TypeAlias = "tuple[tuple[bool, ...], ...]"  # for every jax.vmap, outermost first: which arguments it batches
 Backward: TypeAlias = Callable[..., tuple[Any, Any, Any]]  # derivatives.backward; it is above this file
 

@@ -6,7 +6,7 @@
 ...     train(model)
 """
 
-from lngrad.system.fallbacks import counts as fallbacks
+from lngrad.core.fallbacks import counts as fallbacks
 from lngrad.torch import version as _version  # noqa: F401  # first: it says what is missing
 from lngrad.torch.aten import disable, enable, override
 from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward

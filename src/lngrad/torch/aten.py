@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from lngrad.arrays import require_memory
+from lngrad.core import fallbacks as torch_fallbacks
+from lngrad.core.arrays import require_memory
 from lngrad.errors import LngradError
-from lngrad.system import fallbacks as torch_fallbacks
 from lngrad.torch import calls, compiled
-
-__all__ = ["disable", "enable", "override"]
 
 FORWARD, BACKWARD = "native_layer_norm", "native_layer_norm_backward"
 _ARGUMENTS = {

@@ -11,18 +11,16 @@ from typing import Any
 
 import torch
 
-from lngrad.arrays import bytes_spanned, require_memory
-from lngrad.dtypes import ACCUMULATORS, torch_dtype
+from lngrad.core.arrays import bytes_spanned, require_memory
+from lngrad.core.bounded_cache import BoundedCache
+from lngrad.core.dtypes import ACCUMULATORS, torch_dtype
+from lngrad.core.plan import Plan, RunOnAddresses, make_plan
+from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.threads import use_parallel_for
+from lngrad.core.torch_threads import parallel_for, thread_count
 from lngrad.errors import LngradError
-from lngrad.plan import Plan, RunOnAddresses, make_plan
-from lngrad.problem import Forward, Grads, Problem
-from lngrad.system.threads import lent_threads
-from lngrad.system.torch_threads import parallel_for, thread_count
-from lngrad.table import Table
 from lngrad.torch.memory import empty
 from lngrad.typing import Mask, Shape, Tensor
-
-__all__ = ["accumulator_of", "backward_calls", "forward_calls", "prepare_backward", "prepare_forward"]
 
 _MOST = 512  # calls that are remembered; each keeps a little memory of its own
 SMALL_ELEMENTS = 1 << 15  # below, a call is one core's, and its results are small blocks of torch's allocator
@@ -124,7 +122,7 @@ def _bind(plan: Plan, is_small: bool) -> RunOnAddresses:
         return run
 
     def run_shared(*addresses: float) -> None:
-        with lent_threads(parallel_for()):
+        with use_parallel_for(parallel_for()):
             run(*addresses)
 
     return run_shared
@@ -145,7 +143,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tens
         The function. x: (*A, *R), any strides; shape: R; gamma, beta: (*R) or None. y: in x's dtype; mean, rstd
         (*A, 1, …, 1). All contiguous. It raises what check raises, and ShapeError and DtypeError of the core.
     """
-    calls: Table[Hashable, _Call] = Table(_MOST)
+    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
 
     def forward(
         x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float
@@ -187,7 +185,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         of beta the dtype alone is looked at; mask: which results are wanted, the others are None. All contiguous. It raises
         what check raises, and ShapeError and DtypeError of the core.
     """
-    calls: Table[Hashable, _Call] = Table(_MOST)
+    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
 
     def backward(
         dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, beta: Tensor | None,

@@ -12,18 +12,16 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from typing import Any
 
-from lngrad.glue import library
-from lngrad.system.threads import granted_threads, setting_address
-from lngrad.system.torch_threads import parallel_for
+from lngrad.core.threads import granted_threads, setting_address
+from lngrad.core.torch_threads import parallel_for
 from lngrad.torch import memory
-
-__all__ = ["answer", "glue", "load"]
+from lngrad.torch.native import library
 
 _answers: dict[str, Callable[..., Any]] = {}
 
 
 def answer(name: str, function: Callable[..., Any]) -> None:
-    """Let a function answer one of the glue's questions; see `Python` in glue/torch.cpp."""
+    """Let a function answer one of the glue's questions; see `Python` in native/torch.cpp."""
     _answers[name] = function
     if glue is not None:
         glue.answer(name, function)

@@ -13,12 +13,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lngrad import formulas
+from lngrad.core import formulas
 from lngrad.torch import compiled, ops
 from lngrad.torch.calls import accumulator_of
 from lngrad.typing import Mask, Shape, Tensor
-
-__all__ = ["layer_norm", "layer_norm_backward"]
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from lngrad.problem import Grads
+from lngrad.core.problem import Grads
 from lngrad.torch import compiled, derivatives, ops
 from lngrad.typing import Tensor
-
-__all__ = ["LayerNorm", "layer_norm", "layer_norm_backward"]
 
 
 def layer_norm(

@@ -17,8 +17,6 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_
 
 from lngrad.torch import ops
 
-__all__ = ["install", "remove"]
-
 _PLACES = ("input", "normalized_shape", "weight", "bias", "eps")
 _DEFAULTS = {"weight": None, "bias": None, "eps": 1e-5}
 _THEIRS = (torch.nn.functional.layer_norm, torch.layer_norm)

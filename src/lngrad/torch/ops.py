@@ -10,11 +10,9 @@ from typing import Any
 import torch
 
 import lngrad
-from lngrad.arrays import Output
-from lngrad.problem import Problem
+from lngrad.core.arrays import Output
+from lngrad.core.problem import Problem
 from lngrad.torch import calls, compiled
-
-__all__ = ["layer_norm", "layer_norm_backward", "library"]
 
 library = torch.library.Library("lngrad", "DEF")
 library.define(

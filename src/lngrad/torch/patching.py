@@ -11,8 +11,6 @@ import torch
 from lngrad.torch.functions import LayerNorm, layer_norm
 from lngrad.typing import Tensor
 
-__all__ = ["patch", "unpatch"]
-
 Names: TypeAlias = "tuple[str | None, str | None, str]"  # of the attributes that are weight, bias and eps
 _WEIGHTS, _BIASES = ("weight", "gamma"), ("bias", "beta")
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")

@@ -11,7 +11,7 @@ from aclnn_harness import FORWARD_OUTPUTS, FORWARDS, Call, ForwardCall, strided,
 
 import lngrad
 from lngrad.ascend import acl, aclnn, soc
-from lngrad.problem import Forward
+from lngrad.core.problem import Forward
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -16,8 +16,8 @@ from lngrad.ascend.cpp.chevrons import without_chevrons
 from lngrad.ascend.cpp.headers import header_files
 from lngrad.ascend.sdk import Settings, cflags, libs, write_toolkit
 from lngrad.ascend.sdk.program import run_program
+from lngrad.core.problem import Grads
 from lngrad.errors import ShapeError
-from lngrad.problem import Grads
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "cpp"
@@ -258,7 +258,7 @@ def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
         "        ((bfloat16_t*)brains)[i] = bfloat16_t(((float*)values)[i]);\n"
         "        ((float*)values)[i] = (float)((half*)halves)[i] + (float)((bfloat16_t*)brains)[i];\n    }\n}\n"
     )
-    from lngrad.dtypes import numpy_dtype
+    from lngrad.core.dtypes import numpy_dtype
 
     rng = np.random.default_rng(0)
     every = np.arange(1 << 16, dtype=np.uint16)

@@ -12,7 +12,7 @@ from lngrad.ascend.device.current import running
 from lngrad.ascend.device.element_types import CPP_NAMES, DTYPES
 from lngrad.ascend.device.operations import OPCODES
 from lngrad.ascend.device.pipes import HardEvent
-from lngrad.ascend.device.plans import BITS, COUNT, PACKED, Descriptor
+from lngrad.ascend.device.plan import BITS, COUNT, PACKED, Descriptor
 from lngrad.ascend.device.sync import set_flag, wait_flag
 from lngrad.ascend.faults import BoundsFault, DeviceFault, LifetimeFault, RaceFault
 

@@ -7,9 +7,9 @@ import lngrad
 from lngrad.ascend import soc
 from lngrad.ascend.graph import LayerNormGrad, LayerNormGradV3, PdOutputs, strategy
 from lngrad.ascend.graph.rules import DTYPE_ROWS, dtype_name
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
-from lngrad.problem import Grads
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
 
 OPS = (LayerNormGrad, LayerNormGradV3)

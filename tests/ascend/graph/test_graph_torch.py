@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lngrad.ascend.graph import LayerNormGrad, LayerNormGradV3
-from lngrad.problem import Grads
+from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 torch = pytest.importorskip("torch")

@@ -15,18 +15,6 @@ from lngrad.ascend.acl.handles import Handle, check_handle
 from lngrad.ascend.acl.refusals import Refused, invalid_param, returns_status, returns_value
 from lngrad.ascend.acl.status import aclError
 
-__all__ = [
-    "aclrtContext",
-    "aclrtCreateContext",
-    "aclrtCtxGetSysParamOpt",
-    "aclrtCtxSetSysParamOpt",
-    "aclrtDestroyContext",
-    "aclrtGetCurrentContext",
-    "aclrtGetSysParamOpt",
-    "aclrtSetCurrentContext",
-    "aclrtSetSysParamOpt",
-]
-
 HIGHEST = {aclSysParamOpt.ACL_OPT_DETERMINISTIC: 3}  # off, deterministic, strongly consistent, consistent in batches
 
 

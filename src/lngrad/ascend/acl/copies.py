@@ -9,8 +9,6 @@ from lngrad.ascend.acl.refusals import invalid_param, returns_status
 from lngrad.ascend.acl.status import aclError
 from lngrad.ascend.acl.stream_worker import aclrtStream, submit
 
-__all__ = ["aclrtMemcpy", "aclrtMemcpyAsync", "aclrtMemset", "aclrtMemsetAsync"]
-
 # Whether the destination and the source are the device's; None: either will do.
 SIDES: dict[aclrtMemcpyKind, tuple[bool | None, bool | None]] = {
     aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_HOST: (False, False),

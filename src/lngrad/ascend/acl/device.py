@@ -13,23 +13,6 @@ from lngrad.ascend.acl.enums import aclrtRunMode
 from lngrad.ascend.acl.refusals import Refused, returns_status, returns_value
 from lngrad.ascend.acl.status import aclError
 
-__all__ = [
-    "aclFinalize",
-    "aclFinalizeReference",
-    "aclInit",
-    "aclrtGetDevice",
-    "aclrtGetDeviceCount",
-    "aclrtGetRunMode",
-    "aclrtGetSocName",
-    "aclrtGetVersion",
-    "aclrtResetDevice",
-    "aclrtResetDeviceForce",
-    "aclrtSetDevice",
-    "on_release",
-    "require_device",
-    "set_device",
-]
-
 DEVICES = 1
 VERSION = (1, 17, 0)  # of acl.h whose declarations these are
 

@@ -12,8 +12,6 @@ import numpy as np
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.typing import Dtype
 
-__all__ = ["NUMPY_DTYPES", "aclDataTypeSize", "aclFloat16ToFloat", "aclFloatToFloat16"]
-
 # Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface
 # refuses.
 NUMPY_DTYPES: dict[aclDataType, Dtype] = {

@@ -11,16 +11,6 @@ from lngrad.ascend.acl.refusals import invalid_param, returns_status, returns_va
 from lngrad.ascend.acl.status import aclError
 from lngrad.ascend.acl.stream_worker import aclrtStream, submit
 
-__all__ = [
-    "aclrtCreateEvent",
-    "aclrtDestroyEvent",
-    "aclrtEvent",
-    "aclrtEventElapsedTime",
-    "aclrtRecordEvent",
-    "aclrtStreamWaitEvent",
-    "aclrtSynchronizeEvent",
-]
-
 
 class _Mark:
     """One record of an event: whether the stream has come to it, and when."""

@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 from lngrad.ascend.acl.refusals import invalid_argument, null_argument
 
-__all__ = ["Array", "Handle", "check_handle", "destroy"]
-
 Value = TypeVar("Value")
 
 

@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.arrays import address_of, as_numpy
 from lngrad.ascend.acl.device import on_release
 from lngrad.ascend.acl.refusals import Refused, invalid_param
 from lngrad.ascend.acl.status import aclError
+from lngrad.core.arrays import address_of, as_numpy
 from lngrad.errors import DtypeError
 from lngrad.typing import Address, Array, Bytes
-
-__all__ = ["ALIGNMENT", "Block", "Region", "aligned_bytes", "heap", "region_of", "require_allocated"]
 
 FIRST_ADDRESS = 0x12C0_0000_0000
 ALIGNMENT = 64  # of a block's start, as documented

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import os
 
-from lngrad.arrays import address_of
 from lngrad.ascend import soc
 from lngrad.ascend.acl.device import require_device
 from lngrad.ascend.acl.enums import aclrtMemAttr, aclrtMemMallocPolicy
 from lngrad.ascend.acl.heap import aligned_bytes, heap
 from lngrad.ascend.acl.refusals import Refused, invalid_param, report, returns_status, returns_value
 from lngrad.ascend.acl.status import aclError
+from lngrad.core.arrays import address_of
 from lngrad.typing import Address, Bytes
-
-__all__ = [
-    "aclrtFree",
-    "aclrtFreeHost",
-    "aclrtGetMemInfo",
-    "aclrtMalloc",
-    "aclrtMallocAlign32",
-    "aclrtMallocCached",
-    "aclrtMallocHost",
-]
 
 UNIT_BYTES = 32  # a size is rounded up to a multiple of it
 TAIL_BYTES = 32  # and has as many more, except on Ascend 950

@@ -15,18 +15,6 @@ from typing import ParamSpec, TypeVar
 from lngrad.ascend.acl.status import aclError, aclnnStatus
 from lngrad.errors import LngradError
 
-__all__ = [
-    "Refused",
-    "aclGetRecentErrMsg",
-    "invalid_argument",
-    "invalid_param",
-    "null_argument",
-    "report",
-    "returns_pointer",
-    "returns_status",
-    "returns_value",
-]
-
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Other = TypeVar("Other")

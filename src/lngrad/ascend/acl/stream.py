@@ -11,17 +11,6 @@ from lngrad.ascend.acl.refusals import Refused, invalid_param, returns_status, r
 from lngrad.ascend.acl.status import aclError
 from lngrad.ascend.acl.stream_worker import aclrtStream, all_streams, stream_of
 
-__all__ = [
-    "aclrtCreateStream",
-    "aclrtCreateStreamWithConfig",
-    "aclrtDestroyStream",
-    "aclrtDestroyStreamForce",
-    "aclrtStreamQuery",
-    "aclrtSynchronizeDevice",
-    "aclrtSynchronizeStream",
-    "aclrtSynchronizeStreamWithTimeout",
-]
-
 LOWEST_PRIORITY = 7
 
 

@@ -15,8 +15,6 @@ from lngrad.ascend.acl.handles import Handle, check_handle
 from lngrad.ascend.acl.refusals import Refused
 from lngrad.ascend.acl.status import aclError
 
-__all__ = ["aclrtStream", "all_streams", "stream_of", "submit"]
-
 Task = Callable[[], None]
 
 # Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core

@@ -16,18 +16,8 @@ from lngrad.ascend.acl.handles import Handle, check_handle, destroy
 from lngrad.ascend.acl.heap import Region, region_of
 from lngrad.ascend.acl.refusals import invalid_argument, returns_pointer, returns_status
 from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.dtypes import contiguous_strides
+from lngrad.core.dtypes import contiguous_strides
 from lngrad.typing import Array, Shape
-
-__all__ = [
-    "TensorFacts",
-    "View",
-    "aclCreateTensor",
-    "aclDestroyTensor",
-    "aclInitTensor",
-    "aclTensor",
-    "enumerator",
-]
 
 # What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions
 # count as 1.

@@ -9,17 +9,6 @@ from lngrad.ascend.acl.status import aclnnStatus
 from lngrad.ascend.acl.tensor import aclTensor
 from lngrad.typing import Shape
 
-__all__ = [
-    "aclGetDataType",
-    "aclGetFormat",
-    "aclGetRawTensorAddr",
-    "aclGetStorageShape",
-    "aclGetViewOffset",
-    "aclGetViewShape",
-    "aclGetViewStrides",
-    "aclSetRawTensorAddr",
-]
-
 
 @returns_value(aclnnStatus, otherwise=())
 def aclGetViewShape(tensor: aclTensor) -> Shape:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from lngrad.ascend.acl.refusals import Refused, report, returns_status
 from lngrad.ascend.acl.status import aclError
 
-__all__ = ["aclDumpOpTensors", "not_supported"]
-
 
 def not_supported(function: str) -> aclError:
     """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the

@@ -15,32 +15,6 @@ from lngrad.ascend.acl.refusals import invalid_argument, null_argument, returns_
 from lngrad.ascend.acl.status import aclnnStatus
 from lngrad.ascend.acl.tensor import aclTensor, enumerator
 
-__all__ = [
-    "aclBoolArray",
-    "aclCreateBoolArray",
-    "aclCreateFloatArray",
-    "aclCreateIntArray",
-    "aclCreateScalar",
-    "aclCreateScalarList",
-    "aclCreateTensorList",
-    "aclDestroyBoolArray",
-    "aclDestroyFloatArray",
-    "aclDestroyIntArray",
-    "aclDestroyScalar",
-    "aclDestroyScalarList",
-    "aclDestroyTensorList",
-    "aclFloatArray",
-    "aclGetBoolArraySize",
-    "aclGetFloatArraySize",
-    "aclGetIntArraySize",
-    "aclGetScalarListSize",
-    "aclGetTensorListSize",
-    "aclIntArray",
-    "aclScalar",
-    "aclScalarList",
-    "aclTensorList",
-]
-
 Value = TypeVar("Value")
 Member = TypeVar("Member", bound=Handle)
 

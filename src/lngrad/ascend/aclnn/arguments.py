@@ -7,8 +7,6 @@ from typing import NamedTuple, TypeVar
 from lngrad.ascend.acl.handles import Array
 from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 
-__all__ = ["Prototype", "Unusable", "array_values", "number", "tensor_facts"]
-
 Value = TypeVar("Value")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from lngrad.arrays import Facts
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.refusals import Refused
 from lngrad.ascend.acl.tensor import TensorFacts
@@ -16,9 +15,8 @@ from lngrad.ascend.aclnn.decision import Argument, Decision, fill_outputs, plan_
 from lngrad.ascend.aclnn.rules import FLOAT, FLOATS
 from lngrad.ascend.rounding import rounds_half_away
 from lngrad.ascend.soc import Target
-from lngrad.problem import Grads, Problem
-
-__all__ = ["decide"]
+from lngrad.core.arrays import ArraySpec
+from lngrad.core.problem import Grads, Problem
 
 # The tensors that are read, in the core's order and as the core spells them. biasOptional never is.
 READS = {"gradOut": "dy", "input": "x", "mean": "mean", "rstd": "rstd", "weightOptional": "gamma"}
@@ -67,7 +65,7 @@ def _plan(checked: Checked, half_away: bool, threads: int) -> Decision:
             stand_in = room.output_stand_in(facts, shape, dtypes, half_away)
         writes.append(Argument(name, core, facts, stand_in))
 
-    def describe(inputs: tuple[Facts | None, ...], outputs: tuple[Facts | None, ...]) -> Problem:
+    def describe(inputs: tuple[ArraySpec | None, ...], outputs: tuple[ArraySpec | None, ...]) -> Problem:
         dy, x, mean, rstd, gamma = inputs
         problem, _ = Problem.backward(dy, x, mean, rstd, gamma, checked.trailing, checked.outputMask, Grads(*outputs))
         return problem

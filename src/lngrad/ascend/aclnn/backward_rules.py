@@ -35,8 +35,6 @@ from lngrad.ascend.aclnn.rules import (
 from lngrad.ascend.soc import Target
 from lngrad.typing import Shape
 
-__all__ = ["PROTOTYPE", "Arguments", "Checked", "check"]
-
 PROTOTYPE = Prototype(
     "aclnnLayerNormBackward",
     ("gradOut", "input", "mean", "rstd", "weightOptional", "biasOptional"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from lngrad.ascend.acl.refusals import returns_status
 from lngrad.ascend.acl.status import aclnnStatus
 
-__all__ = ["aclnnFinalize", "aclnnInit"]
-
 
 @returns_status(aclnnStatus)
 def aclnnInit(configPath: str | None = None) -> None:

@@ -17,15 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.arrays import Facts
 from lngrad.ascend.acl.element_types import NUMPY_DTYPES
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.tensor import TensorFacts
 from lngrad.ascend.rounding import round_half_away
-from lngrad.dtypes import contiguous_strides
+from lngrad.core.arrays import ArraySpec
+from lngrad.core.dtypes import contiguous_strides
 from lngrad.typing import Array, Bytes, Dtype, Shape
-
-__all__ = ["ALIGNMENT", "Room", "StandIn", "core_facts"]
 
 ALIGNMENT = 64
 
@@ -102,12 +100,14 @@ class Room:
         return None if facts.shape == shape else self.take(shape, facts.dtype)
 
 
-def core_facts(facts: TensorFacts | None, stand_in: StandIn | None) -> Facts | None:
+def core_facts(facts: TensorFacts | None, stand_in: StandIn | None) -> ArraySpec | None:
     """What the core sees of an argument: to describe a problem with, before there is data."""
     if stand_in is not None:
         strides = contiguous_strides(stand_in.shape, stand_in.dtype.itemsize)
-        return Facts(stand_in.shape, stand_in.dtype.name, strides, "cpu", "numpy")
+        return ArraySpec(stand_in.shape, stand_in.dtype.name, strides, "cpu", "numpy")
     if facts is None:
         return None
     dtype = NUMPY_DTYPES[facts.dtype]
-    return Facts(facts.shape, dtype.name, tuple(stride * dtype.itemsize for stride in facts.strides), "cpu", "numpy")
+    return ArraySpec(
+        facts.shape, dtype.name, tuple(stride * dtype.itemsize for stride in facts.strides), "cpu", "numpy"
+    )

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngrad.arrays import Facts, address_of
 from lngrad.ascend.acl.refusals import Refused, invalid_argument
 from lngrad.ascend.acl.status import aclnnStatus
 from lngrad.ascend.acl.tensor import TensorFacts
 from lngrad.ascend.aclnn.arguments import Prototype
 from lngrad.ascend.aclnn.conversions import ALIGNMENT, Room, StandIn, core_facts
+from lngrad.core.arrays import ArraySpec, address_of
+from lngrad.core.overlap import check_memory
+from lngrad.core.plan import Plan, make_plan
+from lngrad.core.problem import Problem
 from lngrad.errors import BackendUnavailable, OverlapError
-from lngrad.overlap import check_memory
-from lngrad.plan import Plan, make_plan
-from lngrad.problem import Problem
 from lngrad.typing import Array, Bytes
-
-__all__ = ["Argument", "Decision", "fill_outputs", "plan_call"]
 
 Arrays = tuple[Array | None, ...]
 
@@ -127,7 +125,7 @@ def plan_call(
     prototype: Prototype,
     reads: tuple[Argument, ...],
     writes: tuple[Argument, ...],
-    describe: Callable[[tuple[Facts | None, ...], tuple[Facts | None, ...]], Problem],
+    describe: Callable[[tuple[ArraySpec | None, ...], tuple[ArraySpec | None, ...]], Problem],
     room: Room,
     threads: int,
     numbers: tuple[float, ...] = (),

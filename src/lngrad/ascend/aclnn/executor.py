@@ -13,25 +13,6 @@ from lngrad.ascend.acl.values import aclTensorList
 from lngrad.ascend.aclnn.decision import Argument, Decision
 from lngrad.typing import Array
 
-__all__ = [
-    "AclSetDynamicInputTensorAddr",
-    "AclSetDynamicOutputTensorAddr",
-    "AclSetDynamicTensorAddr",
-    "AclSetInputTensorAddr",
-    "AclSetOutputTensorAddr",
-    "AclSetTensorAddr",
-    "aclDestroyAclOpExecutor",
-    "aclOpExecutor",
-    "aclSetAclOpExecutorRepeatable",
-    "aclSetDynamicInputTensorAddr",
-    "aclSetDynamicOutputTensorAddr",
-    "aclSetDynamicTensorAddr",
-    "aclSetInputTensorAddr",
-    "aclSetOutputTensorAddr",
-    "aclSetTensorAddr",
-    "check_executor",
-]
-
 
 class aclOpExecutor(Handle):
     """A decided call and its tensors: what phase 1 gives to phase 2.

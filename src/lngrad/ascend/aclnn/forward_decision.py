@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from lngrad.arrays import Facts
 from lngrad.ascend.acl.refusals import Refused
 from lngrad.ascend.acl.tensor import TensorFacts
 from lngrad.ascend.aclnn.arguments import Prototype
@@ -14,9 +13,8 @@ from lngrad.ascend.aclnn.decision import Argument, Decision, fill_outputs, plan_
 from lngrad.ascend.aclnn.forward_rules import Arguments, Checked, check
 from lngrad.ascend.aclnn.rules import FLOAT
 from lngrad.ascend.soc import Target
-from lngrad.problem import Forward, Problem
-
-__all__ = ["decide"]
+from lngrad.core.arrays import ArraySpec
+from lngrad.core.problem import Forward, Problem
 
 # Tensors in the core's order, and as the core spells them.
 READS = {"input": "x", "weightOptional": "gamma", "biasOptional": "beta"}
@@ -71,7 +69,7 @@ def _plan(prototype: Prototype, checked: Checked, threads: int) -> Decision:
         )
         statistics.append(Argument(name, core, facts, stand_in))
 
-    def describe(inputs: tuple[Facts | None, ...], outputs: tuple[Facts | None, ...]) -> Problem:
+    def describe(inputs: tuple[ArraySpec | None, ...], outputs: tuple[ArraySpec | None, ...]) -> Problem:
         x, gamma, beta = inputs
         problem, _ = Problem.forward(x, gamma, beta, checked.normalizedShape, Forward(*outputs))
         return problem

@@ -30,8 +30,6 @@ from lngrad.ascend.aclnn.rules import (
 from lngrad.ascend.soc import Target
 from lngrad.typing import Shape
 
-__all__ = ["FAST", "LAYER_NORM", "WITH_IMPL_MODE", "Arguments", "Checked", "check"]
-
 _INPUTS = ("input", "weightOptional", "biasOptional")
 _OUTPUTS = ("out", "meanOutOptional", "rstdOutOptional")
 LAYER_NORM = Prototype("aclnnLayerNorm", _INPUTS, _OUTPUTS)

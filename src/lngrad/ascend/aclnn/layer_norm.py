@@ -18,16 +18,7 @@ from lngrad.ascend.aclnn.executor import aclOpExecutor
 from lngrad.ascend.aclnn.forward_decision import decide
 from lngrad.ascend.aclnn.forward_rules import FAST, LAYER_NORM, WITH_IMPL_MODE, Arguments
 from lngrad.ascend.aclnn.phases import get_workspace_size, run
-from lngrad.system.threads import get_num_threads
-
-__all__ = [
-    "aclnnFastLayerNorm",
-    "aclnnFastLayerNormGetWorkspaceSize",
-    "aclnnLayerNorm",
-    "aclnnLayerNormGetWorkspaceSize",
-    "aclnnLayerNormWithImplMode",
-    "aclnnLayerNormWithImplModeGetWorkspaceSize",
-]
+from lngrad.core.threads import get_num_threads
 
 HIGH_PRECISION = 0
 

@@ -18,9 +18,7 @@ from lngrad.ascend.aclnn.backward_decision import decide
 from lngrad.ascend.aclnn.backward_rules import Arguments
 from lngrad.ascend.aclnn.executor import aclOpExecutor
 from lngrad.ascend.aclnn.phases import get_workspace_size, run
-from lngrad.system.threads import get_num_threads
-
-__all__ = ["aclnnLayerNormBackward", "aclnnLayerNormBackwardGetWorkspaceSize"]
+from lngrad.core.threads import get_num_threads
 
 
 def aclnnLayerNormBackwardGetWorkspaceSize(

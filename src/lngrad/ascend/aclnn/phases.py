@@ -11,8 +11,6 @@ from lngrad.ascend.acl.stream_worker import submit
 from lngrad.ascend.aclnn.decision import Decision
 from lngrad.ascend.aclnn.executor import aclOpExecutor, check_executor
 
-__all__ = ["get_workspace_size", "run"]
-
 
 def get_workspace_size(
     decision: Decision | Refused, tensors: tuple[object, ...]

@@ -12,20 +12,6 @@ from lngrad.ascend.aclnn.arguments import Unusable
 from lngrad.ascend.soc import Target
 from lngrad.typing import Shape
 
-__all__ = [
-    "FLOAT",
-    "FLOATS",
-    "check_dtype",
-    "check_given",
-    "check_most_dims",
-    "check_parameter_dtype",
-    "check_parameter_shape",
-    "check_places",
-    "check_rank_of_input",
-    "check_rows",
-    "check_usable",
-]
-
 MOST_DIMS = 8
 FLOAT = aclDataType.ACL_FLOAT
 FLOATS = (aclDataType.ACL_FLOAT, aclDataType.ACL_FLOAT16, aclDataType.ACL_BF16)

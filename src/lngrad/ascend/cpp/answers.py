@@ -31,8 +31,10 @@ from lngrad.ascend.device.pipes import HardEvent
 from lngrad.ascend.device.source import Site, site_text
 from lngrad.ascend.device.system import InitOutput, SetAtomicAdd, SetAtomicNone
 from lngrad.ascend.device.transpose import TransDataTo5HDParams, transpose
-from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
-from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.tile.checks import DataFormat
+from lngrad.ascend.tile.layernorm import LayerNorm
+from lngrad.ascend.tile.layernorm_forward import LayerNormConfig, LayerNormPara
+from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
@@ -41,8 +43,6 @@ from lngrad.ascend.tiling.structs import (
     TilingStruct,
 )
 from lngrad.errors import DtypeError
-
-__all__ = ["ANSWERS", "Answer"]
 
 Result = Union[int, float, np.generic, LocalTensor, None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 Locals = list[tuple[int, ...]]

@@ -21,8 +21,6 @@ from lngrad.ascend.device.source import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import LngradError
 
-__all__ = ["RUN"]
-
 _Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 _INSTRUCTIONS = len(OPERATIONS)
 MOST_RECORDS = 1024

@@ -6,8 +6,6 @@ import re
 
 from lngrad.ascend.cpp.compiling import CompileError
 
-__all__ = ["without_chevrons"]
-
 _LAUNCH = re.compile(r"(?P<kernel>[A-Za-z_][\w:]*(?:<[^<>;]*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)")
 
 

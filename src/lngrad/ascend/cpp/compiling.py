@@ -13,11 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lngrad.ascend.cpp import headers
+from lngrad.core.cache_folder import cache_folder
+from lngrad.core.compiler import compiler_version, cxx_compiler
 from lngrad.errors import LngradError
-from lngrad.system.cache_folder import cache_folder
-from lngrad.system.compiler import compiler_version, cxx_compiler
-
-__all__ = ["CompileError", "build", "compiler"]
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MOST_ERRORS = 5  # lines of the compiler that an error repeats

@@ -17,8 +17,6 @@ from lngrad.ascend.tiling.structs import (
     TilingStruct,
 )
 
-__all__ = ["INCLUDE", "header_files", "write_headers"]
-
 INCLUDE = Path(__file__).parent / "include"
 _STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
 

@@ -7,7 +7,6 @@ import os
 import threading
 from typing import Any
 
-from lngrad.arrays import address_of
 from lngrad.ascend import acl
 from lngrad.ascend.acl.heap import aligned_bytes, heap
 from lngrad.ascend.cpp.protocol import Op
@@ -16,10 +15,9 @@ from lngrad.ascend.device.current import running
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.regions import Region
 from lngrad.ascend.faults import DeviceFault
+from lngrad.core.arrays import address_of
 from lngrad.errors import LngradError, ShapeError
 from lngrad.typing import Array
-
-__all__ = ["SETTINGS_VARIABLE", "host_answer", "last_fault"]
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
 ALIGNMENT = 512  # bytes, as aclrtMalloc's

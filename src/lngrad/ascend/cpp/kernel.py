@@ -14,8 +14,6 @@ from lngrad.ascend.device.current import running
 from lngrad.ascend.device.global_memory import GlobalAddress
 from lngrad.errors import ShapeError
 
-__all__ = ["CompiledKernel", "compile"]
-
 
 class CompiledKernel:
     """A kernel in C++, compiled for the simulated NPU.

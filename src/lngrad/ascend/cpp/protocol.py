@@ -14,19 +14,7 @@ from typing import NamedTuple
 from lngrad.ascend.device.element_types import CPP_NAMES
 from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.plans import PACKED
-
-__all__ = [
-    "CALL_BYTES",
-    "Op",
-    "Request",
-    "numbers_header",
-    "read_arguments",
-    "read_descriptor",
-    "read_request",
-    "write_result",
-    "write_tensor",
-]
+from lngrad.ascend.device.plan import PACKED
 
 # A vector instruction has the number that the device gives it; everything else comes behind.
 _OTHERS = 1000

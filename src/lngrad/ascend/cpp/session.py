@@ -16,8 +16,6 @@ from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 
-__all__ = ["Session", "current_session", "position_of", "run_block"]
-
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from lngrad.ascend.device.pipes import ALL_PIPES, MTE2, MTE3, S, V
 
-__all__ = ["ALWAYS", "Clock", "Snapshot"]
-
 ALWAYS = 1 << 62  # later than every epoch: in order without a barrier
 Snapshot = list[int]  # by pipe: the epoch that is finished
 

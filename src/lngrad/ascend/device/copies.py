@@ -10,15 +10,13 @@ from numpy.lib.stride_tricks import as_strided
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.element_types import DTYPES
 from lngrad.ascend.device.pipes import MTE2, MTE3, V
-from lngrad.ascend.device.plans import check_place
+from lngrad.ascend.device.plan import check_place
 from lngrad.ascend.device.regions import Region
 from lngrad.ascend.device.source import Site
 from lngrad.ascend.device.unified_buffer import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, TPosition
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, PositionFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
-
-__all__ = ["Blocks", "Local", "copy_global", "copy_local"]
 
 COPY_IN = (TPosition.VECIN, TPosition.VECCALC)
 COPY_OUT = (TPosition.VECOUT, TPosition.VECCALC)

@@ -19,15 +19,14 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.clock import ALWAYS, Clock
 from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import S, V
-from lngrad.ascend.device.plans import PACKED, Descriptor, Plan, check_place, make_plan
+from lngrad.ascend.device.plan import PACKED, Descriptor, Plan, check_place
+from lngrad.ascend.device.plans import make_plan
 from lngrad.ascend.device.races import GlobalOrder, race
 from lngrad.ascend.device.regions import Region, Regions
 from lngrad.ascend.device.source import Site, kernel_site, warn_at_kernel
 from lngrad.ascend.device.spans import Instruction, Span
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
-
-__all__ = ["Core", "Rules", "Strictness", "Tally"]
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192

@@ -10,8 +10,6 @@ from lngrad.ascend.faults import DeviceFault
 if TYPE_CHECKING:
     from lngrad.ascend.device.core import Core
 
-__all__ = ["current_core", "running"]
-
 current_core: ContextVar[Core | None] = ContextVar("current_core", default=None)
 
 

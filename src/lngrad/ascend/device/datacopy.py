@@ -14,16 +14,6 @@ from lngrad.ascend.device.source import Site
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
 from lngrad.errors import DtypeError
 
-__all__ = [
-    "DataCopy",
-    "DataCopyExtParams",
-    "DataCopyPad",
-    "DataCopyPadExtParams",
-    "DataCopyPadParams",
-    "DataCopyParams",
-    "PaddingMode",
-]
-
 BLOCK_BYTES = 32
 MAX_PADDING_BYTES = 32
 COPY_OPCODE = OPCODES["DataCopy"]

@@ -11,8 +11,6 @@ from numpy.typing import DTypeLike
 from lngrad.errors import DtypeError
 from lngrad.typing import Dtype
 
-__all__ = ["BFLOAT16", "CODES", "CPP_NAMES", "DTYPES", "FLOAT", "HALF", "INT16", "INT32", "element_type"]
-
 BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 # The code of a type in a descriptor is its place here; a compiled front has the same list.
 CPP_NAMES = (

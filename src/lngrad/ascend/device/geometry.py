@@ -14,8 +14,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from lngrad.typing import Array
 
-__all__ = ["BLOCK_BYTES", "Geometry", "byte_runs", "contiguous", "mask_lanes", "repeated", "repeats_meet"]
-
 BLOCK_BYTES = 32
 Runs = tuple[tuple[int, int], ...]
 

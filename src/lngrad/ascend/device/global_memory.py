@@ -15,8 +15,6 @@ from lngrad.ascend.faults import BoundsFault, LifetimeFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
 
-__all__ = ["GlobalAddress", "GlobalTensor"]
-
 
 @dataclass(frozen=True)
 class GlobalAddress:

@@ -25,8 +25,6 @@ from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array
 
-__all__ = ["launch"]
-
 
 def launch(
     kernel: Callable[..., None],

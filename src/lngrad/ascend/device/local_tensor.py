@@ -16,8 +16,6 @@ from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, Un
 from lngrad.ascend.faults import BoundsFault
 from lngrad.typing import Array, Dtype
 
-__all__ = ["LocalTensor", "caller", "pop_stack_buffer"]
-
 
 class LocalTensor:
     """A typed window on the Unified Buffer (``LocalTensor<T>``).

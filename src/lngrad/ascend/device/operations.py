@@ -19,8 +19,6 @@ import numpy as np
 from lngrad.ascend.device.element_types import BFLOAT16, CPP_NAMES, FLOAT, HALF, INT16, INT32
 from lngrad.typing import Array, Dtype
 
-__all__ = ["CAST_MODES", "OPERATIONS", "OPCODES", "Kind", "Operation", "RoundMode", "round_to", "saturated"]
-
 
 class Kind(enum.Enum):
     """What operands an instruction takes."""

@@ -31,8 +31,6 @@ from lngrad.ascend.faults import (
     SyncFault,
 )
 
-__all__ = ["GetTPipePtr", "TBuf", "TPipe", "TQue"]
-
 VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
 BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
 # EnQue's flag goes from the first pipe to the second, FreeTensor's back.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["ALL_PIPES", "EVENT_PIPES", "MTE2", "MTE3", "PIPE_NAMES", "PIPE_WORDS", "S", "V", "HardEvent", "pipe_t"]
-
 # As plain numbers, because every instruction indexes with them. pipe_t has the same values.
 S, V, MTE2, MTE3 = range(4)
 ALL_PIPES = (S, V, MTE2, MTE3)

@@ -13,21 +13,6 @@ from lngrad.ascend.device.summation import REPEAT_BYTES
 from lngrad.ascend.faults import AlignmentFault, BoundsFault
 from lngrad.typing import Array
 
-__all__ = [
-    "BITS",
-    "COUNT",
-    "MASK",
-    "PACKED",
-    "Access",
-    "Descriptor",
-    "Names",
-    "Plan",
-    "check_place",
-    "nothing",
-    "selected_lanes",
-    "types_of",
-]
-
 COUNT, MASK, BITS = 0, 1, 2  # the forms of an instruction
 PACKED = struct.Struct("<18q")  # a descriptor as bytes
 Runs = tuple[tuple[int, int], ...]

@@ -16,10 +16,7 @@ from lngrad.ascend.device.element_types import CPP_NAMES, DTYPES
 from lngrad.ascend.device.geometry import Geometry, repeated, repeats_meet
 from lngrad.ascend.device.operations import CAST_MODES, OPERATIONS, Kind, Operation, round_to, saturated
 from lngrad.ascend.device.plan import (
-    BITS,
     COUNT,
-    MASK,
-    PACKED,
     Access,
     Descriptor,
     Names,
@@ -34,8 +31,6 @@ from lngrad.ascend.device.unified_buffer import UnifiedBuffer
 from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
-
-__all__ = ["BITS", "COUNT", "MASK", "PACKED", "Access", "Descriptor", "Plan", "check_place", "make_plan", "types_of"]
 
 MAX_REPEATS = 255
 

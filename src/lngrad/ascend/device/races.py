@@ -12,8 +12,6 @@ from lngrad.ascend.device.spans import NOBODY, Instruction, Spans
 from lngrad.ascend.device.timeline import race_svg
 from lngrad.ascend.faults import RaceFault
 
-__all__ = ["GlobalOrder", "race"]
-
 
 class Runner(Protocol):
     """What is asked of a core about the order of its instructions."""

@@ -24,8 +24,6 @@ from lngrad.ascend.device.summation import REPEAT_BYTES, pairwise_sum, reduce_su
 from lngrad.ascend.device.unified_buffer import UnifiedBuffer
 from lngrad.ascend.faults import OverlapFault
 
-__all__ = ["SPECIAL"]
-
 
 def _brcb_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> Plan:
     code = types_of(d.types)[0]

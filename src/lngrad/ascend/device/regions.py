@@ -10,8 +10,6 @@ from lngrad.ascend.faults import BoundsFault
 from lngrad.errors import ShapeError
 from lngrad.typing import Array, Bytes
 
-__all__ = ["Region", "Regions"]
-
 
 class Region:
     """A contiguous array in global memory.

@@ -11,15 +11,6 @@ from typing import Any, TypeVar, Union
 
 from lngrad.errors import DtypeError
 
-__all__ = [
-    "BinaryRepeatParams",
-    "BrcbRepeatParams",
-    "CopyRepeatParams",
-    "Mask",
-    "UnaryRepeatParams",
-    "params_of",
-]
-
 Mask = Union[int, Sequence[int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 P = TypeVar("P")
 

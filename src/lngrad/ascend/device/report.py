@@ -12,8 +12,6 @@ from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.spans import Instruction
 from lngrad.ascend.device.timeline import timeline_svg
 
-__all__ = ["BlockReport", "LaunchReport", "Timeline", "timeline_of"]
-
 HEAD = ("block", "peak UB bytes", "of UB", "bytes in", "bytes out", "instructions", "tile APIs: calls, instructions")
 
 

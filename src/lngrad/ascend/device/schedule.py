@@ -17,8 +17,6 @@ from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.pipes import S
 from lngrad.ascend.faults import DeadlockFault
 
-__all__ = ["Blocks"]
-
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
 

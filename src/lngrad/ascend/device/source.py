@@ -10,8 +10,6 @@ from typing import Union
 
 from lngrad.ascend.faults import AscendWarning
 
-__all__ = ["Site", "kernel_frame", "kernel_site", "site_text", "warn_at_kernel"]
-
 # A place in Python code, to be turned into a line only when a fault needs it, or a file and a line.
 Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["NOBODY", "Instruction", "Span", "Spans"]
-
 # (name, pipe, core, site): what a fault says about an instruction. A plain tuple, for every
 # instruction makes one. ``site`` is (code, offset) of a Python frame or (file, line).
 Instruction = tuple[str, int, int, Any]

@@ -6,8 +6,6 @@ import numpy as np
 
 from lngrad.typing import Array
 
-__all__ = ["REPEAT_BYTES", "lane_sums", "pairwise_sum", "reduce_sum", "repeat_sums"]
-
 REPEAT_BYTES = 256  # what the vector unit takes at a time
 REPEAT_FLOATS = REPEAT_BYTES // 4
 

@@ -10,22 +10,6 @@ from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardE
 from lngrad.ascend.device.source import Site, site_text
 from lngrad.ascend.faults import SyncFault
 
-__all__ = [
-    "CrossCoreSetFlag",
-    "CrossCoreWaitFlag",
-    "PipeBarrier",
-    "SetFlag",
-    "SyncAll",
-    "WaitFlag",
-    "check_flags",
-    "cross_core_set",
-    "cross_core_wait",
-    "pipe_barrier",
-    "set_flag",
-    "sync_all",
-    "wait_flag",
-]
-
 CROSS_CORE_FLAGS = 16
 
 

@@ -20,25 +20,6 @@ from lngrad.ascend.faults import DeviceFault, TilingError
 from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError
 
-__all__ = [
-    "CopyTiling",
-    "DisableDmaAtomic",
-    "GET_TILING_DATA",
-    "GET_TILING_DATA_MEMBER",
-    "GET_TILING_DATA_WITH_STRUCT",
-    "GetBlockIdx",
-    "GetBlockNum",
-    "GetSubBlockIdx",
-    "GetSubBlockNum",
-    "GetUserWorkspace",
-    "InitOutput",
-    "SetAtomicAdd",
-    "SetAtomicNone",
-    "TILING_KEY_IS",
-    "ToBfloat16",
-    "ToFloat",
-]
-
 S = TypeVar("S", bound=TilingStruct)
 ATOMIC_TYPES = tuple(np.dtype(t) for t in (np.int8, np.int16, np.float16, ml_dtypes.bfloat16, np.int32, np.float32))
 BURST_BYTES = 255 * 32

@@ -10,8 +10,6 @@ from lngrad.ascend.device.pipes import PIPE_NAMES
 from lngrad.ascend.device.source import site_text
 from lngrad.ascend.device.spans import Instruction
 
-__all__ = ["race_svg", "timeline_svg"]
-
 STEP, ROW, LEFT, TOP, BOX = 26, 44, 110, 40, 22
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
 SHOWN = 60  # instructions around a race

@@ -12,13 +12,11 @@ from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.element_types import DTYPES
 from lngrad.ascend.device.local_tensor import LocalTensor, caller
 from lngrad.ascend.device.pipes import V
-from lngrad.ascend.device.plans import check_place
+from lngrad.ascend.device.plan import check_place
 from lngrad.ascend.device.source import Site
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V
 from lngrad.ascend.faults import BoundsFault, DeviceFault
 from lngrad.errors import DtypeError
-
-__all__ = ["TransDataTo5HD", "TransDataTo5HDParams", "transpose"]
 
 BLOCKS = 16
 BLOCK_BYTES = 32

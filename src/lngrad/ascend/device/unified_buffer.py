@@ -15,8 +15,6 @@ from lngrad.ascend.device.spans import Span, Spans
 from lngrad.ascend.faults import CapacityFault
 from lngrad.typing import Array, Bytes
 
-__all__ = ["READ_MTE3", "READ_V", "WRITE_MTE2", "WRITE_V", "Allocation", "State", "TPosition", "UnifiedBuffer"]
-
 
 class TPosition(enum.Enum):
     """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's

@@ -27,7 +27,7 @@ from typing import Union
 
 from lngrad.ascend.device.local_tensor import LocalTensor, caller
 from lngrad.ascend.device.operations import CAST_MODES, OPCODES, RoundMode
-from lngrad.ascend.device.plans import BITS, COUNT, MASK
+from lngrad.ascend.device.plan import BITS, COUNT, MASK
 from lngrad.ascend.device.repeat_params import (
     BinaryRepeatParams,
     BrcbRepeatParams,
@@ -39,35 +39,6 @@ from lngrad.ascend.device.repeat_params import (
 from lngrad.ascend.device.source import Site
 from lngrad.ascend.faults import BoundsFault, DeviceFault
 from lngrad.errors import DtypeError
-
-__all__ = [
-    "Abs",
-    "Add",
-    "Adds",
-    "Brcb",
-    "Cast",
-    "Copy",
-    "Div",
-    "Duplicate",
-    "Exp",
-    "Ln",
-    "Max",
-    "Maxs",
-    "Min",
-    "Mins",
-    "Mul",
-    "Muls",
-    "Reciprocal",
-    "ReduceRepeat",
-    "ReduceSum",
-    "ReduceType",
-    "Relu",
-    "RoundMode",
-    "Rsqrt",
-    "Sqrt",
-    "Sub",
-    "WholeReduceSum",
-]
 
 MASK_WORD = 1 << 64
 ADD, SUB, MUL, DIV, MAX, MIN, ADDS, MULS, MAXS, MINS, SQRT, RSQRT, EXP, ABS, RECIPROCAL, LN, RELU = range(

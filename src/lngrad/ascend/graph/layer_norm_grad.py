@@ -20,15 +20,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from lngrad.api import layer_norm_backward
-from lngrad.arrays import Output, as_array, as_numpy, empty, facts_of
 from lngrad.ascend import soc
 from lngrad.ascend.graph.rules import DtypeLike, check_mask, infer_dtype, infer_shape
 from lngrad.ascend.rounding import round_half_away, rounds_half_away
-from lngrad.dtypes import numpy_dtype
-from lngrad.problem import Grads, Problem
+from lngrad.core.arrays import Output, as_array, as_numpy, empty, spec_of
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads, Problem
 from lngrad.typing import AnyArray, Array, Mask, Tensor
-
-__all__ = ["ALL", "GraphOp", "LayerNormGrad", "LayerNormGradV3", "PdOutputs"]
 
 EPSILON, EPSILON_FLOAT32 = 1e-5, 1e-12  # constants of the op's tiling: no attribute
 ALL = (True, True, True)
@@ -115,11 +113,11 @@ class GraphOp:
     def _run(self, arrays: tuple[Known, ...], rstd: Known, output_mask: Mask, parameter: str) -> PdOutputs:
         """Compute, from checked arrays and the op's rstd."""
         dy, x, _, mean, gamma = arrays
-        facts = facts_of("x", x)
+        facts = spec_of("x", x)
         if rounds_half_away(soc.current()) and "bfloat16" in (facts.dtype, parameter):
             return _run_half_away((dy, x, mean, rstd, gamma), output_mask, facts.kind, (facts.dtype, parameter))
         out = None
-        if parameter != facts_of("gamma", gamma).dtype:
+        if parameter != spec_of("gamma", gamma).dtype:
             output = Output.of(tuple(gamma.shape), parameter)
             out = Grads(None, *(empty(facts.kind, output) if wanted else None for wanted in output_mask[1:]))
         return PdOutputs(*layer_norm_backward(dy, x, _float32(mean), rstd, gamma, output_mask=output_mask, out=out))
@@ -130,7 +128,7 @@ class GraphOp:
 
     def _check(self, arrays: tuple[Known, ...], pd_gamma_dtype: DtypeLike | None) -> str:
         """Check arrays. Returns the dtype of pd_gamma and pd_beta."""
-        facts = [facts_of(name, array) for name, array in zip(self.inputs, arrays, strict=True)]
+        facts = [spec_of(name, array) for name, array in zip(self.inputs, arrays, strict=True)]
         _, parameter, _ = infer_dtype(
             self.inputs, [one.dtype for one in facts], pd_gamma_dtype, soc.current().mode == "strict"
         )
@@ -188,7 +186,7 @@ class _LayerNormGrad(GraphOp):
         arrays = self._known((dy, x, variance, mean, gamma))
         mask, parameter = check_mask(output_mask), self._check(arrays, pd_gamma_dtype)
         if epsilon is None:
-            epsilon = EPSILON_FLOAT32 if facts_of("x", arrays[1]).dtype == "float32" else EPSILON
+            epsilon = EPSILON_FLOAT32 if spec_of("x", arrays[1]).dtype == "float32" else EPSILON
         return self._run(arrays, _rstd(arrays[2], epsilon), mask, parameter)
 
 

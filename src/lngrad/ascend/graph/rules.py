@@ -14,17 +14,6 @@ from typing import Protocol, TypeAlias
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Mask, Shape
 
-__all__ = [
-    "DTYPE_ROWS",
-    "UNKNOWN",
-    "UNKNOWN_RANK",
-    "DtypeLike",
-    "check_mask",
-    "dtype_name",
-    "infer_dtype",
-    "infer_shape",
-]
-
 UNKNOWN = -1  # a dimension
 UNKNOWN_RANK = (-2,)
 

@@ -16,8 +16,6 @@ from lngrad.ascend.graph.layer_norm_grad import ALL, GraphOp
 from lngrad.ascend.graph.rules import DTYPE_ROWS, DtypeLike, check_mask, dtype_name
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
 
-__all__ = ["Strategy", "strategy"]
-
 
 class Strategy(NamedTuple):
     """A template's name, and the tiling key that selects it in the kernel."""

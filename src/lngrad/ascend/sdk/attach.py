@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 
 from lngrad.ascend import acl
+from lngrad.ascend.acl.heap import FIRST_ADDRESS
 from lngrad.ascend.sdk.frame import (
     AT_EXIT,
     CALL,
@@ -21,11 +22,8 @@ from lngrad.ascend.sdk.frame import (
 )
 from lngrad.ascend.sdk.handles import FIRST_HANDLE, HANDLE_SPAN
 from lngrad.ascend.sdk.host_memory import InProcess, reserve
-from lngrad.ascend.sdk.marshal import DEVICE_SPAN, FIRST_ADDRESS, Doors
+from lngrad.ascend.sdk.marshal import DEVICE_SPAN, Doors
 from lngrad.ascend.sdk.settings import Settings
-
-__all__ = ["attach"]
-
 
 # Where the parts of a frame begin, as shim.h declares it.
 _RESULTS = CALL.size

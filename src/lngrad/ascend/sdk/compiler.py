@@ -6,10 +6,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lngrad.core.compiler import c_compiler, cxx_compiler
 from lngrad.errors import LngradError
-from lngrad.system.compiler import c_compiler, cxx_compiler
-
-__all__ = ["compile_library", "compile_program", "required"]
 
 C_SUFFIXES = (".c",)
 CXX_SUFFIXES = (".cpp", ".cc", ".cxx", ".C")

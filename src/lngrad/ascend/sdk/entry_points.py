@@ -8,8 +8,6 @@ from lngrad.ascend.sdk.frame import CALL_WORDS, LIST_WORDS, RESULT_WORDS, TEXT_B
 from lngrad.ascend.sdk.functions import FUNCTIONS
 from lngrad.ascend.sdk.prototypes import Function, Kind, Parameter
 
-__all__ = ["entry_points", "frame_header"]
-
 # What a function returns when there is no interpreter to ask.
 FAILURES = {
     "aclError": int(aclError.ACL_ERROR_FAILURE),

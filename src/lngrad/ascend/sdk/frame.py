@@ -8,20 +8,6 @@ from collections.abc import Sequence
 
 from lngrad.ascend.sdk.settings import Settings
 
-__all__ = [
-    "AT_EXIT",
-    "CALL",
-    "CONNECT_KERNELS",
-    "KERNEL_FAULT",
-    "CALL_WORDS",
-    "LIST_WORDS",
-    "RESULT_WORDS",
-    "TEXT_BYTES",
-    "Threads",
-    "pack",
-    "packed_text",
-]
-
 # The frame of a call: words that come, words that go back, numbers of an array, bytes of a text.
 CALL_WORDS, RESULT_WORDS, LIST_WORDS, TEXT_BYTES = 16, 8, 32, 4096
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from lngrad.ascend.sdk.prototypes import Function, function
 
-__all__ = ["FUNCTIONS", "HEADERS"]
-
 _COPY = {"dst": "destMax", "src": "count"}
 
 _RUNTIME = (

@@ -13,8 +13,6 @@ from typing import Any
 from lngrad.ascend import acl, aclnn
 from lngrad.ascend.sdk.prototypes import HANDLES
 
-__all__ = ["FIRST_HANDLE", "HANDLE_SPAN", "Handles"]
-
 FIRST_HANDLE = 0x1100_0000_0000
 STEP = 16  # aligned, as pointers to objects are
 KIND_SPAN = 1 << 36  # numbers of one kind

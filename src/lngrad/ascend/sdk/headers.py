@@ -15,8 +15,6 @@ from lngrad.ascend.sdk.functions import HEADERS
 from lngrad.ascend.sdk.marshal import implementation
 from lngrad.ascend.sdk.prototypes import HANDLE_TYPES, OPAQUE, Function
 
-__all__ = ["headers"]
-
 VERSION = {"ACL_MAJOR_VERSION": 1, "ACL_MINOR_VERSION": 17, "ACL_PATCH_VERSION": 0}  # of the header that is mirrored
 
 _BASE_ENUMS = ("aclDataType", "aclFormat")

@@ -9,8 +9,6 @@ import ctypes
 import mmap
 from typing import Any, Protocol
 
-__all__ = ["LARGEST", "HostMemory", "InProcess", "NoSuchMemory", "reserve"]
-
 LARGEST = 1 << 47  # bytes that a process can have on the machines that this runs on
 
 # Linux's madvise: bring pages in as if they were read, or written, without changing them; fails where that would.

@@ -22,8 +22,6 @@ from lngrad.ascend.sdk.handles import Handles
 from lngrad.ascend.sdk.host_memory import HostMemory, NoSuchMemory
 from lngrad.ascend.sdk.prototypes import HANDLES, Function, Kind, Parameter
 
-__all__ = ["DEVICE_SPAN", "FIRST_ADDRESS", "Answer", "Doors", "implementation"]
-
 DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
 MOST_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
 

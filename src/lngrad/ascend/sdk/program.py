@@ -14,8 +14,6 @@ from lngrad.ascend.sdk.compiler import compile_program
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, write_toolkit
 
-__all__ = ["run_program"]
-
 
 def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
     """Build a C or C++ file against a toolkit folder and run it, here and now.

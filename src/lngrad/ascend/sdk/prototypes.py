@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-__all__ = ["HANDLES", "Function", "Kind", "Parameter", "function"]
-
 # Pointers to these are handles; those of the second line are themselves pointers in C.
 OPAQUE: tuple[str, ...] = (
     "aclTensor",

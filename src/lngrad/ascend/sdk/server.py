@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import address_of
 from lngrad.ascend import acl
 from lngrad.ascend.sdk.frame import AT_EXIT, CALL, KERNEL_FAULT, LIST_WORDS, RESULT_WORDS, Threads, pack, packed_text
 from lngrad.ascend.sdk.host_memory import LARGEST, NoSuchMemory
 from lngrad.ascend.sdk.marshal import Answer, Doors
 from lngrad.ascend.sdk.settings import Settings
-
-__all__ = ["serve"]
+from lngrad.core.arrays import address_of
 
 DONE, READ, WRITE, CHECK, ALLOCATE, FREE = range(6)  # the words of server.c
 NO_KERNELS = "lngrad: kernels need a Python with a shared library (libpython), in the program's own process"

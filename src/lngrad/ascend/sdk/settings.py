@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lngrad.ascend.soc import DEFAULT, Mode, Rounding, use
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True)
 class Settings:

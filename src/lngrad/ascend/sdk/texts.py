@@ -8,8 +8,6 @@ from pathlib import Path
 
 from lngrad.ascend.sdk.settings import Settings
 
-__all__ = ["cmake_package", "environment_header", "readme", "set_env"]
-
 # Python's part of the start. %d: where in the search path lngrad's folder goes; %lld: where the callback goes; %d, %lld:
 # the size and address of the place for the reason, if it fails.
 _ATTACH = """\

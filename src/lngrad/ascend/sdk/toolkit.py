@@ -29,10 +29,8 @@ from lngrad.ascend.sdk.entry_points import entry_points, frame_header
 from lngrad.ascend.sdk.functions import HEADERS
 from lngrad.ascend.sdk.headers import headers
 from lngrad.ascend.sdk.settings import Settings
+from lngrad.core.compiler import c_compiler
 from lngrad.errors import LngradError
-from lngrad.system.compiler import c_compiler
-
-__all__ = ["LIBRARIES", "LIBRARY", "cflags", "is_toolkit", "libs", "write_toolkit"]
 
 LIBRARY = "liblngrad_cann.so"
 LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")

@@ -15,12 +15,13 @@ import numpy as np
 from lngrad.ascend.device.datacopy import DataCopy
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.operations import RoundMode
 from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
 from lngrad.ascend.device.pipes import HardEvent
 from lngrad.ascend.device.sync import SetFlag, WaitFlag
 from lngrad.ascend.device.system import CopyTiling, GetBlockIdx
 from lngrad.ascend.device.unified_buffer import TPosition
-from lngrad.ascend.device.vector import Add, Cast, Duplicate, RoundMode
+from lngrad.ascend.device.vector import Add, Cast, Duplicate
 from lngrad.ascend.soc import Soc
 from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta
 from lngrad.ascend.tiling.layernormgrad import GetLayerNormGradBetaNDTilingInfo, GetLayerNormGradNDTilingInfo
@@ -28,8 +29,6 @@ from lngrad.ascend.tiling.lint import safe_stack_bytes
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
 from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Dtype
-
-__all__ = ["BackwardTiling", "backward_rows", "combine", "largest_row", "plan_backward"]
 
 FLOAT_BYTES = 4
 FLOAT = np.dtype(np.float32)

@@ -15,22 +15,6 @@ from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling
 from lngrad.errors import DtypeError
 from lngrad.typing import Dtype
 
-__all__ = [
-    "DataFormat",
-    "beta_positions",
-    "data_format",
-    "element_type",
-    "fixed_type",
-    "outputs_apart",
-    "position",
-    "rstd_scale_types",
-    "same_type",
-    "temporary",
-    "tensor",
-    "tile_api",
-    "whole_blocks",
-]
-
 POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
 
 

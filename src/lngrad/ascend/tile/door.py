@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 else:
     Tensors = TypeVar("Tensors")
 
-__all__ = ["Door", "Operand"]
-
 
 @dataclass(frozen=True)
 class Operand:

@@ -22,8 +22,6 @@ from lngrad.ascend.tile.layernorm_forward import (
 )
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 
-__all__ = ["LayerNorm", "LayerNormConfig", "LayerNormPara"]
-
 
 def LayerNorm(
     output: LocalTensor,

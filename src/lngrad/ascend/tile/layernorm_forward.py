@@ -12,23 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.operations import RoundMode
 from lngrad.ascend.device.summation import lane_sums, pairwise_sum
-from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, RoundMode, Sqrt, Sub
+from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
 from lngrad.ascend.soc import Soc
 from lngrad.ascend.tile.row_loops import add_to_rows, clear_columns, multiply_rows, reciprocal
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 from lngrad.typing import Array
-
-__all__ = [
-    "ForwardTensors",
-    "LayerNormConfig",
-    "LayerNormPara",
-    "RstdForm",
-    "rstd_form",
-    "variance_form_3510",
-    "variance_form_common",
-]
 
 API = "LayerNorm"
 FLOAT = np.dtype(np.float32)

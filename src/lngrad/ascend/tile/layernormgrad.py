@@ -24,13 +24,6 @@ from lngrad.ascend.tile.layernormgrad_common import (
 )
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling
 
-__all__ = [
-    "DataFormat",
-    "LayerNormGrad",
-    "LayerNormGradBeta",
-    "LayerNormGradShapeInfo",
-]
-
 
 @dataclass(frozen=True)
 class LayerNormGradShapeInfo:

@@ -19,8 +19,6 @@ from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradT
 from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Array
 
-__all__ = ["beta_3510", "grad_3510"]
-
 FLOAT = np.dtype(np.float32)
 VECTOR_FLOATS = 64
 API, BETA = "LayerNormGrad", "LayerNormGradBeta"

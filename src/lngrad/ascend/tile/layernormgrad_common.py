@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.vector import Add, Adds, Cast, Mul, Muls, RoundMode, Sqrt, Sub
+from lngrad.ascend.device.operations import RoundMode
+from lngrad.ascend.device.vector import Add, Adds, Cast, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault
 from lngrad.ascend.tile.row_loops import (
     accumulate_rows,
@@ -24,8 +25,6 @@ from lngrad.ascend.tile.row_loops import (
     row_sums,
 )
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
-
-__all__ = ["BetaTensors", "GradTensors", "beta_common", "grad_common", "stack_bytes_touched"]
 
 FLOAT = np.dtype(np.float32)
 NONE = RoundMode.CAST_NONE

@@ -12,16 +12,6 @@ from lngrad.ascend.device.summation import REPEAT_BYTES, repeat_sums
 from lngrad.ascend.device.vector import Duplicate
 from lngrad.ascend.faults import OverlapFault
 
-__all__ = [
-    "accumulate_rows",
-    "add_to_rows",
-    "broadcast_rows",
-    "clear_columns",
-    "multiply_rows",
-    "reciprocal",
-    "row_sums",
-]
-
 BLOCK_FLOATS = 8
 REPEAT_FLOATS = REPEAT_BYTES // 4
 MAX_REPEATS = 255

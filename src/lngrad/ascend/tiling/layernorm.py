@@ -16,8 +16,6 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 from lngrad.ascend.tiling.words import Words, align_up
 
-__all__ = ["GetLayerNormMaxMinTmpSize", "GetLayerNormNDTilingInfo"]
-
 FLOAT_BYTES = 4
 BLOCK_BYTES = 32
 FLOATS_PER_BLOCK = BLOCK_BYTES // FLOAT_BYTES

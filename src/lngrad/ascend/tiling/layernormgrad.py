@@ -15,15 +15,6 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_bits
 from lngrad.ascend.tiling.words import Words, align_up
 
-__all__ = [
-    "GetLayerNormGradBetaMaxMinTmpSize",
-    "GetLayerNormGradBetaNDTilingInfo",
-    "GetLayerNormGradMaxMinTmpSize",
-    "GetLayerNormGradNDTilingInfo",
-    "chunk_buffers",
-    "rows_per_block",
-]
-
 FLOAT_BYTES = 4
 HALF_BYTES = 2
 CHUNK_BUFFERS = ("tmpTensorBSH", "pdVarTensor", "pdMeanTensor", "x1Tensor", "x2Tensor", "x3Tensor")

@@ -34,8 +34,6 @@ from lngrad.ascend.tiling.structs import (
 )
 from lngrad.ascend.tiling.words import align_up
 
-__all__ = ["APIS", "TYPE_SIZES", "Buffer", "TilingReport", "Verdict", "lint", "safe_stack_bytes"]
-
 Verdict = Literal["ok", "reserve", "overrun", "assert"]
 APIS = ("LayerNorm", "LayerNormGrad", "LayerNormGradBeta")
 TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}

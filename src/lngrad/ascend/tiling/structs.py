@@ -18,26 +18,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from lngrad.ascend.faults import TilingError
 
-__all__ = [
-    "LayerNormGradBetaTiling",
-    "LayerNormGradTiling",
-    "LayerNormSeparateTiling",
-    "LayerNormTiling",
-    "TilingStruct",
-    "FIELD_TYPES",
-    "UINT32_MAX",
-    "float_bits",
-    "float_from_bits",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-]
-
 UINT32_MAX = 0xFFFF_FFFF
 S = TypeVar("S", bound="TilingStruct")
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from lngrad.ascend import soc as socs
 from lngrad.ascend.tiling.lint import TYPE_SIZES, lint
 
-__all__ = ["SweepRow", "sweep"]
-
 
 @dataclass(frozen=True)
 class SweepRow:

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from lngrad.ascend.faults import AscendWarning, TilingError
 from lngrad.ascend.tiling.structs import UINT32_MAX
 
-__all__ = ["Words", "align_up"]
-
 
 def align_up(value: int, unit: int) -> int:
     """Return the smallest multiple of ``unit`` that is not below ``value``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import lngrad
-from lngrad.arrays import address_of, empty
 from lngrad.bench.arguments import Arguments, first_rows, random_arguments
 from lngrad.bench.cases import DTYPES, Job
 from lngrad.bench.cpu import jax_programs, torch_modules
@@ -16,11 +15,10 @@ from lngrad.bench.cpu.roofline import Roofline
 from lngrad.bench.measure import Call, TurnClock, keep_memory
 from lngrad.bench.settings import QUICK_ROUNDS, Settings
 from lngrad.bench.trial import LNGRAD, ROOFLINE, Peer, PeerMissing, Say, Trial, why_not
-from lngrad.plan import make_plan
-from lngrad.problem import Problem
+from lngrad.core.arrays import address_of, empty
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import Problem
 from lngrad.testing import check_forward, check_grads
-
-__all__ = ["CpuBench"]
 
 # From small to large rows, with tiny and odd N among them.
 SHAPES = (

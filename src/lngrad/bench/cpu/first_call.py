@@ -9,8 +9,6 @@ import tempfile
 
 from lngrad.bench.measure import Call
 
-__all__ = ["FirstCalls", "clock"]
-
 # Import and first backward of a small problem, in a fresh process; prints seconds.
 _PROGRAM = """
 import time
@@ -18,7 +16,7 @@ start = time.perf_counter()
 import lngrad
 imported = time.perf_counter() - start
 import numpy as np
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 x = np.random.default_rng(0).standard_normal((70, 300)).astype(numpy_dtype({dtype!r}))
 statistics = np.ones(70, np.float32)
 start = time.perf_counter()

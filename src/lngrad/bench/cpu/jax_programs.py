@@ -18,8 +18,6 @@ from lngrad.bench.cpu.peers import all_of_jax, jax_layer_norm
 from lngrad.bench.measure import Call, Context
 from lngrad.testing import Inputs, check_forward, check_grads, check_same_bits
 
-__all__ = ["jitted"]
-
 
 def jitted(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], dict[str, Context]]:
     """lngrad.jax.layer_norm against the formula that people write.

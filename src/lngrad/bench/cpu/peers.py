@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import Output, as_numpy, empty
 from lngrad.bench import aten
 from lngrad.bench.arguments import Arguments, as_tensors
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Call
 from lngrad.bench.trial import Peer, PeerMissing
-from lngrad.peers import onednn
-from lngrad.system.threads import get_num_threads
-
-__all__ = ["PEERS", "all_of_jax", "jax_layer_norm"]
+from lngrad.check.implementations import onednn
+from lngrad.core.arrays import Output, as_numpy, empty
+from lngrad.core.threads import get_num_threads
 
 EPS = 1e-5
 

@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lngrad.arrays import Output, address_of, empty
-from lngrad.backend.numba_cpu.job import new_job
-from lngrad.backend.numba_cpu.workers import run_job
-from lngrad.kernels.numba_cpu.entries import task_function
-from lngrad.kernels.numba_cpu.jobs import TRIAD_BLOCK, Triad
-from lngrad.system.threads import get_num_threads
-
-__all__ = ["Roofline"]
+from lngrad.core.arrays import Output, address_of, empty
+from lngrad.core.threads import get_num_threads
+from lngrad.cpu.entries import task_function
+from lngrad.cpu.job import new_job
+from lngrad.cpu.jobs import TRIAD_BLOCK, Triad
+from lngrad.cpu.workers import run_job
 
 FLOATS = 1 << 24  # of each of three arrays: 64 MiB, twice a large last-level cache
 

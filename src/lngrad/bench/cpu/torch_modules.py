@@ -10,15 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lngrad.arrays import as_numpy
 from lngrad.bench.arguments import Arguments, as_tensors
 from lngrad.bench.cases import Job
 from lngrad.bench.measure import Call, Context
-from lngrad.problem import Grads
+from lngrad.core.arrays import as_numpy
+from lngrad.core.problem import Grads
 from lngrad.testing import Inputs, check_grads
 from lngrad.typing import Tensor
-
-__all__ = ["autograd", "override"]
 
 
 def override(job: Job, a: Arguments, checked: Inputs) -> tuple[dict[str, Call], dict[str, Context]]:

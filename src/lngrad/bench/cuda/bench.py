@@ -15,8 +15,6 @@ from lngrad.bench.measure import Call
 from lngrad.bench.settings import Settings
 from lngrad.bench.trial import LNGRAD, ROOFLINE, Peer, Prepare, Say, Trial
 
-__all__ = ["CudaBench"]
-
 # M·N of 2^26 elements and more, for the bandwidth; some widths are no power of two.
 _WIDTHS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384)
 SHAPES = tuple((-(-(1 << 26) // N), N) for N in (*_WIDTHS, 32768, 65536, 131072))

@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lngrad import reference
-from lngrad.arrays import as_numpy
 from lngrad.bench.arguments import Arguments
 from lngrad.bench.cases import Job
 from lngrad.bench.cuda.contestants import checked_tensors
 from lngrad.bench.trial import Prepare
-from lngrad.problem import Forward, Grads
+from lngrad.core import reference
+from lngrad.core.arrays import as_numpy
+from lngrad.core.problem import Forward, Grads
 from lngrad.testing import GradientError, Inputs, check_forward, check_grads, error_share, error_shares
 from lngrad.typing import Array, Tensor
-
-__all__ = ["check_timed", "error_of"]
 
 _SLICE = 1 << 24  # elements that are summed in float64 at a time
 _END = 1 << 16  # elements of the first rows, and of the last, that the reference takes

@@ -8,8 +8,6 @@ import torch
 
 from lngrad.bench.measure import Call
 
-__all__ = ["DeviceClock", "EventClock"]
-
 FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch
 READ_BYTES = 256 << 20  # then read: several times any L2, which then has nothing to write back
 

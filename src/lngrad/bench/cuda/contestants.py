@@ -17,8 +17,6 @@ from lngrad.bench.trial import Peer, PeerMissing
 from lngrad.testing import Case, Inputs, make_inputs
 from lngrad.typing import Array, Tensor
 
-__all__ = ["CUDA_PEERS", "checked_tensors", "ours", "tensors"]
-
 CHECKED_ELEMENTS = 1 << 18  # the reference computes in float64 on the CPU
 
 

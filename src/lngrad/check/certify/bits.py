@@ -12,10 +12,8 @@ import numpy as np
 from lngrad.check.certify.measured import Measured, different_bits
 from lngrad.check.certify.subject import Place, Subject
 from lngrad.check.implementations import NotApplicable
-from lngrad.problem import Grads
+from lngrad.core.problem import Grads
 from lngrad.typing import Array
-
-__all__ = ["arguments", "batch_invariance", "repeatability"]
 
 SHAPES = ((7, 33), (64, 64), (130, 100), (300, 256), (33, 1000), (1000, 48))
 ALIGNMENTS = (0, 4, 8, 16, 20, 32, 60)  # bytes past a cache line

@@ -15,10 +15,8 @@ from lngrad.check.certify.numbers import accuracy, number_range
 from lngrad.check.certify.subject import Subject
 from lngrad.check.certify.sums import column_order, row_order
 from lngrad.check.implementations import NotApplicable
+from lngrad.core.machine import processor
 from lngrad.errors import BackendUnavailable
-from lngrad.system.machine import processor
-
-__all__ = ["certify"]
 
 COLUMNS = ((300, 64), (1000, 64))  # shapes whose column sums are revealed; the first alone on a simulator
 

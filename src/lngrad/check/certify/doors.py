@@ -11,19 +11,16 @@ import numpy as np
 
 from lngrad import __version__
 from lngrad.api import execute, layer_norm, layer_norm_backward
-from lngrad.arrays import as_numpy
 from lngrad.check.certify.subject import Place, Subject, backward_of
-from lngrad.check.implementations import find
+from lngrad.check.implementations import find, onednn
 from lngrad.check.implementations.tensors import on_device, quiet
-from lngrad.dtypes import to_torch
-from lngrad.memory import empty_cache
-from lngrad.peers import onednn
-from lngrad.plan import BACKENDS, Plan
-from lngrad.problem import Forward, Grads, Problem
-from lngrad.system.threads import set_num_threads
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import to_torch
+from lngrad.core.memory import empty_cache
+from lngrad.core.plan import BACKENDS, Plan
+from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.threads import set_num_threads
 from lngrad.typing import Array
-
-__all__ = ["subject_of"]
 
 NO_DEVICE = "what runs here is no device"
 
@@ -99,7 +96,7 @@ def _on_triton(x: Array, gamma: Array, beta: Array, eps: float, place: Literal["
 
 
 def _triton_plan(problem: Problem) -> Plan:
-    from lngrad.backend.triton_gpu.plan import plan
+    from lngrad.gpu.plan import plan
 
     return plan(problem, 1)
 

@@ -19,8 +19,6 @@ from lngrad.check.implementations import NotApplicable
 from lngrad.errors import LngradError
 from lngrad.typing import Array
 
-__all__ = ["effects", "memory"]
-
 MUTATIONS = ((65, 33), (1, 64), (300, 64))
 TRACED = (1024, 1024)
 RESIDENT = (4096, 4096)  # 64 MiB an array: more than malloc keeps for the next call

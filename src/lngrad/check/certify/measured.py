@@ -9,8 +9,6 @@ import numpy as np
 
 from lngrad.typing import Array
 
-__all__ = ["Certificate", "Measured", "different_bits"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lngrad import reference
 from lngrad.check.certify.bits import arguments
 from lngrad.check.certify.measured import Measured
 from lngrad.check.certify.subject import Subject
-from lngrad.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.core import reference
+from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array
-
-__all__ = ["accuracy", "number_range"]
 
 GROWTH = (64, 256, 1024, 4096, 16384)
 

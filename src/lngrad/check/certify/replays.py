@@ -9,8 +9,6 @@ import numpy as np
 from lngrad.check.certify.trees import Tree
 from lngrad.typing import Array, Dtype
 
-__all__ = ["product_sums", "replay"]
-
 
 def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None) -> Array:
     """The sum of terms (n, …) over the first axis in a tree's order, each addition rounded to dtype.

@@ -8,16 +8,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from lngrad.arrays import as_numpy
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.implementations import Impl, NotApplicable
-from lngrad.check.inputs import Given
-from lngrad.dtypes import ACCUMULATORS
-from lngrad.problem import Forward, Grads
+from lngrad.check.implementations import Implementation, NotApplicable
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import ACCUMULATORS
+from lngrad.core.problem import Forward, Grads
 from lngrad.testing import Inputs
 from lngrad.typing import Array
-
-__all__ = ["Backward", "Place", "Subject", "backward_of"]
 
 Backward: TypeAlias = "Callable[[Array, Array, Array, Array, Array], Grads]"
 Place: TypeAlias = Literal["dy", "x"]
@@ -67,7 +65,7 @@ class Subject:
         return True
 
 
-def backward_of(call: Impl) -> Backward:
+def backward_of(call: Implementation) -> Backward:
     """An implementation of `lngrad check`, on plain matrices."""
 
     def backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> Grads:
@@ -81,7 +79,7 @@ def backward_of(call: Impl) -> Backward:
         inputs = Inputs(dy, x, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1)
         with np.errstate(all="ignore"):
             variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
-        got = call(case, Given(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M))
+        got = call(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M))
         return Grads(*(None if one is None else as_numpy(one) for one in got))
 
     return backward

@@ -11,10 +11,8 @@ from lngrad.check.certify.measured import Measured, different_bits
 from lngrad.check.certify.replays import product_sums, replay
 from lngrad.check.certify.subject import Subject
 from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, text_of, words
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array, Dtype
-
-__all__ = ["column_order", "row_order"]
 
 LARGE = {"float32": 2.0**100, "bfloat16": 2.0**100, "float64": 2.0**500}  # absorbs ones in any accumulator
 REPLAYS = 100

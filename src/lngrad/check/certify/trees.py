@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Tree", "Unrevealed", "leaves", "reveal", "size_of", "text_of", "words"]
-
 MOST_STEPS = 12  # in words
 LEAST_PAIRWISE = 8  # terms, for a part to be called pairwise
 Tree: TypeAlias = "int | tuple[Tree, ...]"  # a leaf's place, or subtrees in the order of their first leaf

@@ -10,8 +10,6 @@ from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, sh
 from lngrad.errors import FileFormatError
 from lngrad.files.text import parse_json
 
-__all__ = ["read_atk"]
-
 _TENSORS = {
     "gradout": "dy", "input": "x", "mean": "mean", "rstd": "statistic", "weight": "gamma", "weightoptional": "gamma",
     "bias": "beta", "biasoptional": "beta",

@@ -10,8 +10,6 @@ from typing import Any
 from lngrad.check.case import DEFAULT_RANGE, CheckCase, Range, Source
 from lngrad.errors import FileFormatError
 
-__all__ = ["Cell", "build", "dtype_name", "flag", "names_unique", "numbers", "range_of", "shape_of"]
-
 _DTYPES = {
     "fp16": "float16", "half": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
     "fp32": "float32", "float": "float32", "float32": "float32", "fp64": "float64", "double": "float64",

@@ -9,8 +9,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DUMP_INPUTS", "Dump", "dumps_in", "file_name"]
-
 DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
 _NAME = re.compile(
     r"(?:.*_)?(?P<kind>input|output|golden)_(?P<index>\d{1,3})"

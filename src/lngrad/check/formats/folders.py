@@ -11,8 +11,6 @@ from lngrad.check.formats.dump_names import DUMP_INPUTS, Dump, dumps_in
 from lngrad.errors import FileFormatError
 from lngrad.files.text import MOST_TEXT_BYTES, parse_json, read_text
 
-__all__ = ["MANIFEST", "read_folder"]
-
 MANIFEST = "manifest.json"
 
 

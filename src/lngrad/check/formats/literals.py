@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["LiteralError", "parse_literal"]
-
 MOST_CHARACTERS = 65536
 MOST_DEPTH = 16
 _NAMES = {

@@ -9,8 +9,6 @@ from lngrad.check.formats.cells import Cell, dtype_name, flag, names_unique, ran
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 
-__all__ = ["read_own"]
-
 KEYS = [
     "name",
     "shape",

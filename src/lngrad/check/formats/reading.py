@@ -17,8 +17,6 @@ from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 from lngrad.files.text import read_text
 
-__all__ = ["read_cases", "select", "shipped"]
-
 _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
     ".csv": read_ttk, ".json": read_atk, ".yaml": read_own, ".yml": read_own,
 }  # fmt: skip

@@ -11,8 +11,6 @@ from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_uniq
 from lngrad.check.formats.literals import LiteralError, parse_literal
 from lngrad.errors import FileFormatError
 
-__all__ = ["read_ttk"]
-
 KERNEL_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
 ACLNN_TENSORS = ("dy", "x", "mean", "statistic", "gamma", "beta", "dx", "dgamma", "dbeta")
 

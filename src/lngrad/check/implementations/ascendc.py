@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.case import CheckCase
-from lngrad.check.implementations.interface import Impl, NotApplicable
-from lngrad.check.inputs import Given
-from lngrad.dtypes import numpy_dtype
+from lngrad.check.implementations.interface import Implementation, NotApplicable
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
-from lngrad.problem import Grads
-
-__all__ = ["ascendc_kernel"]
 
 NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dx", "dgamma", "dbeta")
 LAST = ("workspace", "tiling")  # behind the arrays, as launch passes them
@@ -26,7 +24,7 @@ OPTIONS = ("blocks", "workspace", "tiling", "tiling_key", "define", "include", "
 Host = Callable[..., Mapping[str, Any]]
 
 
-def ascendc_kernel(name: str) -> Impl:
+def ascendc_kernel(name: str) -> Implementation:
     """A kernel by file and function: "kernel.cpp:my_kernel".
 
     Its parameters are found in the file and bound by name: dy, x, mean, rstd, variance, gamma, dx, dgamma, dbeta, and then
@@ -45,7 +43,7 @@ def ascendc_kernel(name: str) -> Impl:
     parameters = _parameters(source, kernel)
     host = _host(source.with_suffix(".py"), needed=bool(set(parameters) & set(LAST)))
 
-    def call(case: CheckCase, given: Given) -> Grads:
+    def call(case: CheckCase, given: DrawnInputs) -> Grads:
         from lngrad.ascend import ascendc
 
         options = _options(host, case, given, source)
@@ -95,7 +93,7 @@ def _host(path: Path, needed: bool) -> Host | None:
     return host  # type: ignore[no-any-return]  # whatever the file defines
 
 
-def _options(host: Host | None, case: CheckCase, given: Given, source: Path) -> dict[str, Any]:
+def _options(host: Host | None, case: CheckCase, given: DrawnInputs, source: Path) -> dict[str, Any]:
     from inspect import signature
 
     if host is None:
@@ -112,7 +110,7 @@ def _options(host: Host | None, case: CheckCase, given: Given, source: Path) -> 
     return options
 
 
-def _arrays(case: CheckCase, given: Given) -> dict[str, Any]:
+def _arrays(case: CheckCase, given: DrawnInputs) -> dict[str, Any]:
     """All that a kernel may take: inputs of its own, and outputs in the case's dtypes, filled so that gaps are seen."""
     one = given.inputs
     arrays: dict[str, Any] = {

@@ -12,22 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.implementations.interface import Impl, NotApplicable
-from lngrad.check.inputs import Given
+from lngrad.check.implementations.interface import Implementation, NotApplicable
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, FileFormatError
 from lngrad.files.reading import read_tensor
 from lngrad.files.writing import write_tensor
-from lngrad.problem import Grads
 from lngrad.typing import Array
-
-__all__ = ["command"]
 
 SKIPPED = 77  # the exit code that says "not for me", as of automake's tests
 MOST_SAID = 400  # characters of a program's stderr
 MOST_BYTES = 64 << 30
 
 
-def command(template: str) -> Impl:
+def command(template: str) -> Implementation:
     """A program that reads a folder of inputs and writes a folder of results: "./program {in} {out}".
 
     {in} has dy.bin, x.bin, mean.bin, rstd.bin, variance.bin and gamma.bin (raw elements in C order, absent where the case
@@ -42,7 +40,7 @@ def command(template: str) -> Impl:
     if not words or not all(any(place in word for word in words) for place in ("{in}", "{out}")):
         raise BackendUnavailable(f"--impl: cmd: expected a program with {{in}} and {{out}}, got {template!r}")
 
-    def call(case: CheckCase, given: Given) -> Grads:
+    def call(case: CheckCase, given: DrawnInputs) -> Grads:
         with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:
             inside, outside = Path(folder, "in"), Path(folder, "out")
             inside.mkdir()
@@ -72,7 +70,7 @@ def _ends_with_us() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _write(folder: Path, case: CheckCase, given: Given) -> None:
+def _write(folder: Path, case: CheckCase, given: DrawnInputs) -> None:
     one = given.inputs
     arrays = {
         "dy": one.dy,

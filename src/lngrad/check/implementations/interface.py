@@ -7,14 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.inputs import Given
-from lngrad.dtypes import numpy_dtype
-from lngrad.problem import Grads
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.typing import Array
 
-__all__ = ["Impl", "NotApplicable", "dx_as_x", "no_variance_below_zero", "parameters", "parameters_as_gamma"]
-
-Impl = Callable[[CheckCase, Given], Grads]
+Implementation = Callable[[CheckCase, DrawnInputs], Grads]
 
 
 class NotApplicable(Exception):
@@ -43,7 +41,7 @@ def parameters_as_gamma(case: CheckCase, whose: str) -> None:
             raise NotApplicable(f"{whose} gives {name} in gamma's dtype, {parameter}, not in {dtype}")
 
 
-def no_variance_below_zero(given: Given, whose: str) -> None:
+def no_variance_below_zero(given: DrawnInputs, whose: str) -> None:
     """Skip a case whose rstd no variance gives."""
     if not np.all(np.asarray(given.inputs.rstd, np.float64) > 0):
         raise NotApplicable(f"rstd is not positive: {whose} takes a variance")

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from lngrad.check.implementations import others, ours
+from lngrad.check.implementations import onednn, others, ours
 from lngrad.check.implementations.ascendc import ascendc_kernel
 from lngrad.check.implementations.command import command
-from lngrad.check.implementations.interface import Impl
+from lngrad.check.implementations.interface import Implementation
 from lngrad.check.implementations.tensors import require_triton
 from lngrad.check.implementations.users import mutant, triton_function, users_function
+from lngrad.core.plan import BACKENDS, backends
 from lngrad.errors import BackendUnavailable
-from lngrad.peers import onednn
-from lngrad.plan import BACKENDS, backends
-
-__all__ = ["find", "names"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +20,15 @@ class _Door:
     """A row of the table: which module must be there, and the function that calls it."""
 
     module: str
-    call: Impl
+    call: Implementation
 
 
 _DOORS = {
-    "ascend_sim": _Door("lngrad.backend.ascend_sim", ours.backend("ascend_sim")),
+    "ascend_sim": _Door("lngrad.ascend.simulated_backend", ours.backend("ascend_sim")),
     "torch": _Door("torch", others.torch_backward),
     "torch_compile": _Door("torch", others.compiled_backward),
     "jax": _Door("jax", others.jax_backward),
-    "onednn": _Door("lngrad.peers.onednn", others.onednn_backward),
+    "onednn": _Door("lngrad.check.implementations.onednn", others.onednn_backward),
     "mindspore": _Door("mindspore", others.mindspore_backward),
     "graph": _Door("lngrad.ascend.graph", ours.graph_op),
     "graph_v3": _Door("lngrad.ascend.graph", ours.graph_v3_op),
@@ -52,7 +49,7 @@ def names() -> list[str]:
     return [*BACKENDS, *(name for name in _DOORS if name not in BACKENDS), *_FORMS]
 
 
-def find(name: str) -> Impl:
+def find(name: str) -> Implementation:
     """The implementation of a name.
 
     Raises:

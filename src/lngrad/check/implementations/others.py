@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.case import CheckCase
+from lngrad.check.implementations import onednn
 from lngrad.check.implementations.interface import (
     NotApplicable,
     dx_as_x,
     no_variance_below_zero,
     parameters_as_gamma,
 )
-from lngrad.check.inputs import Given
-from lngrad.dtypes import to_torch
-from lngrad.peers import onednn
-from lngrad.problem import Grads
-
-__all__ = ["compiled_backward", "jax_backward", "mindspore_backward", "onednn_backward", "torch_backward"]
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.dtypes import to_torch
+from lngrad.core.problem import Grads
 
 
-def torch_backward(case: CheckCase, given: Given) -> Grads:
+def torch_backward(case: CheckCase, given: DrawnInputs) -> Grads:
     import torch
 
     dx_as_x(case)
@@ -67,7 +65,7 @@ def _statistics_are_x_s(case: CheckCase, whose: str) -> None:
         raise NotApplicable(f"{whose} computes mean and rstd from x; this case gives others")
 
 
-def compiled_backward(case: CheckCase, given: Given) -> Grads:
+def compiled_backward(case: CheckCase, given: DrawnInputs) -> Grads:
     """torch.compile of layer_norm and its derivative: Inductor's kernels, with statistics of its own."""
     import torch
 
@@ -86,7 +84,7 @@ def _wanted(case: CheckCase, grads: Grads) -> Grads:
     return Grads(*(one if wanted else None for one, wanted in zip(grads, case.output_mask, strict=True)))
 
 
-def jax_backward(case: CheckCase, given: Given) -> Grads:
+def jax_backward(case: CheckCase, given: DrawnInputs) -> Grads:
     """The formula in JAX, compiled by XLA, from the statistics that the case gives."""
     import jax
 
@@ -122,7 +120,7 @@ def _jax_program() -> Any:
     return jax.jit(program)
 
 
-def onednn_backward(case: CheckCase, given: Given) -> Grads:
+def onednn_backward(case: CheckCase, given: DrawnInputs) -> Grads:
     """oneDNN's layer normalization; gamma, its gradients and the statistics are float32."""
     if case.dtype not in ("float32", "bfloat16", "float16"):
         raise NotApplicable(f"oneDNN takes float32, bfloat16 and float16, not {case.dtype}")
@@ -151,7 +149,7 @@ _MINDSPORE_EPS = (
 )
 
 
-def mindspore_backward(case: CheckCase, given: Given) -> Grads:
+def mindspore_backward(case: CheckCase, given: DrawnInputs) -> Grads:
     """MindSpore's LayerNormGrad on the CPU. It takes a variance, given here so that its rstd is the case's."""
     import mindspore
     from mindspore.ops.operations._grad_ops import LayerNormGrad

@@ -9,17 +9,21 @@ import numpy as np
 
 from lngrad.api import execute, layer_norm_backward
 from lngrad.check.case import CheckCase
-from lngrad.check.implementations.interface import Impl, NotApplicable, dx_as_x, no_variance_below_zero, parameters
+from lngrad.check.implementations.interface import (
+    Implementation,
+    NotApplicable,
+    dx_as_x,
+    no_variance_below_zero,
+    parameters,
+)
 from lngrad.check.implementations.tensors import on_device, quiet
-from lngrad.check.inputs import Given
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.problem import Grads, Problem
 from lngrad.errors import BackendUnavailable
-from lngrad.problem import Grads, Problem
-
-__all__ = ["aclnn_op", "backend", "graph_op", "graph_v3_op", "triton_gpu"]
 
 
-def backend(name: str) -> Impl:
-    def call(case: CheckCase, given: Given) -> Grads:
+def backend(name: str) -> Implementation:
+    def call(case: CheckCase, given: DrawnInputs) -> Grads:
         dx_as_x(case)
         one = given.inputs
         if name == "ascend_sim":
@@ -36,9 +40,9 @@ def backend(name: str) -> Impl:
     return call
 
 
-def triton_gpu(case: CheckCase, given: Given) -> Grads:
+def triton_gpu(case: CheckCase, given: DrawnInputs) -> Grads:
     """Our Triton kernels: on a GPU, or on the CPU with Triton's interpreter, where no plan chooses them."""
-    from lngrad.backend.triton_gpu.plan import plan
+    from lngrad.gpu.plan import plan
 
     dx_as_x(case)
     inputs = given.inputs
@@ -52,7 +56,7 @@ def triton_gpu(case: CheckCase, given: Given) -> Grads:
         return Grads(*(None if one is None else one.cpu() for one in execute(plan(problem, 1), tensors, out)))
 
 
-def _tile(case: CheckCase, given: Given) -> None:
+def _tile(case: CheckCase, given: DrawnInputs) -> None:
     if case.ranges.get("mean", (0.0, 0.0)) is not None:
         raise NotApplicable("a mean that is not the row's: the tile formula keeps a term that the other formulas drop")
     no_variance_below_zero(given, "the tile API")
@@ -64,7 +68,7 @@ def _tile(case: CheckCase, given: Given) -> None:
         raise NotApplicable("infinity or NaN: the tile formula gives NaN where the others give infinity")
 
 
-def _graph_rules(case: CheckCase, given: Given) -> None:
+def _graph_rules(case: CheckCase, given: DrawnInputs) -> None:
     dx_as_x(case)
     if case.dtype == "float64":
         raise NotApplicable("the graph ops take float32, float16 and bfloat16")
@@ -77,13 +81,13 @@ def _graph_rules(case: CheckCase, given: Given) -> None:
         raise NotApplicable(f"the graph ops give dgamma and dbeta in float32 or {case.gamma_dtype}, both the same")
 
 
-def _rows_of(case: CheckCase, given: Given, array: Any) -> Any:
+def _rows_of(case: CheckCase, given: DrawnInputs, array: Any) -> Any:
     """Statistics in the shape that the graph ops want."""
     split = given.inputs.x.ndim - given.inputs.normalized
     return np.ascontiguousarray(array).reshape(given.inputs.x.shape[:split] + (1,) * given.inputs.normalized)
 
 
-def graph_op(case: CheckCase, given: Given) -> Grads:
+def graph_op(case: CheckCase, given: DrawnInputs) -> Grads:
     from lngrad.ascend import graph
 
     _graph_rules(case, given)
@@ -100,7 +104,7 @@ def graph_op(case: CheckCase, given: Given) -> Grads:
     )  # fmt: skip
 
 
-def graph_v3_op(case: CheckCase, given: Given) -> Grads:
+def graph_v3_op(case: CheckCase, given: DrawnInputs) -> Grads:
     from lngrad.ascend import graph
 
     _graph_rules(case, given)
@@ -114,7 +118,7 @@ def graph_v3_op(case: CheckCase, given: Given) -> Grads:
     )
 
 
-def aclnn_op(case: CheckCase, given: Given) -> Grads:
+def aclnn_op(case: CheckCase, given: DrawnInputs) -> Grads:
     acl: Any = import_module("lngrad.ascend.acl")  # its names are CANN's, made from tables
     aclnn: Any = import_module("lngrad.ascend.aclnn")
 

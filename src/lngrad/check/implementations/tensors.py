@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.dtypes import to_torch
+from lngrad.core.dtypes import to_torch
 from lngrad.errors import BackendUnavailable
-
-__all__ = ["on_device", "quiet", "require_triton"]
 
 
 def require_triton() -> None:

@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.arrays import as_array, as_numpy
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.implementations.interface import Impl, NotApplicable
+from lngrad.check.implementations.interface import Implementation, NotApplicable
 from lngrad.check.implementations.tensors import on_device, quiet, require_triton
-from lngrad.check.inputs import Given
-from lngrad.dtypes import DTYPES, bytes_of, numpy_dtype
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.arrays import as_array, as_numpy
+from lngrad.core.dtypes import DTYPES, bytes_of, numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, FileFormatError
-from lngrad.problem import Grads
-
-__all__ = ["mutant", "triton_function", "users_function"]
-
 
 _PARAMETERS = (
     "dy",
@@ -37,7 +34,7 @@ _PARAMETERS = (
 )
 
 
-def users_function(name: str, on_gpu: bool = False) -> Impl:
+def users_function(name: str, on_gpu: bool = False) -> Implementation:
     """A function of the user's, module:function; it is given what its parameters are named after.
 
     A NotImplementedError from it skips the case. Results that are masked off are dropped if it does not take the mask.
@@ -74,7 +71,7 @@ def users_function(name: str, on_gpu: bool = False) -> Impl:
             f"--impl: {module}:{function}: parameters: expected some of {', '.join(_PARAMETERS)}, got {needed[0]}"
         )
 
-    def call(case: CheckCase, given: Given) -> Grads:
+    def call(case: CheckCase, given: DrawnInputs) -> Grads:
         one = given.inputs
         possible = {
             "dy": one.dy, "x": one.x, "mean": one.mean, "rstd": one.rstd, "variance": given.variance,
@@ -114,7 +111,7 @@ def three(results: Any, name: str) -> Grads:
     return Grads(*(None if one is None else as_numpy(one.cpu() if hasattr(one, "cpu") else one) for one in arrays))
 
 
-def triton_function(name: str) -> Impl:
+def triton_function(name: str) -> Implementation:
     """A function that launches Triton kernels: it takes tensors, on a GPU, or on the CPU with Triton's interpreter.
 
     Raises:
@@ -124,13 +121,13 @@ def triton_function(name: str) -> Impl:
     return users_function(name, on_gpu=True)
 
 
-def mutant(name: str) -> Impl:
+def mutant(name: str) -> Implementation:
     from lngrad.check.mistakes.catalogue import MISTAKES
 
     if name not in MISTAKES:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
 
-    def call(case: CheckCase, given: Given) -> Grads:
+    def call(case: CheckCase, given: DrawnInputs) -> Grads:
         grads = MISTAKES[name].grads(case, given.exact)
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")

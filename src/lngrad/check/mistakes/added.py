@@ -11,8 +11,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.typing import Array
 
-__all__ = ["explain_added"]
-
 EXPLAINED = 0.995  # of the elements
 FEWEST = 8
 LEFT = 0.1  # of the error, at most: what is added is nearly all of it

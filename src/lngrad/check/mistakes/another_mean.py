@@ -13,8 +13,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["another_mean"]
-
 
 def another_mean(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Iterator[tuple[Inputs, Difference]]:
     """The inputs with another mean that dx may have used, and the difference in words, the simplest first.

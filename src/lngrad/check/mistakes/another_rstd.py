@@ -13,8 +13,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["another_rstd"]
-
 
 def another_rstd(terms: Terms, inputs: Inputs, dx: Array, bound: Array) -> Iterator[tuple[Inputs, Difference]]:
     """The inputs with another rstd that dx may have used, and the difference in words, the simplest first.

@@ -8,10 +8,8 @@ import numpy as np
 
 from lngrad.check.mistakes.formula import Difference
 from lngrad.check.mistakes.terms import Terms
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array
-
-__all__ = ["FEWEST", "STEPS", "dx_with", "most_left", "roundings", "size_of_rest"]
 
 FEWEST = 8  # columns, so that one free number a row explains nothing by chance
 STEPS = 4  # of Newton's method

@@ -8,8 +8,6 @@ from lngrad.check.mistakes import wrong_inputs as inputs_
 from lngrad.check.mistakes import wrong_results as results_
 from lngrad.check.mistakes.mistake import Mistake, of_inputs, of_results, of_sums
 
-__all__ = ["MISTAKES"]
-
 _INPUTS = {
     "gamma forgotten": of_inputs(
         inputs_.nothing_for_gamma, "dx is computed without gamma: multiply dy by gamma before the two row means."

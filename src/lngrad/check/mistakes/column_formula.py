@@ -14,8 +14,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula, Weights
 from lngrad.typing import Array
 
-__all__ = ["explain_columns", "explain_rows"]
-
 SLACK = 4.0
 EXPLAINED = 0.995
 NEIGHBOURS = (1, 2, 4, 8, 16, 32)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.inputs import Given
+from lngrad.check.inputs import DrawnInputs
 from lngrad.check.mistakes.added import explain_added
 from lngrad.check.mistakes.another_mean import another_mean
 from lngrad.check.mistakes.another_rstd import another_rstd
@@ -34,11 +34,9 @@ from lngrad.check.mistakes.row_means import (
 )
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.check.result import Formula, Weights
-from lngrad.problem import Grads
+from lngrad.core.problem import Grads
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
-
-__all__ = ["Diagnosis", "diagnose"]
 
 FEWEST_TIES = 8  # that are rounded otherwise: one may be chance
 MOST_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
@@ -54,7 +52,7 @@ class Diagnosis(NamedTuple):
     weights: tuple[Weights, ...] = ()
 
 
-def diagnose(case: CheckCase, given: Given, got: Grads, shares: dict[str, Array]) -> Diagnosis:
+def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, Array]) -> Diagnosis:
     """Explain a failed result.
 
     Args:
@@ -239,7 +237,7 @@ def _formula_of_dx(
     )
 
 
-def _with_other_inputs(terms: Terms, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
+def _with_other_inputs(terms: Terms, given: DrawnInputs, outputs: Sequence[Output]) -> list[Explanation] | None:
     """Some rows with inputs of others, or another rstd, if that explains all outputs, or dx alone and the others are right."""
     dx = next((one for one in outputs if one.name == "dx"), None)
     if dx is None or dx.share.max() <= 1:
@@ -260,7 +258,7 @@ def _with_other_inputs(terms: Terms, given: Given, outputs: Sequence[Output]) ->
     return None
 
 
-def _with_changed_inputs(case: CheckCase, given: Given, outputs: Sequence[Output]) -> list[Explanation] | None:
+def _with_changed_inputs(case: CheckCase, given: DrawnInputs, outputs: Sequence[Output]) -> list[Explanation] | None:
     """A mistake in the inputs, and others in the formulas on top of it."""
     best: list[Explanation] | None = None
     for name, mistake in MISTAKES.items():
@@ -300,7 +298,7 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
     return other.is_explained or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
 
 
-def _only_rounding(case: CheckCase, given: Given, outputs: Sequence[Output]) -> Diagnosis:
+def _only_rounding(case: CheckCase, given: DrawnInputs, outputs: Sequence[Output]) -> Diagnosis:
     """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype has."""
     mistake = MISTAKES["half-away rounding"]
     rounded = mistake.grads(case, given.exact)

@@ -9,10 +9,8 @@ from lngrad.check.mistakes.index_maps import maps_through, spread
 from lngrad.check.mistakes.masks import describe_places
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array
-
-__all__ = ["explain_factors"]
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements

@@ -13,8 +13,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.typing import Array
 
-__all__ = ["explain_dx"]
-
 MOST_SAMPLES = 1000
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements

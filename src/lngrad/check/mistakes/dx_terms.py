@@ -15,8 +15,6 @@ import numpy as np
 from lngrad.check.mistakes.terms import Terms
 from lngrad.typing import Array
 
-__all__ = ["SCALES", "Candidate", "Choices", "First", "Mean", "Second"]
-
 SCALES = {"rstd": 1.0, "": 0.0, "rstd²": 2.0, "rstd³": 3.0, "√variance": -1.0}  # powers of rstd
 BLOCKS = (2, 4, 8, 16, 32)
 POWERS = {"rstd·": 1.0, "1/rstd·": -1.0}  # that one term alone has too much; (x−mean) is xhat/rstd

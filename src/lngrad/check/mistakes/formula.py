@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lngrad.check.result import Formula, Weights
 
-__all__ = ["RIGHT", "Difference", "Explanation", "coefficient_text", "padded_sizes"]
-
 RIGHT = {
     "dx": "rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)",
     "dgamma": "Σ_rows dy·xhat",

@@ -9,8 +9,6 @@ import numpy as np
 
 from lngrad.typing import Array, Shape
 
-__all__ = ["maps_through", "spread"]
-
 BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256)
 LOOKED_AT = 4  # places, one by one
 MOST = 4  # rules of a kind

@@ -13,8 +13,6 @@ import numpy as np
 
 from lngrad.typing import Array
 
-__all__ = ["describe_places", "describe_weights", "recover_weights", "runs_of"]
-
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PERIODS = (2, 3, 4, 8)
 MOST_DENSE = 2048  # unknowns of a least squares problem

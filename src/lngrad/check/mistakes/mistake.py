@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lngrad import reference
 from lngrad.check.case import CheckCase
 from lngrad.check.mistakes import wrong_inputs as inputs_
 from lngrad.check.mistakes import wrong_results as results_
 from lngrad.check.mistakes.terms import terms_of
-from lngrad.problem import Grads
+from lngrad.core import reference
+from lngrad.core.problem import Grads
 from lngrad.testing import Inputs
-
-__all__ = ["Mistake", "of_inputs", "of_results", "of_sums", "true_grads"]
 
 
 def true_grads(inputs: Inputs) -> Grads:

@@ -11,8 +11,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.typing import Array, Shape
 
-__all__ = ["explain_gamma"]
-
 MOST_COLUMNS = 1024  # unknowns of the least squares problem
 ROWS = 6  # at least, of which the problem is made: each gives N − 2 equations
 EQUATIONS = 1 << 13  # the more, the less does the rounding of 16-bit results matter

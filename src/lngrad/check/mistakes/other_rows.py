@@ -14,8 +14,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
-__all__ = ["inputs_of_other_rows"]
-
 MOST_PAIRS = 1 << 22  # elements that are looked at, of one wrong row beside all others
 EXPLAINED = 0.995  # of a row's elements
 SLACK = 4.0

@@ -7,12 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from lngrad.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
+from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
 from lngrad.testing import TOLERANCES, error_share
 from lngrad.typing import Array
-
-__all__ = ["EXPLAINED", "SLACK", "Output", "share_of"]
-
 
 EXPLAINED = 0.995  # of the elements
 SLACK = 4.0  # tolerances: a mistake made in float32 is rounded at other places than ours in float64

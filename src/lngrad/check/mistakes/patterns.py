@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.dtypes import numpy_dtype
-
-__all__ = ["NO_PATTERN", "describe"]
+from lngrad.core.dtypes import numpy_dtype
 
 NO_PATTERN = "without a pattern"
 MOST = 0.95  # of the elements concerned must agree for a pattern to be named

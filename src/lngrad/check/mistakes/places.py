@@ -10,8 +10,6 @@ from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
 from lngrad.typing import Array, Shape
 
-__all__ = ["explain_moved", "explain_moved_columns"]
-
 EXPLAINED = 0.995  # of the elements
 FEWEST = 4  # elements of a row or column, so that none is taken for another by chance
 MOST_ELEMENTS = 1 << 22

@@ -8,17 +8,8 @@ from lngrad.check.mistakes.formula import Difference, Explanation
 from lngrad.check.mistakes.index_maps import maps_through, spread
 from lngrad.check.mistakes.terms import Terms
 from lngrad.check.result import Formula
-from lngrad.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array
-
-__all__ = [
-    "explain_means_of_other_rows",
-    "describe_means",
-    "explain_narrow_means",
-    "explain_tiled_means",
-    "obeys",
-    "row_means_of",
-]
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngrad.reference import backward_terms
+from lngrad.core.reference import backward_terms
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Shape
-
-__all__ = ["Terms", "terms_of"]
 
 
 @dataclass(frozen=True)

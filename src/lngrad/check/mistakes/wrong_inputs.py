@@ -10,15 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lngrad import reference
 from lngrad.check.case import CheckCase
-from lngrad.dtypes import numpy_dtype
+from lngrad.core import reference
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
-
-__all__ = ["Change", "by_rows", "gamma_transposed", "in_float32", "mean_of_x", "narrow_input", "narrow_statistics", "no_mean",
-           "nothing_for_gamma", "ones_for_dy", "padded_variance", "rstd_as", "statistics_of_x", "swapped", "transposed",
-           "uncentred", "with_eps"]  # fmt: skip
 
 Change = Callable[[CheckCase, Inputs], dict[str, Any] | None]
 

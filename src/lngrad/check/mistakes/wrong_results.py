@@ -13,34 +13,10 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.mistakes.terms import Terms
-from lngrad.dtypes import numpy_dtype
-from lngrad.problem import Grads
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.testing import Inputs
 from lngrad.typing import Array
-
-__all__ = [
-    "Make",
-    "columns_lost",
-    "extra_term",
-    "gamma_by_row",
-    "gamma_in_sums",
-    "half_away",
-    "last_rows",
-    "means_missing",
-    "means_over",
-    "narrow_factor",
-    "narrow_means",
-    "narrow_products",
-    "narrow_sums",
-    "narrow_xhat",
-    "rstd_missing",
-    "sums_doubled",
-    "sums_for_means",
-    "sums_swapped",
-    "uncentred_xhat",
-    "without_mean",
-    "xhat_from_output",
-]
 
 Make: TypeAlias = "Callable[[CheckCase, Inputs, Terms, Grads], dict[str, Array] | None]"
 MOST_SEQUENTIAL = 8192  # rows that are added one by one in Python

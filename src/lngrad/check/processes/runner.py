@@ -20,10 +20,8 @@ from lngrad.check.case import CheckCase
 from lngrad.check.judge import Options, case_facts, command_of
 from lngrad.check.processes.worker import READY, REFUSED, work
 from lngrad.check.result import CaseResult
+from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
-from lngrad.system.threads import get_num_threads
-
-__all__ = ["default_jobs", "run_cases"]
 
 START_SECONDS = 120.0  # for a worker to import and look its implementation up, on a loaded machine
 LOG_CHARACTERS = 400

@@ -9,10 +9,8 @@ from typing import Any
 
 from lngrad.check.implementations import find
 from lngrad.check.judge import Options, check_case
+from lngrad.core.threads import set_num_threads
 from lngrad.errors import LngradError
-from lngrad.system.threads import set_num_threads
-
-__all__ = ["READY", "REFUSED", "work"]
 
 READY, REFUSED, DONE = "ready", "refused", "done"
 

@@ -12,8 +12,6 @@ from lngrad.check.certify.measured import Certificate, Measured
 from lngrad.files.boundary import parsing
 from lngrad.files.text import parse_json, read_text
 
-__all__ = ["markdown_of", "read_certificate", "write_certificate_html", "write_certificate_json"]
-
 LEAF, LEVEL = 6, 14  # pixels between leaves, and between a node and its parent
 
 

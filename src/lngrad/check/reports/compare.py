@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lngrad.check.result import CaseResult
 
-__all__ = ["Change", "changes"]
-
 NOTABLE = 2.0  # times the largest error
 
 

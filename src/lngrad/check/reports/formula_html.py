@@ -8,8 +8,6 @@ from html import escape
 from lngrad.check.mistakes.formula import RIGHT
 from lngrad.check.result import Formula, Weights
 
-__all__ = ["formula_html", "right_html", "strip"]
-
 _NAMES = (
     ("mean_dxhat_xhat", '<span class="mean"><i>d</i><i>x̂</i>·<i>x̂</i></span>'),
     ("mean_dxhat", '<span class="mean"><i>d</i><i>x̂</i></span>'),

@@ -16,8 +16,6 @@ from lngrad.check.result import CaseResult, OutputResult
 from lngrad.check.standards.rules import STANDARDS
 from lngrad.check.standards.sums import HISTOGRAM
 
-__all__ = ["write_report"]
-
 MOST_DETAILED = 300  # failed cases with pictures; the table has all
 HEAT_LEVELS = 6
 

@@ -15,8 +15,6 @@ from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parsing
 from lngrad.files.text import parse_json, read_text
 
-__all__ = ["append", "key_of", "read_journal"]
-
 MOST_BYTES = 1 << 30
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 

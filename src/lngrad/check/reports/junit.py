@@ -8,8 +8,6 @@ from xml.etree import ElementTree
 
 from lngrad.check.result import CaseResult
 
-__all__ = ["write_junit"]
-
 
 def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
     """One test case a case; a failure has the reason as its message, diagnosis and command as its text."""

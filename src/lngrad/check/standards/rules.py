@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.check.standards.sums import Sums
-from lngrad.dtypes import numpy_dtype
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.testing import UNIT_ROUNDOFF, error_share
-
-__all__ = ["LEVELS", "SMALL", "STANDARDS", "Rule", "Standard", "Tolerances", "error_of"]
 
 
 class Rule(NamedTuple):

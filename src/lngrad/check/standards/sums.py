@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FAR_ULP", "MAP_COLUMNS", "MAP_ROWS", "Sums", "ulps"]
-
 FAR_ULP = 32
 MAP_ROWS, MAP_COLUMNS = 32, 64
 MOST_WORST = 8

@@ -16,8 +16,6 @@ import torch.distributed
 
 from lngrad.errors import BackendUnavailable, PeerError
 
-__all__ = ["all_gather", "peers"]
-
 
 def all_gather(block: Any, group: Any, what: str) -> Any:
     """The blocks of all ranks of a group, in rank order.

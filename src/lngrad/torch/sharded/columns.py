@@ -14,13 +14,11 @@ import torch.distributed
 from torch.distributed.tensor import DTensor
 
 from lngrad.api import layer_norm_backward
-from lngrad.column_tree import CHUNK, ColumnTree, subtrees
+from lngrad.core.column_tree import CHUNK, ColumnTree, subtrees
+from lngrad.core.problem import Grads, Problem
 from lngrad.errors import DtypeError, ShapeError
-from lngrad.problem import Grads, Problem
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded.collectives import all_gather
-
-__all__ = ["all_reduce_columns"]
 
 
 def all_reduce_columns(

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-__all__ = ["Layout"]
-
 
 @dataclass(frozen=True)
 class Layout:

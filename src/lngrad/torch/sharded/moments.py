@@ -12,8 +12,6 @@ import torch
 from lngrad.errors import ShapeError
 from lngrad.torch.sharded.collectives import all_gather
 
-__all__ = ["combined_sums", "combined_statistics"]
-
 
 def combined_statistics(moments: Any, columns: int, N: int, eps: float, groups: list[Any]) -> tuple[Any, Any]:
     """Mean and rstd of whole rows from those of their slices, by Chan's formula. One collective per group.

@@ -11,16 +11,14 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from lngrad.core.problem import Problem
 from lngrad.errors import DtypeError
-from lngrad.problem import Problem
 from lngrad.torch import ops
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded import slices
 from lngrad.torch.sharded.collectives import peers
 from lngrad.torch.sharded.layout import Layout
 from lngrad.torch.sharded.moments import combined_statistics, combined_sums
-
-__all__: list[str] = []
 
 
 def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:

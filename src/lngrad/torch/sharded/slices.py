@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 
-from lngrad.backend.numba_cpu.slices import LEAST_COLUMNS, run_slices
-from lngrad.system.threads import lent_threads
-from lngrad.system.torch_threads import parallel_for, thread_count
+from lngrad.core.threads import use_parallel_for
+from lngrad.core.torch_threads import parallel_for, thread_count
+from lngrad.cpu.slices import LEAST_COLUMNS, run_slices
 from lngrad.torch.calls import accumulator_of
-
-__all__ = ["input_gradient", "moments", "normalized", "row_sums"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # what has an address
 
@@ -86,7 +84,7 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}
-    with lent_threads(parallel_for()):
+    with use_parallel_for(parallel_for()):
         run_slices(
             task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
             threads=thread_count(),

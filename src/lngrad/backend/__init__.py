@@ -1,1 +1,0 @@
-"""Backends: each turns a plan into launches; one file a backend, listed in lngrad.plan."""

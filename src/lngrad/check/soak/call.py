@@ -1,0 +1,138 @@
+"""One call, described so that its text can be run again: shapes, dtypes, memory, masks, special values, door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from math import prod
+from random import Random
+from typing import Any
+
+from lngrad.core.dtypes import ACCUMULATORS, DTYPES
+from lngrad.typing import Mask, Shape
+
+# How a large array lies in memory; "shared" repeats one row with stride 0, and is for inputs alone.
+LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
+SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
+DOORS = ("numba_cpu", "numpy_cpu", "torch", "override", "jax")
+"""The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
+
+PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
+_SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
+_MOST_ELEMENTS = 1024  # of most calls; a few have long rows, or many
+
+
+@dataclass(frozen=True)
+class Call:
+    """A forward and a backward with the same arrays.
+
+    Attributes:
+        seed: Of all values.
+        lead, normalized: x has the shape (*lead, *normalized); without any dimension it must be refused.
+        dtype: Of x and dy; `parameters` of gamma and beta, "" for neither; `statistics` of mean and rstd, and of the small
+            outputs that are given.
+        x, dy: Layouts.
+        small: The layout of gamma, beta, mean and rstd.
+        out: The layout of dx and y, which are given then, as are all other outputs; "" lets the call allocate them.
+        mask: Which gradients are wanted.
+        place: Whose memory dx and y take.
+        special: What is unusual about the values.
+        door: Which of the ways in.
+        threads: With how many threads the call is repeated, for its bits; 0 does not repeat it.
+    """
+
+    seed: int = 0
+    lead: Shape = (2,)
+    normalized: Shape = (3,)
+    dtype: str = "float32"
+    parameters: str = "float32"
+    statistics: str = "float32"
+    x: str = "plain"
+    dy: str = "plain"
+    small: str = "plain"
+    out: str = ""
+    mask: Mask = (True, True, True)
+    place: str = ""
+    special: str = ""
+    door: str = "numba_cpu"
+    threads: int = 0
+
+
+def draw(rng: Random, doors: tuple[str, ...] = DOORS, traced: list[Call] | None = None) -> Call:
+    """A random call.
+
+    Args:
+        rng: Where it comes from.
+        doors: Which doors to use of those that are installed.
+        traced: Calls of JAX so far. XLA compiles each new set of shapes and dtypes for about 0.3 s, so all but one of 200
+            calls take those of an earlier one.
+    """
+
+    def one(choices: tuple[str, ...], usual: float = 0.0) -> str:
+        return choices[0] if rng.random() < usual else rng.choice(choices)
+
+    lead, normalized = _shape(rng)
+    dtype, door = rng.choice(tuple(DTYPES)), rng.choice(installed(doors))
+    parameters, statistics = _dtypes(rng, dtype, door)
+    call = Call(
+        seed=rng.getrandbits(31),
+        lead=lead,
+        normalized=normalized,
+        dtype=dtype,
+        parameters=parameters,
+        statistics=statistics,
+        x=one(LAYOUTS, 0.3),
+        dy=one(LAYOUTS, 0.3),
+        small=one(LAYOUTS[:-1], 0.6),
+        out=one(("", *LAYOUTS[:-1]), 0.5),
+        mask=(rng.random() < 0.75, rng.random() < 0.75, rng.random() < 0.75),
+        place=one(PLACES, 0.8),
+        special=one(SPECIALS, 0.5),
+        door=door,
+        threads=rng.randint(1, 4) if rng.random() < 0.2 else 0,
+    )
+    if door != "jax" or traced is None:
+        return call
+    if len(traced) < 10 or rng.random() < 1 / 200:
+        traced.append(call)
+        return call
+    compiled = rng.choice(traced)
+    same: dict[str, Any] = {
+        name: getattr(compiled, name) for name in ("lead", "normalized", "dtype", "parameters", "statistics", "mask")
+    }
+    return replace(call, **same)
+
+
+def _shape(rng: Random) -> tuple[Shape, Shape]:
+    """0 to 6 dimensions, sizes 0 and 1 among them; sometimes a long row or many rows."""
+    if rng.random() < 0.01:
+        return (), ()
+    dims = rng.randint(1, 6)
+    shape = [rng.choice(_SIZES) for _ in range(dims)]
+    while prod(shape) > _MOST_ELEMENTS:
+        shape[shape.index(max(shape))] //= 2
+    split = rng.randrange(dims)
+    if rng.random() < 0.06:
+        shape[rng.randrange(dims)] = 0
+    kind = rng.random()
+    if kind < 0.04:
+        shape = [*(min(size, 2) for size in shape[:-1]), rng.randint(1, 3000)]
+    elif kind < 0.08 and split:
+        shape = [rng.randint(60, 700), *[1] * (dims - 2), rng.randint(1, 40)]
+    return tuple(shape[:split]), tuple(shape[split:])
+
+
+def _dtypes(rng: Random, dtype: str, door: str) -> tuple[str, str]:
+    """The dtypes of parameters and statistics: any; for aten mostly those that it mixes."""
+    if door == "override" and rng.random() < 0.9:
+        parameters = rng.choice((dtype, dtype, ACCUMULATORS[dtype], ""))
+        return parameters, parameters or dtype
+    return rng.choice(("", *DTYPES)), rng.choice(tuple(DTYPES))
+
+
+@cache
+def installed(doors: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some doors whose framework is installed."""
+    framework = {"torch": "torch", "override": "torch", "jax": "jax"}
+    return tuple(door for door in doors if door not in framework or find_spec(framework[door]))

@@ -1,0 +1,1 @@
+"""A call described once, decided once, executed once: facts, plan, run."""

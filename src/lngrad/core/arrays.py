@@ -1,0 +1,266 @@
+"""Arrays of other libraries: what they are, where they lie, and how to make more of their kind.
+
+Nothing here imports a framework: a torch tensor in the caller's hands proves that torch is loaded already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngrad.core.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
+from lngrad.core.memory import KEPT_FROM, lease, spares
+from lngrad.errors import DtypeError, ShapeError
+
+ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
+
+
+class ArraySpec(NamedTuple):
+    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0".
+
+    It can stand for an array that does not exist yet, where a call is described and not run.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    device: str
+    kind: str  # "numpy" or "torch"
+
+
+def _is_torch(array: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def as_array(name: str, array: Any) -> Any:
+    """The array itself if it is NumPy's or torch's, or ArraySpec in its place; else a NumPy view of its memory.
+
+    Args:
+        name: The argument's name, for the error.
+        array: Anything with `__array_interface__` or DLPack on the CPU.
+
+    Raises:
+        DtypeError: It is no array, or not on the CPU.
+        ShapeError: It has elements, and no memory for them.
+    """
+    if type(array) is np.ndarray or type(array) is ArraySpec or _is_torch(array):
+        return array
+    if hasattr(array, "__array_interface__"):
+        try:
+            view = np.asarray(array)
+        except ValueError as reason:  # NumPy's: an address of 0, among others
+            raise ShapeError(f"{name}: its __array_interface__ can't be read: {reason}") from None
+        return _view(name, view)
+    if hasattr(array, "__dlpack__"):
+        try:
+            return _view(name, np.from_dlpack(array))
+        except (BufferError, RuntimeError, TypeError) as reason:
+            raise DtypeError(f"{name}: its DLPack memory can't be read on the CPU: {reason}") from None
+    kind = type(array).__name__
+    raise DtypeError(f"{name}: expected an array (NumPy, torch, __array_interface__ or DLPack), got {kind}")
+
+
+def _view(name: str, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A view of foreign memory. Where its address is 0, NumPy would allocate memory of its own, with anything in it."""
+    if view.flags.owndata and view.size and view.ndim:  # a NumPy scalar becomes an array of its own too
+        raise ShapeError(f"{name}: expected {view.nbytes} bytes of memory, got an array at address 0")
+    return view
+
+
+def key_of(array: Any) -> Hashable:
+    """What spec_of depends on: equal keys have equal facts. Cheap, since every call makes five of them."""
+    if array is None:
+        return None
+    if type(array) is np.ndarray:
+        return array.shape, array.strides, array.dtype
+    if _is_torch(array):
+        return array.shape, array.stride(), array.dtype, array.device, array.layout
+    return array.shape, array.strides, array.dtype
+
+
+def spec_of(name: str, array: Any) -> ArraySpec:
+    """The facts of a NumPy array or torch tensor, or ArraySpec that stand for one.
+
+    Raises:
+        DtypeError: The dtype is none of float16, bfloat16, float32, float64 in native byte order, or the tensor is sparse.
+    """
+    if _is_torch(array):
+        dtype = dtype_name(array.dtype)
+        if str(array.layout) != "torch.strided":
+            raise DtypeError(f"{name}: expected a dense tensor, got layout {array.layout}")
+        if dtype is None:
+            raise _dtype_error(name, str(array.dtype).removeprefix("torch."))
+        strides = tuple(step * array.element_size() for step in array.stride())
+        return ArraySpec(tuple(array.shape), dtype, strides, str(array.device), "torch")
+    if type(array) is ArraySpec:
+        if array.dtype not in DTYPES:
+            raise _dtype_error(name, array.dtype)
+        return array
+    dtype = dtype_name(array.dtype)
+    if dtype is None:
+        raise _dtype_error(name, array.dtype)
+    return ArraySpec(array.shape, dtype, array.strides, "cpu", "numpy")
+
+
+def _dtype_error(name: str, got: object) -> DtypeError:
+    return DtypeError(f"{name}: expected {', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}, got {got}")
+
+
+def _data_offset() -> int | None:
+    """Where CPython's NumPy array object keeps its data pointer: the first field behind the object header."""
+    if sys.implementation.name != "cpython" or WORDS is None:
+        return None
+    probe = np.empty(1)
+    offsets = (offset for offset in range(16, 64, 8) if WORDS[id(probe) + offset >> 3] == probe.ctypes.data)
+    return next(offsets, None)
+
+
+# The process's whole memory as words, for a look at single ones: 0.15 µs where a ctypes object at the address takes 0.35.
+_SPACE = 1 << 57  # bytes that an address can name, at most
+WORDS: Any = memoryview((ctypes.c_char * _SPACE).from_address(0)).cast("B").cast("q") if sys.maxsize > _SPACE else None
+DATA_OFFSET = _data_offset()
+
+
+def address_of(array: Any) -> int:
+    """The address of an array's first element."""
+    if isinstance(array, np.ndarray):
+        if DATA_OFFSET is None:
+            return array.ctypes.data
+        word: int = WORDS[id(array) + DATA_OFFSET >> 3]  # where array.ctypes.data takes 1 µs; a call asks ten times
+        return word
+    return array.data_ptr()  # type: ignore[no-any-return]
+
+
+def addresses_of(arrays: Iterable[Any]) -> list[int]:
+    """The address of each array's first element, 0 for None."""
+    offset = DATA_OFFSET
+    if offset is None:
+        return [0 if array is None else address_of(array) for array in arrays]
+    return [
+        WORDS[id(array) + offset >> 3] if type(array) is np.ndarray else 0 if array is None else address_of(array)
+        for array in arrays
+    ]
+
+
+# Unsigned integers of an element's size: NumPy's interface has no name for bfloat16; NumPy 2.1.0 crashes on raw bytes (|V2).
+_UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
+
+
+class _Memory:
+    """Memory as NumPy's array interface describes it."""
+
+    def __init__(self, address: int, facts: ArraySpec, writable: bool):
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": facts.shape,
+            "strides": facts.strides,
+            "typestr": _UNSIGNED[facts.dtype],
+            "data": (address, not writable),
+        }
+
+
+def array_at(address: int, facts: ArraySpec, *, writable: bool = True) -> np.ndarray[Any, Any]:
+    """A NumPy array on memory that somebody else keeps. Of another device's memory only addresses and strides can be used."""
+    return np.asarray(_Memory(address, facts, writable)).view(DTYPES[facts.dtype])
+
+
+def require_memory(name: str, array: Any) -> None:
+    """Refuse an array whose elements do not all lie in memory: reading it would end the process.
+
+    A torch tensor keeps its shape when its storage is freed or made smaller (`untyped_storage().resize_(0)`, as FSDP does),
+    and some tensors never have memory: meta and fake ones, zero tensors, and those inside a transform of torch.func.
+
+    Args:
+        name: The argument's name, for the error.
+        array: A NumPy array or a torch tensor; nothing is known of any other.
+
+    Raises:
+        ShapeError: The memory is freed, or too short for the shape and strides.
+        DtypeError: The tensor is of a kind that has none.
+    """
+    if isinstance(array, np.ndarray):
+        if not address_of(array) and array.size:
+            raise ShapeError(f"{name}: expected {array.nbytes} bytes of memory, got an array at address 0")
+        return
+    if not _is_torch(array):
+        return
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    if fake is not None and isinstance(array, fake.FakeTensor):
+        raise DtypeError(f"{name}: expected a tensor with memory, got a fake one")
+    try:
+        address, there = array.data_ptr(), array.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        raise DtypeError(
+            f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
+            "lngrad.torch.layer_norm takes these"
+        ) from None
+    span = bytes_spanned(array)
+    needed = array.storage_offset() * array.element_size() + span
+    if span and (not address or there < needed):
+        raise ShapeError(f"{name}: expected {needed} bytes of storage, got {there if address else 0}")
+
+
+def bytes_spanned(tensor: Any) -> int:
+    """Bytes from a torch tensor's first element to behind its last; 0 for one without elements."""
+    if not tensor.numel():
+        return 0
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()  # type: ignore[no-any-return]
+
+
+def as_numpy(array: Any) -> np.ndarray[Any, Any]:
+    """A NumPy view of a CPU array's memory, whatever its kind."""
+    if isinstance(array, np.ndarray):
+        return array
+    return from_torch(array)
+
+
+class Output(NamedTuple):
+    """Shape, dtype and size of a result, known before it exists."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+    @staticmethod
+    def of(shape: tuple[int, ...], dtype: str) -> Output:
+        return Output(shape, dtype, math.prod(shape) * bytes_of(dtype))
+
+
+def empty(kind: str, output: Output, device: str = "cpu") -> Any:
+    """Uninitialised memory as a NumPy array or torch tensor.
+
+    On another device than the CPU torch allocates. On the CPU, all but small ones begin on a cache line, since stores across
+    two lines are slow; large ones come from a pool (memory.py), for torch too.
+    """
+    if kind == "numpy":
+        return maker(output)()
+    if device != "cpu" or output.nbytes < KEPT_FROM:
+        return sys.modules["torch"].empty(output.shape, dtype=torch_dtype(output.dtype), device=device)
+    return to_torch(maker(output)())
+
+
+def maker(output: Output) -> Callable[[], np.ndarray[Any, Any]]:
+    """A function that makes NumPy arrays for a result; what follows from its shape and dtype is decided."""
+    shape, name, nbytes = output
+    dtype = DTYPES[name]
+    if nbytes < ALIGNED_BYTES:
+        return partial(np.empty, shape, dtype)
+    if nbytes >= KEPT_FROM:
+        return lambda: lease(nbytes).view(dtype).reshape(shape)
+    return spares(shape, dtype)
+
+
+def scratch(nbytes: int, device: str = "cpu") -> Any:
+    """Uninitialised bytes on a device, for a workspace."""
+    if device == "cpu":
+        return np.empty(nbytes, np.uint8)
+    torch = sys.modules["torch"]
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)

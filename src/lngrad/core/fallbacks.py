@@ -1,0 +1,64 @@
+"""How often aten's own kernels had to help out while ours were in place: in this process, and in the last one that ended.
+
+No torch is imported here, so that `lngrad info` can tell without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+
+from lngrad.core.cache_folder import cache_folder
+
+MOST_TOLD = 20  # reasons that are kept for the next process, the most frequent ones
+
+_counts: Counter[str] = Counter()
+
+
+def count(operator: str, reason: object) -> None:
+    """Count a call that went to aten's own kernel."""
+    if not _counts:
+        atexit.register(_keep, os.getpid())
+    _counts[f"{operator}: {reason}"] += 1
+
+
+def counts() -> dict[str, int]:
+    """This process's counts by "operator: reason"."""
+    return dict(_counts)
+
+
+def last_run() -> str | None:
+    """What the last process with fallbacks left behind, in one line, or None."""
+    try:
+        kept = json.loads(_file().read_text(encoding="utf-8"))
+        told = "; ".join(f"{number} × {reason}" for reason, number in kept["counts"].items())
+        return f"{told} ({kept['program']}, {kept['ended']})"
+    except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError):  # none, or not one of ours
+        return None
+
+
+def _file() -> Path:
+    return cache_folder() / "fallbacks.json"
+
+
+def _keep(process: int) -> None:
+    """Leave the counts for `lngrad info`; a forked child has not counted them, and what can't be written is not needed."""
+    if os.getpid() != process:
+        return
+    kept = {
+        "program": Path(sys.argv[0]).name or "python",
+        "ended": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "counts": dict(_counts.most_common(MOST_TOLD)),
+    }
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{process}")
+        draft.write_text(json.dumps(kept), encoding="utf-8")
+        draft.replace(path)

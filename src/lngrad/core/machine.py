@@ -1,0 +1,143 @@
+"""What this machine and installation are, as far as they decide speed or what works."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+# Distributions that lngrad computes with, compares with or shows results by.
+_PACKAGES = (
+    "lngrad",
+    "numpy",
+    "ml_dtypes",
+    "numba",
+    "llvmlite",
+    "torch",
+    "jax",
+    "triton",
+    "scikit-learn",
+    "matplotlib",
+)
+
+
+# What decides how wide and how a kernel computes, by Linux's names of processor flags.
+_INSTRUCTION_SETS = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx_ne_convert",
+    "amx_bf16",
+    "amx_fp16",
+    "asimd",
+    "bf16",
+    "sve",
+    "sve2",
+)
+
+# What decides which instructions a compiler chooses, by Linux's names, for x86 and for ARM.
+_IDENTITY = (
+    "vendor_id",
+    "cpu family",
+    "model",
+    "stepping",
+    "flags",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "CPU revision",
+    "Features",
+)
+
+
+def versions() -> dict[str, str]:
+    """Version by distribution; "not installed" where there is none."""
+    from importlib.metadata import PackageNotFoundError, version  # 50 ms, and the first call needs this file
+
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def processor() -> str:
+    """The processor's model, with family and model numbers where Linux tells them, and its number of logical cores."""
+    facts = _cpuinfo()
+    name = facts.get("model name") or facts.get("Model") or platform.processor() or platform.machine()
+    if "cpu family" in facts and "model" in facts:
+        name += f" (family {facts['cpu family']}, model {facts['model']})"
+    return f"{name}, {os.cpu_count()} logical cores"
+
+
+def instruction_sets() -> list[str]:
+    """The vector instructions that Linux reports, such as avx2 and avx512f; empty elsewhere."""
+    facts = _cpuinfo()
+    flags = (facts.get("flags") or facts.get("Features") or "").split()
+    return [name for name in _INSTRUCTION_SETS if name in flags]
+
+
+def processor_identity() -> str:
+    """What tells one kind of processor from another that runs other instructions, in one line."""
+    facts = _cpuinfo()
+    told = [f"{key}={facts[key]}" for key in _IDENTITY if key in facts]
+    return "; ".join([platform.machine(), *(told or [platform.processor()])])
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says about the first processor; the others take it time to ask."""
+    facts: dict[str, str] = {}
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            for line in lines:
+                key, colon, value = line.partition(":")
+                if not colon and facts:
+                    break
+                facts.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    return facts
+
+
+def caches() -> list[str]:
+    """The first core's caches, such as "L1 Data 32K", as Linux tells them; empty elsewhere."""
+    found = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        facts = [" ".join(_lines(folder / name)) for name in ("level", "type", "size")]
+        if all(facts):
+            found.append("L{} {} {}".format(*facts))
+    return found
+
+
+@cache
+def second_level_bytes() -> int:
+    """A core's second-level cache; 512 KiB where the system does not say."""
+    try:
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0) or 1 << 19
+    except (AttributeError, OSError, ValueError):
+        return 1 << 19
+
+
+def huge_pages() -> str:
+    """When Linux gives memory in huge pages: always, madvise (NumPy asks for them, for large arrays) or never."""
+    for line in _lines(Path("/sys/kernel/mm/transparent_hugepage/enabled")):
+        for word in line.split():
+            if word.startswith("["):
+                return word.strip("[]")
+    return "unknown"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,191 @@
+"""What is decided about a call before it runs: the backend, how the work is cut, how much workspace it takes.
+
+A plan is a pure function of the problem, the backend that was asked for, the number of threads and, for a simulated device,
+which device it is. The number of threads changes how the work is cut, never the order of a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from lngrad.core.arrays import ArraySpec, array_at
+from lngrad.core.bounded_cache import BoundedCache
+from lngrad.core.dtypes import bytes_of, contiguous_strides
+from lngrad.core.problem import Problem
+from lngrad.core.threads import get_num_threads
+from lngrad.errors import BackendUnavailable
+from lngrad.typing import Words
+
+# Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; for the forward, eps last.
+RunOnAddresses: TypeAlias = Callable[..., None]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A decided call.
+
+    Attributes:
+        problem: What is to be computed.
+        backend: The name of the backend that will run it.
+        workspace_bytes: How much memory run needs in addition to the outputs.
+        steps: The backend's own decisions.
+        run: (plan, inputs, outputs, workspace): computes, and writes every output that is wanted.
+        bind: plan -> a run on addresses, where the backend has one of its own.
+        pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
+    """
+
+    problem: Problem
+    backend: str
+    workspace_bytes: int
+    steps: Any
+    run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
+    bind: Callable[[Plan], RunOnAddresses] | None = None
+    pack: Callable[[Plan], Words | None] | None = None
+
+    @cached_property
+    def on_addresses(self) -> RunOnAddresses | None:
+        """A run on addresses of arrays that lie as the problem says, outputs contiguous where it says nothing.
+
+        It allocates its own workspace. Any number of threads may call it at once. None on another device than the CPU.
+        """
+        if self.bind is not None:
+            return self.bind(self)
+        return _run_on_views(self) if self.problem.device == "cpu" else None
+
+
+def _run_on_views(plan: Plan) -> RunOnAddresses:
+    """A run on addresses for a backend that wants arrays."""
+    problem = plan.problem
+    facts = list(problem.inputs.values())
+    for given, output in zip(problem.out.values(), problem.outputs(), strict=True):
+        if given is None and output is not None:
+            strides = contiguous_strides(output.shape, bytes_of(output.dtype))
+            given = ArraySpec(output.shape, output.dtype, strides, "cpu", "numpy")
+        facts.append(given)
+    split = len(problem.inputs)
+
+    def run(*addresses: Any) -> None:
+        arrays = [
+            None if each is None or address == 0 else array_at(address, each)
+            for each, address in zip(facts, addresses, strict=False)
+        ]
+        inputs, outputs, eps = arrays[:split], arrays[split:], addresses[len(facts) :]
+        plan.run(plan, (*inputs, *eps), tuple(outputs), np.empty(plan.workspace_bytes, np.uint8))
+
+    return run
+
+
+def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
+    """Nothing to add up. No rows: sums are 0. No columns: a mean is 0 and its rstd NaN, as torch has it."""
+    for name, output in zip(plan.problem.out, outputs, strict=True):
+        if output is not None:
+            output[...] = math.nan if name == "rstd" else 0
+
+
+class _Module(Protocol):
+    """A backend. One with a row that says so decides by a context of its own, which its plan takes last."""
+
+    def plan(self, problem: Problem, threads: int, *context: Any) -> Plan: ...
+
+    def context(self) -> Hashable: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One row of the table: where a backend lives, what must be installed, which devices it serves.
+
+    contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread.
+    """
+
+    module: str
+    needs: tuple[str, ...]
+    devices: tuple[str, ...]
+    contextual: bool = False
+
+
+# In order of preference.
+BACKENDS = {
+    "numba_cpu": Backend("lngrad.cpu.plan", ("numba",), ("cpu",)),
+    "numpy_cpu": Backend("lngrad.core.numpy_backend", (), ("cpu",)),
+    "triton_gpu": Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",)),
+    "ascend_sim": Backend("lngrad.ascend.simulated_backend", (), ("cpu",), contextual=True),
+}
+
+_MOST_PLANS = 4096
+_plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
+
+
+def _missing(name: str) -> str | None:
+    """Why a backend can't be used here, or None."""
+    missing = [need for need in BACKENDS[name].needs if find_spec(need) is None]
+    return f"{' and '.join(missing)} not installed" if missing else None
+
+
+def backends() -> dict[str, str]:
+    """Every backend's name, with "available" or the reason why it is not."""
+    return {name: _missing(name) or _deviceless(row) or "available" for name, row in BACKENDS.items()}
+
+
+def _deviceless(row: Backend) -> str | None:
+    """That there is no device for a backend that does not serve the CPU, or None."""
+    if "cpu" in row.devices or import_module("torch").cuda.is_available():
+        return None
+    return "no CUDA device"
+
+
+def make_plan(problem: Problem, backend: str | None = None, threads: int | None = None) -> Plan:
+    """Decide how a problem is computed.
+
+    Args:
+        problem: The facts.
+        backend: A name from `backends()`, or None for the first that is available and serves x's device.
+        threads: At most this many; None: get_num_threads().
+
+    Raises:
+        BackendUnavailable: The backend is unknown, not installed, or does not serve this device or problem.
+    """
+    if threads is None:
+        threads = get_num_threads()
+    row = None if backend is None else BACKENDS.get(backend)
+    context = () if row is None or not row.contextual else (_module(row).context(),)
+    key = problem, backend, threads, context
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans.keep(key, _module(_choose(problem, backend)).plan(problem, threads, *context))
+    return plan
+
+
+def _choose(problem: Problem, backend: str | None) -> Backend:
+    if backend is None:
+        serving = [name for name, row in BACKENDS.items() if _serves(row, problem)]
+        available = [name for name in serving if _missing(name) is None]
+        if not available:
+            reasons = "; ".join(f"{name}: {_missing(name)}" for name in serving) or "none serves it"
+            raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({reasons})")
+        return BACKENDS[available[0]]
+    if backend not in BACKENDS:
+        raise BackendUnavailable(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    reason = _missing(backend)
+    if reason is not None:
+        raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
+    if not _serves(BACKENDS[backend], problem):
+        raise BackendUnavailable(
+            f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}"
+        )
+    return BACKENDS[backend]
+
+
+def _serves(row: Backend, problem: Problem) -> bool:
+    return problem.device.partition(":")[0] in row.devices  # "cuda:1" is a cuda device
+
+
+def _module(row: Backend) -> _Module:
+    return import_module(row.module)

@@ -1,0 +1,80 @@
+"""Golden layer normalization in float64: short enough to be checked by reading. Source: docs/math.md."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from lngrad.core.problem import Forward, Grads
+from lngrad.typing import AnyArray
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def layer_norm(
+    x: AnyArray, gamma: AnyArray | None = None, beta: AnyArray | None = None, *, normalized: int = 1, eps: float = 1e-5
+) -> Forward:
+    """y, mean and rstd in float64.
+
+    Args:
+        x: (*A, *R), any float dtype.
+        gamma, beta: (*R) or None for 1 and 0.
+        normalized: How many dimensions R has.
+        eps: Added to the variance.
+    """
+    x, _, axes = _float64(x, normalized)
+    mean = x.mean(axes, keepdims=True)
+    rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
+    gamma = 1.0 if gamma is None else np.asarray(gamma, np.float64)
+    beta = 0.0 if beta is None else np.asarray(beta, np.float64)
+    return Forward((x - mean) * rstd * gamma + beta, mean, rstd)
+
+
+class Terms(NamedTuple):
+    """What the gradients are made of, in float64: dy, xhat and dxhat (*A, *R), rstd (*A, 1, …, 1)."""
+
+    dy: Array
+    xhat: Array
+    dxhat: Array
+    rstd: Array
+
+
+def backward_terms(
+    dy: AnyArray, x: AnyArray, mean: AnyArray, rstd: AnyArray, gamma: AnyArray | None = None, *, normalized: int = 1
+) -> Terms:
+    """xhat = (x - mean)·rstd and dxhat = dy·gamma; the arguments are those of layer_norm_backward."""
+    dy, _, _ = _float64(dy, normalized)
+    x, _, _ = _float64(x, normalized)
+    statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
+    mean = np.asarray(mean, np.float64).reshape(statistics)
+    rstd = np.asarray(rstd, np.float64).reshape(statistics)
+    return Terms(dy, (x - mean) * rstd, dy * (1.0 if gamma is None else np.asarray(gamma, np.float64)), rstd)
+
+
+def layer_norm_backward(
+    dy: AnyArray, x: AnyArray, mean: AnyArray, rstd: AnyArray, gamma: AnyArray | None = None, *, normalized: int = 1
+) -> Grads:
+    """dx, dgamma and dbeta in float64, from the row statistics as they are given.
+
+    Args:
+        dy, x: (*A, *R), any float dtype.
+        mean, rstd: Any shape with one element per row.
+        gamma: (*R) or None for 1.
+        normalized: How many dimensions R has.
+    """
+    dy, xhat, dxhat, rstd = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized)
+    _, rows, axes = _float64(dy, normalized)
+    N = max(1, math.prod(dy.shape[dy.ndim - normalized :]))  # a mean over nothing is 0, and no warning
+    mean_dxhat = dxhat.sum(axes, keepdims=True) / N
+    mean_dxhat_xhat = (dxhat * xhat).sum(axes, keepdims=True) / N
+    dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
+    return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
+
+
+def _float64(array: AnyArray, normalized: int) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """The array in float64, the axes of its rows and the axes that are normalized."""
+    array = np.asarray(array).astype(np.float64)
+    split = array.ndim - normalized
+    return array, tuple(range(split)), tuple(range(split, array.ndim))

@@ -1,0 +1,115 @@
+"""How many threads a call may use: what the caller set, else what the machine grants this process; and whose they are."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+MOST_THREADS = 64
+
+_chosen = ctypes.c_int64(0)  # 0: nobody chose
+
+
+def set_num_threads(n: int) -> None:
+    """Let every later call use at most n threads. The result has the same bits for every n.
+
+    Args:
+        n: At least 1; more than 64 count as 64.
+
+    Raises:
+        ValueError: n is less than 1.
+    """
+    if n < 1:
+        raise ValueError(f"n: expected at least 1 thread, got {n}")
+    _chosen.value = min(int(n), MOST_THREADS)
+
+
+def get_num_threads() -> int:
+    """What set_num_threads was given, else the least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota."""
+    return _chosen.value or granted_threads()
+
+
+def setting_address() -> int:
+    """Where the int64 lies that set_num_threads writes, 0 before: compiled code asks there at every call."""
+    return ctypes.addressof(_chosen)
+
+
+@cache
+def granted_threads() -> int:
+    """The least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota, as they were when first asked."""
+    limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS]
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if wanted.isdigit() and int(wanted) > 0:
+        limits.append(int(wanted))
+    limits.extend(_cgroup_quota())
+    return max(1, min(limits))
+
+
+def _cgroup_quota() -> list[int]:
+    """The CPU quota of this process's control group in whole cores, for version 2 and version 1 hierarchies."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    quotas = []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        try:
+            if controllers == "":
+                quota, period = (Path("/sys/fs/cgroup") / path.lstrip("/") / "cpu.max").read_text().split()
+            elif "cpu" in controllers.split(","):
+                folder = Path("/sys/fs/cgroup/cpu") / path.lstrip("/")
+                quota, period = (folder / "cpu.cfs_quota_us").read_text(), (folder / "cpu.cfs_period_us").read_text()
+            else:
+                continue
+            if quota != "max" and int(quota) > 0:
+                quotas.append(math.ceil(int(quota) / int(period)))
+        except (OSError, ValueError):
+            continue
+    return quotas
+
+
+# (first, stop, grain, function, argument) -> 0: calls the C function (first, stop, argument) at an address for parts of
+# first … stop-1, each number in one part, and returns when all have ended.
+ParallelFor: TypeAlias = Callable[[int, int, int, int, int], int]
+
+
+class _Lent(threading.local):
+    """In each thread of Python, whose threads help with its jobs."""
+
+    parallel_for: ParallelFor | None = None
+
+
+_lent = _Lent()
+
+
+def lent_parallel_for() -> ParallelFor | None:
+    """What this thread's jobs are shared by, or None for lngrad's own workers."""
+    return _lent.parallel_for
+
+
+class use_parallel_for:
+    """A context in which a framework's threads help with this thread's jobs, and ours sleep on.
+
+    A program that computes with threads of its own between our calls keeps them awake for a while, as we do ours: two
+    such crews would take the cores from each other.
+
+    Args:
+        parallel_for: The framework's; None: only lngrad's own workers help.
+    """
+
+    def __init__(self, parallel_for: ParallelFor | None):
+        self._parallel_for = parallel_for
+
+    def __enter__(self) -> None:
+        self._before = _lent.parallel_for
+        _lent.parallel_for = self._parallel_for
+
+    def __exit__(self, *exception: object) -> None:
+        _lent.parallel_for = self._before

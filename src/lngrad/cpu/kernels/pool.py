@@ -1,0 +1,285 @@
+"""A job and the threads that share it, without the GIL: tickets, offers and a short active wait.
+
+A *job* is an int64 array: the address of a task function, the number of tasks, the next ticket of each range of them, the
+arguments. Whoever works on it draws tickets until none is left, from a range of its own and then from the others'. A *slot*
+is one worker's int64: IDLE while it waits actively, ASLEEP when it gave up waiting, the address of a job that is offered to
+it, or minus the address of the job it works on. Only a worker that changed an offer's sign touches a job, so a caller that
+has taken the unclaimed offers back and has seen the others finish may free everything.
+"""
+
+import platform
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from lngrad.cpu.jobs import (
+    ARGUMENTS,
+    ASLEEP,
+    FUNCTION,
+    IDLE,
+    MASK_BYTES,
+    MOST_RANGES,
+    NEXT,
+    RANGES,
+    SLOT_BYTES,
+    TASKS,
+    TICKET_WORDS,
+    TICKETS,
+    WORKER,
+    Worker,
+)
+from lngrad.cpu.kernels.functions import plain
+
+PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
+
+_I64 = ir.IntType(64)
+_PAUSES = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "amd64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (1,)),
+}
+_PAUSE = _PAUSES.get(platform.machine().lower().replace("arm64", "aarch64"))
+
+
+@intrinsic
+def word(typingctx, address, index):
+    """The int64 at address + 8·index, read afresh."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.gep(builder.inttoptr(args[0], _I64.as_pointer()), [args[1]])
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def read(typingctx, kind, address):
+    """The record of int64 at an address, as the named tuple `kind`."""
+    number = len(kind.instance_class._fields)
+
+    def codegen(context, builder, signature, args):
+        base = builder.inttoptr(args[1], _I64.as_pointer())
+        values = [builder.load(builder.gep(base, [ir.Constant(_I64, k)])) for k in range(number)]
+        return context.make_tuple(builder, signature.return_type, values)
+
+    return types.NamedUniTuple(types.int64, number, kind.instance_class)(kind, types.int64), codegen
+
+
+@intrinsic
+def fetch_add(typingctx, address, amount):
+    """Add to the int64 at address and return what was there, atomically. On x86 its lock also drains streamed stores."""
+
+    def codegen(context, builder, signature, args):
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def swap_if(typingctx, address, expected, new):
+    """Write new to the int64 at address if it holds expected; whether it did."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def pause(typingctx):
+    """Tell the core that this is a waiting loop."""
+
+    def codegen(context, builder, signature, args):
+        if _PAUSE is not None:
+            name, operands = _PAUSE
+            values = [ir.Constant(ir.IntType(32), operand) for operand in operands]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def call_task(typingctx, function, arguments, task, thread):
+    """Call the task function at an address."""
+
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(ir.VoidType(), [_I64] * 3)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
+@intrinsic
+def call_c(typingctx, function, a, b, c):
+    """Call the C function at an address, which returns an int and takes up to three integers or addresses."""
+
+    def codegen(context, builder, signature, args):
+        result = ir.IntType(32)
+        pointer = builder.inttoptr(args[0], ir.FunctionType(result, [_I64] * 3).as_pointer())
+        return builder.sext(builder.call(pointer, args[1:]), _I64)
+
+    return types.int64(*[types.int64] * 4), codegen
+
+
+@plain
+def ticket_of(job, number):
+    """The address of the ticket of a range."""
+    return job + 8 * (TICKETS + number * TICKET_WORDS)
+
+
+@plain
+def work(job, thread, most):
+    """Run up to `most` tasks of a job, those of the thread's own range first; whether all tickets are used up.
+
+    So a thread meets the same rows from call to call, and finds them in its own caches.
+    """
+    function, tasks, ranges = word(job, FUNCTION), word(job, TASKS), word(job, RANGES)
+    done = 0
+    for k in range(ranges):
+        number = (thread + k) % ranges
+        first, stop = tasks * number // ranges, tasks * (number + 1) // ranges
+        while True:
+            if done == most:
+                return False
+            task = first + fetch_add(ticket_of(job, number), 1)
+            if task >= stop:
+                break
+            call_task(function, job + 8 * ARGUMENTS, task, thread)
+            done += 1
+    return True
+
+
+@plain
+def run_alone(job):
+    """Run all tasks of a chain of jobs, one job after the other; nobody else knows of them."""
+    while True:
+        for task in range(word(job, TASKS)):
+            call_task(word(job, FUNCTION), job + 8 * ARGUMENTS, task, 0)
+        if word(job, NEXT) == 0:
+            return
+        job += 8 * word(job, NEXT)
+
+
+@plain
+def begin(job, threads):
+    """Cut a job that nobody works on into a range for each of so many threads, and let their first tickets be drawn next."""
+    ranges = min(threads, MOST_RANGES)
+    fetch_add(job + 8 * RANGES, ranges - word(job, RANGES))
+    for number in range(ranges):
+        fetch_add(ticket_of(job, number), -word(ticket_of(job, number), 0))
+
+
+@plain
+def share(first, stop, job):
+    """Somebody else's threads first … stop-1 work on a job."""
+    for thread in range(first, stop):
+        work(job, thread, 1 << 62)
+
+
+@plain
+def close(job):
+    """Let nobody draw another ticket."""
+    for number in range(word(job, RANGES)):
+        fetch_add(ticket_of(job, number), word(job, TASKS))
+
+
+@plain
+def rouse(worker):
+    """Wake a worker that sleeps in `live`, on another processor than this one if it may run there.
+
+    A system may wake it here, where both would take turns for milliseconds while another processor is idle.
+    """
+    w = read(Worker, worker)
+    steered, busy = False, w.masks + 2 * MASK_BYTES
+    alone = w.getcpu != 0 and w.native_id != 0 and swap_if(busy, 0, 1)  # two at once would restore each other's masks
+    if alone:
+        here, before, elsewhere = call_c(w.getcpu, 0, 0, 0), w.masks, w.masks + MASK_BYTES
+        if 0 <= here < 8 * MASK_BYTES and call_c(w.getaffinity, w.native_id, MASK_BYTES, before) == 0:
+            for k in range(MASK_BYTES // 8):
+                bits = word(before, k)
+                if here // 64 == k:
+                    bits &= ~(1 << (here % 64))
+                fetch_add(elsewhere + 8 * k, bits - word(elsewhere, k))
+            steered = call_c(w.setaffinity, w.native_id, MASK_BYTES, elsewhere) == 0  # refused if it may run only here
+    call_c(w.post, w.alarm, 0, 0)
+    if steered:
+        call_c(w.setaffinity, w.native_id, MASK_BYTES, w.masks)
+    if alone:
+        swap_if(busy, 1, 0)
+
+
+@plain
+def offer(job, slots, workers, wanted):
+    """Offer a job to every worker that waits, and if `wanted` wake those asleep; the bits of those that others must wake."""
+    to_wake = 0
+    for number in range(workers):
+        slot = slots + number * SLOT_BYTES
+        if not swap_if(slot, IDLE, job) and wanted and swap_if(slot, ASLEEP, job):
+            worker = word(slot, WORKER)
+            if worker != 0:
+                rouse(worker)
+            else:
+                to_wake |= 1 << number
+    return to_wake
+
+
+@plain
+def settle(job, slots, workers):
+    """Take the unclaimed offers of a job back and wait a while for its workers; whether none works on it any more."""
+    done = True
+    for worker in range(workers):
+        slot = slots + worker * SLOT_BYTES
+        swap_if(slot, job, IDLE)
+        waited = 0
+        while word(slot, 0) == -job and waited < PATIENCE:
+            pause()
+            waited += 1
+        done = done and word(slot, 0) != -job
+    return done
+
+
+@plain
+def lead(job, threads, slots, wanted, most):
+    """Begin a job, offer it to threads - 1 workers and, where others need not wake one, run up to `most` of its tasks.
+
+    Returns:
+        -1: all is done. Else the bits of the workers that the caller must wake, or none, and the rest is left to it.
+    """
+    begin(job, threads)
+    to_wake = offer(job, slots, threads - 1, wanted)
+    if to_wake == 0 and work(job, 0, most) and settle(job, slots, threads - 1):
+        return -1
+    return to_wake
+
+
+@plain
+def serve(slot, thread):
+    """A worker's waking life: run what is offered, until nothing was for PATIENCE pauses."""
+    waited = 0
+    while True:
+        job = word(slot, 0)
+        if job > ASLEEP:
+            if swap_if(slot, job, -job):
+                work(job, thread, 1 << 62)
+                swap_if(slot, -job, IDLE)
+            waited = 0
+        elif waited < PATIENCE:
+            pause()
+            waited += 1
+        # Asleep already, its alarm has rung once too often.
+        elif word(slot, 0) == ASLEEP or swap_if(slot, IDLE, ASLEEP):
+            return
+
+
+@plain
+def live(worker):
+    """A worker's whole life, for which it never needs the GIL: asleep until its alarm rings, then awake for a while."""
+    w = read(Worker, worker)
+    while True:
+        if call_c(w.wait, w.alarm, 0, 0) == 0:  # else a signal has disturbed it
+            serve(w.slot, w.thread)

@@ -1,0 +1,336 @@
+"""CPU backend: how a call is cut into jobs. run.py executes what is decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lngrad.core.arrays import ArraySpec
+from lngrad.core.column_tree import CHUNK
+from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
+from lngrad.core.machine import second_level_bytes
+from lngrad.core.plan import Plan, run_empty
+from lngrad.core.problem import Problem
+from lngrad.cpu.entries import copy_function, task_function
+from lngrad.cpu.job import Chain, Job, writer
+from lngrad.cpu.jobs import (
+    DBETA,
+    DGAMMA,
+    DX,
+    GROUP,
+    LANES,
+    MOST_ROWS,
+    SEGMENT,
+    SHORT,
+    STREAM_ALIGNMENT,
+    Backward,
+    Combine,
+    Convert,
+    Forward,
+)
+from lngrad.cpu.packed import pack
+from lngrad.cpu.run import Copy, Steps, StrideTable, bind, run
+from lngrad.cpu.strides import is_contiguous, row_stride
+from lngrad.cpu.workspace import Regions, table_entries
+
+TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
+TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
+STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
+GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
+SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
+SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
+ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
+FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
+AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
+COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
+
+_DEFAULTS = {"gamma": 1.0, "beta": 0.0}
+
+
+def plan(problem: Problem, threads: int) -> Plan:
+    """Cut a problem for `threads` threads."""
+    if problem.M == 0 or problem.N == 0 or not any(problem.wanted):
+        return Plan(problem, "numba_cpu", 0, None, run_empty)
+    draft = _Draft(problem, threads)
+    steps = _plan_forward(draft) if problem.op == "forward" else _plan_backward(draft)
+    return Plan(problem, "numba_cpu", draft.regions.nbytes, steps, run, bind, pack)
+
+
+@dataclass
+class _Draft:
+    """What is decided step by step: jobs, regions of the workspace, and which word of a job each address goes to.
+
+    Attributes:
+        of_caller: For each argument that a job takes where it lies, the word that its address goes to.
+        of_workspace: For each word that takes the address of a region, the region's name.
+    """
+
+    problem: Problem
+    threads: int
+    chain: Chain = field(default_factory=Chain)
+    regions: Regions = field(default_factory=Regions)
+    of_caller: dict[str, int] = field(default_factory=dict)
+    of_workspace: dict[int, str] = field(default_factory=dict)
+    defaults: dict[str, float] = field(default_factory=dict)
+    copies_in: list[Copy] = field(default_factory=list)
+    copies_out: list[Copy] = field(default_factory=list)
+    tables: list[StrideTable] = field(default_factory=list)
+
+    @property
+    def dtype(self) -> str:
+        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake."""
+        problem = self.problem
+        return problem.dtype if ACCUMULATORS[problem.dtype] == problem.accumulator else problem.accumulator
+
+    def function(self, name: str) -> int:
+        return task_function(name, self.dtype, self.problem.accumulator)
+
+    def facts(self, name: str) -> ArraySpec | None:
+        """ArraySpec of an argument, None where it is absent or a result that the caller did not bring."""
+        return self.problem.inputs.get(name) or self.problem.out.get(name)
+
+    def rows(self, name: str) -> ArraySpec:
+        """ArraySpec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
+        problem = self.problem
+        shape = (*problem.lead, *problem.normalized_shape)
+        strides = contiguous_strides(shape, bytes_of(problem.dtype))
+        return self.facts(name) or ArraySpec(shape, problem.dtype, strides, problem.device, problem.kind)
+
+    def elements(self, name: str) -> int:
+        return self.problem.M if name in ("mean", "rstd") else self.problem.N
+
+    def reserve_tables(self, *names: str) -> dict[str, int]:
+        """Fields of the record: bytes from row to row of each tensor, and for those that have a table instead how they are
+        copied, and how many rows at a time."""
+        problem = self.problem
+        fields = {}
+        for name in names:
+            facts = self.rows(name)
+            step = row_stride(facts, len(problem.normalized_shape)) if facts.dtype == self.dtype else None
+            fields[f"{name}_stride"] = step or 0
+            if step is None:
+                self.tables.append(StrideTable(f"{name}_table", facts))
+                self.regions.add_table(f"{name}_table", table_entries(facts.shape, len(problem.lead)))
+        fields["block_rows"] = _block_rows(problem.N * bytes_of(self.dtype))
+        if self.tables:
+            self.regions.add("scratch", self.threads * len(names) * fields["block_rows"] * problem.N, self.dtype)
+            fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
+        return fields
+
+    def widen(self, *names: str) -> dict[str, str]:
+        """Bring small inputs into the accumulator's dtype, contiguous. Returns the region of each that is not so already."""
+        problem, moved, converted = self.problem, {}, []
+        for name in names:
+            facts = problem.inputs[name]
+            if facts is not None and facts.dtype == problem.accumulator and is_contiguous(facts):
+                continue
+            self.regions.add(name, self.elements(name), problem.accumulator)
+            moved[name] = name
+            if facts is None:
+                self.defaults[name] = _DEFAULTS[name]
+            elif facts.dtype == self.dtype and is_contiguous(facts):
+                converted.append(name)
+            else:
+                self.copies_in.append(Copy(name, problem.accumulator, facts))
+        if converted:
+            sizes = [self.elements(name) for name in converted]
+            records = [Convert(elements=size) for size in sizes]
+            job = self.chain.add(self.function("widen"), len(records), sum(sizes), *records)
+            for k, name in enumerate(converted):
+                self.of_caller[name] = job.word("source", k)
+                self.of_workspace[job.word("target", k)] = name
+        return moved
+
+    def take(self, job: Job, names: tuple[str, ...], moved: dict[str, str]) -> None:
+        """Let a job have arguments where the caller has them, or in the workspace."""
+        for name in names:
+            if name in moved:
+                self.of_workspace[job.word(name)] = moved[name]
+            else:
+                self.of_caller[name] = job.word(name)
+
+    def steps(self, main: Job, streaming: bool, **choices: int) -> Steps:
+        problem = self.problem
+        names = (*problem.inputs, *problem.out)
+        words: list[int | None] = [self.of_caller.get(name) for name in names]
+        formats = "q" * len(names)
+        if problem.op == "forward":
+            words.append(main.word("eps"))
+            formats += "d"
+        result = "y" if problem.op == "forward" else "dx"
+        for name in ["scratch"] if self.tables else []:
+            self.of_workspace[main.word(name)] = name
+        for table in self.tables:
+            self.of_workspace[main.word(table.name)] = table.name
+        return Steps(
+            threads=self.threads,
+            words=self.chain.words(),
+            jobs=tuple(self.chain.jobs),
+            main=main,
+            write=writer(words, formats),
+            places=tuple(-1 if word is None else word for word in words),
+            argument={name: number for number, name in enumerate(names)},
+            of_workspace=tuple(self.of_workspace.items()),
+            offsets=self.regions.offsets,
+            defaults=tuple((name, problem.N, problem.accumulator, value) for name, value in self.defaults.items()),
+            tables=tuple(self.tables),
+            copies_in=tuple(self.copies_in),
+            copies_out=tuple(self.copies_out),
+            streamed=result if streaming else None,
+            **choices,
+        )
+
+
+def _block_rows(row_bytes: int) -> int:
+    """How many rows are packed at a time: whole chunks, or a part of one that fits it several times."""
+    rows = min(SCRATCH_CHUNKS * CHUNK, SCRATCH_BYTES // row_bytes)
+    return rows - rows % CHUNK if rows >= CHUNK else 1 << max(0, rows.bit_length() - 1)
+
+
+def _streams(problem: Problem, stride: int) -> bool:
+    """Whether a full output should go past the caches; every row must begin where a streaming store may."""
+    large = problem.M * problem.N * bytes_of(problem.dtype) >= STREAM_BYTES
+    return large and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
+
+
+def _rows_ahead(problem: Problem, threads: int, together: int) -> int:
+    """How many rows on those lie that are fetched while `together` rows are computed.
+
+    0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing. 0 for the
+    shortest rows too: the processor by itself fetches more of them than groups cover (backward of 50000×37 float32 with 1
+    thread 0.85 → 0.71 ms, AMD EPYC 9005).
+    """
+    tensors = 2 if problem.op == "forward" else 3
+    row_bytes = problem.N * bytes_of(problem.dtype)
+    if problem.N < FETCHED_FROM or tensors * problem.M * row_bytes <= threads * second_level_bytes():
+        return 0
+    return max(together, AHEAD_BYTES // row_bytes)
+
+
+def _rows_at_once(problem: Problem, row_bytes: int) -> int:
+    """How many rows the forward takes together: they stay in the first-level cache between its three visits.
+
+    Fours where there are so many, since y is written four rows at a time.
+    """
+    rows = min(MOST_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
+    return rows - rows % 4 if rows >= 4 else max(1, rows)
+
+
+def _plan_forward(draft: _Draft) -> Steps:
+    problem = draft.problem
+    fields = draft.reserve_tables("x", "y")
+    moved = draft.widen("gamma", "beta")
+    rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
+    row_bytes = problem.N * bytes_of(draft.dtype)
+    rows_at_once = _rows_at_once(problem, row_bytes)
+    record = Forward(
+        M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
+        ahead=_rows_ahead(problem, draft.threads, rows_at_once), **fields,
+    )  # fmt: skip
+    main = draft.chain.add(
+        draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
+    )
+    narrowed = []
+    for name in ("mean", "rstd"):
+        facts = problem.out[name]
+        if facts is None or (facts.dtype == problem.accumulator and is_contiguous(facts)):
+            continue
+        draft.regions.add(name, problem.M, problem.accumulator)
+        moved[name] = name
+        if facts.dtype == draft.dtype and is_contiguous(facts):
+            narrowed.append(name)
+        else:
+            draft.copies_out.append(Copy(name, problem.accumulator, facts))
+    draft.take(main, (*problem.inputs, *problem.out), moved)
+    if narrowed:
+        records = [Convert(elements=problem.M)] * len(narrowed)
+        job = draft.chain.add(draft.function("narrow"), len(records), len(records) * problem.M, *records)
+        for k, name in enumerate(narrowed):
+            draft.of_workspace[job.word("source", k)] = name
+            draft.of_caller[name] = job.word("target", k)
+    return draft.steps(main, _streams(problem, fields["y_stride"]))
+
+
+def _plan_backward(draft: _Draft) -> Steps:
+    problem, threads = draft.problem, draft.threads
+    M, N = problem.M, problem.N
+    wants = sum(bit for bit, wanted in zip((DX, DGAMMA, DBETA), problem.wanted, strict=True) if wanted)
+    parameters = wants & (DGAMMA | DBETA)
+    fields = draft.reserve_tables("dy", "x", "dx")
+    moved = draft.widen("mean", "rstd", "gamma")
+
+    chunks = -(-M // CHUNK)
+    wide = bool(wants & DX) and not draft.tables and N >= 2 * SEGMENT and chunks < 2 * threads
+    group_rows, chunks_per_task = 0, 1
+    if wide:
+        row_bytes = 2 * N * bytes_of(problem.dtype)
+        group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
+        draft.regions.add("row_sums", 2 * group_rows * (N // SEGMENT), problem.accumulator)
+        tasks, slots, parts = N // SEGMENT, chunks.bit_length() + 1, 1
+    else:
+        while chunks_per_task < chunks and (
+            chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
+        ):
+            chunks_per_task *= 2
+        tasks = parts = -(-chunks // chunks_per_task)
+        slots = chunks_per_task.bit_length()
+    slot_elements = 2 * N * (1 if N >= LANES else LANES)
+
+    record = Backward(
+        M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
+        stop_row=M, ahead=_rows_ahead(problem, threads, 1), **fields,
+    )  # fmt: skip
+    function = draft.function(_main_task(wants, N, wide))
+    main = draft.chain.add(function, tasks, M * N, record)
+    draft.take(main, (*problem.inputs, "dx"), moved)
+    if parameters or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
+        draft.regions.add("slots", (slots if wide else tasks * slots) * slot_elements, problem.accumulator)
+        draft.of_workspace[main.word("slots")] = "slots"
+    if wide:
+        draft.of_workspace[main.word("row_sums")] = "row_sums"
+    _add_combining(draft, parts, slots * slot_elements * bytes_of(problem.accumulator))
+    return draft.steps(
+        main,
+        bool(wants & DX) and _streams(problem, fields["dx_stride"]),
+        columns_function=function if wide else 0,
+        sums_function=draft.function("segment_sums") if wide else 0,
+        group_rows=group_rows,
+    )
+
+
+def _main_task(wants: int, N: int, wide: bool) -> str:
+    """The name of the main task function."""
+    parameters = wants & (DGAMMA | DBETA)
+    if wide:
+        return "columns" if parameters else "columns_dx"
+    if N < LANES:
+        return "tiny_rows"
+    if not wants & DX:
+        return "rows_dbeta" if wants == DBETA else "rows_sums"
+    if not parameters:
+        return "rows_dx"
+    return "short_rows" if N <= SHORT else "rows"
+
+
+def _add_combining(draft: _Draft, parts: int, slot_stride: int) -> None:
+    """A job that adds up all tasks' slots and rounds dgamma and dbeta; two only if their dtypes differ."""
+    problem, N = draft.problem, draft.problem.N
+    columns = max(LANES, COMBINE_ELEMENTS // (2 * parts))
+    outputs = {
+        name: output
+        for name, output in zip(problem.out, problem.outputs(), strict=True)
+        if output is not None and name != "dx"
+    }
+    jobs: dict[str, Job] = {}
+    for name, output in outputs.items():
+        if output.dtype not in jobs:
+            record = Combine(slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns)
+            function = task_function("combine", output.dtype, problem.accumulator)
+            job = jobs[output.dtype] = draft.chain.add(function, -(-N // columns), 2 * parts * N, record)
+            draft.of_workspace[job.word("slots")] = "slots"
+        facts, word = problem.out[name], jobs[output.dtype].word(name)
+        if facts is None or is_contiguous(facts):
+            draft.of_caller[name] = word
+        else:
+            draft.regions.add(name, N, output.dtype)
+            draft.of_workspace[word] = name
+            draft.copies_out.append(Copy(name, output.dtype, facts))

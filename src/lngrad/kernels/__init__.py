@@ -1,1 +1,0 @@
-"""Kernels: arithmetic on arrays that are already right."""

@@ -1,1 +1,0 @@
-"""Doors to other people's implementations that have no Python interface."""

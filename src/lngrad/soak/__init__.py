@@ -1,8 +1,0 @@
-"""Random calls through every door, each checked against a formula of its own: `lngrad soak --seconds 60`."""
-
-from lngrad.soak.call import DOORS, Call, draw
-from lngrad.soak.report import Report, soak
-from lngrad.soak.run import Violation, run
-from lngrad.soak.shrink import program, shrink
-
-__all__ = ["Call", "DOORS", "Report", "Violation", "draw", "program", "run", "shrink", "soak"]

@@ -1,0 +1,116 @@
+"""From the sources to the library, by the user's compiler. Off every call's path: `lngrad info --warm` asks for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lngrad.core.cache_folder import cache_folder
+from lngrad.core.compiler import CXX_COMPILERS, compiler_version, cxx_compiler
+from lngrad.errors import LngradError
+from lngrad.torch.native.library import MODULE, SOURCES, SWITCH, digest, find, is_off, libraries, stamp, torch_folder
+
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+LIBRARIES = ("torch_python", "torch_cpu", "c10")
+MOST_SHOWN = 2000  # characters of a compiler's complaint
+# What a library must do before it is kept: be loaded beside torch, in a process of its own.
+_TRIAL = f"""
+import importlib.machinery, importlib.util, sys, torch
+loader = importlib.machinery.ExtensionFileLoader({MODULE!r}, sys.argv[1])
+loader.exec_module(importlib.util.module_from_spec(importlib.util.spec_from_loader({MODULE!r}, loader)))
+"""
+
+
+class BuildError(LngradError, RuntimeError):
+    """The glue can't be built here; everything works without it."""
+
+
+def state() -> str:
+    """In one line, whether there is a library, and if not, why."""
+    if torch_folder() is None:
+        return "none, without torch"
+    if is_off():
+        return f"switched off by {SWITCH}=0"
+    library = find()
+    if library is not None:
+        return str(library)
+    missing = _missing()
+    return f"none: {missing}; small calls of torch go through Python" if missing else "not built: lngrad info --warm"
+
+
+def _missing() -> str | None:
+    """What a build would lack here."""
+    if sys.platform != "linux":
+        return f"made for Linux, and this is {sys.platform}"
+    try:
+        cxx_compiler()
+    except FileNotFoundError:
+        return f"no C++ compiler ($CXX, {', '.join(CXX_COMPILERS)})"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "no Python.h, which a package such as python3-dev has"
+    return None
+
+
+def build() -> Path:
+    """Build the library for the torch that is installed, or find it. Processes that build at once wait for one of them.
+
+    Returns:
+        The library. It was made by the compiler that is found now.
+
+    Raises:
+        BuildError: There is no torch, no compiler or no Python.h, or the compiler refuses the sources.
+        OSError, RuntimeError: The cache folder can't be written.
+    """
+    torch, missing = torch_folder(), _missing()
+    if torch is None or missing:
+        raise BuildError(f"glue: {missing or 'torch is not installed'}")
+    compiler = cxx_compiler()
+    folder, made_for = cache_folder(), stamp(torch)
+    made_by = digest(compiler_version(*compiler).encode())
+    folder.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folder / "torch-glue.lock"):
+        kept = next((path for path in libraries(made_for) if path.stem.split("-")[2] == made_by), None)
+        if kept is not None:
+            return kept
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            draft = Path(name) / f"{MODULE}.so"
+            _run([*compiler, *FLAGS, *_options(torch), str(SOURCES / "torch.cpp"), "-o", str(draft), *_links(torch)])
+            _run([sys.executable, "-c", _TRIAL, str(draft)])
+            library = folder / f"torch-{made_for}-{made_by}-{digest(draft.read_bytes())}.so"
+            for old in folder.glob("torch-*.so"):  # of other versions of torch, Python, the compiler or the sources
+                old.unlink(missing_ok=True)  # who has loaded it keeps it
+            draft.rename(library)
+    return library
+
+
+def _options(torch: Path) -> list[str]:
+    include = torch / "include"
+    return [f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])]
+
+
+def _links(torch: Path) -> list[str]:
+    return [f"-L{torch / 'lib'}", *(f"-l{library}" for library in LIBRARIES)]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, SWITCH: "0"}, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        raise BuildError(f"glue: {command[0]} failed: {(done.stderr or done.stdout).strip()[:MOST_SHOWN]}")
+
+
+@contextmanager
+def _one_at_a_time(lock: Path) -> Iterator[None]:
+    import fcntl  # not on every system; where it is missing nothing is built
+
+    with lock.open("w") as file:
+        with suppress(OSError):  # a file system without locks: two builds do the same, and one is kept
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

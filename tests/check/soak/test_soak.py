@@ -1,0 +1,184 @@
+"""The soak: a share of its calls in every run of the suite, and proof that it would find what is wrong."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.check.soak import Call, Violation, draw, program, run, shrink, soak
+from lngrad.check.soak.call import LAYOUTS, SPECIALS
+from lngrad.check.soak.memory import Guarded
+
+
+def test_random_calls_of_the_core():
+    report = soak(calls=10_000, seed=20, doors=("numba_cpu", "numpy_cpu"))
+    assert not report.violations, report.programs()
+    assert report.calls == 10_000
+    assert set(report.refusals) == {"OverlapError: an output in part of x's memory", "ShapeError: x without dimensions"}
+
+
+def test_equal_seeds_draw_equal_calls_of_every_kind():
+    one, other = ([draw(random.Random(seed), ("numba_cpu",)) for seed in range(1000)] for _ in range(2))
+    assert one == other
+    assert {len(call.lead) + len(call.normalized) for call in one} == {0, 1, 2, 3, 4, 5, 6}
+    for name, expected in (("x", LAYOUTS), ("dy", LAYOUTS), ("small", LAYOUTS[:-1]), ("special", SPECIALS)):
+        assert {getattr(call, name) for call in one} == set(expected)
+    assert {call.out for call in one} == {"", *LAYOUTS[:-1]}
+    assert any(0 in call.lead + call.normalized for call in one)
+    assert (
+        len({(call.dtype, call.parameters, call.statistics) for call in one}) == 4 * 5 * 4
+    )  # parameters may be absent
+
+
+def test_jax_is_given_few_shapes():
+    """XLA compiles each of them; all else differs from call to call."""
+    pytest.importorskip("jax")
+    rng, traced = random.Random(0), []
+    calls = [draw(rng, ("jax",), traced) for _ in range(400)]
+    assert 10 <= len({(call.lead, call.normalized, call.dtype) for call in calls}) < 20
+    assert len({(call.seed, call.x, call.special) for call in calls}) > 390
+
+
+def _wrong(change):
+    right = lngrad.layer_norm_backward
+
+    def backward(*arguments, **options):
+        return change(right, arguments, options)
+
+    return backward
+
+
+def _last_row_of_dx(right, arguments, options):
+    grads = right(*arguments, **options)
+    if grads.dx is not None and grads.dx.size and grads.dx.ndim > 1:
+        grads.dx[-1] = 0
+    return grads
+
+
+def _writes_an_input(right, arguments, options):
+    grads = right(*arguments, **options)
+    if arguments[0].size:
+        arguments[0].flat[0] += 1
+    return grads
+
+
+def _writes_behind_dx(right, arguments, options):
+    grads = right(*arguments, **options)
+    if grads.dx is not None and grads.dx.base is not None and grads.dx.size:
+        base = grads.dx.base
+        while base.base is not None:
+            base = base.base
+        base.view(np.uint8)[-1:] = 0
+    return grads
+
+
+def _ignores_the_mask(right, arguments, options):
+    return right(*arguments, **{**options, "output_mask": (True, True, True)})
+
+
+def _forgets_gamma(right, arguments, options):
+    return right(*arguments[:4], None, **options)
+
+
+MISTAKES = {
+    _last_row_of_dx: "dx: at",
+    _writes_an_input: "dy: was written",
+    _writes_behind_dx: "dx: memory between or around its elements was written",
+    _ignores_the_mask: "there although masked off",
+    _forgets_gamma: "at",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__.strip("_"))
+def test_a_planted_mistake_is_found_and_shrunk(mistake, monkeypatch):
+    monkeypatch.setattr(lngrad, "layer_norm_backward", _wrong(mistake))
+    report = soak(calls=400, seed=1, doors=("numba_cpu",))
+    assert report.violations
+    call = next((call for call, reason in report.violations if MISTAKES[mistake] in reason), None)
+    assert call is not None, report.programs()
+    small = shrink(call)
+    with pytest.raises(Violation):
+        run(small)
+    assert np.prod(small.lead + small.normalized) <= 6
+
+
+def test_the_program_of_a_call_runs_it_again():
+    call = Call(seed=5, lead=(2, 3), dtype="bfloat16", parameters="", out="odd bytes", mask=(True, False, True))
+    result = subprocess.run(program(call), shell=True, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Call(seed=5, lead=(2, 3), dtype='bfloat16', parameters='', out='odd bytes'" in program(call)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:-1])
+def test_canaries(layout):
+    guarded = Guarded((3, 4), np.dtype(np.float32), layout)
+    guarded.array[...] = 7
+    assert guarded.gaps_unchanged()
+    assert not guarded.unchanged()
+    guarded.memory[3] = 0
+    assert not guarded.gaps_unchanged()
+
+
+@pytest.mark.parametrize("wrong", [lambda y: np.nan, lambda y: -y, lambda y: np.inf], ids=["nan", "sign", "inf"])
+def test_a_single_wrong_element_is_found(wrong, monkeypatch):
+    right = lngrad.layer_norm
+
+    def forward(*arguments, **options):
+        result = right(*arguments, **options)
+        result.y.flat[-1] = wrong(result.y.flat[-1])
+        return result
+
+    monkeypatch.setattr(lngrad, "layer_norm", forward)
+    with pytest.raises(Violation, match=r"^y: "):
+        run(Call(lead=(4,), normalized=(8,)))
+
+
+def test_an_infinity_that_is_missing_is_found(monkeypatch):
+    right = lngrad.layer_norm_backward
+
+    def backward(*arguments, **options):
+        result = right(*arguments, **options)
+        result.dbeta[...] = np.nan_to_num(result.dbeta)
+        return result
+
+    monkeypatch.setattr(lngrad, "layer_norm_backward", backward)
+    with pytest.raises(Violation, match=r"^dbeta: not the infinity that it is"):
+        run(Call(lead=(4,), normalized=(8,), special="inf in dy"))
+
+
+def test_statistics_of_a_row_with_an_infinity_are_judged(monkeypatch):
+    """Both are NaN, whatever the backend: docs/precision.md."""
+    right = lngrad.layer_norm
+    call = Call(lead=(4,), normalized=(8,), special="inf in x")
+    run(call)
+
+    def forward(*arguments, **options):
+        result = right(*arguments, **options)
+        result.mean[np.isnan(result.mean)] = np.inf
+        return result
+
+    monkeypatch.setattr(lngrad, "layer_norm", forward)
+    with pytest.raises(Violation, match=r"^mean: NaN where there is none"):
+        run(call)
+
+
+COMMANDS = [(sys.executable, "-m", "lngrad.check.soak"), (sys.executable, "-m", "lngrad", "soak")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["module", "command"])
+def test_the_command_line(command):
+    def ended(*options):
+        return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+
+    result = ended("--calls", "20", "--doors", "numpy_cpu")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("20 calls in")
+    assert "0 violations" in result.stdout
+    result = ended("--doors", "numpy_cpu,nowhere")
+    assert result.returncode == 2
+    assert "doors: expected some of numba_cpu, numpy_cpu, torch, override, jax, got 'nowhere'" in result.stderr

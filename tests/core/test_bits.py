@@ -1,0 +1,118 @@
+"""The same bits with any number of threads, in any batch, by any walk, run after run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.api import execute
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import Problem
+from lngrad.cpu import plan as numba_cpu
+from lngrad.testing import CASES, Case, check_same_bits, make_inputs
+
+DTYPES = ("float32", "bfloat16", "float64")
+LARGER = (*CASES, Case((1500,), (40,)), Case((700,), (129,)), Case((400,), (1000,)), Case((333,), (8200,)))
+
+
+def gradients(inputs):
+    return lngrad.layer_norm_backward(
+        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized_shape=inputs.normalized_shape
+    )
+
+
+def forward(inputs):
+    return lngrad.layer_norm(inputs.x, inputs.normalized_shape, inputs.gamma, inputs.beta)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", LARGER, ids=str)
+def test_threads_do_not_show(case, dtype):
+    inputs = make_inputs(case, dtype)
+    results = []
+    for n in (1, 2, 3, 7, 64):
+        lngrad.set_num_threads(n)
+        results.append((*gradients(inputs), *forward(inputs)))
+    for other in results[1:]:
+        check_same_bits(other, results[0])
+
+
+@pytest.mark.parametrize("case", LARGER, ids=str)
+def test_runs_do_not_show(case):
+    inputs = make_inputs(case, "float32")
+    first = tuple(gradients(inputs))
+    for _ in range(5):
+        check_same_bits(tuple(gradients(inputs)), first)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("N", [5, 40, 300, 5003, 8200])
+def test_the_walk_does_not_show(N, dtype, monkeypatch):
+    """The same problem cut in other ways: more and fewer tasks, wide rows or whole ones, streamed or not."""
+    inputs = make_inputs(Case((333,), (N,)), dtype)
+    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    problem, arrays = Problem.backward(*arguments)
+    results = []
+    for threads in (1, 4, 64):
+        for changes in (
+            {},
+            {"TASK_ELEMENTS": 1},
+            {"STREAM_BYTES": 0},
+            {"SHORT": 0},
+            {"SHORT": 1 << 30},
+            {"GROUP_BYTES": 1},
+        ):
+            with monkeypatch.context() as patch:
+                for name, value in changes.items():
+                    patch.setattr(numba_cpu, name, value)
+                results.append(execute(numba_cpu.plan(problem, threads), arrays))
+    for other in results[1:]:
+        check_same_bits(other, results[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("N", [1, 7, 8, 13, 64, 257, 4096, 9000])
+def test_a_row_does_not_see_its_batch(N, dtype):
+    inputs = make_inputs(Case((77,), (N,)), dtype)
+    dx, y = gradients(inputs).dx, forward(inputs).y
+    for rows in (slice(0, 1), slice(3, 12), slice(60, 77), slice(76, 77)):
+        part = replace(inputs, dy=inputs.dy[rows], x=inputs.x[rows], mean=inputs.mean[rows], rstd=inputs.rstd[rows])
+        check_same_bits(gradients(part).dx, dx[rows])
+        check_same_bits(forward(part).y, y[rows])
+
+
+@pytest.mark.parametrize("mask", [(True, False, False), (False, True, True), (False, False, True), (True, True, False)])
+@pytest.mark.parametrize("N", [5, 40, 300, 8200])
+def test_masks_do_not_show(N, mask):
+    inputs = make_inputs(Case((200,), (N,)), "float32")
+    whole = gradients(inputs)
+    part = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, output_mask=mask)
+    check_same_bits(tuple(part), tuple(grad if wanted else None for grad, wanted in zip(whole, mask, strict=True)))
+
+
+def test_the_plan_knows_the_number_of_threads(threads):
+    inputs = make_inputs(Case((3000,), (40,)), "float32")
+    problem, _ = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    lngrad.set_num_threads(1)
+    one = make_plan(problem)
+    lngrad.set_num_threads(2)
+    assert make_plan(problem) is not one
+    lngrad.set_num_threads(1)
+    assert make_plan(problem) is one
+
+
+def test_memory_that_was_used_before_does_not_show():
+    inputs = make_inputs(Case((200,), (40,)), "float32")
+    problem, arrays = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    plan = make_plan(problem, "numba_cpu")
+    results = []
+    for filler in (0, 0x7F, 0xFF):
+        out = tuple(np.full(array.shape, np.nan, np.float32) for array in (inputs.x, inputs.gamma, inputs.gamma))
+        results.append(execute(plan, arrays, out, np.full(plan.workspace_bytes, filler, np.uint8)))
+    for other in results[1:]:
+        check_same_bits(other, results[0])

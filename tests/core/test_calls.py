@@ -1,0 +1,157 @@
+"""Calls with NumPy arrays that come again: the results, errors and memory of a first call."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.core import calls
+from lngrad.errors import ShapeError
+from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
+
+CASE = Case((64,), (64,))
+
+
+def forward(inputs, **options):
+    return lngrad.layer_norm(inputs.x, inputs.normalized_shape, inputs.gamma, inputs.beta, **options)
+
+
+def backward(inputs, **options):
+    return lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, **options)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch):
+    """Every test begins with first calls."""
+    calls._calls.clear()
+
+
+def test_a_second_call_is_not_described_again(monkeypatch):
+    inputs = make_inputs(CASE, "float32")
+    first, grads = forward(inputs), backward(inputs)
+    monkeypatch.setattr("lngrad.api.Problem", None)
+    check_same_bits(tuple(forward(inputs)), tuple(first))
+    check_same_bits(tuple(backward(inputs)), tuple(grads))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("lead", [(64,), (700,), (3000,)])
+def test_every_call_is_right(dtype, lead):
+    inputs = make_inputs(Case(lead, (96,)), dtype)
+    for _ in range(3):
+        check_forward(forward(inputs), inputs)
+        check_grads(backward(inputs), inputs)
+
+
+def test_each_fact_makes_another_call():
+    inputs = make_inputs(CASE, "float32")
+    others = [
+        inputs,
+        make_inputs(CASE, "float64"),
+        make_inputs(CASE, "bfloat16"),
+        make_inputs(Case((65,), (64,)), "float32"),
+        make_inputs(Case((64,), (64,), gamma_dtype="bfloat16"), "float32"),
+        make_inputs(Case((64,), (64,), gamma=False), "float32"),
+        replace(inputs, x=np.asfortranarray(inputs.x)),
+        replace(inputs, dy=inputs.dy[::-1]),
+        replace(inputs, mean=np.repeat(inputs.mean, 2, axis=-1)[..., ::2]),
+    ]
+    for _ in range(2):
+        for other in others:
+            check_forward(forward(other), other)
+            check_grads(backward(other), other)
+            mask = (True, False, True)
+            check_grads(backward(other, output_mask=mask), other, output_mask=mask)
+
+
+def test_results_that_somebody_holds_are_left_alone():
+    inputs = make_inputs(CASE, "float32")
+    first = forward(inputs)
+    kept = [array.copy() for array in first]
+    view = forward(inputs).y[3:5]
+    of_view = view.copy()
+    for factor in range(2, 20):
+        forward(replace(inputs, x=inputs.x * factor))
+        backward(replace(inputs, dy=inputs.dy * factor))
+    check_same_bits(tuple(first), tuple(kept))
+    check_same_bits((view,), (of_view,))
+
+
+def test_memory_is_used_again_once_nobody_holds_it():
+    inputs = make_inputs(CASE, "float32")
+    places = set()
+    for _ in range(50):
+        y = forward(inputs).y
+        places.add(y.ctypes.data)
+    assert len(places) <= 4
+    assert all(place % 64 == 0 for place in places)
+
+
+def test_threads_get_memory_of_their_own():
+    inputs = make_inputs(CASE, "float32")
+    variants = [replace(inputs, x=np.roll(inputs.x, k, axis=0)) for k in range(4)]
+    expected = [forward(variant).y.copy() for variant in variants]
+    failed = []
+
+    def repeat(variant, right):
+        try:
+            for _ in range(300):
+                y = forward(variant).y
+                check_same_bits((y,), (right,))
+        except BaseException as reason:
+            failed.append(reason)
+
+    crew = [threading.Thread(target=repeat, args=pair) for pair in zip(variants, expected, strict=True)]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.parametrize("shape", [64.0, [64.0], (32,), ()])
+def test_a_shape_that_is_only_equal_to_a_known_one_is_checked(shape):
+    x = np.ones((4, 64), np.float32)
+    outcomes = []
+    for known in (False, True):
+        calls._calls.clear()
+        if known:
+            lngrad.layer_norm(x, x.shape[-1])
+        try:
+            outcomes.append(lngrad.layer_norm(x, shape).y.shape)
+        except Exception as reason:
+            outcomes.append((type(reason), str(reason)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_memory_at_address_0_is_refused_by_a_known_call_too():
+    class Nowhere:
+        __array_interface__ = {"version": 3, "shape": (64, 64), "typestr": "<f4", "data": (0, False)}  # noqa: RUF012
+
+    inputs = make_inputs(CASE, "float32")
+    forward(inputs)
+    with pytest.raises(ShapeError, match="x: its __array_interface__ can't be read"):  # NumPy has no array at address 0
+        lngrad.layer_norm(Nowhere(), 64, inputs.gamma, inputs.beta)
+
+
+def test_plain_functions_let_torchs_threads_work(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from lngrad import api
+    from lngrad.core import torch_threads
+
+    if torch_threads.parallel_for() is None or torch.get_num_threads() < 2 or lngrad.get_num_threads() < 2:
+        pytest.skip("torch has no threads to lend")
+    lent = []
+    theirs = torch_threads.parallel_for()
+    monkeypatch.setattr(api, "parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
+    inputs = make_inputs(Case((2048,), (256,)), "float32")
+    arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
+    check_grads(lngrad.layer_norm_backward(*arrays), inputs)
+    assert lent
+    del lent[:]
+    check_grads(backward(inputs), inputs)
+    assert not lent

@@ -1,0 +1,97 @@
+"""Memory of large NumPy results: used again when the last view is gone, bounded, and given back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.core import memory
+from lngrad.core.arrays import Output, address_of, empty
+
+LARGE = Output.of((1 << 18,), "float32")
+
+
+@pytest.fixture(autouse=True)
+def _an_empty_pool():
+    lngrad.empty_cache()
+    yield
+    lngrad.empty_cache()
+
+
+def test_memory_comes_back_when_the_last_view_is_gone():
+    array = empty("numpy", LARGE)
+    view, address = array[5:9], address_of(array)
+    del array
+    gc.collect()
+    assert address_of(empty("numpy", LARGE)) != address
+    view[...] = 3
+    del view
+    gc.collect()
+    addresses = [address_of(one) for one in (empty("numpy", LARGE), empty("numpy", LARGE))]
+    assert address in addresses
+
+
+def test_results_in_use_never_share_memory():
+    arrays = [empty("numpy", LARGE) for _ in range(5)]
+    del arrays[::2]
+    arrays += [empty("numpy", LARGE) for _ in range(5)]
+    for number, array in enumerate(arrays):
+        array[...] = number
+    assert [float(array.max()) for array in arrays] == list(range(len(arrays)))
+    assert [float(array.min()) for array in arrays] == list(range(len(arrays)))
+
+
+def test_a_result_that_outlives_the_pool_keeps_its_memory():
+    array = empty("numpy", LARGE)
+    array[...] = 7
+    lngrad.empty_cache()
+    empty("numpy", LARGE)[...] = 8
+    assert (array == 7).all()
+
+
+def test_the_pool_is_bounded(monkeypatch):
+    monkeypatch.setattr(memory, "KEPT_BYTES", 2 * LARGE.nbytes)
+    arrays = [empty("numpy", LARGE) for _ in range(4)]
+    arrays.clear()
+    gc.collect()
+    assert memory._idle_bytes == 2 * LARGE.nbytes == sum(map(len, memory._idle.values())) * LARGE.nbytes
+    lngrad.empty_cache()
+    assert memory._idle_bytes == 0
+    assert not memory._idle
+
+
+def test_every_block_begins_on_a_cache_line():
+    for elements in (1 << 12, 1 << 14, 1 << 18, (1 << 18) + 3):
+        array = empty("numpy", Output.of((elements,), "float32"))
+        assert address_of(array) % memory.LINE == 0
+        assert array.flags.writeable
+        assert array.flags.c_contiguous
+
+
+def test_threads_may_share_the_pool():
+    wrong = []
+
+    def work(number):
+        for _ in range(200):
+            array = empty("numpy", LARGE)
+            array[::4096] = number
+            if (array[::4096] != number).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_call_uses_it_again():
+    x = np.ones((1024, 256), np.float32)
+    address = address_of(lngrad.layer_norm(x).y)
+    gc.collect()
+    assert address_of(lngrad.layer_norm(x).y) == address

@@ -1,0 +1,177 @@
+"""What a call may write to, and that it writes nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad import api
+from lngrad.core.dtypes import DTYPES, numpy_dtype
+from lngrad.core.overlap import check_memory
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import Problem
+from lngrad.errors import OverlapError
+from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
+
+GUARD = 4096
+
+
+def guarded(nbytes):
+    buffer = np.full(nbytes + 2 * GUARD, 0xA5, np.uint8)
+    return buffer, buffer[GUARD : GUARD + nbytes]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_is_written_outside_outputs_and_workspace(case, dtype):
+    inputs = make_inputs(case, dtype)
+    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    for mask in itertools.product((True, False), repeat=3):
+        out, buffers = [], []
+        for shape in (inputs.x.shape, case.normalized, case.normalized):
+            buffer, inside = guarded(int(np.prod(shape)) * numpy_dtype(dtype).itemsize)
+            out.append(inside.view(numpy_dtype(dtype)).reshape(shape))
+            buffers.append(buffer)
+        problem, arrays = Problem.backward(*arguments, case.normalized, mask, lngrad.Grads(*out))
+        plan = make_plan(problem, "numba_cpu")
+        buffer, workspace = guarded(plan.workspace_bytes)
+        results = api.execute(plan, arrays, out, workspace)
+        check_grads(lngrad.Grads(*results), inputs, output_mask=mask)
+        for written in (*buffers, buffer):
+            assert (written[:GUARD] == 0xA5).all()
+            assert (written[-GUARD:] == 0xA5).all()
+        for buffer, wanted in zip(buffers, mask, strict=True):
+            assert wanted or (buffer == 0xA5).all()
+
+
+@pytest.mark.parametrize("name", ["dy", "x"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("N", [1, 5, 13, 40, 300, 5003, 8200])
+def test_dx_may_take_the_place_of_dy_or_x(N, dtype, name, backend):
+    inputs = make_inputs(Case((70,), (N,)), dtype)
+    arguments = {"dy": inputs.dy, "x": inputs.x, "mean": inputs.mean, "rstd": inputs.rstd, "gamma": inputs.gamma}
+    expected = lngrad.layer_norm_backward(**arguments, backend=backend)
+    arguments[name] = arguments[name].copy()
+    got = lngrad.layer_norm_backward(**arguments, out=lngrad.Grads(arguments[name], None, None), backend=backend)
+    assert got.dx is arguments[name]
+    check_same_bits(tuple(got), tuple(expected))
+
+
+@pytest.mark.parametrize("N", [5, 13, 300, 8200])
+def test_y_may_take_the_place_of_x(N, backend):
+    inputs = make_inputs(Case((70,), (N,)), "float32")
+    expected = lngrad.layer_norm(inputs.x, N, inputs.gamma, inputs.beta, backend=backend)
+    x = inputs.x.copy()
+    got = lngrad.layer_norm(x, N, inputs.gamma, inputs.beta, out=lngrad.Forward(x, None, None), backend=backend)
+    check_same_bits(tuple(got), tuple(expected))
+
+
+def test_in_place_works_for_any_layout(backend):
+    inputs = make_inputs(Case((5, 31), (48,)), "float32")
+    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+    dy = np.ascontiguousarray(inputs.dy.transpose()).transpose()
+    got = lngrad.layer_norm_backward(
+        dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, out=lngrad.Grads(dy, None, None), backend=backend
+    )
+    check_same_bits(tuple(got), tuple(expected))
+
+
+def test_overlaps_are_refused_by_name():
+    inputs = make_inputs(Case((9,), (40,)), "float32")
+    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    buffer = np.zeros((10, 40), np.float32)
+
+    def refused(text, *changed, **out):
+        with pytest.raises(OverlapError, match=text):
+            lngrad.layer_norm_backward(*changed, out=lngrad.Grads(out.get("dx"), out.get("dgamma"), out.get("dbeta")))
+
+    refused(
+        r"out\.dx: shares memory with x; .*\(out\.dx: dy or x\)", inputs.dy, buffer[:9], *arguments[2:], dx=buffer[1:]
+    )
+    refused(r"out\.dx: shares memory with x", inputs.dy, buffer[:9], *arguments[2:], dx=buffer[8::-1])
+    refused(r"out\.dgamma: shares memory with gamma; .*\(out\.dgamma: none\)", *arguments, dgamma=inputs.gamma)
+    refused(r"out\.dbeta: shares memory with dy", *arguments, dbeta=inputs.dy[3])
+    both = np.zeros(40, np.float32)
+    refused(r"out\.dbeta: shares memory with out\.dgamma", *arguments, dgamma=both, dbeta=both)
+    fixed = np.zeros(40, np.float32)
+    fixed.flags.writeable = False
+    refused(r"out\.dgamma: expected a writable array, got a read-only one", *arguments, dgamma=fixed)
+
+
+def test_neighbours_in_one_buffer_are_not_an_overlap(backend):
+    inputs = make_inputs(Case((9,), (40,)), "float32")
+    buffer = np.zeros((9, 80), np.float32)
+    buffer[:, :40] = inputs.x
+    got = lngrad.layer_norm_backward(
+        inputs.dy,
+        buffer[:, :40],
+        inputs.mean,
+        inputs.rstd,
+        inputs.gamma,
+        out=lngrad.Grads(buffer[:, 40:], None, None),
+        backend=backend,
+    )
+    check_grads(got, inputs)
+
+
+@pytest.mark.parametrize(("at", "name"), [(0, "dx"), (1, "dgamma"), (3, "workspace")])
+def test_a_failed_allocation_leaves_given_outputs_alone(at, name, monkeypatch):
+    inputs = make_inputs(Case((200 + at,), (40,)), "float32")  # no memory is kept of a call with other rows
+    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    given = np.full(40, 7, np.float32)
+    real, calls = np.empty, iter(range(9))
+
+    def failing(*arguments, **options):
+        if next(calls) == min(at, 2):
+            raise MemoryError(name)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(np, "empty", failing)
+    with pytest.raises(MemoryError):
+        lngrad.layer_norm_backward(*arguments, out=lngrad.Grads(None, None, given), backend="numba_cpu")
+    assert (given == 7).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 0, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_empty_inputs_give_what_torch_gives(shape, dtype, backend):
+    x = np.zeros(shape, numpy_dtype(dtype))
+    statistics = np.zeros((*shape[:-1], 1), np.float32)
+    gamma = np.ones(shape[-1:], numpy_dtype(dtype))
+    grads = lngrad.layer_norm_backward(x, x, statistics, statistics, gamma, backend=backend)
+    assert grads.dx.shape == shape
+    assert grads.dgamma.shape == grads.dbeta.shape == shape[-1:]
+    assert not grads.dgamma.astype(np.float32).any()
+    assert not grads.dbeta.astype(np.float32).any()
+    forward = lngrad.layer_norm(x, gamma=gamma, backend=backend)
+    assert forward.y.shape == shape
+    assert forward.mean.shape == (*shape[:-1], 1)
+    if forward.mean.size:
+        assert (forward.mean == 0).all()
+        assert np.isnan(forward.rstd).all()
+    given = np.full(shape[-1:], 7, np.float32)
+    lngrad.layer_norm_backward(
+        x, x, statistics, statistics, gamma, out=lngrad.Grads(None, given, None), backend=backend
+    )
+    assert (given == 0).all()
+
+
+def test_overlaps_on_another_device_are_told_by_addresses_alone():
+    """No device is here: CPU tensors whose problem says that they are elsewhere, so that nothing may look into them."""
+    torch = pytest.importorskip("torch")
+    buffer = torch.zeros(4, 20)
+    x, neighbour, gamma, statistics = buffer[:, :10], buffer[:, 10:], torch.ones(10), torch.ones(4)
+    problem, inputs = Problem.backward(x, x, statistics, statistics, gamma)
+    elsewhere = dataclasses.replace(problem, device="cuda:0")
+    check_memory(elsewhere, inputs, (neighbour, None, None))  # between the rows of x, and in no row
+    check_memory(elsewhere, inputs, (x, None, None))  # in place
+    with pytest.raises(OverlapError, match=r"out\.dx: shares memory with dy"):
+        check_memory(elsewhere, inputs, (buffer[:, 1:11], None, None))
+    with pytest.raises(OverlapError, match=r"out\.dgamma: shares memory with gamma"):
+        check_memory(elsewhere, inputs, (None, gamma, None))
+    with pytest.raises(OverlapError, match=r"out\.dbeta: shares memory with out\.dgamma"):
+        check_memory(elsewhere, inputs, (None, neighbour[0], neighbour[0]))

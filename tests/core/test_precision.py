@@ -1,0 +1,97 @@
+"""Where torch's CPU kernels lose accuracy, and ours must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.core import reference
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
+
+
+def gradients(inputs, backend=None):
+    return lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_ones_add_up_exactly(dtype, backend):
+    """16,384 ones are 16384; torch 2.13 stops at 256 in bfloat16 and at 2048 in float16, a thread."""
+    inputs = make_inputs(Case((16384,), (40,)), dtype)
+    inputs = replace(inputs, dy=np.ones_like(inputs.dy))
+    dbeta = gradients(inputs, backend).dbeta.astype(np.float64)
+    check_same_bits(dbeta, np.full(40, 16384.0))
+
+
+def relative_error(got, expected):
+    return float(np.linalg.norm(got.astype(np.float64) - expected) / np.linalg.norm(expected))
+
+
+def torch_gradients(inputs):
+    torch = pytest.importorskip("torch")
+
+    def tensor(array):
+        if array.dtype == numpy_dtype("bfloat16"):
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    x, gamma = tensor(inputs.x), tensor(inputs.gamma)
+    mean, rstd = (tensor(array).to(x.dtype) for array in (inputs.mean, inputs.rstd))
+    return torch.ops.aten.native_layer_norm_backward(
+        tensor(inputs.dy), x, list(inputs.normalized_shape), mean, rstd, gamma, gamma, [True] * 3
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dgamma_of_many_rows_is_ten_times_better_than_torch(dtype):
+    inputs = make_inputs(Case((16384,), (64,)), dtype)
+    expected = reference.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    ours = relative_error(gradients(inputs).dgamma, expected.dgamma)
+    theirs = relative_error(torch_gradients(inputs)[1].float().numpy(), expected.dgamma)
+    assert ours <= theirs / 10
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0, 100.0, 1e3, 1e4])
+def test_a_large_offset_costs_nothing(offset):
+    """float32 with |mean| far above the spread: no worse than torch anywhere, dgamma ten times better at 1e4."""
+    inputs = make_inputs(Case((512,), (768,), offset=offset, spread=1.0), "float32")
+    expected = reference.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    ours, theirs = gradients(inputs), [tensor.numpy() for tensor in torch_gradients(inputs)]
+    check_grads(ours, inputs)
+    for got, other, truth in zip(ours, theirs, expected, strict=True):
+        assert relative_error(got, truth) <= max(relative_error(other, truth), 3e-7)
+    if offset == 1e4:
+        assert relative_error(ours.dgamma, expected.dgamma) <= relative_error(theirs[1], expected.dgamma) / 10
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+def test_the_forward_takes_its_mean_exactly(offset, backend):
+    inputs = make_inputs(Case((33,), (768,), offset=offset, spread=1.0), "float32")
+    forward = lngrad.layer_norm(inputs.x, gamma=inputs.gamma, beta=inputs.beta, backend=backend)
+    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta)
+    assert np.max(np.abs(forward.mean - expected.mean) / offset) <= 2.0**-23
+    assert np.max(np.abs(forward.rstd - expected.rstd) / expected.rstd) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_are_rounded_once_to_nearest_even(dtype, backend):
+    """dbeta of two rows is a sum of two numbers: exact in float32, so its rounding can be foreseen."""
+    rng = np.random.default_rng(0)
+    dy = rng.standard_normal((2, 4096)).astype(numpy_dtype(dtype))
+    inputs = replace(make_inputs(Case((2,), (4096,)), dtype), dy=dy)
+    expected = (dy[0].astype(np.float64) + dy[1].astype(np.float64)).astype(numpy_dtype(dtype))
+    check_same_bits(gradients(inputs, backend).dbeta, expected)
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000])
+def test_every_nan_stays_a_nan_in_bfloat16(bits):
+    inputs = make_inputs(Case((9,), (40,)), "bfloat16")
+    rstd = inputs.rstd.copy()
+    rstd.view(np.uint32)[4] = bits
+    grads = gradients(replace(inputs, rstd=rstd))
+    assert np.isnan(grads.dx[4].astype(np.float32)).all()
+    assert np.isnan(grads.dgamma.astype(np.float32)).all()
+    assert np.isfinite(np.delete(grads.dx, 4, 0).astype(np.float32)).all()

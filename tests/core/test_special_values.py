@@ -1,0 +1,188 @@
+"""Infinities, NaNs and overflow: what docs/precision.md promises, row by row of its table, from every backend."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.api import execute
+from lngrad.core import reference
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import to_torch
+from lngrad.core.plan import BACKENDS
+from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.testing import Case, check_same_bits, make_inputs
+
+ROW, COLUMN = 1, 2  # where the special value is
+INF, NAN = float("inf"), float("nan")
+SHAPES = [(3, 5), (5, 9), (70, 40), (3, 300)]
+AT, EVERYWHERE = (ROW, COLUMN), (ROW, slice(None))
+
+# What is changed to what; then what dx of that row holds, and dgamma and dbeta in that column.
+BACKWARD = {
+    "x is infinite": ({"x": (AT, INF)}, {"inf", "nan"}, "inf", "finite"),
+    "x is NaN": ({"x": (AT, NAN)}, {"nan"}, "nan", "finite"),
+    "dy is infinite": ({"dy": (AT, -INF)}, {"inf", "nan"}, "inf", "inf"),
+    "dy is NaN": ({"dy": (AT, NAN)}, {"nan"}, "nan", "nan"),
+    "gamma is infinite": ({"gamma": (COLUMN, INF)}, {"inf", "nan"}, "finite", "finite"),
+    "gamma is NaN": ({"gamma": (COLUMN, NAN)}, {"nan"}, "finite", "finite"),
+    "0 times infinity": ({"gamma": (COLUMN, 0), "dy": (AT, INF)}, {"nan"}, "inf", "inf"),
+    "rstd is 0": ({"rstd": ((ROW, 0), 0)}, {"zero"}, "finite", "finite"),
+    "rstd is 0 and x infinite": ({"rstd": ((ROW, 0), 0), "x": (AT, INF)}, {"nan"}, "nan", "finite"),
+    "rstd is infinite": ({"rstd": ((ROW, 0), INF)}, {"nan"}, "inf", "finite"),
+    "rstd is NaN": ({"rstd": ((ROW, 0), NAN)}, {"nan"}, "nan", "finite"),
+    "rstd is huge": ({"rstd": ((ROW, 0), 1e30)}, {"inf", "nan"}, "finite", "finite"),
+    "mean is infinite": ({"mean": ((ROW, 0), INF)}, {"nan"}, "inf", "finite"),
+    "mean is NaN": ({"mean": ((ROW, 0), NAN)}, {"nan"}, "nan", "finite"),
+    "a row of dy overflows": ({"dy": (EVERYWHERE, 3e38)}, {"inf", "nan"}, None, "finite"),
+}
+
+
+BACKEND_NAMES = ["numba_cpu", "numpy_cpu", "triton_gpu"]
+
+
+@pytest.fixture(params=BACKEND_NAMES)
+def backend(request):
+    """Triton's too, under its interpreter, where there is no GPU."""
+    if any(find_spec(need) is None for need in BACKENDS[request.param].needs):
+        pytest.skip(f"{request.param} needs {' and '.join(BACKENDS[request.param].needs)}")
+    return request.param
+
+
+def on_tensors(describe, arrays, *eps):
+    """A call of Triton's kernels with NumPy arrays; by itself no CPU tensor goes there."""
+    from lngrad.gpu.plan import plan
+
+    problem, tensors = describe(*(None if array is None else to_torch(array.copy()) for array in arrays))
+    with np.errstate(all="ignore"):  # the interpreter computes with NumPy
+        return tuple(as_numpy(result) for result in execute(plan(problem, 1), (*tensors, *eps)))
+
+
+def forward(x, gamma=None, beta=None, *, backend, eps=1e-5):
+    if backend == "triton_gpu":
+        return Forward(*on_tensors(Problem.forward, (x, gamma, beta), eps))
+    return lngrad.layer_norm(x, None, gamma, beta, eps=eps, backend=backend)
+
+
+def backward(dy, x, mean, rstd, gamma, *, backend):
+    if backend == "triton_gpu":
+        return Grads(*on_tensors(Problem.backward, (dy, x, mean, rstd, gamma)))
+    return lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, backend=backend)
+
+
+def kind(value):
+    value = float(value)
+    return "nan" if np.isnan(value) else "inf" if np.isinf(value) else "zero" if value == 0 else "finite"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward(name, shape, dtype, backend):
+    changes, of_dx, of_dgamma, of_dbeta = BACKWARD[name]
+    inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32"), dtype)
+    given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    for part, (at, value) in changes.items():
+        given[part][at] = value
+    clean = backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+    dx, dgamma, dbeta = backward(**given, backend=backend)
+    assert {kind(value) for value in dx[ROW]} <= of_dx
+    if of_dgamma is not None:
+        assert kind(dgamma[COLUMN]) == of_dgamma
+    assert kind(dbeta[COLUMN]) == of_dbeta
+    if "gamma" not in changes:  # every other row is as it was
+        others = np.arange(shape[0]) != ROW
+        check_same_bits(dx[others], clean.dx[others])
+    spread = {"rstd", "mean"} & changes.keys() or name == "a row of dy overflows"
+    columns = np.arange(shape[1]) != COLUMN
+    if not spread:
+        check_same_bits((dgamma[columns], dbeta[columns]), (clean.dgamma[columns], clean.dbeta[columns]))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", [name for name in BACKWARD if name not in ("a row of dy overflows", "rstd is huge")])
+def test_every_backend_and_the_formula_agree_on_every_kind(name, shape, backend):
+    """inf, NaN, zero or finite: equal in all results, element by element, as in IEEE arithmetic in float64."""
+    inputs = make_inputs(Case(shape[:1], shape[1:]), "float32")
+    given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    for part, (at, value) in BACKWARD[name][0].items():
+        given[part][at] = value
+    with np.errstate(all="ignore"):
+        truth = reference.layer_norm_backward(**given)
+    for got, expected in zip(backward(**given, backend=backend), truth, strict=True):
+        assert [kind(value) for value in got.ravel()] == [kind(value) for value in expected.ravel()]
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_the_simulated_device_keeps_the_table_too(name):
+    """By the formula of its kernel, whose products of rstd overflow earlier; it has neither bfloat16 nor a forward."""
+    changes, of_dx, of_dgamma, of_dbeta = BACKWARD[name]
+    inputs = make_inputs(Case((5,), (9,)), "float32")
+    given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    for part, (at, value) in changes.items():
+        given[part][at] = value
+    clean = backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend="ascend_sim")
+    dx, dgamma, dbeta = backward(**given, backend="ascend_sim")
+    assert {kind(value) for value in dx[ROW]} <= of_dx
+    assert kind(dgamma[COLUMN]) == of_dgamma or name in ("rstd is huge", "a row of dy overflows")
+    assert kind(dbeta[COLUMN]) == of_dbeta
+    if "gamma" not in changes:
+        others = np.arange(5) != ROW
+        check_same_bits(dx[others], clean.dx[others])
+
+
+# What a row of x is; then y, mean and rstd of it, where beta is y of a row that has no spread.
+FORWARD = {
+    "an infinity": (lambda row: np.where(np.arange(row.size) == COLUMN, INF, row), "nan", "nan", "nan"),
+    "a NaN": (lambda row: np.where(np.arange(row.size) == COLUMN, NAN, row), "nan", "nan", "nan"),
+    "squares that overflow": (lambda row: row * np.float32(1e20), "beta", "finite", "zero"),
+    "a row of 1e30": (lambda row: row * np.float32(1e30), "beta", "finite", "zero"),
+    "a sum that overflows": (lambda row: np.full_like(row, 3e38), "nan", "nan", "nan"),
+    "no spread": (lambda row: np.full_like(row, 3), "beta", "finite", "finite"),
+    "squares that vanish": (lambda row: row * np.float32(1e-30), "finite", "finite", "finite"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward(name, shape, dtype, backend):
+    change, of_y, of_mean, of_rstd = FORWARD[name]
+    inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32"), dtype)
+    x = inputs.x.copy()
+    with np.errstate(all="ignore"):
+        x[ROW] = change(inputs.x[ROW].astype(np.float32)).astype(x.dtype)
+    got = forward(x, inputs.gamma, inputs.beta, backend=backend)
+    clean = forward(inputs.x, inputs.gamma, inputs.beta, backend=backend)
+    assert (kind(got.mean[ROW, 0]), kind(got.rstd[ROW, 0])) == (of_mean, of_rstd)
+    if of_y == "beta":
+        check_same_bits(got.y[ROW], inputs.beta.astype(x.dtype))
+    else:
+        assert {kind(value) for value in got.y[ROW]} == {of_y}
+    others = np.arange(shape[0]) != ROW
+    check_same_bits(tuple(part[others] for part in got), tuple(part[others] for part in clean))
+
+
+def test_an_eps_of_zero_and_no_spread(backend):
+    """rstd is infinite, and y 0 times infinity."""
+    x = np.full((3, 9), 2, np.float32)
+    got = forward(x, eps=0.0, backend=backend)
+    assert [kind(part.ravel()[0]) for part in got] == ["nan", "finite", "inf"]
+
+
+@pytest.mark.parametrize("backend", ["numba_cpu", "numpy_cpu"])
+def test_statistics_beyond_float16_are_infinite(backend):
+    """65504 is its largest number. Keep them in float32, as is done where no arrays are given for them."""
+    inputs = make_inputs(Case((3,), (9,)), "float32")
+    x = inputs.x.copy()
+    x[0] += 1e6
+    x[1] *= 1e-6
+    narrow = Forward(None, np.empty((3, 1), np.float16), np.empty((3, 1), np.float16))
+    got = lngrad.layer_norm(x, eps=1e-12, out=narrow, backend=backend)
+    assert [kind(value) for value in got.mean[:, 0]] == ["inf", "finite", "finite"]
+    assert [kind(value) for value in got.rstd[:, 0]] == ["finite", "inf", "finite"]
+    dx = lngrad.layer_norm_backward(inputs.dy, x, got.mean, got.rstd, backend=backend).dx
+    assert [kind(row[0]) for row in dx] == ["nan", "nan", "finite"]

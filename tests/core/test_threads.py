@@ -1,0 +1,149 @@
+"""Threads: many callers at once, forked children, limits, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.core import threads as settings
+from lngrad.testing import Case, check_same_bits, make_inputs
+
+
+def gradients(inputs):
+    return tuple(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+
+
+@pytest.mark.usefixtures("threads")
+def test_many_callers_at_once():
+    lngrad.set_num_threads(4)
+    cases = [make_inputs(Case((M,), (N,)), "float32") for M, N in ((700, 129), (2000, 40), (9, 20011), (400, 1000))]
+    expected = [gradients(inputs) for inputs in cases]
+    faults = []
+
+    def call(number):
+        try:
+            for turn in range(20):
+                k = (number + turn) % len(cases)
+                check_same_bits(gradients(cases[k]), expected[k])
+        except BaseException as fault:
+            faults.append(fault)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not faults
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.usefixtures("threads")
+def test_a_forked_child_computes_too():
+    """In a process of its own, since pytest's has threads of other libraries that a fork would warn about."""
+    program = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import lngrad
+from lngrad.testing import Case, make_inputs, check_same_bits
+lngrad.set_num_threads(4)
+i = make_inputs(Case((3000,), (129,)), "float32")
+call = lambda: tuple(lngrad.layer_norm_backward(i.dy, i.x, i.mean, i.rstd, i.gamma))
+expected = call()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        try:
+            for _ in range(5):
+                check_same_bits(call(), expected)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    check_same_bits(call(), expected)
+    assert os.waitpid(child, 0)[1] == 0
+print("ok")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.stdout == "ok\n", result.stderr
+
+
+def test_ctrl_c_interrupts_a_long_call():
+    """One call of about a minute's work is left within seconds, and the process goes on."""
+    program = """
+import numpy as np, lngrad, time, sys
+from numpy.lib.stride_tricks import as_strided
+row = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+x = as_strided(row, (40000, 1 << 20), (0, 4))
+statistics = as_strided(np.ones(1, np.float32), (40000, 1), (0, 4))
+lngrad.layer_norm_backward(x[:2], x[:2], statistics[:2], statistics[:2], row, output_mask=(False, True, True))
+print("started", flush=True)
+try:
+    lngrad.layer_norm_backward(x, x, statistics, statistics, row, output_mask=(False, True, True))
+except KeyboardInterrupt:
+    small = lngrad.layer_norm_backward(x[:3], x[:3], statistics[:3], statistics[:3], row)
+    print("interrupted", small.dx.shape)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "started\n"
+    time.sleep(1)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert output == "interrupted (3, 1048576)\n"
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_is_checked():
+    lngrad.set_num_threads(3)
+    assert lngrad.get_num_threads() == 3
+    lngrad.set_num_threads(1000)
+    assert lngrad.get_num_threads() == settings.MOST_THREADS
+    with pytest.raises(ValueError, match="n: expected at least 1 thread, got 0"):
+        lngrad.set_num_threads(0)
+
+
+@pytest.mark.parametrize(("given", "expected"), [("1", 1), ("1,4", 1), ("nonsense", None), ("0", None), ("", None)])
+def test_omp_num_threads_is_a_limit(given, expected):
+    environment = {**os.environ, "OMP_NUM_THREADS": given}
+    program = "import lngrad; print(lngrad.get_num_threads())"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    without = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    free = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=without)
+    assert result.stdout == (f"{expected}\n" if expected else free.stdout), result.stderr
+
+
+def test_a_cgroup_quota_is_a_limit(tmp_path, monkeypatch):
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "cpu.max").write_text("150000 100000\n")
+    listing = tmp_path / "cgroup"
+    listing.write_text("0::/group\n")
+
+    class Redirected(type(tmp_path)):
+        def __new__(cls, *parts):
+            path = os.path.join(*map(str, parts))
+            path = path.replace("/proc/self/cgroup", str(listing)).replace("/sys/fs/cgroup", str(tmp_path))
+            return type(tmp_path)(path)
+
+    monkeypatch.setattr(settings, "Path", Redirected)
+    assert settings._cgroup_quota() == [2]
+    (tmp_path / "group" / "cpu.max").write_text("max 100000\n")
+    assert settings._cgroup_quota() == []
+
+
+def test_workers_sleep_when_there_is_nothing_to_do():
+    """After a call the process soon uses no processor time."""
+    inputs = make_inputs(Case((4000,), (300,)), "float32")
+    gradients(inputs)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.1
+    assert np.isfinite(gradients(inputs)[0]).all()

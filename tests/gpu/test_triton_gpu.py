@@ -1,0 +1,545 @@
+"""The Triton kernels under Triton's interpreter: every regime, dtype, mask and stride, on the CPU.
+
+conftest.py turns the interpreter on. Tests marked gpu need a process without it: TRITON_INTERPRET=0 pytest -m gpu.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", minversion="3.9")
+torch = pytest.importorskip("torch")
+
+import lngrad  # noqa: E402
+from lngrad.api import execute  # noqa: E402
+from lngrad.core.problem import Forward, Grads, Problem  # noqa: E402
+from lngrad.errors import BackendUnavailable  # noqa: E402
+from lngrad.gpu import kernels  # noqa: E402
+from lngrad.gpu import plan as triton_gpu  # noqa: E402
+from lngrad.gpu import policy as triton_policy  # noqa: E402
+from lngrad.gpu import run as triton_run  # noqa: E402
+from lngrad.gpu.policy import Columns, Tiles  # noqa: E402
+from lngrad.testing import Case, Inputs, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+# Every kernel's small cases: the tile's tails, N of 1 and odd, and rows longer than a tile in both regimes for them.
+SMALL = (
+    Case((1,), (1,)),
+    Case((130,), (1,)),
+    Case((67,), (7,)),
+    Case((3, 5, 7), (4, 6)),
+    Case((131,), (13,)),
+    Case((100,), (129,), gamma=False),
+    Case((17,), (1000,), offset=3.0),
+    Case((3,), (4096,)),
+)
+# Widths that are no power of two, and so rows of several blocks.
+BLOCKS = (Case((5,), (320,)), Case((3,), (768,)), Case((2,), (2305,)), Case((2,), (5120,)), Case((2,), (7168,)))
+
+
+def tensor(array: Any) -> Any:
+    if array is None:
+        return None
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("u2").copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def tensors(inputs: Inputs) -> tuple[Any, ...]:
+    return tuple(map(tensor, (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)))
+
+
+def backward(*arguments: Any, **options: Any) -> Grads:
+    problem, arrays = Problem.backward(*arguments, **options)
+    return Grads(*execute(triton_gpu.plan(problem, 1), arrays, options.get("out")))
+
+
+def forward(x: Any, gamma: Any = None, beta: Any = None, *shape: Any) -> Forward:
+    problem, arrays = Problem.forward(x, gamma, beta, *shape)
+    return Forward(*execute(triton_gpu.plan(problem, 1), (*arrays, 1e-5)))
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program costs the interpreter milliseconds: the last sum of wide rows goes to fewer of them than on a device."""
+    if not kernels.INTERPRETED:
+        return
+    shape = triton_policy.finalize_shape
+    monkeypatch.setattr(
+        triton_policy,
+        "finalize_shape",
+        lambda N, dtype: shape(N, dtype) if N < 200 else triton_policy.Finalize(8, 512, 4),
+    )
+
+
+REGIMES = ("slabs", "few long rows", "long rows")
+
+
+@pytest.fixture
+def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
+    """Rows of 130 to 256 columns are cut as rows of many thousand are: in slabs, or in chunks of 64 columns."""
+    name, slabs = request.param, request.param == "slabs"
+    band = triton_policy._Band(256, 256, 2, 4, 4) if slabs else triton_policy._Band(64, 64, 1, 4, 4)
+    monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,), 8: (band,)})
+    monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2), 8: (64, 4, 2)})
+    monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (4, 32, 4, 2), 8: (4, 32, 4, 2)})
+    monkeypatch.setattr(triton_policy, "_MULTIPROCESSORS", 100 if name == "few long rows" else 1)
+    expected = Tiles if slabs else Columns
+    assert type(triton_policy.backward(3, 200, "float32")) is expected
+    return expected
+
+
+in_every_regime = pytest.mark.parametrize("regime", REGIMES, indirect=True)
+
+
+def test_the_interpreter_is_on() -> None:
+    assert kernels.INTERPRETED
+    assert type(kernels.backward_tiles).__name__ == "InterpretedFunction"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_backward(case: Case, dtype: str) -> None:
+    inputs = make_inputs(case, dtype)
+    check_grads(backward(*tensors(inputs), normalized_shape=inputs.normalized_shape), inputs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_forward(case: Case, dtype: str) -> None:
+    inputs = make_inputs(case, dtype)
+    got = forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta), inputs.normalized_shape)
+    check_forward(got, inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", BLOCKS, ids=str)
+def test_several_blocks(case: Case, dtype: str) -> None:
+    assert triton_policy.backward(*case.lead, *case.normalized, dtype).pieces > 1
+    inputs = make_inputs(case, dtype)
+    check_grads(backward(*tensors(inputs)), inputs)
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+# Every dtype on one case, and every case on one dtype.
+LONG_ROWS = [(Case((5,), (130,)), dtype) for dtype in DTYPES]
+LONG_ROWS += [(Case((2, 7), (200,)), "bfloat16"), (Case((3,), (255,), gamma=False), "float32")]
+
+
+@in_every_regime
+@pytest.mark.parametrize(("case", "dtype"), LONG_ROWS, ids=str)
+def test_long_rows(regime: type, case: Case, dtype: str) -> None:
+    inputs = make_inputs(case, dtype)
+    check_grads(backward(*tensors(inputs), normalized_shape=inputs.normalized_shape), inputs)
+    got = forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta), inputs.normalized_shape)
+    check_forward(got, inputs)
+
+
+# As the policy has them: in slabs, and by columns.
+WIDE = (Case((2,), (10245,)), Case((2,), (16400,)))
+
+
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_wide(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (2, 2048, 4, 2)})
+    inputs = make_inputs(case, "bfloat16")
+    check_grads(backward(*tensors(inputs)), inputs)
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+def test_forward_with_a_large_offset() -> None:
+    inputs = make_inputs(Case((6,), (700,), offset=1000.0, spread=1.0), "float32")
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+@in_every_regime
+def test_forward_of_long_rows_with_a_large_offset(regime: type) -> None:
+    inputs = make_inputs(Case((6,), (200,), offset=1000.0, spread=1.0), "float32")
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+MASKS = [(dx, dgamma, dbeta) for dx in (True, False) for dgamma in (True, False) for dbeta in (True, False)]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_masks(mask: tuple[bool, bool, bool]) -> None:
+    inputs = make_inputs(Case((19,), (37,)), "float32")
+    check_grads(backward(*tensors(inputs), output_mask=mask), inputs, output_mask=mask)
+
+
+@in_every_regime
+@pytest.mark.parametrize("mask", [mask for mask in MASKS if sum(mask) != 2], ids=str)
+def test_masks_of_long_rows(regime: type, mask: tuple[bool, bool, bool]) -> None:
+    inputs = make_inputs(Case((5,), (200,)), "float32")
+    check_grads(backward(*tensors(inputs), output_mask=mask), inputs, output_mask=mask)
+
+
+def mixed(dtype: str, columns: int) -> None:
+    inputs = make_inputs(Case((9,), (columns,), gamma_dtype="float32", statistics_dtype=dtype), dtype)
+    got = backward(*tensors(inputs))
+    check_grads(got, inputs)
+    assert got.dgamma.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_mixed(dtype: str) -> None:
+    mixed(dtype, 33)
+
+
+@in_every_regime
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_mixed_in_long_rows(regime: type, dtype: str) -> None:
+    mixed(dtype, 200)
+
+
+@pytest.mark.parametrize("x", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("columns", [33, 300])
+def test_gamma_in_float64_has_the_call_computed_in_it(x: str, columns: int) -> None:
+    inputs = make_inputs(Case((9,), (columns,), gamma_dtype="float64"), x)
+    got = backward(*tensors(inputs))
+    check_grads(got, inputs)
+    assert [grad.dtype for grad in got] == [getattr(torch, x), torch.float64, torch.float64]
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+@in_every_regime
+def test_gamma_in_float64_in_long_rows(regime: type) -> None:
+    inputs = make_inputs(Case((9,), (200,), gamma_dtype="float64"), "bfloat16")
+    check_grads(backward(*tensors(inputs)), inputs)
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+def test_one_column_gives_exact_zeros() -> None:
+    inputs = make_inputs(Case((77,), (1,)), "float32")
+    x = tensor(inputs.x)
+    got = backward(tensor(inputs.dy), x, x.clone(), tensor(inputs.rstd), tensor(inputs.gamma))
+    check_same_bits(got.dx.abs(), torch.zeros(77, 1))
+    check_same_bits(got.dgamma.abs(), torch.zeros(1))
+
+
+def test_nothing() -> None:
+    x = torch.empty(0, 5)
+    got = backward(x, x, torch.empty(0), torch.empty(0), torch.ones(5))
+    check_same_bits(got.dgamma, torch.zeros(5))
+    x = torch.empty(3, 0)
+    result = forward(x)
+    check_same_bits(result.mean, torch.zeros(3, 1))
+    assert result.rstd.isnan().all()
+
+
+def test_nan_stays_in_its_row() -> None:
+    inputs = make_inputs(Case((9,), (20,)), "float32")
+    dy, x, mean, rstd, gamma = tensors(inputs)
+    before = backward(dy, x, mean, rstd, gamma).dx
+    x[4, 7] = float("nan")
+    after = backward(dy, x, mean, rstd, gamma).dx
+    assert after[4].isnan().all()
+    others = [row for row in range(9) if row != 4]
+    check_same_bits(after[others], before[others])
+    result = forward(x)
+    assert result.y[4].isnan().all()
+    assert result.rstd[4].isnan().all()
+
+
+# --- Bits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [13, 300])
+def test_bits_are_the_same_every_run(columns: int) -> None:
+    inputs = make_inputs(Case((37,), (columns,)), "float32")
+    check_same_bits(tuple(backward(*tensors(inputs))), tuple(backward(*tensors(inputs))))
+
+
+@pytest.mark.parametrize("columns", [13, 300])
+def test_a_row_does_not_know_its_batch(columns: int) -> None:
+    inputs = make_inputs(Case((71,), (columns,)), "float32")
+    dy, x, mean, rstd, gamma = tensors(inputs)
+    rows = slice(50, 53)
+    whole = backward(dy, x, mean, rstd, gamma).dx
+    alone = backward(dy[rows], x[rows], mean[rows], rstd[rows], gamma).dx
+    check_same_bits(alone, whole[rows].clone())
+
+
+@in_every_regime
+def test_a_long_row_does_not_know_its_batch(regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not whether it was alone, so that its chunks went to many programs, or one of many."""
+    inputs = make_inputs(Case((9,), (200,)), "float32")
+    dy, x, mean, rstd, gamma = tensors(inputs)
+    beta = tensor(inputs.beta)
+    rows = slice(4, 7)
+    whole, all_rows = backward(dy, x, mean, rstd, gamma).dx[rows], forward(x, gamma, beta)
+    for multiprocessors in (1, 100):
+        monkeypatch.setattr(triton_policy, "_MULTIPROCESSORS", multiprocessors)
+        check_same_bits(backward(dy[rows], x[rows], mean[rows], rstd[rows], gamma).dx, whole.clone())
+        check_same_bits(tuple(forward(x[rows], gamma, beta)), tuple(part[rows].clone() for part in all_rows))
+
+
+# --- Strides and outputs --------------------------------------------------------------------------------------------
+
+
+def strided(array: Any, how: str) -> Any:
+    """The same values with other strides."""
+    if how in ("rows apart", "off by one"):
+        wide = torch.zeros(*array.shape[:-1], array.shape[-1] + 3, dtype=array.dtype, device=array.device)
+        view = wide[..., :-3] if how == "rows apart" else wide[..., 1:-2]  # which begins on no 16 bytes
+        return view.copy_(array)
+    if how == "two levels":
+        return array.transpose(0, 1).contiguous().transpose(0, 1)
+    return array.transpose(0, -1).contiguous().transpose(0, -1)  # columns apart
+
+
+LAYOUTS = ["rows apart", "two levels", "columns apart"]
+
+
+def check_layout(how: str, columns: int) -> None:
+    inputs = make_inputs(Case((2, 3), (columns,)), "float32")
+    dy, x, mean, rstd, gamma = tensors(inputs)
+    out = Grads(strided(torch.zeros_like(x), how), None, None)
+    problem, arrays = Problem.backward(strided(dy, how), strided(x, how), mean, rstd, gamma, out=out)
+    plan = triton_gpu.plan(problem, 1)
+    assert bool(plan.steps.strides.copied) == (how == "columns apart")
+    got = Grads(*execute(plan, arrays, out))
+    assert got.dx is out.dx
+    check_same_bits(tuple(got), tuple(backward(dy, x, mean, rstd, gamma)))
+    result = forward(strided(x, how), gamma, tensor(inputs.beta))
+    check_same_bits(tuple(result), tuple(forward(x, gamma, tensor(inputs.beta))))
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_strides(how: str) -> None:
+    check_layout(how, 24)
+
+
+@in_every_regime
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_strides_of_long_rows(regime: type, how: str) -> None:
+    check_layout(how, 200)
+
+
+def test_three_levels_are_copied() -> None:
+    inputs = make_inputs(Case((2, 3, 4), (8,)), "float32")
+    dy, x, mean, rstd, gamma = tensors(inputs)
+    permuted = x.permute(2, 1, 0, 3).contiguous().permute(2, 1, 0, 3)
+    check_same_bits(tuple(backward(dy, permuted, mean, rstd, gamma)), tuple(backward(dy, x, mean, rstd, gamma)))
+
+
+def check_in_place(columns: int, lead: tuple[int, ...] = (5,), how: str = "") -> None:
+    inputs = make_inputs(Case(lead, (columns,)), "bfloat16")
+    expected = backward(*tensors(inputs))
+    for place in range(2):  # dx in place of dy, and of x
+        arguments = tensors(inputs)
+        if how:
+            arguments = *(strided(rows, how) for rows in arguments[:2]), *arguments[2:]
+        apart = torch.empty(2 * columns, dtype=torch.float32)[::2]
+        got = backward(*arguments, out=Grads(arguments[place], None, apart))
+        assert got.dx is arguments[place]
+        check_same_bits(got.dx.contiguous(), expected.dx)
+        check_same_bits(got.dgamma, expected.dgamma)
+        check_same_bits(got.dbeta.to(torch.bfloat16), expected.dbeta)
+
+
+def test_in_place() -> None:
+    check_in_place(24)
+
+
+@in_every_regime
+def test_long_rows_in_place(regime: type) -> None:
+    check_in_place(200)
+
+
+@in_every_regime
+@pytest.mark.parametrize("how", ["rows apart", "two levels"])
+def test_long_rows_with_strides_in_place(regime: type, how: str) -> None:
+    """Pairs write to a contiguous tensor first, whose strides are others."""
+    check_in_place(200, (2, 3), how)
+
+
+@in_every_regime
+def test_partial_sums_begin_on_16_bytes(regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a second kernel would be compiled for those of dbeta, which follow those of dgamma."""
+    seen: list[int] = []
+    launch = triton_run.launch
+
+    def spied(kernel: Any, programs: int, named: dict[str, Any], **constants: Any) -> None:
+        if kernel is kernels.finalize:
+            seen.extend(named[name].data_ptr() % 16 for name in ("dgamma_parts", "dbeta_parts"))
+        launch(kernel, programs, named, **constants)
+
+    monkeypatch.setattr(triton_run, "launch", spied)
+    for columns in (13, 201):
+        inputs = make_inputs(Case((5,), (columns,)), "float32")
+        check_grads(backward(*tensors(inputs)), inputs)
+    assert len(seen) >= 2
+    assert not any(seen)
+
+
+# --- Large ----------------------------------------------------------------------------------------------------------
+
+FAR = 1 << 30  # elements between rows: the third begins 2^31 elements behind the first
+
+
+def check_far(lead: tuple[int, ...], steps: tuple[int, ...], columns: int) -> None:
+    """Rows in one buffer of 4 GiB and more, of which the system maps the few pages that are touched."""
+    inputs = make_inputs(Case(lead, (columns,)), "bfloat16")
+    dy, x, mean, rstd, gamma = tensors(inputs)
+    buffer = torch.empty(sum((size - 1) * step for size, step in zip(lead, steps, strict=True)) + 2048, dtype=x.dtype)
+
+    def far(like: Any, number: int) -> Any:
+        view = buffer.as_strided(like.shape, (*steps, 1), number * 512)
+        return view.copy_(like)
+
+    out = Grads(far(torch.zeros_like(x), 2), None, None)
+    got = backward(far(dy, 0), far(x, 1), mean, rstd, gamma, out=out)
+    check_same_bits(got.dx.contiguous(), backward(dy, x, mean, rstd, gamma).dx)
+    check_grads(got._replace(dx=got.dx.contiguous()), inputs)
+    y = far(torch.zeros_like(x), 3)
+    problem, arrays = Problem.forward(far(x, 1), gamma, None, None, Forward(y, None, None))
+    execute(triton_gpu.plan(problem, 1), (*arrays, 1e-5), Forward(y, None, None))
+    check_same_bits(y.contiguous(), forward(x, gamma).y)
+
+
+LEADS = [((3,), (FAR,)), ((2, 2), (2 * FAR, 512 * 8))]
+
+
+@pytest.mark.parametrize(("lead", "steps"), LEADS, ids=["one level", "two levels"])
+def test_offsets_beyond_two_to_the_31(lead: tuple[int, ...], steps: tuple[int, ...]) -> None:
+    check_far(lead, steps, 24)
+
+
+@in_every_regime
+@pytest.mark.parametrize(("lead", "steps"), LEADS, ids=["one level", "two levels"])
+def test_offsets_of_long_rows(regime: type, lead: tuple[int, ...], steps: tuple[int, ...]) -> None:
+    check_far(lead, steps, 200)
+
+
+@pytest.mark.slow  # half a minute in the interpreter; test_wide has rows by columns too
+def test_262144_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(triton_policy.backward(2, 262144, "bfloat16"), Columns)
+    # Fewer programs for the interpreter, in the kernel and in the last sum.
+    monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (2, 16384, 4, 2)})
+    monkeypatch.setattr(triton_policy, "finalize_shape", lambda N, dtype: triton_policy.Finalize(8, 16384, 4))
+    inputs = make_inputs(Case((2,), (262144,)), "bfloat16")
+    check_grads(backward(*tensors(inputs)), inputs)
+    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+
+
+# --- The door -------------------------------------------------------------------------------------------------------
+
+
+def test_cpu_arrays_are_not_served_by_name() -> None:
+    x = torch.zeros(2, 3)
+    with pytest.raises(BackendUnavailable, match=r"triton_gpu serves \('cuda',\), got arrays on cpu"):
+        lngrad.layer_norm(x, backend="triton_gpu")
+
+
+def test_numpy_is_not_served() -> None:
+    problem, _ = Problem.forward(make_inputs(Case((2,), (3,)), "float32").x, None, None)
+    with pytest.raises(BackendUnavailable, match="takes torch tensors, got numpy arrays"):
+        triton_gpu.plan(problem, 1)
+
+
+def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    problem, _ = Problem.forward(torch.zeros(2, 3), None, None)
+    with pytest.raises(BackendUnavailable, match="only under TRITON_INTERPRET=1"):
+        triton_gpu.plan(problem, 1)
+
+
+# --- On a device ----------------------------------------------------------------------------------------------------
+
+
+# Programs loop over several tiles in these; the last two are chunks of rows by one program each, and spread over many.
+LOOPS = [
+    Case((20000,), (64,)), Case((4000,), (768,)), Case((3000,), (4096,)), Case((3000,), (5120,)),
+    Case((3000,), (8192,)), Case((3000,), (16384,)), Case((200,), (20000,)), Case((40,), (20000,)),
+]  # fmt: skip
+
+
+def on_cuda(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if array is None else array.cuda() for array in arrays)
+
+
+def on_the_host(results: Any) -> tuple[Any, ...]:
+    return tuple(None if result is None else result.cpu() for result in results)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", [*SMALL, *BLOCKS, *WIDE, *LOOPS], ids=str)
+def test_on_a_device(case: Case, dtype: str) -> None:
+    assert not kernels.INTERPRETED
+    inputs = make_inputs(case, dtype)
+    dy, x, mean, rstd, gamma = (None if t is None else t.cuda() for t in tensors(inputs))
+    for _ in range(2):  # bound by Triton, and launched again from what it compiled
+        got = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=inputs.normalized_shape)
+        check_grads(Grads(*(t.cpu() for t in got)), inputs)
+        beta = None if inputs.beta is None else tensor(inputs.beta).cuda()
+        result = lngrad.layer_norm(x, inputs.normalized_shape, gamma, beta)
+        check_forward(Forward(*(t.cpu() for t in result)), inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [64, 5120, 12288, 20000])
+def test_a_row_does_not_know_its_batch_on_a_device(columns: int) -> None:
+    inputs = make_inputs(Case((300,), (columns,)), "bfloat16")
+    dy, x, mean, rstd, gamma = (t.cuda() for t in tensors(inputs))
+    rows = slice(100, 103)
+    whole, all_rows = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma).dx, lngrad.layer_norm(x, gamma=gamma)
+    alone = lngrad.layer_norm_backward(dy[rows], x[rows], mean[rows], rstd[rows], gamma).dx
+    check_same_bits(alone.cpu(), whole[rows].cpu())
+    again = lngrad.layer_norm(x[rows], gamma=gamma)
+    check_same_bits(tuple(t.cpu() for t in again), tuple(t[rows].cpu() for t in all_rows))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mask", [mask for mask in MASKS if any(mask)], ids=str)
+@pytest.mark.parametrize("case", [Case((5000,), (64,)), Case((2500,), (5120,)), Case((600,), (12288,))], ids=str)
+def test_masks_on_a_device(case: Case, mask: tuple[bool, bool, bool]) -> None:
+    inputs = make_inputs(case, "bfloat16")
+    got = lngrad.layer_norm_backward(*on_cuda(tensors(inputs)), output_mask=mask)
+    check_grads(Grads(*on_the_host(got)), inputs, output_mask=mask)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["rows apart", "off by one", "two levels"])
+@pytest.mark.parametrize("columns", [64, 1000, 5120, 12288, 20000])
+def test_views_on_a_device(columns: int, how: str) -> None:
+    """Not the bits of contiguous rows: what the compiler knows of strides and pointers may change the order of a sum."""
+    inputs = make_inputs(Case((20, 30), (columns,)), "bfloat16")
+    dy, x, mean, rstd, gamma = on_cuda(tensors(inputs))
+    beta = tensor(inputs.beta).cuda()
+    for place in (strided(x, how), x):
+        rows = strided(dy, how)
+        got = lngrad.layer_norm_backward(rows, place, mean, rstd, gamma, out=Grads(rows, None, None))
+        check_grads(Grads(*on_the_host(got)), inputs)
+        result = lngrad.layer_norm(place, gamma=gamma, beta=beta)
+        check_forward(Forward(*on_the_host(result)), inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("columns", [64, 5120, 12288, 20000])
+def test_mixed_on_a_device(columns: int, dtype: str) -> None:
+    inputs = make_inputs(Case((600,), (columns,), gamma_dtype="float32", statistics_dtype=dtype), dtype)
+    got = Grads(*on_the_host(lngrad.layer_norm_backward(*on_cuda(tensors(inputs)))))
+    check_grads(got, inputs)
+    assert got.dgamma.dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [1024, 131072])
+def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
+    from lngrad.bench.cases import Job
+    from lngrad.bench.cuda import checks as cuda_checks
+    from lngrad.bench.cuda import contestants as cuda
+
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GiB of the device's memory")
+    backward_job = Job((1 << 31) // columns + 5, columns, "bfloat16")
+    t = cuda.tensors(backward_job, "cuda")
+    cuda_checks.check_timed(backward_job, t, cuda.ours(backward_job, t)())
+    forward_job = Job(backward_job.M, columns, "bfloat16", "forward")
+    cuda_checks.check_timed(forward_job, t, cuda.ours(forward_job, t)())

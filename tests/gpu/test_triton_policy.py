@@ -1,0 +1,88 @@
+"""How a GPU call is cut: pure functions of the shape and the dtype."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from lngrad.core.dtypes import bytes_of
+from lngrad.gpu import policy
+from lngrad.gpu.policy import Chunks, Columns, Tiles
+
+WIDTHS = [1, 2, 3, 63, 64, 65, 100, 129, 768, 1000, 1024, 1025, 1536, 2304, 3072, 4097, 5120, 6144, 7168, 8192]
+LONG = [8193, 10240, 12288, 16384, 16385, 131072, 262144]
+DTYPES = ["float16", "bfloat16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("N", [*WIDTHS, *LONG])
+def test_blocks_cover_a_row_and_the_last_alone_is_ragged(N: int, dtype: str) -> None:
+    """The kernels mask the last block alone, so all others must be full."""
+    for tiles in (policy.forward(1000, N, dtype), policy.backward(1000, N, dtype)):
+        if not isinstance(tiles, Tiles):
+            continue
+        columns = tiles.block * tiles.slabs
+        assert (tiles.pieces - 1) * columns < N <= tiles.pieces * columns
+        assert tiles.block & (tiles.block - 1) == 0
+        assert tiles.rows & (tiles.rows - 1) == 0
+        threads = 32 * tiles.warps
+        assert tiles.rows * tiles.block >= threads or tiles.pieces == 1
+        if tiles.slabs == 2:  # the last block of each slab, and one more, are masked
+            full = (tiles.pieces * 2 - 2) * tiles.block
+            assert full < N
+
+
+@pytest.mark.parametrize(
+    ("N", "eighths"), [(5120, 5), (6144, 6), (7168, 7), (8192, 8), (2304, 5), (3072, 6), (1536, 6)]
+)
+def test_rows_between_powers_of_two_take_their_share(N: int, eighths: int) -> None:
+    tiles = policy.backward(4096, N, "bfloat16")
+    assert isinstance(tiles, Tiles)
+    assert tiles.block * tiles.pieces * 8 == eighths * (1 << (N - 1).bit_length())
+
+
+def test_regimes() -> None:
+    assert isinstance(policy.backward(100, 16384, "float32"), Tiles)
+    assert isinstance(policy.backward(100, 16385, "float32"), Columns)
+    assert isinstance(policy.backward(100, 4097, "float64"), Columns)
+    assert isinstance(policy.forward(100, 16384, "float32"), Tiles)
+    few, many = policy.forward(3, 16385, "float32"), policy.forward(3000, 16385, "float32")
+    assert isinstance(few, Chunks)
+    assert isinstance(many, Chunks)
+    assert (few.spread, many.spread) == (True, False)
+    assert few.block == many.block  # or the order of a row's sums would depend on the batch
+
+
+@pytest.mark.parametrize("N", [64, 5120, 16384, 131072])
+def test_what_orders_the_sums_of_a_row_does_not_depend_on_the_batch(N: int) -> None:
+    for choose in (policy.forward, policy.backward):
+        cuts = [choose(M, N, "bfloat16") for M in (1, 100, 10**4, 10**7)]
+        orders = {
+            (cut.sums.block,) if isinstance(cut, Columns) else (cut.block, getattr(cut, "pieces", None)) for cut in cuts
+        }
+        assert len(orders) == 1
+
+
+def test_no_device_is_asked() -> None:
+    """Two models of GPU add in the same order: no function here takes anything of a device."""
+    for function in (policy.forward, policy.backward, policy.parts_for, policy.finalize_shape):
+        assert set(inspect.signature(function).parameters) <= {"regime", "M", "N", "dtype"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("N", [64, 768, 4096, 8192, 16384])
+@pytest.mark.parametrize("M", [1, 7, 512, 4096, 2**16, 2**20, 2**26])
+def test_partial_sums_are_few(M: int, N: int, dtype: str) -> None:
+    tiles = policy.backward(M, N, dtype)
+    if not isinstance(tiles, Tiles):
+        return
+    parts = policy.parts_for(tiles, M, N, dtype)
+    rows_of_tiles = -(-M // tiles.rows)
+    assert 1 <= parts <= rows_of_tiles
+    assert -(-rows_of_tiles // parts) <= policy.MOST_TILES
+    accumulator = 8 if dtype == "float64" else 4
+    share = 4 * accumulator * parts / (3 * bytes_of(dtype) * M)
+    assert share <= 0.025 or parts <= 256 or 2 * accumulator * parts * N <= 16 << 20
+    if M >= 2**16:
+        assert parts >= min(256, rows_of_tiles)  # or the device would idle

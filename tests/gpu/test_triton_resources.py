@@ -1,0 +1,80 @@
+"""Ahead-of-time compilation without a GPU, and the committed table of what the kernels take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", minversion="3.9")
+
+from lngrad.bench.triton_resources import jobs
+
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "triton-resources.jsonl"
+
+# In a process of its own, since the tests beside this one run with the interpreter on.
+PROGRAM = """
+import json
+from lngrad.bench.triton_resources import jobs, measure
+wanted = "backward_tiles", 2048, "bfloat16", {architecture}
+job = next(job for job in jobs() if (job.kernel, job.N, job.dtype, job.architecture) == wanted)
+print(json.dumps(measure(job)))
+"""
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_compiles_without_a_device(architecture: int, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
+    program = PROGRAM.format(architecture=architecture)
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    line = json.loads(found.stdout)
+    assert line["spill_bytes"] == 0
+    assert line["registers"] <= 128  # so that four programs of 128 threads fit on a multiprocessor
+    assert line["vector_bits"] >= 64  # a warp reads 256 bytes at a time
+
+
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_table_is_complete() -> None:
+    """Every kernel, width, dtype and architecture, with the launch policy as it is now."""
+    shape = ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES")
+    expected = {
+        (job.kernel, job.N, job.dtype, job.architecture, job.warps, *(job.constants.get(name) for name in shape))
+        for job in jobs()
+    }
+    keys = ("kernel", "N", "dtype", "sm", "warps", *map(str.lower, shape))
+    assert {tuple(line.get(key) for key in keys) for line in lines()} == expected
+
+
+def test_no_default_spills() -> None:
+    assert [line for line in lines() if line["spill_bytes"]] == []
+
+
+def test_registers_leave_room_for_the_programs_that_run_at_once() -> None:
+    """64 Ki registers a multiprocessor: four programs of 128 threads, or one of 512."""
+    for line in lines():
+        assert line["registers"] <= 128, line
+
+
+def test_a_row_between_powers_of_two_costs_its_share() -> None:
+    """5120 columns are five of the eight eighths of 8192; the loop has a fixed part beside."""
+    for dtype in ("bfloat16", "float16", "float32"):
+        for sm in (80, 90, 100):
+            loops = {
+                line["N"]: line["loop_instructions"]
+                for line in lines()
+                if (line["kernel"], line["dtype"], line["sm"]) == ("backward_tiles", dtype, sm)
+            }
+            assert loops[5120] < 0.88 * loops[8192], (dtype, sm)
+            assert loops[6144] < 0.88 * loops[8192], (dtype, sm)

@@ -11,9 +11,8 @@ import pytest
 import lngrad
 from lngrad import api
 from lngrad.core.dtypes import DTYPES, numpy_dtype
-from lngrad.core.overlap import check_memory
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import Problem
+from lngrad.core.problem import Problem, check_memory
 from lngrad.errors import OverlapError
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
 

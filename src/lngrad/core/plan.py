@@ -24,7 +24,7 @@ from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Words
 
-# Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; for the forward, eps last.
+# Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; then the operator's numbers.
 RunOnAddresses: TypeAlias = Callable[..., None]
 
 
@@ -37,7 +37,7 @@ class Plan:
         backend: The name of the backend that will run it.
         workspace_bytes: How much memory run needs in addition to the outputs.
         steps: The backend's own decisions.
-        run: (plan, inputs, outputs, workspace): computes, and writes every output that is wanted.
+        run: (plan, inputs and numbers, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
         pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
     """
@@ -77,8 +77,8 @@ def _run_on_views(plan: Plan) -> RunOnAddresses:
             None if each is None or address == 0 else array_at(address, each)
             for each, address in zip(facts, addresses, strict=False)
         ]
-        inputs, outputs, eps = arrays[:split], arrays[split:], addresses[len(facts) :]
-        plan.run(plan, (*inputs, *eps), tuple(outputs), np.empty(plan.workspace_bytes, np.uint8))
+        numbers = addresses[len(facts) :]
+        plan.run(plan, (*arrays[:split], *numbers), tuple(arrays[split:]), np.empty(plan.workspace_bytes, np.uint8))
 
     return run
 

@@ -14,9 +14,8 @@ from lngrad.ascend.acl.tensor import TensorFacts
 from lngrad.ascend.aclnn.arguments import Prototype
 from lngrad.ascend.aclnn.conversions import ALIGNMENT, Room, StandIn, core_facts
 from lngrad.core.arrays import ArraySpec, address_of
-from lngrad.core.overlap import check_memory
 from lngrad.core.plan import Plan, make_plan
-from lngrad.core.problem import Problem
+from lngrad.core.problem import Problem, check_memory
 from lngrad.errors import BackendUnavailable, OverlapError
 from lngrad.typing import Array, Bytes
 

@@ -12,8 +12,7 @@ from lngrad.core import calls
 from lngrad.core.arrays import addresses_of, as_array, empty, scratch
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import Forward, Grads, Problem, check_elements, check_memory
-from lngrad.core.threads import use_parallel_for
-from lngrad.core.torch_threads import parallel_for, thread_count
+from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import AnyArray, Shape
 
@@ -61,7 +60,7 @@ def layer_norm(
         return known
     problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
     check_elements(problem, arrays, out)
-    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
     forward = Forward(*execute(plan, (*arrays, float(eps)), out))
     calls.keep(key, plan)
     return forward
@@ -131,7 +130,7 @@ def layer_norm_backward(
         return known
     problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
     check_elements(problem, arrays, out)
-    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
     grads = Grads(*execute(plan, arrays, out))
     calls.keep(key, plan)
     return grads
@@ -188,7 +187,7 @@ def execute(
         )
     if workspace is None and plan.bind is not None:
         split = len(problem.inputs)
-        with use_parallel_for(parallel_for()) if _is_torchs(problem) else nullcontext():
+        with use_parallel_for(torch_parallel_for()) if _is_torchs(problem) else nullcontext():
             plan.on_addresses(*addresses_of((*inputs[:split], *results)), *inputs[split:])  # type: ignore[misc]  # a plan with bind has it
         return results
     if workspace is None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.core.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
-from lngrad.core.memory import KEPT_FROM, lease, spares
+from lngrad.core.memory import KEPT_FROM, allocated, pooled_bytes, small_block_pool
 from lngrad.errors import DtypeError, ShapeError
 
 ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
@@ -254,13 +254,13 @@ def maker(output: Output) -> Callable[[], np.ndarray[Any, Any]]:
     if nbytes < ALIGNED_BYTES:
         return partial(np.empty, shape, dtype)
     if nbytes >= KEPT_FROM:
-        return lambda: lease(nbytes).view(dtype).reshape(shape)
-    return spares(shape, dtype)
+        return lambda: pooled_bytes(nbytes).view(dtype).reshape(shape)
+    return small_block_pool(shape, dtype)
 
 
 def scratch(nbytes: int, device: str = "cpu") -> Any:
     """Uninitialised bytes on a device, for a workspace."""
     if device == "cpu":
-        return np.empty(nbytes, np.uint8)
+        return allocated(nbytes)
     torch = sys.modules["torch"]
     return torch.empty(nbytes, dtype=torch.uint8, device=device)

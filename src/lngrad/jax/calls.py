@@ -21,7 +21,7 @@ import numpy as np
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of, contiguous_strides
-from lngrad.core.huge_pages import HUGE_BYTES, advise_huge
+from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Grads, Problem
 from lngrad.jax.frames import Buffer, make_handler

@@ -12,8 +12,7 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from typing import Any
 
-from lngrad.core.threads import granted_threads, setting_address
-from lngrad.core.torch_threads import parallel_for
+from lngrad.core.threads import granted_threads, setting_address, torch_parallel_for
 from lngrad.torch import memory
 from lngrad.torch.native import library
 
@@ -45,7 +44,7 @@ def _loaded(path: str) -> Any:
         loader.exec_module(module)
     except ImportError:  # of a torch that was built otherwise, though it has the same version
         return None
-    lent = ctypes.cast(parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
+    lent = ctypes.cast(torch_parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
     module.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
     for name, function in _answers.items():
         module.answer(name, function)

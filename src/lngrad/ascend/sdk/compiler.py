@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lngrad.core.compiler import c_compiler, cxx_compiler
+from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import LngradError
 
 C_SUFFIXES = (".c",)

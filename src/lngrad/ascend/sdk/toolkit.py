@@ -29,7 +29,7 @@ from lngrad.ascend.sdk.entry_points import entry_points, frame_header
 from lngrad.ascend.sdk.functions import HEADERS
 from lngrad.ascend.sdk.headers import headers
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.core.compiler import c_compiler
+from lngrad.core.machine import c_compiler
 from lngrad.errors import LngradError
 
 LIBRARY = "liblngrad_cann.so"

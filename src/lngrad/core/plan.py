@@ -87,7 +87,8 @@ def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wor
     """Nothing to add up. No rows: sums are 0. No columns: a mean is 0 and its rstd NaN, as torch has it."""
     for name, output in zip(plan.problem.out, outputs, strict=True):
         if output is not None:
-            output[...] = math.nan if name == "rstd" else 0
+            array = output if isinstance(output, np.ndarray) else output.detach()
+            array[...] = math.nan if name == "rstd" else 0
 
 
 class _Module(Protocol):

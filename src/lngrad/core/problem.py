@@ -67,6 +67,10 @@ class Normalization(NamedTuple):
     residual: bool = False
     alpha: float = 1.0
 
+    def scale(self, gamma: Any) -> Any:
+        """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
+        return gamma + self.offset if self.offset else gamma
+
 
 LAYER_NORM = Normalization()
 

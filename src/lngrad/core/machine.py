@@ -1,4 +1,4 @@
-"""What this machine and installation are, as far as they decide speed or what works: processor, compilers, folders."""
+"""What this machine and installation are, as far as they decide speed or what works: processor, versions, compilers."""
 
 from __future__ import annotations
 
@@ -112,15 +112,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
-
-
-def cache_folder() -> Path:
-    """Where files are kept that outlive a process: `$XDG_CACHE_HOME/lngrad` or `~/.cache/lngrad`; it need not be there.
-
-    Raises:
-        RuntimeError: There is no home directory.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lngrad"
 
 
 C_COMPILERS = ("cc", "gcc", "clang")

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lngrad.core import column_tree
-from lngrad.core.machine import cache_folder, processor_identity
+from lngrad.core.cache_folder import cache_folder
+from lngrad.core.machine import processor_identity
 
 _HERE = Path(__file__).parent
 _SOURCES = (  # what is compiled, and what compiles it; the column tree's CHUNK is compiled in

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lngrad.ascend.cpp import headers
-from lngrad.core.machine import cache_folder, compiler_version, cxx_compiler
+from lngrad.core.cache_folder import cache_folder
+from lngrad.core.machine import compiler_version, cxx_compiler
 from lngrad.errors import LngradError
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")

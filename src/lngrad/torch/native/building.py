@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lngrad.core.machine import CXX_COMPILERS, cache_folder, compiler_version, cxx_compiler
+from lngrad.core.cache_folder import cache_folder
+from lngrad.core.machine import CXX_COMPILERS, compiler_version, cxx_compiler
 from lngrad.errors import LngradError
 from lngrad.torch.native.library import MODULE, SOURCES, SWITCH, digest, find, is_off, libraries, stamp, torch_folder
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from lngrad.core.machine import cache_folder
+from lngrad.core.cache_folder import cache_folder
 
 MODULE = "lngrad_torch_glue"
 SWITCH = "LNGRAD_TORCH_GLUE"  # environment variable; 0 leaves the library alone

@@ -99,9 +99,8 @@ class Memory:
 
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:
     """Compute every wanted output."""
-    split = len(plan.problem.inputs)
-    addresses = addresses_of((*inputs[:split], *outputs))
-    _run_shared(plan.steps, Memory(plan, workspace), (*addresses, *inputs[split:]))  # type: ignore[arg-type]  # numbers
+    arrays, eps = (inputs, ()) if plan.problem.op == "backward" else (inputs[:-1], inputs[-1:])
+    _run_shared(plan.steps, Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
 
 
 def bind(plan: Plan) -> Callable[..., None]:

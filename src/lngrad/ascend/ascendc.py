@@ -9,7 +9,7 @@ import numpy as np
 from lngrad.ascend.cpp.compiling import CompileError
 from lngrad.ascend.cpp.kernel import CompiledKernel
 from lngrad.ascend.cpp.kernel import compile as compile  # not in __all__: a star import keeps Python's own
-from lngrad.ascend.device.datacopy import (
+from lngrad.ascend.device.copies import (
     DataCopy,
     DataCopyExtParams,
     DataCopyPad,
@@ -17,14 +17,15 @@ from lngrad.ascend.device.datacopy import (
     DataCopyPadParams,
     DataCopyParams,
     PaddingMode,
+    TransDataTo5HD,
+    TransDataTo5HDParams,
 )
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.operations import RoundMode
-from lngrad.ascend.device.pipe import GetTPipePtr, TBuf, TPipe, TQue
+from lngrad.ascend.device.numerics import RoundMode
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.repeat_params import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
+from lngrad.ascend.device.queues import GetTPipePtr, TBuf, TPipe, TQue
 from lngrad.ascend.device.report import BlockReport, LaunchReport
 from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
 from lngrad.ascend.device.system import (
@@ -45,15 +46,17 @@ from lngrad.ascend.device.system import (
     ToBfloat16,
     ToFloat,
 )
-from lngrad.ascend.device.transpose import TransDataTo5HD, TransDataTo5HDParams
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import (
     Abs,
     Add,
     Adds,
+    BinaryRepeatParams,
     Brcb,
+    BrcbRepeatParams,
     Cast,
     Copy,
+    CopyRepeatParams,
     Div,
     Duplicate,
     Exp,
@@ -72,13 +75,12 @@ from lngrad.ascend.device.vector import (
     Rsqrt,
     Sqrt,
     Sub,
+    UnaryRepeatParams,
     WholeReduceSum,
 )
 from lngrad.ascend.faults import AscendWarning, DeviceFault
-from lngrad.ascend.tile.checks import DataFormat
-from lngrad.ascend.tile.layernorm import LayerNorm
-from lngrad.ascend.tile.layernorm_forward import LayerNormConfig, LayerNormPara
-from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
+from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,

@@ -12,8 +12,7 @@ import pytest
 
 from lngrad.ascend import ascendc, soc, tiling
 from lngrad.ascend.ascendc import CompileError, DeviceFault, launch
-from lngrad.ascend.cpp.chevrons import without_chevrons
-from lngrad.ascend.cpp.headers import header_files
+from lngrad.ascend.cpp.compiling import header_files, without_chevrons
 from lngrad.ascend.sdk import Settings, cflags, libs, write_toolkit
 from lngrad.ascend.sdk.program import run_program
 from lngrad.core.problem import Grads

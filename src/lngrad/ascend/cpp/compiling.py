@@ -1,4 +1,8 @@
-"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content."""
+"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content.
+
+The headers that a kernel includes are those of the folder include/, and two that are written from Python's tables: the
+numbers of operations and the tiling structs.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,117 @@ import re
 import shutil
 import subprocess
 import tempfile
+import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
-from lngrad.ascend.cpp import headers
+from lngrad.ascend.cpp.protocol import numbers_header
+from lngrad.ascend.tiling.structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormSeparateTiling,
+    LayerNormTiling,
+    TilingStruct,
+)
 from lngrad.core.cache_folder import cache_folder
 from lngrad.core.compiler import compiler_version, cxx_compiler
 from lngrad.errors import LngradError
+
+INCLUDE = Path(__file__).parent / "include"
+_STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
+
+
+@cache
+def header_files() -> dict[str, str]:
+    """Every header, as its path in the include folder and its text."""
+    texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
+    texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
+    texts["lngrad/numbers.h"] = numbers_header()
+    return texts
+
+
+@cache
+def headers_digest() -> str:
+    """A name for the content of all headers."""
+    content = hashlib.sha256()
+    for name, text in header_files().items():
+        content.update(f"{name}\0{text}\0".encode())
+    return content.hexdigest()
+
+
+def write_headers(folder: Path) -> None:
+    """Write every header below a folder.
+
+    Args:
+        folder: Becomes what a compiler is given as ``-I``. It and its folders are made.
+
+    Raises:
+        OSError: A file can't be written.
+    """
+    for name, text in header_files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _tiling_structs() -> str:
+    structs = "\n\n".join(map(_struct, _STRUCTS))
+    names = "\n".join(f"using ::{struct.__name__};" for struct in _STRUCTS)
+    return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
+// Written from lngrad.ascend.tiling.structs; change them there.
+#ifndef LNGRAD_KERNEL_TILING_H
+#define LNGRAD_KERNEL_TILING_H
+
+#include <cstdint>
+#include <cstring>
+
+{structs}
+
+namespace AscendC {{
+namespace tiling {{
+{names}
+}} // namespace tiling
+}} // namespace AscendC
+
+#endif
+"""
+
+
+def _struct(struct: type[TilingStruct]) -> str:
+    types = typing.get_type_hints(struct)
+    lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
+    return "\n".join([f"struct {struct.__name__} {{", *lines, "};"])
+
+
+_LAUNCH = re.compile(r"(?P<kernel>[A-Za-z_][\w:]*(?:<[^<>;]*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)")
+
+
+def without_chevrons(text: str) -> str:
+    """Write every launch as ACLRT_LAUNCH_KERNEL, which tikicpulib.h declares.
+
+    Args:
+        text: A C++ file.
+
+    Returns:
+        The file with the same lines. A launch's second number, the L2 control, has no meaning here.
+
+    Raises:
+        CompileError: A launch has not three numbers between its chevrons.
+    """
+
+    def plain(launch: re.Match[str]) -> str:
+        numbers = [one.strip() for one in launch["numbers"].split(",")]
+        if len(numbers) != 3:
+            line = text.count("\n", 0, launch.start()) + 1
+            raise CompileError(
+                f"line {line}: {launch['kernel']}<<<…>>>: expected blocks, l2ctrl and stream, got {launch['numbers']!r}"
+            )
+        return f"ACLRT_LAUNCH_KERNEL({launch['kernel']})({numbers[0]}, {numbers[2]}{')' if launch['rest'] else ', '}"
+
+    return _LAUNCH.sub(plain, text)
+
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MOST_ERRORS = 5  # lines of the compiler that an error repeats
@@ -75,7 +183,7 @@ def build(
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
     key = hashlib.sha256(
-        "\0".join([text, *options, compiler_version(*compiler()), headers.digest()]).encode()
+        "\0".join([text, *options, compiler_version(*compiler()), headers_digest()]).encode()
     ).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     library = _fresh(folder)
@@ -110,7 +218,7 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name)
-        headers.write_headers(draft / "include")
+        write_headers(draft / "include")
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
         command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]

@@ -9,10 +9,10 @@ from contextvars import ContextVar
 import numpy as np
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.element_types import DTYPES
 from lngrad.ascend.device.global_memory import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.numerics import DTYPES
+from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 

@@ -16,16 +16,14 @@ from typing import Literal, Protocol
 import numpy as np
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.clock import ALWAYS, Clock
-from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import S, V
-from lngrad.ascend.device.plan import PACKED, Descriptor, Plan, check_place
-from lngrad.ascend.device.plans import make_plan
-from lngrad.ascend.device.races import GlobalOrder, race
-from lngrad.ascend.device.regions import Region, Regions
-from lngrad.ascend.device.source import Site, kernel_site, warn_at_kernel
-from lngrad.ascend.device.spans import Instruction, Span
+from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
+from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
+from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
+from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
+from lngrad.ascend.device.races import GlobalOrder, Span, race
+from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at_kernel
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
 
 Strictness = Literal["checked", "device"]
@@ -120,7 +118,7 @@ class Core:
         self.count = count
         self.rules = rules or Rules()
         self.ub = UnifiedBuffer(soc, size)
-        self.clock = Clock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
+        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
         self.order = order or GlobalOrder()
         self.tally = Tally()
         self.log: deque[Instruction] | list[Instruction] = [] if self.rules.timeline else deque(maxlen=RECENT)
@@ -132,10 +130,10 @@ class Core:
         self.quiet = False
         self.tiling_key = 0
         self.schedule: Schedule | None = None
-        self.regions: Regions | None = None
+        self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.events: dict[int, set[int]] = {}
-        self._plans: dict[Sequence[int] | bytes, Plan] = {}
+        self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
 
     def issue(
@@ -205,7 +203,7 @@ class Core:
         self._counts[plan.op] += 1
         self.log.append(instruction)
 
-    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int]) -> Plan:
+    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int]) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
         places = {"dst": (handles[0], d.dst), "src1": (handles[2], d.src1), "sharedTmpBuffer": (handles[2], d.src1)}
 
@@ -213,7 +211,7 @@ class Core:
             handle, start = places.get(role, (handles[1], d.src0))
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
-        plan = make_plan(d, self.ub, names)
+        plan = plan_instruction(d, self.ub, names)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan
@@ -221,7 +219,7 @@ class Core:
             self.ub.peak = max(self.ub.peak, stop)
         return plan
 
-    def _warn_stale(self, plan: Plan) -> None:
+    def _warn_stale(self, plan: PlannedInstruction) -> None:
         for access in plan.reads:
             for start, stop in access.runs:
                 self.ub.warn_stale(start, stop)
@@ -336,9 +334,8 @@ class Core:
             fix = "EnQue and DeQue it between the computation and the copy"
         else:
             fix = "free it and allocate a new one before the next computation"
-        unit = ("the scalar unit", "the vector unit", "the copy from global memory", "the copy to global memory")[pipe]
         raise QueueFault(
-            f"{api}: {role} ({name}) is {allocation.state.value}, {unit} must not use it: {fix} [ErrorBuffer2]"
+            f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
         )
 
     def knows(self, pipe: int, other: Instruction, epoch: int) -> bool:
@@ -350,7 +347,7 @@ class Core:
             return epoch <= self.clock.known[pipe][other_pipe]
         return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
 
-    def scalar_global(self, api: str, region: Region, start: int, stop: int, writing: bool) -> None:
+    def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():

@@ -3,15 +3,12 @@ checks."""
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 from numpy.typing import DTypeLike
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.element_types import CODES, element_type
+from lngrad.ascend.device.numerics import CODES, element_type
 from lngrad.ascend.device.pipes import S, V
-from lngrad.ascend.device.source import Site
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import BoundsFault
 from lngrad.typing import Array, Dtype
@@ -176,12 +173,6 @@ class LocalTensor:
     def overlaps(self, other: LocalTensor) -> bool:
         """Return whether the two share a byte."""
         return self.core is other.core and self.start < other.end and other.start < self.end
-
-
-def caller() -> Site:
-    """Return where the caller of the function that calls this stands: the line of a kernel."""
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti
 
 
 def pop_stack_buffer(core: Core) -> LocalTensor:

@@ -4,10 +4,8 @@ blocks."""
 from __future__ import annotations
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.current import running
-from lngrad.ascend.device.local_tensor import caller
 from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
-from lngrad.ascend.device.source import Site, site_text
+from lngrad.ascend.device.running import Site, caller, running, site_text
 from lngrad.ascend.faults import SyncFault
 
 CROSS_CORE_FLAGS = 16

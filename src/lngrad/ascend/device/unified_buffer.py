@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.clock import Snapshot
-from lngrad.ascend.device.element_types import DTYPES
-from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.device.spans import Span, Spans
+from lngrad.ascend.device.numerics import DTYPES
+from lngrad.ascend.device.pipes import Snapshot
+from lngrad.ascend.device.races import Span, Spans
+from lngrad.ascend.device.running import warn_at_kernel
 from lngrad.ascend.faults import CapacityFault
 from lngrad.typing import Array, Bytes
 

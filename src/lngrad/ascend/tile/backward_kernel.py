@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lngrad.ascend.device.datacopy import DataCopy
+from lngrad.ascend.device.copies import DataCopy
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.operations import RoundMode
-from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.numerics import RoundMode
 from lngrad.ascend.device.pipes import HardEvent
+from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.sync import SetFlag, WaitFlag
 from lngrad.ascend.device.system import CopyTiling, GetBlockIdx
 from lngrad.ascend.device.unified_buffer import TPosition

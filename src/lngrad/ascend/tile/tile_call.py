@@ -1,9 +1,8 @@
-"""What the doors of the tile APIs have in common: check, copy apart, run, compare, mark what was
-overwritten.
+"""One call of a tile API: what CANN's CPU-debug build checks, and what happens where operands share memory.
 
-The manuals allow source and destination to share memory. Whether that changes the result depends
-on the order of the instructions, on the chunks and on isReuseSource; instead of guessing, a door
-runs such a call a second time on separate memory and compares.
+The manuals allow source and destination to share memory. Whether that changes the result depends on the order of the
+instructions, on the chunks and on isReuseSource; instead of guessing, such a call runs a second time on separate memory,
+and the results are compared.
 """
 
 from __future__ import annotations
@@ -14,13 +13,91 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.device.unified_buffer import State
-from lngrad.ascend.tile import checks
+from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.unified_buffer import State, TPosition
+from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
 from lngrad.ascend.tiling.words import align_up
-from lngrad.typing import Array
+from lngrad.errors import DtypeError
+from lngrad.typing import Array, Dtype
+
+POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
+
+
+def _check_product(api: str, soc: socs.Soc) -> None:
+    """Refuse a product for which the manuals do not list the API."""
+    if not soc.tile_api:
+        raise DeviceFault(f"{api}: not available on {soc.name} ({soc.product}), see the manual's product table")
+
+
+def _check_element_type(api: str, tensor: LocalTensor, isReuseSource: bool) -> None:
+    """Refuse types other than half and float, and the reuse of half sources."""
+    if tensor.dtype not in (np.float16, np.float32):
+        raise DtypeError(f"{api}: T must be half or float, got {tensor.dtype}")
+    if isReuseSource and tensor.dtype == np.float16:
+        raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
+
+
+def _check_tensor(api: str, name: str, given: LocalTensor, needed: int) -> None:
+    """Check position and size of one tensor."""
+    _check_position(api, name, given)
+    if given.GetSize() < needed:
+        raise BoundsFault(f"{api}: {name} needs {needed} elements for this tiling, it has {given.GetSize()}")
+
+
+def _check_same_type(api: str, name: str, given: LocalTensor, first_name: str, first: LocalTensor) -> None:
+    """Refuse a tensor that is not of the type T of the call."""
+    if given.dtype != first.dtype:
+        raise DtypeError(f"{api}: {name} must be {first.dtype} like {first_name}, got {given.dtype}")
+
+
+def _check_fixed_type(api: str, name: str, given: LocalTensor, dtype: Dtype) -> None:
+    """Refuse a tensor that is not of the one type that the parameter takes."""
+    if given.dtype != dtype:
+        raise DtypeError(f"{api}: {name} must be {dtype} in this form, got {given.dtype}")
+
+
+def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
+    """Refuse a tensor that is not in the Unified Buffer for vectors."""
+    if tensor.GetPosition() not in POSITIONS:
+        names = ", ".join(p.value for p in POSITIONS)
+        raise PositionFault(f"{api}: {name} must be at one of {names}, it is at {tensor.GetPosition().value}")
+
+
+def _check_whole_blocks(api: str, tensor: LocalTensor, H: int) -> None:
+    """Refuse a last axis that does not fill whole blocks."""
+    nbytes, block = H * tensor.dtype.itemsize, tensor.core.soc.block_bytes
+    if nbytes % block:
+        raise AlignmentFault(
+            f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {tensor.dtype.itemsize} bytes = "
+            f"{nbytes}; pad it and give storageHLength and originHLength to the tiling"
+        )
+
+
+def _check_apart(api: str, one: tuple[str, LocalTensor, int], other: tuple[str, LocalTensor, int]) -> None:
+    """Refuse two outputs, each (name, tensor, elements), that share memory."""
+    if one[1][: one[2]].overlaps(other[1][: other[2]]):
+        here, there = (
+            f"{name} (bytes {tensor.start} to {tensor.start + count * tensor.dtype.itemsize})"
+            for name, tensor, count in (one, other)
+        )
+        raise OverlapFault(f"{api}: {here} and {there} must not share memory")
+
+
+def _check_temporary(api: str, given: LocalTensor | None, used: LocalTensor, stack_bytes: int) -> None:
+    """Check the temporary buffer against the size that the tiling was made for."""
+    if given is not None:
+        _check_position(api, "sharedTmpBuffer", given)
+        if given.dtype != np.uint8:
+            raise DtypeError(f"{api}: sharedTmpBuffer must be uint8, got {given.dtype}")
+    if used.GetSize() < stack_bytes:
+        where = "sharedTmpBuffer" if given is not None else "the space that TPipe has left"
+        raise BoundsFault(
+            f"{api}: {where} has {used.GetSize()} bytes, the tiling was made for stackBufferSize {stack_bytes}"
+        )
+
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,7 +124,7 @@ class Operand:
     dtype: type[np.generic] | None = None
 
 
-class Door(Generic[Tensors]):
+class TileCall(Generic[Tensors]):
     """One call of a tile API.
 
     Args:
@@ -75,23 +152,23 @@ class Door(Generic[Tensors]):
         Raises:
             DeviceFault, DtypeError: A rule is broken.
         """
-        checks.tile_api(self.api, self.soc)
-        checks.element_type(self.api, self.first, isReuseSource)
+        _check_product(self.api, self.soc)
+        _check_element_type(self.api, self.first, isReuseSource)
         first_name = next(iter(self.operands.values())).name
         for field, operand in self.operands.items():
             tensor: LocalTensor = getattr(self.tensors, field)
-            checks.tensor(self.api, operand.name, tensor, operand.count)
+            _check_tensor(self.api, operand.name, tensor, operand.count)
             if operand.dtype is None:
-                checks.same_type(self.api, operand.name, tensor, first_name, self.first)
+                _check_same_type(self.api, operand.name, tensor, first_name, self.first)
             else:
-                checks.fixed_type(self.api, operand.name, tensor, np.dtype(operand.dtype))
-        checks.whole_blocks(self.api, self.first, H)
+                _check_fixed_type(self.api, operand.name, tensor, np.dtype(operand.dtype))
+        _check_whole_blocks(self.api, self.first, H)
         outputs = [(getattr(self.tensors, field), o) for field, o in self.operands.items() if o.output]
         for index, (one, here) in enumerate(outputs):
             for other, there in outputs[index + 1 :]:
-                checks.outputs_apart(self.api, (here.name, one, here.count), (there.name, other, there.count))
+                _check_apart(self.api, (here.name, one, here.count), (there.name, other, there.count))
         used: LocalTensor = self.tensors.temp  # type: ignore[attr-defined]  # every API has one
-        checks.temporary(self.api, shared, used, stack_bytes)
+        _check_temporary(self.api, shared, used, stack_bytes)
 
     def run(self, compute: Callable[[Tensors], None]) -> None:
         """Run ``compute`` on the tensors; warn where shared memory changes what it gives."""

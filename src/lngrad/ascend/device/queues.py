@@ -15,10 +15,10 @@ from numpy.typing import DTypeLike
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.current import current_core, running
-from lngrad.ascend.device.element_types import element_type
 from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
+from lngrad.ascend.device.running import current_core, running
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,

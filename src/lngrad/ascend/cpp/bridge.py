@@ -2,8 +2,8 @@
 
 A program without a running kernel has global memory here, and its kernels run on the simulated NPU.
 
-A fault can't cross C++ as a Python exception. It is kept in the session, the kernel's stack is unwound
-by a C++ exception, and whoever called the kernel raises the fault again.
+A fault can't cross C++ as a Python exception. It is kept in the session, the kernel's stack is unwound by a C++
+exception, and whoever called the kernel raises the fault again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content.
 
-The headers that a kernel includes are those of the folder include/, and two that are written from Python's tables: the
-numbers of operations and the tiling structs.
+The headers that a kernel includes are those of the folder include/, and two that are written from Python's tables:
+the numbers of operations and the tiling structs.
 """
 
 from __future__ import annotations

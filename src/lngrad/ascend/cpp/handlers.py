@@ -1,7 +1,7 @@
 """What the simulator does for each operation that is not a vector instruction: ``HANDLERS``, one row an operation.
 
-Every row translates numbers into a call of lngrad.ascend.device or lngrad.ascend.tile. No rule and no arithmetic: those
-are where the call goes.
+Every row translates numbers into a call of lngrad.ascend.device or lngrad.ascend.tile. No rule and no arithmetic:
+those are where the call goes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What C++ and Python call the same thing: the numbers of operations, types, pipes and events.
 
-They are written once, in Python; ``numbers.h`` is made from here, so that a header and the bridge
-can't disagree.
+They are written once, in Python; ``numbers.h`` is made from here, so that a header and the bridge can't disagree.
 """
 
 from __future__ import annotations

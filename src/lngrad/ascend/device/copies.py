@@ -32,8 +32,7 @@ TRANSPOSED = 16  # blocks that TransDataTo5HD takes
 
 
 class Local(NamedTuple):
-    """A tensor in the Unified Buffer as plain numbers: its handle, first byte, and the byte behind
-    it."""
+    """A tensor in the Unified Buffer as plain numbers: its handle, first byte, and the byte behind it."""
 
     handle: int
     start: int
@@ -41,8 +40,7 @@ class Local(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """What a copy moves: ``blocks`` blocks of ``nbytes``, whose starts lie so many bytes apart on
-    each side.
+    """What a copy moves: ``blocks`` blocks of ``nbytes``, whose starts lie so many bytes apart on each side.
 
     Attributes:
         left, right: Bytes written before and behind each block on the way in.
@@ -79,8 +77,7 @@ def copy_global(
         inward: From global memory (MTE2) or to it (MTE3).
         code: Of the element type.
         local: The side in the Unified Buffer.
-        place: The side in global memory: the region, the first byte in it, and the byte behind the
-            tensor.
+        place: The side in global memory: the region, the first byte in it, and the byte behind the tensor.
         b: What is moved.
 
     Raises:
@@ -219,9 +216,8 @@ Tensor = Union[GlobalTensor, LocalTensor]  # noqa: UP007  # an alias is evaluate
 class DataCopyParams:
     """Blocks of a copy.
 
-    For DataCopy, ``blockLen`` and both gaps are in units of 32 bytes. For DataCopyPad, blockLen and
-    the gap in global memory are in bytes. A gap goes from the end of one block to the start of the
-    next.
+    For DataCopy, ``blockLen`` and both gaps are in units of 32 bytes. For DataCopyPad, blockLen and the gap in global
+    memory are in bytes. A gap goes from the end of one block to the start of the next.
     """
 
     blockCount: int = 1
@@ -234,8 +230,8 @@ class DataCopyParams:
 class DataCopyExtParams:
     """Blocks of DataCopyPad: ``blockCount`` of ``blockLen`` bytes.
 
-    The strides are the gaps between the end of one block and the start of the next: in bytes in
-    global memory, in 32-byte blocks in the Unified Buffer.
+    The strides are the gaps between the end of one block and the start of the next: in bytes in global memory, in
+    32-byte blocks in the Unified Buffer.
     """
 
     blockCount: int = 1
@@ -261,8 +257,7 @@ class DataCopyPadParams(DataCopyPadExtParams):
 
 
 class PaddingMode:
-    """Whether DataCopyPad starts every block on 32 bytes (Normal), or packs them (Compact, 950
-    only)."""
+    """Whether DataCopyPad starts every block on 32 bytes (Normal), or packs them (Compact, 950 only)."""
 
     Normal = 0
     Compact = 1
@@ -278,8 +273,7 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
         void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count)
         (each also with ``const DataCopyParams&`` in place of the count)
 
-    CANN: a count that is not whole blocks is refused; a device rounds it down and leaves the rest
-    out.
+    CANN: a count that is not whole blocks is refused; a device rounds it down and leaves the rest out.
 
     Raises:
         DeviceFault: Length, address, bounds, position, queue state, order, or bytes never written.
@@ -335,14 +329,12 @@ def DataCopyPad(
             const DataCopyExtParams& dataCopyParams)
         (both also with DataCopyParams and DataCopyPadParams)
 
-    On the way in a block starts on 32 bytes and is followed by ``rightPadding`` elements and, up to
-    the next 32 bytes, by dummies. With isPad both are ``paddingValue``. Without, dummies are the
-    block's first element where no padding is given; else padding and dummies are undefined on a
-    device, and bytes that nobody wrote here.
+    On the way in a block starts on 32 bytes and is followed by ``rightPadding`` elements and, up to the next 32
+    bytes, by dummies. With isPad both are ``paddingValue``. Without, dummies are the block's first element where no
+    padding is given; else padding and dummies are undefined on a device, and bytes that nobody wrote here.
 
     Raises:
-        DeviceFault: The SoC has no DataCopyPad, a block is not whole elements, a limit, or a rule
-            of ``DataCopy``.
+        DeviceFault: The SoC has no DataCopyPad, a block is not whole elements, a limit, or a rule of ``DataCopy``.
         DtypeError: The two tensors are of different types.
     """
     site = caller()
@@ -373,8 +365,7 @@ def DataCopyPad(
 
 
 def _padding(pad: DataCopyPadExtParams | None, nbytes: int, size: int) -> tuple[int, int, float | None, bool]:
-    """Return the bytes before and behind a block, what fills them, and whether that is
-    undefined."""
+    """Return the bytes before and behind a block, what fills them, and whether that is undefined."""
     given = pad or DataCopyPadExtParams()
     left, right = given.leftPadding * size, given.rightPadding * size
     for name, value in (("leftPadding", left), ("rightPadding", right)):
@@ -431,8 +422,8 @@ def TransDataTo5HD(
         template <typename T> void TransDataTo5HD(const LocalTensor<T> (&dstList)[16],
             const LocalTensor<T> (&srcList)[16], const TransDataTo5HDParams& nchwconvParams)
 
-    16-bit types: dst[j][i] = src[i][j]. 32-bit types: dst[2j + k][i] = src[8k + i][j], so that two
-    consecutive entries of dst have the 16 rows of one column.
+    16-bit types: dst[j][i] = src[i][j]. 32-bit types: dst[2j + k][i] = src[8k + i][j], so that two consecutive
+    entries of dst have the 16 rows of one column.
 
     Raises:
         DeviceFault, DtypeError: A rule is broken.

@@ -1,8 +1,8 @@
 """One simulated vector core: every instruction enters here, as plain integers, and is checked here.
 
-``Core.issue`` takes vector instructions, ``Core.copy`` (in ``copies``) those between global memory
-and the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and a
-compiled front all end here, so that there is one place for the rules, the counters and the texts.
+``Core.issue`` takes vector instructions, ``Core.copy`` (in ``copies``) those between global memory and the Unified
+Buffer. LocalTensor's methods, the functions that Python kernels call and a compiled front all end here, so that there
+is one place for the rules, the counters and the texts.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Rules:
     """How strict a launch is.
 
     Attributes:
-        strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device":
-            what the hardware runs without a word, runs: use after FreeTensor, content that
-            survives it, tensors never freed, the states of queues.
-        auto_sync: Whether the compiler inserts barriers between vector instructions, and flags
-            around scalar accesses.
+        strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device": what the hardware
+            runs without a word, runs: use after FreeTensor, content that survives it, tensors never freed, the states
+            of queues.
+        auto_sync: Whether the compiler inserts barriers between vector instructions, and flags around scalar
+            accesses.
         ordering: Whether races between pipes and between blocks are looked for.
         timeline: Whether every instruction is kept for the picture in the report.
     """
@@ -58,8 +58,7 @@ class Rules:
 
 @dataclass
 class Tally:
-    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside
-    these, by name."""
+    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
 
     bytes_in: int = 0
     bytes_out: int = 0
@@ -290,8 +289,7 @@ class Core:
         return merged
 
     def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
-        """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads
-        something."""
+        """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
         holes = [(span.start, span.stop) for span in self.ub.spans.cover(start, stop) if not span.valid]
         missing = sum(end - begin for begin, end in holes)
         text = (
@@ -314,8 +312,7 @@ class Core:
     def refuse(
         self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool
     ) -> None:
-        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the
-        access."""
+        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the access."""
         if not self.rules.checked and allocation.handle != handle and allocation in self.ub.allocations:
             return  # freed, or handed out again: the hardware does not know
         name = f"{allocation.name} at byte {allocation.start if start < 0 else start}"
@@ -367,8 +364,7 @@ class Core:
 
     @contextmanager
     def tile_api(self, api: str) -> Iterator[None]:
-        """Count one call of a tile API; inside it vector instructions are in order, by its own
-        barriers."""
+        """Count one call of a tile API; inside it vector instructions are in order, by its own barriers."""
         before = self.instructions().total()
         known, outer = self.clock.known[V], self.site
         self.site = outer or kernel_site()
@@ -393,8 +389,7 @@ class Core:
     def access(
         self, api: str, role: str, place: tuple[int, int, int, int], align: int, pipe: int, writing: bool
     ) -> None:
-        """Check an access of a unit to part of a tensor: (handle, start, stop, end of the
-        tensor)."""
+        """Check an access of a unit to part of a tensor: (handle, start, stop, end of the tensor)."""
         handle, start, stop, end = place
         check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
         instruction = (api, pipe, self.index, self.site or kernel_site())

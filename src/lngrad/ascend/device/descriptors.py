@@ -1,7 +1,7 @@
 """A vector instruction as integers, and which bytes its operands touch.
 
-A repeat is 256 bytes of the larger type in 8 blocks of 32 bytes. The mask says which elements of each repeat take part;
-blocks lie a block stride apart, repeats a repeat stride, both counted in blocks.
+A repeat is 256 bytes of the larger type in 8 blocks of 32 bytes. The mask says which elements of each repeat take
+part; blocks lie a block stride apart, repeats a repeat stride, both counted in blocks.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Geometry:
         return self.size == other.size and self.start == other.start and bool((self.places == other.places).all())
 
     def view(self, typed: Array) -> Array | None:
-        """Return the elements as a view of ``typed``, (repeats, elements), or None if no strides do
-        it."""
+        """Return the elements as a view of ``typed``, (repeats, elements), or None if no strides do it."""
         repeats, lanes = self.places.shape
         if self.start % self.size:
             return None
@@ -87,8 +86,7 @@ def contiguous(start: int, count: int, size: int) -> Geometry:
 
 
 def mask_lanes(form: int, low: int, high: int) -> Array:
-    """Return the elements of a repeat that a mask selects: the first ``low`` (form 1), or its bits
-    (form 2)."""
+    """Return the elements of a repeat that a mask selects: the first ``low`` (form 1), or its bits (form 2)."""
     if form == 1:
         return np.arange(low)
     bits = low | high << 64
@@ -115,8 +113,8 @@ def repeats_meet(dst: Geometry, src: Geometry) -> tuple[bool, bool]:
     """Return how a source shares memory with the destination.
 
     Returns:
-        (inside, across): whether some repeat reads bytes that it writes, but elsewhere than element
-        for element; and whether some repeat reads what an earlier one writes.
+        (inside, across): whether some repeat reads bytes that it writes, but elsewhere than element for element; and
+        whether some repeat reads what an earlier one writes.
     """
     low = min(int(dst.places.min()), int(src.places.min()))
     high = max(dst.stop, src.stop)
@@ -149,12 +147,9 @@ class Descriptor(NamedTuple):
         high: Bits 64 to 127 of the mask.
         repeat: Repeats; ignored by the count form.
         dst_block, src0_block, src1_block: Block strides in blocks.
-        dst_repeat, src0_repeat, src1_repeat: Repeat strides in blocks; WholeReduceSum's dst_repeat
-            is in elements.
-        dst, src0, src1: Byte addresses in the Unified Buffer. Cast: src1 is the number of the
-            round mode.
-        dst_end, src0_end, src1_end: The byte behind the end of each tensor. Cast: src1_end is 1 for
-            saturation.
+        dst_repeat, src0_repeat, src1_repeat: Repeat strides in blocks; WholeReduceSum's dst_repeat is in elements.
+        dst, src0, src1: Byte addresses in the Unified Buffer. Cast: src1 is the number of the round mode.
+        dst_end, src0_end, src1_end: The byte behind the end of each tensor. Cast: src1_end is 1 for saturation.
     """
 
     op: int
@@ -183,8 +178,7 @@ def types_of(types: int) -> tuple[int, int, int]:
 
 
 def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:
-    """Check bounds and alignment of an operand that reaches byte ``stop`` of a tensor that ends at
-    ``end``.
+    """Check bounds and alignment of an operand that reaches byte ``stop`` of a tensor that ends at ``end``.
 
     Raises:
         BoundsFault, AlignmentFault: A rule is broken; ``align`` is in bytes.

@@ -19,8 +19,8 @@ class GlobalRegion:
     """A contiguous array in global memory.
 
     Attributes:
-        start, stop: Addresses of its first byte and of the byte behind its last one: the host's, or
-            those that a device has for it.
+        start, stop: Addresses of its first byte and of the byte behind its last one: the host's, or those that a
+            device has for it.
         data: Its bytes.
     """
 
@@ -64,8 +64,7 @@ class GlobalRegions:
 
 @dataclass(frozen=True)
 class GlobalAddress:
-    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can
-    be added."""
+    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can be added."""
 
     array: Array
     name: str = "global memory"
@@ -92,8 +91,8 @@ class GlobalTensor:
     """A window on global memory (``GlobalTensor<T>``).
 
     Args:
-        dtype: T; None takes the type of the address. Raw bytes (a workspace) can become any type,
-            else the two agree; ``GlobalAddress.ReinterpretCast`` changes the type on purpose.
+        dtype: T; None takes the type of the address. Raw bytes (a workspace) can become any type, else the two agree;
+            ``GlobalAddress.ReinterpretCast`` changes the type on purpose.
     """
 
     __slots__ = ("_end", "_region", "_start", "dtype", "name")
@@ -111,8 +110,7 @@ class GlobalTensor:
 
             void SetGlobalBuffer(__gm__ PrimType* buffer, uint64_t bufferSize)
 
-        CANN: an array serves as an address, and a size past its end is refused here rather than at
-        the access.
+        CANN: an array serves as an address, and a size past its end is refused here rather than at the access.
         """
         address = buffer if isinstance(buffer, GlobalAddress) else GlobalAddress(buffer)
         region = GlobalRegion(address.array, address.name)

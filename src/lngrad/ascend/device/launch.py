@@ -1,9 +1,10 @@
 """Run a kernel function on the simulated SoC: once a block, each block on a core of its own.
 
-A kernel is a Python function that takes what a ``__global__ __aicore__`` function takes: one address an array, then the
-workspace and the tiling where they are given. One block runs at a time, in a fixed order, so that every run gives the
-same bits: until it ends or waits for a flag that is not up; then the next one in order goes on. Only while a block waits
-do others get threads of their own, so that kernels without barriers between blocks run in the caller's thread.
+A kernel is a Python function that takes what a ``__global__ __aicore__`` function takes: one address an array, then
+the workspace and the tiling where they are given. One block runs at a time, in a fixed order, so that every run gives
+the same bits: until it ends or waits for a flag that is not up; then the next one in order goes on. Only while a
+block waits do others get threads of their own, so that kernels without barriers between blocks run in the caller's
+thread.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ class BlockSchedule:
             raise self._failure
 
     def set(self, core: Core, flag: object, snapshot: list[int]) -> None:
-        """Note that a block has set a flag, and what it had finished; the flag is up when all
-        have."""
+        """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
         number = self._sets.get((flag, core.index), 0)
         self._sets[flag, core.index] = number + 1
         self._snapshots.setdefault((flag, number), {})[core.index] = snapshot
@@ -129,8 +129,7 @@ class BlockSchedule:
         return None
 
     def _drive(self, index: int) -> None:
-        """Run a block to its end, and then others that have not started, or let one that waits go
-        on."""
+        """Run a block to its end, and then others that have not started, or let one that waits go on."""
         while True:
             self._states[index] = RUNNING
             try:
@@ -205,18 +204,17 @@ def launch(
         kernel: Called once a block as ``kernel(address, …[, workspace][, tiling])``.
         block_num: Blocks; more than the SoC has vector cores run in turns on a device.
         arrays: Contiguous NumPy arrays; results are written into them.
-        workspace: Bytes of scratch in global memory, or an array of uint8; filled with 0xFF when
-            allocated here.
+        workspace: Bytes of scratch in global memory, or an array of uint8; filled with 0xFF when allocated here.
         tiling: A struct or its bytes; the kernel reads it with CopyTiling or GET_TILING_DATA.
         tiling_key: What TILING_KEY_IS compares with.
         soc: Default: this thread's.
-        strictness: "checked": what CANN's CPU checker reports is an error. "device": what the
-            hardware runs without a word runs: use after FreeTensor, tensors never freed, content
-            that survives FreeTensor; reading bytes never written warns.
-        auto_sync: Whether the compiler inserts barriers between vector instructions and flags
-            around scalar accesses, as it does unless told not to.
-        ordering: Whether races are looked for: two accesses to the same bytes, one of them a write,
-            that no flag, queue or barrier orders.
+        strictness: "checked": what CANN's CPU checker reports is an error. "device": what the hardware runs without a
+            word runs: use after FreeTensor, tensors never freed, content that survives FreeTensor; reading bytes
+            never written warns.
+        auto_sync: Whether the compiler inserts barriers between vector instructions and flags around scalar accesses,
+            as it does unless told not to.
+        ordering: Whether races are looked for: two accesses to the same bytes, one of them a write, that no flag,
+            queue or barrier orders.
         timeline: Whether every instruction is kept for ``LaunchReport.timeline_svg``.
         memory: More global memory, which a compiled kernel may touch by address.
 

@@ -1,5 +1,4 @@
-"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's
-checks."""
+"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's checks."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from lngrad.typing import Array, Dtype
 class LocalTensor:
     """A typed window on the Unified Buffer (``LocalTensor<T>``).
 
-    Indexing follows C++: ``tensor[n]`` is the rest of the tensor from element n on; a slice is a
-    window. Kernels get tensors from a TQue or a TBuf; nothing else constructs them.
+    Indexing follows C++: ``tensor[n]`` is the rest of the tensor from element n on; a slice is a window. Kernels get
+    tensors from a TQue or a TBuf; nothing else constructs them.
 
     Attributes:
         core: The core whose Unified Buffer it is.
@@ -76,8 +75,7 @@ class LocalTensor:
     def GetPhyAddr(self, offset: int = 0) -> int:
         """Return the byte address of an element in the Unified Buffer.
 
-        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset)
-        const``
+        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset) const``
         """
         return self.start + offset * self.dtype.itemsize
 
@@ -145,8 +143,7 @@ class LocalTensor:
         return window
 
     def read(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
-        """Return the first ``count`` elements as a view to read, for code that is one instruction
-        or many.
+        """Return the first ``count`` elements as a view to read, for code that is one instruction or many.
 
         Raises:
             DeviceFault: A rule of the memory is broken; the text starts with ``api`` and ``role``.
@@ -176,8 +173,7 @@ class LocalTensor:
 
 
 def pop_stack_buffer(core: Core) -> LocalTensor:
-    """Return what no allocation has taken, as the framework's temporary buffer
-    (``PopStackBuffer``)."""
+    """Return what no allocation has taken, as the framework's temporary buffer (``PopStackBuffer``)."""
     ub = core.ub
     start, size = ub.next_free, ub.size - ub.next_free
     rest = Allocation("the framework's temporary buffer", TPosition.LCM, start, size, State.BUFFER)

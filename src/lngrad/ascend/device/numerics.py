@@ -85,8 +85,7 @@ def repeat_sums(rows: Array, lanes: int) -> Array:
 
 
 def lane_sums(rows: Array) -> Array:
-    """Return the sum of every row: 64-float pieces are added lane by lane in order, then
-    neighbours.
+    """Return the sum of every row: 64-float pieces are added lane by lane in order, then neighbours.
 
     Shapes: (M, n) to (M,).
     """
@@ -103,9 +102,9 @@ def reduce_sum(values: Array, arch: int) -> Array:
 
     Shapes: (n,) to (1,).
 
-    2201 (A2, A3) adds up each repeat as a tree and the repeats one after another. 3510 adds up
-    whole repeats lane by lane first where the data take 256 to 1024 bytes. The others, and longer
-    data there, are trees of trees. Source: ReduceSum's page of the Ascend C manual.
+    2201 (A2, A3) adds up each repeat as a tree and the repeats one after another. 3510 adds up whole repeats lane by
+    lane first where the data take 256 to 1024 bytes. The others, and longer data there, are trees of trees. Source:
+    ReduceSum's page of the Ascend C manual.
     """
     lanes = REPEAT_BYTES // values.dtype.itemsize
     if arch == 2201:

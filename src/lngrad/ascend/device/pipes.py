@@ -1,8 +1,9 @@
-"""The units of a vector core that run side by side (pipes), the events between them, and what each knows to be finished.
+"""The units of a vector core that run side by side (pipes), the events between them, and what each knows to be
+   finished.
 
-Every pipe has an epoch, which goes up when something may wait for what the pipe has done so far. An access carries the
-pipe and the epoch it was issued in. It is ordered before an instruction of pipe p if p knows that epoch of the other
-pipe to be finished: ``epoch <= known[p][other]``.
+Every pipe has an epoch, which goes up when something may wait for what the pipe has done so far. An access carries
+the pipe and the epoch it was issued in. It is ordered before an instruction of pipe p if p knows that epoch of the
+other pipe to be finished: ``epoch <= known[p][other]``.
 """
 
 from __future__ import annotations
@@ -97,15 +98,15 @@ class PipeClock:
 
     Args:
         ordering: False: everything counts as ordered.
-        vector_in_order: Whether one vector instruction finishes before the next one starts: by the
-            barriers that the compiler inserts (auto_sync), or by the hardware (3510).
+        vector_in_order: Whether one vector instruction finishes before the next one starts: by the barriers that the
+            compiler inserts (auto_sync), or by the hardware (3510).
 
     Attributes:
         now: By pipe, the epoch of what is issued next.
-        known: ``known[p][q]``: up to which epoch pipe p knows pipe q to be finished. The lists
-            stay the same objects; instructions keep references to them.
-        others: By core and pipe, up to which epoch this core knows other cores to be finished;
-            None: it has waited for no one.
+        known: ``known[p][q]``: up to which epoch pipe p knows pipe q to be finished. The lists stay the same objects;
+            instructions keep references to them.
+        others: By core and pipe, up to which epoch this core knows other cores to be finished; None: it has waited
+            for no one.
     """
 
     def __init__(self, ordering: bool, vector_in_order: bool) -> None:
@@ -152,8 +153,7 @@ class PipeClock:
         self.acquire(S, self.release_all())
 
     def before_scalar_access(self) -> None:
-        """Order an access of the scalar unit behind the other pipes, as the flags of auto_sync
-        do."""
+        """Order an access of the scalar unit behind the other pipes, as the flags of auto_sync do."""
         known = self.known[S]
         for pipe in (V, MTE2, MTE3):
             if self.now[pipe] > known[pipe]:
@@ -161,8 +161,7 @@ class PipeClock:
                 self.now[pipe] += 1
 
     def after_scalar_access(self) -> None:
-        """Order the other pipes behind an access of the scalar unit, as the flags of auto_sync
-        do."""
+        """Order the other pipes behind an access of the scalar unit, as the flags of auto_sync do."""
         epoch = self.now[S]
         self.now[S] += 1
         for pipe in (V, MTE2, MTE3):

@@ -1,7 +1,7 @@
 """What is decided once about a vector instruction: its static rules, its views, its function.
 
-Kernels issue the same few descriptors again and again, so that everything that depends on the descriptor alone is kept:
-types, bounds, alignment, overlap of the operands, and the NumPy views.
+Kernels issue the same few descriptors again and again, so that everything that depends on the descriptor alone is
+kept: types, bounds, alignment, overlap of the operands, and the NumPy views.
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: N
 def _check_count_overlap(
     operation: Operation, d: Descriptor, role: str, starts: tuple[int, int], sizes: tuple[int, int], names: Names
 ) -> None:
-    """Refuse operands that are shifted against each other: some elements are read before, some
-    after the write."""
+    """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
     (dst, src), (dst_size, src_size) = starts, sizes
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
@@ -193,8 +192,7 @@ def _check_count_overlap(
 def _computation(
     operation: Operation, d: Descriptor, out: Array, sources: list[Array]
 ) -> tuple[Callable[..., object], tuple[Any, ...] | None]:
-    """Return the function of an elementwise instruction, and its arguments or None for the
-    scalar."""
+    """Return the function of an elementwise instruction, and its arguments or None for the scalar."""
     if operation.operands is Operands.CAST:
         mode, dtype, source = CAST_MODES[d.src1], out.dtype, sources[0]
 
@@ -250,8 +248,7 @@ def _repeat_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: 
 
 
 def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], names: Names) -> bool:
-    """Return whether repeats must run one after another; refuse operands that meet in other
-    ways."""
+    """Return whether repeats must run one after another; refuse operands that meet in other ways."""
     dst = geometries[0]
     loop = dst.places.size != np.unique(dst.places).size  # repeats write the same place: the last one stays
     for role, src in zip(operation.operands.sources, geometries[1:], strict=False):

@@ -1,8 +1,8 @@
 """Who touched which bytes last, in the Unified Buffer and in global memory, and the fault of a race.
 
-A span is a range of bytes that was always accessed as a whole. A read or a write of another range cuts the spans at its
-ends; a write makes one span of what it covers. As kernels use the same few ranges again and again, an access finds its
-span at once, and its cost does not depend on its length.
+A span is a range of bytes that was always accessed as a whole. A read or a write of another range cuts the spans at
+its ends; a write makes one span of what it covers. As kernels use the same few ranges again and again, an access
+finds its span at once, and its cost does not depend on its length.
 """
 
 from __future__ import annotations
@@ -86,8 +86,7 @@ class Spans(Generic[T]):
         return spans[first:last]
 
     def merge(self, start: int, stop: int) -> T:
-        """Return one span for [start, stop), whose spans ``cover`` has cut; their history is
-        lost."""
+        """Return one span for [start, stop), whose spans ``cover`` has cut; their history is lost."""
         first = bisect_left(self._starts, start)
         if self._spans[first].stop == stop:
             return self._spans[first]

@@ -1,5 +1,4 @@
-"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory,
-scalars."""
+"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory, scalars."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def GetSubBlockNum() -> int:
 def CopyTiling(kind: type[S], tiling: bytes) -> S:
     """Read the tiling of a kernel, as the samples' CopyTiling does word by word.
 
-    CANN: the struct is returned, and a buffer that is too short is refused instead of read past its
-    end.
+    CANN: the struct is returned, and a buffer that is too short is refused instead of read past its end.
 
     Raises:
         TilingError: The buffer is shorter than the struct.
@@ -96,8 +94,8 @@ def SetAtomicAdd(T: Any) -> None:
 
     C prototype: ``template <typename T> void SetAtomicAdd()``
 
-    Adds of several blocks need no order among each other. The simulator adds in the order of the
-    blocks, so that every run gives the same bits; a device does not promise any.
+    Adds of several blocks need no order among each other. The simulator adds in the order of the blocks, so that
+    every run gives the same bits; a device does not promise any.
 
     Raises:
         DtypeError: No copy adds in that type.

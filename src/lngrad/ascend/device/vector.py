@@ -1,16 +1,16 @@
 """The table of the vector instructions, and the functions with which kernels call them.
 
-A row is one line: ``Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)``. It adds an
-`Operation` to ``OPERATIONS`` and returns the function that a kernel calls. The number of an instruction is its place
-in ``OPERATIONS``: descriptors and the records of compiled kernels carry it, and the C++ headers are made from the table.
+A row is one line: ``Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)``. It adds an `Operation`
+to ``OPERATIONS`` and returns the function that a kernel calls. The number of an instruction is its place in
+``OPERATIONS``: descriptors and the records of compiled kernels carry it, and the C++ headers are made from the table.
 
 Every function that ends in ``count, repeatTime, repeatParams`` has two forms::
 
     Add(dst, src0, src1, count)
     Add(dst, src0, src1, mask, repeatTime, repeatParams)
 
-``mask`` is how many elements of each repeat of 256 bytes take part, or two integers whose bits say which. C prototypes
-(Sub, Mul, … alike)::
+``mask`` is how many elements of each repeat of 256 bytes take part, or two integers whose bits say which. C
+prototypes (Sub, Mul, … alike)::
 
     template <typename T> void Add(const LocalTensor<T>& dst, const LocalTensor<T>& src0,
         const LocalTensor<T>& src1, const int32_t& count)
@@ -18,8 +18,8 @@ Every function that ends in ``count, repeatTime, repeatParams`` has two forms::
         const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask | uint64_t mask[],
         const uint8_t repeatTime, const BinaryRepeatParams& repeatParams)
 
-Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not simulated. All of them raise
-DeviceFault where a rule is broken, DtypeError for a wrong type.
+Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not simulated. All of them
+raise DeviceFault where a rule is broken, DtypeError for a wrong type.
 
 Arithmetic is IEEE in the type of the operands, rounded to nearest even after every instruction; subnormals are kept.
 CANN: Rsqrt, Reciprocal, Exp and Ln are the correctly rounded steps of NumPy; a device approximates some of them.
@@ -74,8 +74,7 @@ class UnaryRepeatParams:
 
 @dataclass(frozen=True)
 class CopyRepeatParams:
-    """Strides of Copy in blocks of 32 bytes: between blocks (Stride), and between repeats
-    (RepeatSize)."""
+    """Strides of Copy in blocks of 32 bytes: between blocks (Stride), and between repeats (RepeatSize)."""
 
     dstStride: int = 0
     srcStride: int = 0
@@ -85,16 +84,14 @@ class CopyRepeatParams:
 
 @dataclass(frozen=True)
 class BrcbRepeatParams:
-    """Strides of Brcb's dst in blocks of 32 bytes: between the blocks of a repeat, and between
-    repeats."""
+    """Strides of Brcb's dst in blocks of 32 bytes: between the blocks of a repeat, and between repeats."""
 
     dstBlkStride: int = 1
     dstRepStride: int = 8
 
 
 def params_of(api: str, kind: type[P], given: P | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at
-    all.
+    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all.
 
     Raises:
         DtypeError: It is something else, or a field is out of range.
@@ -414,8 +411,7 @@ def Cast(
             const uint64_t mask | const uint64_t mask[], const uint8_t repeatTime,
             const UnaryRepeatParams& repeatParams)
 
-    A widening Cast may read from the upper half of its own result; then a repeat is counted in the
-    larger type.
+    A widening Cast may read from the upper half of its own result; then a repeat is counted in the larger type.
 
     Args:
         dst: The target.
@@ -424,8 +420,8 @@ def Cast(
         count: Elements; or the mask.
         repeatTime: Repeats, with a mask.
         repeatParams: Strides, with a mask. Default: without gaps on both sides.
-        saturate: Clamp what is too large to the largest finite number instead of infinity. On a
-            device a register decides (INFNAN is the documented default); here the caller does.
+        saturate: Clamp what is too large to the largest finite number instead of infinity. On a device a register
+            decides (INFNAN is the documented default); here the caller does.
     """
     if not isinstance(roundMode, RoundMode):
         raise DtypeError(f"Cast: roundMode must be a RoundMode, got {roundMode!r}")
@@ -473,8 +469,8 @@ def WholeReduceSum(
             const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
             const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride)
 
-    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other
-    two in blocks. dst needs the alignment of an element only.
+    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other two in blocks. dst
+    needs the alignment of an element only.
     """
     _whole_reduce(caller(), (dst, src), mask, repeatTime, (dstRepStride, srcBlkStride, srcRepStride))
 
@@ -534,9 +530,8 @@ def ReduceSum(
             const LocalTensor<T>& sharedTmpBuffer, const int32_t mask | const uint64_t mask[],
             const int32_t repeatTime, const int32_t srcRepStride)
 
-    The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up
-    each 256 bytes as a tree and the partial sums one after another. dst needs the alignment of an
-    element only.
+    The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up each 256 bytes as
+    a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
     form = _elements("ReduceSum", count, repeatTime)
     types = dst.code | src.code << 8

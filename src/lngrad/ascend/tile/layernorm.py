@@ -44,8 +44,7 @@ class ForwardTensors:
 
 @dataclass(frozen=True)
 class LayerNormPara:
-    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding
-    apart."""
+    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding apart."""
 
     aLength: int
     rLength: int
@@ -64,8 +63,7 @@ class LayerNormConfig:
 
 @dataclass(frozen=True)
 class RstdForm:
-    """The sizes, the tiling and the switches of one call of the rstd form, checked against each
-    other."""
+    """The sizes, the tiling and the switches of one call of the rstd form, checked against each other."""
 
     A: int
     R: int
@@ -102,8 +100,7 @@ def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTil
     Shapes: x, y (B·S, H); mean, variance (B·S,); gamma, beta (H,); temp bytes.
     Dtypes: all half or all float; intermediates float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are left out when
-    ``exact``.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are left out when ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     half = t.y.dtype != FLOAT
@@ -171,8 +168,7 @@ def _forward_chunk(
 
 
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes
-    pairwise."""
+    """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes pairwise."""
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
     dst.core.tally.instructions["Add"] += rows * ((H > 2 * VECTOR_FLOATS - 1) + (H > VECTOR_FLOATS and H % 64 > 0))
     dst.core.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
@@ -216,9 +212,9 @@ def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
     Shapes: x, y (A, row) of which R columns count; mean, spread (A,); gamma, beta (R,); temp bytes.
     Dtypes: x, y half or float; mean, spread float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". CANN: the padding of y is set to 0, a device leaves
-    anything there; the intermediates are computed at once instead of in chunks, which does not
-    change a bit; on 3510 the fused multiply-adds of the mean are not simulated.
+    Source: docs/ascend-tile.md, "The numbers". CANN: the padding of y is set to 0, a device leaves anything there;
+    the intermediates are computed at once instead of in chunks, which does not change a bit; on 3510 the fused
+    multiply-adds of the mean are not simulated.
     """
     A, R, row, tiling, config = form.A, form.R, form.row, form.tiling, form.config
     x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
@@ -263,8 +259,7 @@ def _check_separate_stack(t: ForwardTensors, tiling: LayerNormSeparateTiling) ->
 
 
 def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
-    """Return the mean of each row the way of 3510: scale, add what is behind the head to the head,
-    halve."""
+    """Return the mean of each row the way of 3510: scale, add what is behind the head to the head, halve."""
     head, scale = tiling.rHeadLength, np.float32(tiling.k2Rec)
     scaled = x * scale
     folded = scaled[:, :head].copy()
@@ -306,8 +301,7 @@ def LayerNorm(
     config: LayerNormConfig | None = None,
     exact_padding: bool = False,
 ) -> None:
-    """Normalize rows: the form with variance (LayerNormTiling), or with rstd
-    (LayerNormSeparateTiling).
+    """Normalize rows: the form with variance (LayerNormTiling), or with rstd (LayerNormSeparateTiling).
 
     C prototypes::
 
@@ -322,8 +316,8 @@ def LayerNorm(
             const LocalTensor<U>& beta, const float epsilon, [const LocalTensor<uint8_t>& sharedTmpBuffer,]
             const LayerNormPara& para, const LayerNormSeparateTiling& tiling)
 
-    CANN: types come from the tensors; the tiling's type selects the form; ``exact_padding`` is new;
-    bfloat16, which 950 takes in the rstd form, is refused.
+    CANN: types come from the tensors; the tiling's type selects the form; ``exact_padding`` is new; bfloat16, which
+    950 takes in the rstd form, is refused.
 
     Args:
         output: [B, S, H] or [A, rLengthWithPadding]. Output.
@@ -338,8 +332,8 @@ def LayerNorm(
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
         isReuseSource: Float, variance form, not on 3510: inputX serves as scratch.
         config: Switches of the rstd form; isOutputRstd=False (950 only) returns the variance.
-        exact_padding: Variance form with originHLength < storageHLength: leave the padding out. As
-            published the padding enters the variance (and on 3510 the mean): AscendWarning.
+        exact_padding: Variance form with originHLength < storageHLength: leave the padding out. As published the
+            padding enters the variance (and on 3510 the mean): AscendWarning.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.

@@ -1,8 +1,7 @@
 """The backward tile APIs, LayerNormGrad and LayerNormGradBeta, on LocalTensor.
 
-Each checks what the CPU-debug build of CANN checks, takes its temporary space from the
-framework where none is given, and runs the code of the SoC's architecture. The rules about memory
-are enforced below it.
+Each checks what the CPU-debug build of CANN checks, takes its temporary space from the framework where none is given,
+and runs the code of the SoC's architecture. The rules about memory are enforced below it.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def LayerNormGrad(
             [LocalTensor<uint8_t>& sharedTmpBuffer,] T epsilon, LayerNormGradTiling& tiling,
             const LayerNormGradShapeInfo& shapeInfo = {})
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords;
-    ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
 
     Args:
         outputPdX: [B, S, H], the gradient of x. Output.
@@ -85,16 +83,14 @@ def LayerNormGrad(
         inputMean: [B, S], mean of the rows.
         inputGamma: [H], scale.
         epsilon: Added to the variance; rounded to T first, so that 1e-12 is 0 for half.
-        tiling: Of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and
-            isReuseSource.
+        tiling: Of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and isReuseSource.
         shapeInfo: ND.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: Float only: inputDy and inputX serve as scratch. The manual speaks of inputX;
-            the published code overwrites both, the whole of them on 2002 and 2201, their first rows
-            on 3510. Who reads them afterwards gets an AscendWarning.
-        exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and
-            write 0 to it. As published the padding enters the mean's gradient, which is wrong
-            unless the mean is 0: AscendWarning.
+        isReuseSource: Float only: inputDy and inputX serve as scratch. The manual speaks of inputX; the published
+            code overwrites both, the whole of them on 2002 and 2201, their first rows on 3510. Who reads them
+            afterwards gets an AscendWarning.
+        exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and write 0 to it. As
+            published the padding enters the mean's gradient, which is wrong unless the mean is 0: AscendWarning.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
@@ -145,8 +141,7 @@ def LayerNormGrad(
 
 
 def _warn_about_stack(call: TileCall[GradTensors], tiling: LayerNormGradTiling) -> None:
-    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one
-    given."""
+    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one given."""
     given = call.tensors.temp.GetSize()
     touched = 0 if call.soc.regbase else stack_bytes_touched(tiling)
     if tiling.stackBufferSize < touched <= given:
@@ -188,8 +183,7 @@ def LayerNormGradBeta(
             const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy,
             [const LocalTensor<uint8_t>& sharedTmpBuffer,] LayerNormGradBetaTiling& tiling)
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords;
-    ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
 
     Args:
         outputPdGamma: [H], sum of inputDy * resForGamma. Output.
@@ -198,12 +192,11 @@ def LayerNormGradBeta(
         inputDy: [B, S, H], gradient of the forward's output.
         tiling: Of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: Float only. The manual says that inputDy may be overwritten; the published
-            code of 2002 and 2201 overwrites resForGamma instead. Who reads either afterwards gets
-            an AscendWarning. Ignored on 3510.
-        exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength
-            apart, and write 0 to the padding. As published 2002 and 2201 take originHLength for the
-            distance, which is wrong: AscendWarning.
+        isReuseSource: Float only. The manual says that inputDy may be overwritten; the published code of 2002 and
+            2201 overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning. Ignored on 3510.
+        exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength apart, and write 0
+            to the padding. As published 2002 and 2201 take originHLength for the distance, which is wrong:
+            AscendWarning.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
@@ -247,8 +240,7 @@ def LayerNormGradBeta(
 
 
 def _check_beta_positions(api: str, tiling: LayerNormGradBetaTiling) -> None:
-    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack
-    buffer."""
+    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack buffer."""
     if tiling.oneCalSize < 1:
         raise TilingError(f"{api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled")
     end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize

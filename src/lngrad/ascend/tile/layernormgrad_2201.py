@@ -2,8 +2,8 @@
 
 The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
 the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
-that the tiling names. The caller has checked the arguments. Loops over rows that the published code writes out are one
-NumPy call each here: they give the values of the loop and count its instructions.
+that the tiling names. The caller has checked the arguments. Loops over rows that the published code writes out are
+one NumPy call each here: they give the values of the loop and count its instructions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ BRCB_ROWS = 8
 
 
 def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTensor, count: int) -> None:
-    """Refuse operands that are shifted against each other: the unit reads some elements before,
-    some after the write.
+    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write.
 
     Raises:
         OverlapFault: They share some bytes and do not start together.
@@ -40,11 +39,9 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
 
 
 def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial
-    sums.
+    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
 
-    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards
-    and not kept here.
+    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards and not kept here.
     """
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
     left, rounds = H, 0
@@ -57,8 +54,7 @@ def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
 
 
 def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the
-    rest."""
+    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the rest."""
     refuse_partial_overlap("Brcb", dst, "src", src, rows)
     values = src.read("Brcb", "src", rows)
     whole = rows // BRCB_ROWS if dst.core.soc.arch != 2002 else 0
@@ -93,8 +89,7 @@ def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
 
 
 def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int) -> None:
-    """dst = 1 / src: Duplicate fills one block of ``ones``, and Div reads that block again and
-    again."""
+    """dst = 1 / src: Duplicate fills one block of ``ones``, and Div reads that block again and again."""
     Duplicate(ones, 1.0, BLOCK_FLOATS)
     refuse_partial_overlap("Div", dst, "src1", src, count)
     values = src.read("Div", "src1", count)
@@ -103,8 +98,7 @@ def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int
 
 
 def accumulate_rows(dst: LocalTensor, src: LocalTensor, rows: int, width: int, clear: bool) -> None:
-    """Add rows of ``width`` elements to dst, one Add after the other; ``clear`` starts with the
-    first row plus 0."""
+    """Add rows of ``width`` elements to dst, one Add after the other; ``clear`` starts with the first row plus 0."""
     total = dst.write("Adds", "dst", width) if clear else dst.read("Add", "dst", width)
     matrix = src.read("Add", "src0", rows * width).reshape(rows, width)
     if rows > 1:
@@ -150,8 +144,8 @@ class BetaTensors:
 class _Chunk:
     """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
 
-    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,),
-    in tensors that have room for (rows, H).
+    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that
+    have room for (rows, H).
     """
 
     t: GradTensors
@@ -170,8 +164,7 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
     Dtypes: all half or all float; intermediates float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when
-    ``exact``.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
@@ -181,16 +174,14 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
 
 
 def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
-    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as
-    the rows go."""
+    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as the rows go."""
     last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
     rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
     return int(last + rows * tiling.hLength) * FLOAT.itemsize
 
 
 def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
-    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what
-    lies behind it."""
+    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
     touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
     if touched > given:
         raise BoundsFault(
@@ -291,8 +282,7 @@ def _mean_gradient(
     rows: int,
     H: int,
 ) -> None:
-    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 ·
-    rstd."""
+    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
     narrow, wide, n = chunk.narrow, chunk.wide, rows * H
     Adds(narrow, variance, epsilon, rows)
     Sqrt(narrow, narrow, rows)
@@ -327,8 +317,8 @@ def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, ex
     Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes.
     Dtypes: all half or all float; sums in float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows
-    are originalHLength; ``exact`` takes hLength.
+    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows are originalHLength;
+    ``exact`` takes hLength.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     width = tiling.hLength if exact else tiling.originalHLength

@@ -1,8 +1,8 @@
 """One call of a tile API: what CANN's CPU-debug build checks, and what happens where operands share memory.
 
 The manuals allow source and destination to share memory. Whether that changes the result depends on the order of the
-instructions, on the chunks and on isReuseSource; instead of guessing, such a call runs a second time on separate memory,
-and the results are compared.
+instructions, on the chunks and on isReuseSource; instead of guessing, such a call runs a second time on separate
+memory, and the results are compared.
 """
 
 from __future__ import annotations
@@ -182,11 +182,10 @@ class TileCall(Generic[Tensors]):
             self._compare(separate)
 
     def mark_overwritten(self, field: str, count: int, text: str) -> None:
-        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now
-        on.
+        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now on.
 
-        An input that shares memory with an output is left out: it is a result now, and whether a
-        right one was compared.
+        An input that shares memory with an output is left out: it is a result now, and whether a right one was
+        compared.
         """
         tensor: LocalTensor = getattr(self.tensors, field)
         outputs = (getattr(self.tensors, name) for name, operand in self.operands.items() if operand.output)

@@ -79,11 +79,11 @@ class KernelCall(NamedTuple):
 
     def queue(self, api: str) -> TQue:
         """Return the queue whose number comes first."""
-        return self.session.queue(api, self.n[0])
+        return self.session.owner(api, TQue, self.n[0])
 
     def buffer(self, api: str) -> TBuf:
         """Return the TBuf whose number comes first."""
-        return self.session.buffer(api, self.n[0])
+        return self.session.owner(api, TBuf, self.n[0])
 
     def local(self, api: str, index: int = 0) -> LocalTensor:
         """Return a tensor in the Unified Buffer."""

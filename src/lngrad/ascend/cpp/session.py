@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 
+O = TypeVar("O", TQue, TBuf)
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
 
@@ -53,26 +55,16 @@ class Session:
         self._owners.append(owner)
         return len(self._owners) - 1
 
-    def queue(self, api: str, number: int) -> TQue:
-        """The queue of a number.
+    def owner(self, api: str, kind: type[O], number: int) -> O:
+        """The queue or the buffer of a number.
 
         Raises:
             QueueFault: InitBuffer has not given it memory.
         """
         owner = self._owners[number] if number >= 0 else None
-        if not isinstance(owner, TQue):
-            raise QueueFault(f"{api}: the queue has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
-        return owner
-
-    def buffer(self, api: str, number: int) -> TBuf:
-        """The TBuf of a number.
-
-        Raises:
-            QueueFault: InitBuffer has not given it memory.
-        """
-        owner = self._owners[number] if number >= 0 else None
-        if not isinstance(owner, TBuf):
-            raise QueueFault(f"{api}: the TBuf has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        if not isinstance(owner, kind):
+            name = "queue" if kind is TQue else "TBuf"
+            raise QueueFault(f"{api}: the {name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
         return owner
 
     def local(self, api: str, operand: tuple[int, ...]) -> LocalTensor:
@@ -129,7 +121,7 @@ current_session: ContextVar[Session | None] = ContextVar("current_session", defa
 
 
 def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
-    """Run native code whose Ascend C calls this session answers.
+    """Run native code whose Ascend C calls go to this session.
 
     Args:
         session: Of the block.

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
+
+if TYPE_CHECKING:
+    from lngrad.ascend.device.launch import BlockSchedule
+    from lngrad.ascend.device.queues import TPipe
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -65,20 +69,6 @@ class Tally:
     instructions: Counter[str] = field(default_factory=Counter)
     tile_apis: Counter[str] = field(default_factory=Counter)
     api_instructions: Counter[str] = field(default_factory=Counter)
-
-
-class Owner(Protocol):
-    """What has given out memory of the core, and knows what was not given back."""
-
-    def check_leaks(self) -> None: ...
-
-
-class Schedule(Protocol):
-    """What lets blocks wait for each other; a core outside a launch has none."""
-
-    def set(self, core: Core, flag: object, snapshot: list[int]) -> None: ...
-
-    def wait(self, core: Core, flag: object, what: str) -> None: ...
 
 
 class Core:
@@ -123,12 +113,12 @@ class Core:
         self.log: deque[Instruction] | list[Instruction] = [] if self.rules.timeline else deque(maxlen=RECENT)
         self.arrows: deque[tuple[Instruction, Instruction]] | list[tuple[Instruction, Instruction]]
         self.arrows = [] if self.rules.timeline else deque(maxlen=RECENT)
-        self.pipes: list[Owner] = []
+        self.pipes: list[TPipe] = []
         self.site: Site | None = None
         self.atomic: int | None = None
         self.quiet = False
         self.tiling_key = 0
-        self.schedule: Schedule | None = None
+        self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.events: dict[int, set[int]] = {}

@@ -14,12 +14,7 @@ import enum
 S, V, MTE2, MTE3 = range(4)
 ALL_PIPES = (S, V, MTE2, MTE3)
 PIPE_NAMES = ("S", "V", "MTE2", "MTE3")
-PIPE_WORDS = (
-    "the scalar unit",
-    "the vector unit",
-    "the copy from global memory",
-    "the copy to global memory",
-)
+PIPE_WORDS = ("the scalar unit", "the vector unit", "the copy from global memory", "the copy to global memory")
 
 
 class pipe_t(enum.IntEnum):

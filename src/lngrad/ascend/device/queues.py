@@ -8,7 +8,6 @@ is checked here.
 from __future__ import annotations
 
 from collections import deque
-from typing import cast
 
 from numpy.typing import DTypeLike
 
@@ -390,7 +389,7 @@ def GetTPipePtr() -> TPipe:
     core = running("GetTPipePtr")
     if not core.pipes:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")
-    return cast(TPipe, core.pipes[-1])  # nothing else is put there
+    return core.pipes[-1]
 
 
 def _check_position(api: str, position: object) -> None:

@@ -8,13 +8,15 @@ finds its span at once, and its cost does not depend on its length.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock
+from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS
 from lngrad.ascend.device.report import race_svg
 from lngrad.ascend.device.running import NOBODY, Instruction, site_text
 from lngrad.ascend.faults import RaceFault
+
+if TYPE_CHECKING:
+    from lngrad.ascend.device.core import Core
 
 
 class Span:
@@ -105,24 +107,6 @@ class Spans(Generic[T]):
         self._starts.insert(index + 1, at)
 
 
-class Runner(Protocol):
-    """What is asked of a core about the order of its instructions."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def clock(self) -> PipeClock: ...
-
-    @property
-    def log(self) -> Iterable[Instruction]: ...
-
-    @property
-    def arrows(self) -> Iterable[tuple[Instruction, Instruction]]: ...
-
-    def knows(self, pipe: int, other: Instruction, epoch: int) -> bool: ...
-
-
 ADDRESSES = 1 << 64
 Last = dict[tuple[int, int], tuple[int, Instruction]]  # (core, pipe) -> epoch, instruction
 
@@ -160,7 +144,7 @@ class GlobalOrder:
         self._spans = Spans(GlobalSpan, ADDRESSES)
 
     def note(
-        self, core: Runner, place: tuple[int, int, str], instruction: Instruction, writing: bool, atomic: bool = False
+        self, core: Core, place: tuple[int, int, str], instruction: Instruction, writing: bool, atomic: bool = False
     ) -> None:
         """Check one access against all earlier ones, and keep it.
 
@@ -202,7 +186,7 @@ def _overlap(span: GlobalSpan, start: int, stop: int) -> int:
 
 
 def race(
-    core: Runner, earlier: tuple[Instruction, bool], later: tuple[Instruction, bool], nbytes: int, memory: str
+    core: Core, earlier: tuple[Instruction, bool], later: tuple[Instruction, bool], nbytes: int, memory: str
 ) -> RaceFault:
     """Return the fault of two unordered accesses, each (instruction, whether it writes)."""
     (first, first_writes), (second, second_writes) = earlier, later

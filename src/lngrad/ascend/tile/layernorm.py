@@ -355,12 +355,7 @@ def LayerNorm(
 
 
 def _variance_form(
-    t: ForwardTensors,
-    epsilon: float,
-    tiling: LayerNormTiling,
-    shared: LocalTensor | None,
-    reuse: bool,
-    exact: bool,
+    t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, shared: LocalTensor | None, reuse: bool, exact: bool
 ) -> None:
     rows, H, regbase = tiling.bLength * tiling.sLength, tiling.hLength, t.y.core.soc.regbase
     call = TileCall(

@@ -274,13 +274,7 @@ def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float, row
 
 
 def _mean_gradient(
-    chunk: _Chunk,
-    variance: LocalTensor,
-    xhat: LocalTensor,
-    epsilon: float,
-    reciprocal_of_H: float,
-    rows: int,
-    H: int,
+    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float, rows: int, H: int
 ) -> None:
     """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
     narrow, wide, n = chunk.narrow, chunk.wide, rows * H

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.running import warn_at_kernel
@@ -21,42 +20,9 @@ from lngrad.ascend.device.unified_buffer import State, TPosition
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
 from lngrad.ascend.tiling.words import align_up
 from lngrad.errors import DtypeError
-from lngrad.typing import Array, Dtype
+from lngrad.typing import Array
 
 POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
-
-
-def _check_product(api: str, soc: socs.Soc) -> None:
-    """Refuse a product for which the manuals do not list the API."""
-    if not soc.tile_api:
-        raise DeviceFault(f"{api}: not available on {soc.name} ({soc.product}), see the manual's product table")
-
-
-def _check_element_type(api: str, tensor: LocalTensor, isReuseSource: bool) -> None:
-    """Refuse types other than half and float, and the reuse of half sources."""
-    if tensor.dtype not in (np.float16, np.float32):
-        raise DtypeError(f"{api}: T must be half or float, got {tensor.dtype}")
-    if isReuseSource and tensor.dtype == np.float16:
-        raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
-
-
-def _check_tensor(api: str, name: str, given: LocalTensor, needed: int) -> None:
-    """Check position and size of one tensor."""
-    _check_position(api, name, given)
-    if given.GetSize() < needed:
-        raise BoundsFault(f"{api}: {name} needs {needed} elements for this tiling, it has {given.GetSize()}")
-
-
-def _check_same_type(api: str, name: str, given: LocalTensor, first_name: str, first: LocalTensor) -> None:
-    """Refuse a tensor that is not of the type T of the call."""
-    if given.dtype != first.dtype:
-        raise DtypeError(f"{api}: {name} must be {first.dtype} like {first_name}, got {given.dtype}")
-
-
-def _check_fixed_type(api: str, name: str, given: LocalTensor, dtype: Dtype) -> None:
-    """Refuse a tensor that is not of the one type that the parameter takes."""
-    if given.dtype != dtype:
-        raise DtypeError(f"{api}: {name} must be {dtype} in this form, got {given.dtype}")
 
 
 def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
@@ -64,16 +30,6 @@ def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
     if tensor.GetPosition() not in POSITIONS:
         names = ", ".join(p.value for p in POSITIONS)
         raise PositionFault(f"{api}: {name} must be at one of {names}, it is at {tensor.GetPosition().value}")
-
-
-def _check_whole_blocks(api: str, tensor: LocalTensor, H: int) -> None:
-    """Refuse a last axis that does not fill whole blocks."""
-    nbytes, block = H * tensor.dtype.itemsize, tensor.core.soc.block_bytes
-    if nbytes % block:
-        raise AlignmentFault(
-            f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {tensor.dtype.itemsize} bytes = "
-            f"{nbytes}; pad it and give storageHLength and originHLength to the tiling"
-        )
 
 
 def _check_apart(api: str, one: tuple[str, LocalTensor, int], other: tuple[str, LocalTensor, int]) -> None:
@@ -152,17 +108,32 @@ class TileCall(Generic[Tensors]):
         Raises:
             DeviceFault, DtypeError: A rule is broken.
         """
-        _check_product(self.api, self.soc)
-        _check_element_type(self.api, self.first, isReuseSource)
+        api, first, soc = self.api, self.first, self.soc
+        if not soc.tile_api:
+            raise DeviceFault(f"{api}: not available on {soc.name} ({soc.product}), see the manual's product table")
+        if first.dtype not in (np.float16, np.float32):
+            raise DtypeError(f"{api}: T must be half or float, got {first.dtype}")
+        if isReuseSource and first.dtype == np.float16:
+            raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
         first_name = next(iter(self.operands.values())).name
         for field, operand in self.operands.items():
             tensor: LocalTensor = getattr(self.tensors, field)
-            _check_tensor(self.api, operand.name, tensor, operand.count)
-            if operand.dtype is None:
-                _check_same_type(self.api, operand.name, tensor, first_name, self.first)
-            else:
-                _check_fixed_type(self.api, operand.name, tensor, np.dtype(operand.dtype))
-        _check_whole_blocks(self.api, self.first, H)
+            _check_position(api, operand.name, tensor)
+            if tensor.GetSize() < operand.count:
+                raise BoundsFault(
+                    f"{api}: {operand.name} needs {operand.count} elements for this tiling, it has {tensor.GetSize()}"
+                )
+            if operand.dtype is None and tensor.dtype != first.dtype:
+                raise DtypeError(f"{api}: {operand.name} must be {first.dtype} like {first_name}, got {tensor.dtype}")
+            if operand.dtype is not None and tensor.dtype != operand.dtype:
+                expected = np.dtype(operand.dtype)
+                raise DtypeError(f"{api}: {operand.name} must be {expected} in this form, got {tensor.dtype}")
+        size, block = first.dtype.itemsize, soc.block_bytes
+        if H * size % block:
+            raise AlignmentFault(
+                f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {size} bytes = {H * size}; pad it "
+                "and give storageHLength and originHLength to the tiling"
+            )
         outputs = [(getattr(self.tensors, field), o) for field, o in self.operands.items() if o.output]
         for index, (one, here) in enumerate(outputs):
             for other, there in outputs[index + 1 :]:

@@ -27,7 +27,7 @@ TILE_DTYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True)
-class Steps:
+class SimulatedSteps:
     """The SoC, the element type T of the kernels, and their tiling (None where there is nothing to compute)."""
 
     soc: socs.Soc
@@ -63,14 +63,14 @@ def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
     if not soc.tile_api:
         raise BackendUnavailable(f"backend: ascend_sim: {soc.name} ({soc.product}) has no LayerNormGrad tile API")
     # T is half only if nothing would lose precision by it; else everything is widened, exactly.
-    given = [facts.dtype for facts in problem.inputs.values() if facts is not None]
-    dtype = numpy_dtype("float16" if all(name == "float16" for name in given) else "float32")
+    dtypes = [spec.dtype for spec in problem.inputs.values() if spec is not None]
+    dtype = numpy_dtype("float16" if all(name == "float16" for name in dtypes) else "float32")
     tiling = None
     if problem.M and problem.N:
         tiling = plan_backward(problem.M, problem.N, dtype.itemsize, soc)
         if tiling is None:
             raise BackendUnavailable(_too_long(problem.N, dtype, soc))
-    return Plan(problem, "ascend_sim", 0, Steps(soc, dtype, tiling), run)
+    return Plan(problem, "ascend_sim", 0, SimulatedSteps(soc, dtype, tiling), run)
 
 
 def _too_long(N: int, dtype: Dtype, soc: socs.Soc) -> str:

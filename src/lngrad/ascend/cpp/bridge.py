@@ -50,7 +50,7 @@ _lock = threading.Lock()  # over _memory
 
 
 def last_fault() -> str:
-    """The text of this thread's last fault."""
+    """Return the text of this thread's last fault."""
     return _thread.fault
 
 
@@ -103,7 +103,7 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
 
 
 def _settings() -> dict[str, Any]:
-    """How strict launches are: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off``.
+    """Return how strict launches are: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off``.
 
     Raises:
         LngradError: A word of it is not known.
@@ -125,13 +125,13 @@ def _settings() -> dict[str, Any]:
 
 _Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 _INSTRUCTIONS = len(OPERATIONS)
-MOST_RECORDS = 1024
+MAX_RECORDS = 1024
 _records: dict[int, memoryview] = {}
 
 
 def _record(address: int) -> memoryview:
-    """The memory of a thread's record. A record lives as long as its library and its thread."""
-    if len(_records) >= MOST_RECORDS:  # those of threads that have ended
+    """Return the memory of a thread's record. A record lives as long as its library and its thread."""
+    if len(_records) >= MAX_RECORDS:  # those of threads that have ended
         _records.clear()
     view = memoryview((ctypes.c_char * protocol.CALL_BYTES).from_address(address)).cast("B")
     _records[address] = view
@@ -140,7 +140,7 @@ def _record(address: int) -> memoryview:
 
 @cache
 def _file(address: int) -> str:
-    """The name of a file, which the compiler has put into the library once."""
+    """Return the name of a file, which the compiler has put into the library once."""
     return ctypes.string_at(address).decode(errors="replace")
 
 
@@ -193,7 +193,7 @@ def _run_host(request: Request, record: memoryview) -> int:
 
 
 def _placed(error: BaseException, site: Site, op: int) -> BaseException:
-    """An error of ours with the line of the kernel."""
+    """Return an error of ours with the line of the kernel."""
     if isinstance(error, LngradError):
         api = Op(op).name if op >= _INSTRUCTIONS else OPERATIONS[op].name
         text = f"{site_text(site)}: {error}"
@@ -202,7 +202,7 @@ def _placed(error: BaseException, site: Site, op: int) -> BaseException:
 
 
 def _is_real(reply: object) -> bool:
-    """Whether a scalar is a half, a float or a bfloat16, which is a type of its own to NumPy."""
+    """Return whether a scalar is a half, a float or a bfloat16, which is a type of its own to NumPy."""
     return isinstance(reply, float) or (isinstance(reply, np.generic) and reply.dtype.kind not in "iu")
 
 

@@ -31,13 +31,19 @@ from lngrad.core.cache_folder import cache_folder
 from lngrad.core.compiler import compiler_version, cxx_compiler
 from lngrad.errors import LngradError
 
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
+MAX_ERRORS = 5  # lines of the compiler that an error repeats
 INCLUDE = Path(__file__).parent / "include"
 _STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
 
 
+class CompileError(LngradError, RuntimeError):
+    """A kernel's file can't be compiled."""
+
+
 @cache
 def header_files() -> dict[str, str]:
-    """Every header, as its path in the include folder and its text."""
+    """Return every header, as its path in the include folder and its text."""
     texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
     texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
     texts["lngrad/numbers.h"] = numbers_header()
@@ -46,7 +52,7 @@ def header_files() -> dict[str, str]:
 
 @cache
 def headers_digest() -> str:
-    """A name for the content of all headers."""
+    """Return a name for the content of all headers."""
     content = hashlib.sha256()
     for name, text in header_files().items():
         content.update(f"{name}\0{text}\0".encode())
@@ -125,9 +131,6 @@ def without_chevrons(text: str) -> str:
     return _LAUNCH.sub(plain, text)
 
 
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
-MOST_ERRORS = 5  # lines of the compiler that an error repeats
-
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
 #include "lngrad/entry.h"
@@ -140,12 +143,8 @@ extern "C" int lngrad_entry(void* const* arguments) {{ return lngrad::call_kerne
 """
 
 
-class CompileError(LngradError, RuntimeError):
-    """A kernel's file can't be compiled."""
-
-
 def compiler() -> list[str]:
-    """The command of the C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
+    """Return the command of the C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
 
     Raises:
         CompileError: There is none.
@@ -161,19 +160,10 @@ def build(
 ) -> Path:
     """Compile a kernel, or find what an earlier process compiled.
 
-    Args:
-        source: The C++ file.
-        kernel: The kernel function, as C++ names it: ``my_kernel``, ``space::my_kernel<0>``.
-        include: Folders to search for headers, before the source's own.
-        ahead: Headers to include before the source.
-        define: Macros by name; None defines without a value.
+    Arguments and errors are those of `kernel.compile`; ``ahead`` are headers to include before the source.
 
     Returns:
         The shared library. It is kept as long as no file that went into it changes.
-
-    Raises:
-        CompileError: There is no compiler, or it refuses the file; the text names the line.
-        FileNotFoundError: There is no such source or header.
     """
     source = source.resolve(strict=True)
     included = "".join(f"#include {json.dumps(str(path.resolve(strict=True)))}\n" for path in ahead)
@@ -196,7 +186,7 @@ def build(
 
 
 def _fresh(folder: Path) -> Path | None:
-    """The library, if it is there and every file that it was made of is as it was."""
+    """Return the library, if it is there and every file that it was made of is as it was."""
     try:
         files: dict[str, str] = json.loads((folder / "files.json").read_text(encoding="utf-8"))
         library = folder / _library_name(files)
@@ -206,7 +196,7 @@ def _fresh(folder: Path) -> Path | None:
 
 
 def _library_name(files: dict[str, str]) -> str:
-    """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
+    """Return a name of its own for each content: a process that has loaded a path gets the same library for it again."""
     return f"kernel-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}.so"
 
 
@@ -240,7 +230,7 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
 
 
 def _used_files(dependencies: Path) -> list[Path]:
-    """The files that the compiler read, from its make rule, but for those of the system."""
+    """Return the files that the compiler read, from its make rule, but for those of the system."""
     words = dependencies.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
     return [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
 
@@ -256,7 +246,7 @@ _ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?erro
 
 
 def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
-    """The compiler's first errors, those about Ascend C in our words."""
+    """Return the compiler's first errors, those about Ascend C in our words."""
     lines: list[str] = []
     for error in _ERROR.finditer(output):
         place, text = f"{error['file']}:{error['line']}", error["text"]
@@ -272,5 +262,5 @@ def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
             lines.append(line)
     if not lines:
         return f"{source}: {output.strip()[:2000]}"
-    rest = f"\n… and {len(lines) - MOST_ERRORS} more" if len(lines) > MOST_ERRORS else ""
-    return "\n".join(lines[:MOST_ERRORS]) + rest
+    rest = f"\n… and {len(lines) - MAX_ERRORS} more" if len(lines) > MAX_ERRORS else ""
+    return "\n".join(lines[:MAX_ERRORS]) + rest

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
-import numpy as np
-
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalRegion, GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
@@ -86,10 +84,15 @@ class Session:
         Raises:
             DeviceFault: The address lies in no memory of the launch.
         """
+        region, dtype = self._region(api, address, 0), DTYPES[code]
+        start, length = address - region.start, region.data.size
+        stop = length if size < 0 else min(length, start + size * dtype.itemsize)
+        return GlobalTensor.at(region, start, stop, dtype)
+
+    def _region(self, api: str, address: int, nbytes: int) -> GlobalRegion:
         if self.core.regions is None:
             raise DeviceFault(f"{api}: the core has no global memory")
-        dtype = DTYPES[code]
-        return GlobalTensor.at(self.core.regions.find(api, address, 0), address, size, np.dtype(dtype))
+        return self.core.regions.find(api, address, nbytes)
 
     def read_global(self, target: int, address: int, size: int) -> None:
         """Copy bytes of global memory, or of the tiling that `launch` has passed, to the kernel's own variables.
@@ -102,9 +105,7 @@ class Session:
                 raise BoundsFault(f"CopyTiling: the tiling has {self.tilings[address]} bytes, the struct has {size}")
             ctypes.memmove(target, address, size)
             return
-        if self.core.regions is None:
-            raise DeviceFault("CopyTiling: the core has no global memory")
-        region = self.core.regions.find("CopyTiling", address, size)
+        region = self._region("CopyTiling", address, size)
         first = address - region.start
         ctypes.memmove(target, region.data[first : first + size].tobytes(), size)
 

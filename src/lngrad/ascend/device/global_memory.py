@@ -127,13 +127,11 @@ class GlobalTensor:
         self._region, self._start, self._end = region, start, start + size * wanted.itemsize
 
     @classmethod
-    def at(cls, region: GlobalRegion, address: int, size: int, dtype: Dtype) -> GlobalTensor:
-        """Return the tensor of ``size`` elements at an address in a region; -1: to the region's end."""
-        start = address - region.start
-        stop = region.data.size if size < 0 else min(region.data.size, start + size * dtype.itemsize)
+    def at(cls, region: GlobalRegion, start: int, end: int, dtype: Dtype) -> GlobalTensor:
+        """Return the tensor of bytes [start, end) of a region."""
         tensor = cls.__new__(cls)
         tensor.dtype, tensor.name = dtype, region.name
-        tensor._region, tensor._start, tensor._end = region, start, stop
+        tensor._region, tensor._start, tensor._end = region, start, end
         return tensor
 
     def GetSize(self) -> int:
@@ -206,16 +204,10 @@ class GlobalTensor:
         """
         dtype = element_type("ReinterpretCast", T)
         region, _ = self.bound("ReinterpretCast")
-        return self._derived(region, self._start, self._end, dtype)
+        return self.at(region, self._start, self._end, dtype)
 
     def __getitem__(self, offset: int) -> GlobalTensor:
         region, dtype = self.bound("operator[]")
         if not 0 <= offset <= self.GetSize():
             raise BoundsFault(f"{self.name}: has {self.GetSize()} elements, got [{offset}]")
-        return self._derived(region, self._start + offset * dtype.itemsize, self._end, dtype)
-
-    def _derived(self, region: GlobalRegion, start: int, end: int, dtype: Dtype) -> GlobalTensor:
-        rest = GlobalTensor.__new__(GlobalTensor)
-        rest.dtype, rest.name = dtype, self.name
-        rest._region, rest._start, rest._end = region, start, end
-        return rest
+        return self.at(region, self._start + offset * dtype.itemsize, self._end, dtype)

@@ -160,30 +160,17 @@ def backward_rows(
     Shapes: dy, x, dx (M, H); variance, mean (M,) and room for one step more; gamma (H,); partials (blocks, 2, H)
     float.
     """
-    _Rows(dy, x, variance, mean, gamma, dx, CopyTiling(BackwardTiling, tiling)).run(partials)
+    memory = {"dy": dy, "x": x, "variance": variance, "mean": mean, "gamma": gamma, "dx": dx}
+    _Rows(memory, CopyTiling(BackwardTiling, tiling)).run(partials)
 
 
 class _Rows:
     """One block of ``backward_rows``."""
 
-    def __init__(
-        self,
-        dy: GlobalAddress,
-        x: GlobalAddress,
-        variance: GlobalAddress,
-        mean: GlobalAddress,
-        gamma: GlobalAddress,
-        dx: GlobalAddress,
-        info: BackwardTiling,
-    ) -> None:
+    def __init__(self, memory: dict[str, GlobalAddress], info: BackwardTiling) -> None:
         self.info = info
-        self.dtype: Dtype = dy.array.dtype
-        self.memory = {
-            name: _bind(address)
-            for name, address in (
-                ("dy", dy), ("x", x), ("variance", variance), ("mean", mean), ("gamma", gamma), ("dx", dx),
-            )
-        }  # fmt: skip
+        self.dtype: Dtype = memory["dy"].array.dtype
+        self.memory = {name: _bind(address) for name, address in memory.items()}
         self.pipe = TPipe()
         sizes = _buffers(info.rows_per_step, info.H, self.dtype.itemsize, info.temporary_bytes)
         self.queues: dict[str, TQue] = {}

@@ -115,7 +115,7 @@ inline void cast(Where where, AscendC::RoundMode mode, const Elements& elements,
 
 namespace AscendC {
 
-// Which instructions there are says the table in lngrad/ascend/device/vector.py, by way of numbers.h.
+// numbers.h lists the instructions of each form: the rows of the table in lngrad/ascend/device/vector.py.
 LNGRAD_BINARY_INSTRUCTIONS(LNGRAD_BINARY)
 LNGRAD_SCALAR_INSTRUCTIONS(LNGRAD_SCALAR)
 LNGRAD_UNARY_INSTRUCTIONS(LNGRAD_UNARY)

@@ -19,6 +19,7 @@ from lngrad.ascend.device.copies import (
     TransDataTo5HD,
     TransDataTo5HDParams,
 )
+from lngrad.ascend.device.descriptors import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
@@ -50,12 +51,9 @@ from lngrad.ascend.device.vector import (
     Abs,
     Add,
     Adds,
-    BinaryRepeatParams,
     Brcb,
-    BrcbRepeatParams,
     Cast,
     Copy,
-    CopyRepeatParams,
     Div,
     Duplicate,
     Exp,
@@ -74,7 +72,6 @@ from lngrad.ascend.device.vector import (
     Rsqrt,
     Sqrt,
     Sub,
-    UnaryRepeatParams,
     WholeReduceSum,
 )
 from lngrad.ascend.faults import AscendWarning, DeviceFault

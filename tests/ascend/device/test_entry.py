@@ -14,7 +14,6 @@ from lngrad.ascend.device.descriptors import BITS, COUNT, PACKED, Descriptor
 from lngrad.ascend.device.numerics import CPP_NAMES, DTYPES
 from lngrad.ascend.device.pipes import HardEvent
 from lngrad.ascend.device.running import running
-from lngrad.ascend.device.sync import set_flag, wait_flag
 from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.faults import BoundsFault, DeviceFault, LifetimeFault, RaceFault
 
@@ -47,8 +46,8 @@ def front(source, target, leave_out_flag=False):
     ]
     copy_global(core, ("k.cpp", 10), "DataCopy", True, FLOAT, Local(a.handle, a.start, a.end), places[0], whole)
     if not leave_out_flag:
-        set_flag(core, ("k.cpp", 11), int(HardEvent.MTE2_V), 0)
-        wait_flag(core, ("k.cpp", 12), int(HardEvent.MTE2_V), 0)
+        asc.SetFlag(HardEvent.MTE2_V, 0)
+        asc.WaitFlag(HardEvent.MTE2_V, 0)
     packed = PACKED.pack(*described("Add", b, a, a, N))
     core.issue(("k.cpp", 13), 0.0, b.handle, a.handle, a.handle, packed)
     core.issue(("k.cpp", 14), 0.5, b.handle, b.handle, 0, tuple(described("Muls", b, b, b, -1, BITS, 0, 1)))

@@ -14,7 +14,6 @@ import numpy as np
 
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, position_of
-from lngrad.ascend.device import sync
 from lngrad.ascend.device.copies import (
     DataCopy,
     DataCopyExtParams,
@@ -30,9 +29,10 @@ from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_memory import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
-from lngrad.ascend.device.pipes import HardEvent
+from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.running import Site, site_text
+from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
 from lngrad.ascend.device.system import InitOutput, SetAtomicAdd, SetAtomicNone
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
@@ -233,12 +233,12 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
     Op.TRANS_DATA_TO_5HD: _transpose,
-    Op.SET_FLAG: lambda c: sync.set_flag(c.core, c.site, c.n[0], c.n[1]),
-    Op.WAIT_FLAG: lambda c: sync.wait_flag(c.core, c.site, c.n[0], c.n[1]),
-    Op.PIPE_BARRIER: lambda c: sync.pipe_barrier(c.core, c.site, c.n[0]),
-    Op.SYNC_ALL: lambda c: sync.sync_all(c.core, c.site),
-    Op.CROSS_SET_FLAG: lambda c: sync.cross_core_set(c.core, c.site, flag=c.n[2], mode=c.n[0], pipe=c.n[1]),
-    Op.CROSS_WAIT_FLAG: lambda c: sync.cross_core_wait(c.core, c.site, c.n[2]),
+    Op.SET_FLAG: lambda c: SetFlag(HardEvent(c.n[0]), c.n[1]),
+    Op.WAIT_FLAG: lambda c: WaitFlag(HardEvent(c.n[0]), c.n[1]),
+    Op.PIPE_BARRIER: lambda c: PipeBarrier(pipe_t(c.n[0])),
+    Op.SYNC_ALL: lambda c: SyncAll(),
+    Op.CROSS_SET_FLAG: lambda c: CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=pipe_t(c.n[1])),
+    Op.CROSS_WAIT_FLAG: lambda c: CrossCoreWaitFlag(c.n[2]),
     Op.ATOMIC_ADD: lambda c: SetAtomicAdd(c.dtype(0)),
     Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),

@@ -16,6 +16,7 @@ from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.vector import OPERATIONS, Operands
 
 # What a header can ask for, apart from vector instructions; a vector instruction has its place in OPERATIONS.
+# Numbers stay, for programs that were compiled before: nothing sends REDUCE_SUM_REPEAT any more.
 Op = IntEnum(
     "Op",
     "BLOCK_IDX BLOCK_NUM TILING_KEY PIPE_NEW PIPE_RESET PIPE_INIT_QUEUE PIPE_INIT_BUFFER EVENT_ALLOC "

@@ -7,22 +7,98 @@ part; blocks lie a block stride apart, repeats a repeat stride, both counted in 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple, TypeVar, Union
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lngrad.ascend.device.numerics import REPEAT_BYTES
 from lngrad.ascend.faults import AlignmentFault, BoundsFault
+from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 BLOCK_BYTES = 32
 COUNT, MASK, BITS = 0, 1, 2  # the forms of an instruction
 PACKED = struct.Struct("<18q")  # a descriptor as bytes
+P = TypeVar("P")
+Mask = Union[int, Sequence[int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
+MASK_WORD = 1 << 64
 Runs = tuple[tuple[int, int], ...]
 Names = Callable[[str], str]  # role -> "role (owner at byte n)", for texts
+
+
+@dataclass(frozen=True)
+class BinaryRepeatParams:
+    """Strides of dst, src0 and src1 in blocks of 32 bytes: between blocks, and between repeats."""
+
+    dstBlkStride: int = 1
+    src0BlkStride: int = 1
+    src1BlkStride: int = 1
+    dstRepStride: int = 8
+    src0RepStride: int = 8
+    src1RepStride: int = 8
+
+
+@dataclass(frozen=True)
+class UnaryRepeatParams:
+    """Strides of dst and src in blocks of 32 bytes: between blocks, and between repeats."""
+
+    dstBlkStride: int = 1
+    srcBlkStride: int = 1
+    dstRepStride: int = 8
+    srcRepStride: int = 8
+
+
+@dataclass(frozen=True)
+class CopyRepeatParams:
+    """Strides of Copy in blocks of 32 bytes: between blocks (Stride), and between repeats (RepeatSize)."""
+
+    dstStride: int = 0
+    srcStride: int = 0
+    dstRepeatSize: int = 8
+    srcRepeatSize: int = 8
+
+
+@dataclass(frozen=True)
+class BrcbRepeatParams:
+    """Strides of Brcb's dst in blocks of 32 bytes: between the blocks of a repeat, and between repeats."""
+
+    dstBlkStride: int = 1
+    dstRepStride: int = 8
+
+
+def params_of(api: str, kind: type[P], given: P | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all.
+
+    Raises:
+        DtypeError: It is something else, or a field is out of range.
+    """
+    if given is None:
+        given = kind()
+    elif isinstance(given, (tuple, list)):
+        given = kind(*given)
+    if not isinstance(given, kind):
+        raise DtypeError(f"{api}: expected {kind.__name__}, got {given!r}")
+    struct: Any = given
+    fields: tuple[int, ...] = astuple(struct)
+    if any(field < 0 or field > 65535 for field in fields):
+        raise DtypeError(f"{api}: the fields of {kind.__name__} are 0 to 65535, got {given}")
+    return fields
+
+
+def elements_of(api: str, count: Mask, repeatTime: int | None) -> tuple[int, int, int, int]:
+    """Return (form, n, high, repeat) of a descriptor, from a count, or from a mask and the number of repeats."""
+    if isinstance(count, Sequence):
+        low, high = (*count, 0)[:2] if count else (0, 0)
+        if repeatTime is None or len(count) > 2 or not (0 <= low < MASK_WORD and 0 <= high < MASK_WORD):
+            raise BoundsFault(f"{api}: a mask of bits is one or two uint64_t with a repeatTime, got {list(count)}")
+        # A descriptor has signed words.
+        return BITS, low - MASK_WORD * (low >> 63), high - MASK_WORD * (high >> 63), repeatTime
+    if repeatTime is None:
+        return COUNT, int(count), 0, 0
+    return MASK, int(count), 0, repeatTime
 
 
 @dataclass(frozen=True)

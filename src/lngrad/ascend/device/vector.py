@@ -29,87 +29,35 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, Union
 
 import numpy as np
 
-from lngrad.ascend.device.descriptors import BITS, COUNT, MASK
+from lngrad.ascend.device.descriptors import (
+    COUNT,
+    MASK,
+    BinaryRepeatParams,
+    BrcbRepeatParams,
+    CopyRepeatParams,
+    Mask,
+    UnaryRepeatParams,
+    elements_of,
+    params_of,
+)
 from lngrad.ascend.device.numerics import BFLOAT16, CAST_MODES, CPP_NAMES, FLOAT, HALF, INT16, INT32, RoundMode
 from lngrad.ascend.device.running import Site, caller
-from lngrad.ascend.faults import BoundsFault, DeviceFault
+from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 if TYPE_CHECKING:
     from lngrad.ascend.device.local_tensor import LocalTensor
 
-P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., None])
-Mask = Union[int, Sequence[int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
-MASK_WORD = 1 << 64
 
 
-@dataclass(frozen=True)
-class BinaryRepeatParams:
-    """Strides of dst, src0 and src1 in blocks of 32 bytes: between blocks, and between repeats."""
-
-    dstBlkStride: int = 1
-    src0BlkStride: int = 1
-    src1BlkStride: int = 1
-    dstRepStride: int = 8
-    src0RepStride: int = 8
-    src1RepStride: int = 8
-
-
-@dataclass(frozen=True)
-class UnaryRepeatParams:
-    """Strides of dst and src in blocks of 32 bytes: between blocks, and between repeats."""
-
-    dstBlkStride: int = 1
-    srcBlkStride: int = 1
-    dstRepStride: int = 8
-    srcRepStride: int = 8
-
-
-@dataclass(frozen=True)
-class CopyRepeatParams:
-    """Strides of Copy in blocks of 32 bytes: between blocks (Stride), and between repeats (RepeatSize)."""
-
-    dstStride: int = 0
-    srcStride: int = 0
-    dstRepeatSize: int = 8
-    srcRepeatSize: int = 8
-
-
-@dataclass(frozen=True)
-class BrcbRepeatParams:
-    """Strides of Brcb's dst in blocks of 32 bytes: between the blocks of a repeat, and between repeats."""
-
-    dstBlkStride: int = 1
-    dstRepStride: int = 8
-
-
-def params_of(api: str, kind: type[P], given: P | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all.
-
-    Raises:
-        DtypeError: It is something else, or a field is out of range.
-    """
-    if given is None:
-        given = kind()
-    elif isinstance(given, (tuple, list)):
-        given = kind(*given)
-    if not isinstance(given, kind):
-        raise DtypeError(f"{api}: expected {kind.__name__}, got {given!r}")
-    struct: Any = given
-    fields: tuple[int, ...] = astuple(struct)
-    if any(field < 0 or field > 65535 for field in fields):
-        raise DtypeError(f"{api}: the fields of {kind.__name__} are 0 to 65535, got {given}")
-    return fields
-
-
-Binary = Union[BinaryRepeatParams, Sequence[int], None]  # noqa: UP007
+Binary = Union[BinaryRepeatParams, Sequence[int], None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 Unary = Union[UnaryRepeatParams, Sequence[int], None]  # noqa: UP007
 
 
@@ -199,19 +147,6 @@ def _row(
     return len(_rows) - 1
 
 
-def _elements(api: str, count: Mask, repeatTime: int | None) -> tuple[int, int, int, int]:
-    """Return (form, n, high, repeat) of a descriptor."""
-    if isinstance(count, Sequence):
-        low, high = (*count, 0)[:2] if count else (0, 0)
-        if repeatTime is None or len(count) > 2 or not (0 <= low < MASK_WORD and 0 <= high < MASK_WORD):
-            raise BoundsFault(f"{api}: a mask of bits is one or two uint64_t with a repeatTime, got {list(count)}")
-        # A descriptor has signed words.
-        return BITS, low - MASK_WORD * (low >> 63), high - MASK_WORD * (high >> 63), repeatTime
-    if repeatTime is None:
-        return COUNT, int(count), 0, 0
-    return MASK, int(count), 0, repeatTime
-
-
 def _issue_unary(
     op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None, params: Unary
 ) -> None:
@@ -219,7 +154,7 @@ def _issue_unary(
         form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
     else:
         d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
-        form = (*_elements("mask", count, repeatTime), d, s, 1, dr, sr, 8)
+        form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
     descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0)
     dst.core.issue(caller(3), scalar, dst.handle, src.handle, 0, descriptor)
 
@@ -241,7 +176,7 @@ def _binary(
             form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
         else:
             strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
-            form = (*_elements("mask", count, repeatTime), *strides)
+            form = (*elements_of("mask", count, repeatTime), *strides)
         codes = dst.code | src0.code << 8 | src1.code << 16
         descriptor = (op, codes, *form, dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
         dst.core.issue(caller(), 0.0, dst.handle, src0.handle, src1.handle, descriptor)
@@ -366,7 +301,7 @@ def Duplicate(
         void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask | uint64_t mask[],
             const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride)
     """
-    form = _elements("Duplicate", count, repeatTime)
+    form = elements_of("Duplicate", count, repeatTime)
     strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
     descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0)
     dst.core.issue(caller(), scalarValue, dst.handle, 0, 0, descriptor)
@@ -425,7 +360,7 @@ def Cast(
     """
     if not isinstance(roundMode, RoundMode):
         raise DtypeError(f"Cast: roundMode must be a RoundMode, got {roundMode!r}")
-    form = _elements("Cast", count, repeatTime)
+    form = elements_of("Cast", count, repeatTime)
     if repeatParams is None:
         wide = max(dst.dtype.itemsize, src.dtype.itemsize)
         strides: tuple[int, ...] = (1, 1, 8 * dst.dtype.itemsize // wide, 8 * src.dtype.itemsize // wide)
@@ -505,7 +440,7 @@ def _whole_reduce(
     site: Site, operands: tuple[LocalTensor, LocalTensor], mask: Mask, repeatTime: int, strides: tuple[int, int, int]
 ) -> None:
     dst, src = operands
-    form = _elements("WholeReduceSum", mask, repeatTime)
+    form = elements_of("WholeReduceSum", mask, repeatTime)
     all_strides = (1, strides[1], 1, strides[0], strides[2], 8)
     places = (dst.start, dst.end, src.start, src.end, 0, 0)
     descriptor = (WHOLE_REDUCE_SUM, dst.code | src.code << 8, *form, *all_strides, *places)
@@ -533,7 +468,7 @@ def ReduceSum(
     The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up each 256 bytes as
     a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
-    form = _elements("ReduceSum", count, repeatTime)
+    form = elements_of("ReduceSum", count, repeatTime)
     types = dst.code | src.code << 8
     places = (dst.start, dst.end, src.start, src.end, sharedTmpBuffer.start, sharedTmpBuffer.end)
     descriptor = (REDUCE_SUM, types, *form, 1, 1, 1, 1, srcRepStride, 8, *places)

@@ -1,8 +1,8 @@
 """One simulated vector core: every instruction enters here, as plain integers, and is checked here.
 
-``Core.issue`` takes vector instructions, ``Core.copy`` (in ``copies``) those between global memory and the Unified
-Buffer. LocalTensor's methods, the functions that Python kernels call and a compiled front all end here, so that there
-is one place for the rules, the counters and the texts.
+``Core.issue`` takes vector instructions; `copies.copy_global`, by way of ``Core.touch``, those between global memory and
+the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and compiled kernels all end here, so
+that there is one place for the rules, the counters and the texts.
 """
 
 from __future__ import annotations

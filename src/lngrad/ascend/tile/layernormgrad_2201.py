@@ -8,7 +8,7 @@ one NumPy call each here: they give the values of the loop and count its instruc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -202,15 +202,9 @@ def _compute_chunk(
     exact: bool,
 ) -> None:
     H = tiling.hLength
-    t = GradTensors(
-        dx=t.dx[first * H :],
-        xhat=t.xhat[first * H :],
-        dy=t.dy[first * H :],
-        x=t.x[first * H :],
-        variance=t.variance[first:],
-        mean=t.mean[first:],
-        gamma=t.gamma,
-        temp=t.temp,
+    at = first * H
+    t = replace(
+        t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:], variance=t.variance[first:], mean=t.mean[first:]
     )
     half = t.dx.dtype != FLOAT
     chunk = _Chunk(

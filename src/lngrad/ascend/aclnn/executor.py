@@ -1,17 +1,27 @@
-"""aclOpExecutor: a decided call and its tensors, run once, or again and again with other
+"""The two phases, and between them aclOpExecutor: a decided call and its tensors, run once, or again and again with other
 addresses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lngrad.ascend import soc
 from lngrad.ascend.acl.handles import Handle
-from lngrad.ascend.acl.heap import Block
-from lngrad.ascend.acl.refusals import Refused, invalid_argument, null_argument, returns_status
+from lngrad.ascend.acl.heap import Block, Region, region_of, require_allocated
+from lngrad.ascend.acl.refusals import Refused, invalid_argument, null_argument, report, returns_status
 from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.stream_worker import aclrtStream, submit
 from lngrad.ascend.acl.tensor import View, aclTensor
 from lngrad.ascend.acl.values import aclTensorList
-from lngrad.ascend.aclnn.decision import Argument, Decision
+from lngrad.ascend.aclnn.decision import Argument, Decision, decide
+from lngrad.ascend.aclnn.operator import Operator
+from lngrad.core.threads import get_num_threads
 from lngrad.typing import Array
+
+Phase1: TypeAlias = "tuple[int, aclOpExecutor | None, aclnnStatus]"
+Phase2: TypeAlias = "Callable[[object, int, aclOpExecutor | None, aclrtStream | None], aclnnStatus]"
 
 
 class aclOpExecutor(Handle):
@@ -22,13 +32,12 @@ class aclOpExecutor(Handle):
         repeatable: Whether it may run again.
     """
 
-    __slots__ = ("_rebound", "_tensors", "decision", "repeatable")
+    __slots__ = ("_arguments", "_places", "_rebound", "decision", "repeatable")
 
-    def __init__(self, decision: Decision, tensors: tuple[object, ...]):
+    def __init__(self, decision: Decision, arguments: tuple[object, ...]):
         super().__init__()
         self.decision, self.repeatable = decision, False
-        prototype = decision.prototype
-        self._tensors = dict(zip(prototype.inputs + prototype.outputs, tensors, strict=True))
+        self._arguments, self._places = arguments, decision.operator.places
         self._rebound: dict[str, View] = {}  # by aclSetInputTensorAddr and its like
 
     def bind(self, name: str, tensor: object, addr: object) -> None:
@@ -39,7 +48,7 @@ class aclOpExecutor(Handle):
         """
         if tensor is None:
             raise null_argument("tensor: expected an aclTensor, got a null pointer")
-        if not isinstance(tensor, aclTensor) or self._tensors[name] is not tensor:
+        if not isinstance(tensor, aclTensor) or self._arguments[self._places[name]] is not tensor:
             raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
         if addr is None:
             raise null_argument("addr: expected an address, got a null pointer")
@@ -63,7 +72,8 @@ class aclOpExecutor(Handle):
     def _array(self, argument: Argument, blocks: list[Block]) -> Array | None:
         if argument.facts is None:
             return None
-        name, tensor = argument.name, self._tensors[argument.name]
+        name = argument.name
+        tensor = self._arguments[self._places[name]]
         assert isinstance(tensor, aclTensor)
         if not tensor.alive:
             raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
@@ -80,6 +90,79 @@ class aclOpExecutor(Handle):
                 raise invalid_argument(f"{name}: expected device memory that is still allocated, but it was freed")
             blocks.append(block)
         return view.array
+
+
+def phase1(operator: Operator, *arguments: object) -> Phase1:
+    """Check a call and plan it: the results of a first phase.
+
+    Args:
+        operator: The row.
+        arguments: All of them, in the order of the C prototype.
+    """
+    decision = decide(operator, operator.facts_of(arguments), soc.current(), get_num_threads())
+    if isinstance(decision, Refused):
+        return 0, None, report(decision, aclnnStatus)
+    return decision.workspace_bytes, aclOpExecutor(decision, arguments), aclnnStatus.ACLNN_SUCCESS
+
+
+def phase2(name: str) -> Phase2:
+    """The second phase of an operator under its name. All run whatever the executor has."""
+
+    @returns_status(aclnnStatus)
+    def call(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
+        """Run an executor on a stream; as aclnnLayerNormBackward."""
+        run(workspace, workspaceSize, executor, stream)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def run(workspace: object, workspaceSize: object, executor: object, stream: object) -> None:
+    """The second phase: check what may have changed since the first, and submit the rest to the
+    stream.
+
+    Raises:
+        Refused: A null pointer, or what can't be run. Nothing was written, and a one-shot executor
+            is used up.
+    """
+    known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
+    known.alive = known.repeatable
+    decision = known.decision
+    region = _workspace(decision, workspace, workspaceSize)
+    inputs, outputs, blocks = known.arrays()
+    memory = None if region is None else region.memory
+    decision.check_memory(inputs, outputs, memory)
+    if region is not None and region.block is not None:
+        blocks.append(region.block)
+
+    def task() -> None:
+        require_allocated(decision.operator.name, blocks)
+        decision.run(inputs, outputs, memory)
+
+    submit(stream, task)
+
+
+def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> Region | None:
+    """The checked workspace, cut to its size."""
+    if type(workspaceSize) is not int or workspaceSize < 0:
+        raise invalid_argument(f"workspaceSize: expected a number of bytes, got {workspaceSize!r}")
+    if workspaceSize > 0 and workspace is None:
+        raise null_argument(f"workspace: expected {workspaceSize} bytes of memory, got a null pointer")
+    if workspaceSize < decision.workspace_bytes:
+        raise invalid_argument(
+            f"workspaceSize: expected at least the {decision.workspace_bytes} bytes that phase 1 returned, "
+            f"got {workspaceSize}"
+        )
+    if decision.workspace_bytes == 0:
+        return None
+    memory, block = region_of("workspace", workspace)
+    if memory.nbytes < workspaceSize:
+        raise invalid_argument(
+            f"workspace: expected memory of workspaceSize, {workspaceSize} bytes, got {memory.nbytes}"
+        )
+    if not memory.flags.writeable:
+        raise invalid_argument("workspace: expected writable memory, got a read-only buffer")
+    return Region(memory[:workspaceSize], block)
 
 
 def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
@@ -138,7 +221,7 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
     *tensor, void *addr)``
     """
     known = _repeatable(executor)
-    _rebind(known, known.decision.prototype.inputs, index, tensor, addr)
+    _rebind(known, known.decision.operator.inputs, index, tensor, addr)
 
 
 @returns_status(aclnnStatus)
@@ -157,7 +240,7 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
     *tensor, void *addr)``
     """
     known = _repeatable(executor)
-    _rebind(known, known.decision.prototype.outputs, index, tensor, addr)
+    _rebind(known, known.decision.operator.outputs, index, tensor, addr)
 
 
 @returns_status(aclnnStatus)
@@ -174,8 +257,8 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
     *tensor, void *addr)``
     """
     known = _repeatable(executor)
-    prototype = known.decision.prototype
-    _rebind(known, prototype.inputs + prototype.outputs, index, tensor, addr)
+    operator = known.decision.operator
+    _rebind(known, operator.inputs + operator.outputs, index, tensor, addr)
 
 
 @returns_status(aclnnStatus)
@@ -237,5 +320,21 @@ def _rebind(executor: aclOpExecutor, names: tuple[str, ...], index: object, tens
 
 
 def _refuse_dynamic(executor: object) -> None:
-    function = _repeatable(executor).decision.prototype.function
+    function = _repeatable(executor).decision.operator.name
     raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
+
+
+@returns_status(aclnnStatus)
+def aclnnInit(configPath: str | None = None) -> None:
+    """Nothing to do: the aclnn functions need no initialising.
+
+    C: ``aclnnStatus aclnnInit(const char *configPath)``
+    """
+
+
+@returns_status(aclnnStatus)
+def aclnnFinalize() -> None:
+    """Nothing to do.
+
+    C: ``aclnnStatus aclnnFinalize()``
+    """

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lngrad.ascend import acl, soc
-from lngrad.ascend.acl.heap import heap
-from lngrad.ascend.acl.stream_worker import submit
+from lngrad.ascend.acl.memory import heap
+from lngrad.ascend.acl.streams import submit
 from lngrad.testing import check_same_bits
 
 

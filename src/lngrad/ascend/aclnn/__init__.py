@@ -1,6 +1,6 @@
 """What the headers of ``aclnnop`` and ``aclnn/aclnn_base.h`` declare, under the same names."""
 
-from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.enums import aclnnStatus
 from lngrad.ascend.aclnn.executor import (
     AclSetDynamicInputTensorAddr,
     AclSetDynamicOutputTensorAddr,

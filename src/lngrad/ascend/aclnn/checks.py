@@ -1,6 +1,6 @@
 """Rules that the first phases of several operators share, to be put into a row in CANN's order.
 
-A check is a function of a call's facts alone. It raises `Refused` with CANN's code, and a text.
+A check is a function of a call's facts alone. It raises `StatusError` with CANN's code, and a text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.refusals import invalid_argument, null_argument
+from lngrad.ascend.acl.interface import invalid_argument, null_argument
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Unusable
 from lngrad.ascend.soc import Target
 

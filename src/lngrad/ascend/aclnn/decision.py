@@ -18,11 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.ascend.acl.element_types import NUMPY_DTYPES
-from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.refusals import Refused, invalid_argument
-from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.ascend.acl.tensor import TensorFacts
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import StatusError, invalid_argument
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Operator
 from lngrad.ascend.rounding import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
@@ -157,7 +155,7 @@ class Decision:
         """Check that no output shares memory with anything else, and the workspace with nothing.
 
         Raises:
-            Refused: Naming both, as the caller spells them. Nothing was written.
+            StatusError: Naming both, as the caller spells them. Nothing was written.
         """
         if self.plan is None:
             return
@@ -207,7 +205,7 @@ class Decision:
 
 
 @lru_cache(maxsize=4096)
-def decide(operator: Operator, values: tuple[object, ...], target: Target, threads: int) -> Decision | Refused:
+def decide(operator: Operator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
     """Check a call and plan it: a pure function of facts.
 
     Args:
@@ -217,15 +215,15 @@ def decide(operator: Operator, values: tuple[object, ...], target: Target, threa
         threads: How many the core may use; a plan is made for a number of threads.
 
     Returns:
-        The decision, or the refusal that phase 1 reports.
+        The decision, or the error that phase 1 reports.
     """
     call = Call(operator, values, target)
     try:
         for check in operator.checks:
             check(call)
         return _plan(call, threads)
-    except Refused as refusal:
-        return refusal.with_traceback(None)  # it is kept, its frames are not
+    except StatusError as error:
+        return error.with_traceback(None)  # it is kept, its frames are not
 
 
 def _plan(call: Call, threads: int) -> Decision:
@@ -269,7 +267,7 @@ def _plan(call: Call, threads: int) -> Decision:
     try:
         plan = make_plan(problem, threads=threads)
     except BackendUnavailable as reason:
-        raise Refused(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
+        raise StatusError(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
     slack = ALIGNMENT if layout.used else 0  # lets the workspace begin anywhere
     numbers = tuple(float(call.values[name]) for name in operator.numbers)
     return Decision(operator, reads, writes, plan, numbers, layout.used, layout.used + slack + plan.workspace_bytes)

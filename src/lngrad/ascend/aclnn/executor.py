@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lngrad.ascend import soc
-from lngrad.ascend.acl.handles import Handle
-from lngrad.ascend.acl.heap import Block, Region, region_of, require_allocated
-from lngrad.ascend.acl.refusals import Refused, invalid_argument, null_argument, report, returns_status
-from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.ascend.acl.stream_worker import aclrtStream, submit
+from lngrad.ascend.acl.enums import aclnnStatus
+from lngrad.ascend.acl.interface import Handle, StatusError, invalid_argument, null_argument, report, returns_status
+from lngrad.ascend.acl.memory import Block, Region, region_of, require_allocated
+from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.ascend.acl.tensor import View, aclTensor
 from lngrad.ascend.acl.values import aclTensorList
 from lngrad.ascend.aclnn.decision import Argument, Decision, decide
@@ -44,7 +43,7 @@ class aclOpExecutor(Handle):
         """Lay a tensor's view over another storage in the runs to come.
 
         Raises:
-            Refused: The tensor is not the one that phase 1 got, or the storage does not fit it.
+            StatusError: The tensor is not the one that phase 1 got, or the storage does not fit it.
         """
         if tensor is None:
             raise null_argument("tensor: expected an aclTensor, got a null pointer")
@@ -61,7 +60,7 @@ class aclOpExecutor(Handle):
         blocks among them.
 
         Raises:
-            Refused: A tensor was destroyed or described anew since phase 1, has no data, or its
+            StatusError: A tensor was destroyed or described anew since phase 1, has no data, or its
                 memory was freed.
         """
         blocks: list[Block] = []
@@ -100,7 +99,7 @@ def phase1(operator: Operator, *arguments: object) -> Phase1:
         arguments: All of them, in the order of the C prototype.
     """
     decision = decide(operator, operator.facts_of(arguments), soc.current(), get_num_threads())
-    if isinstance(decision, Refused):
+    if isinstance(decision, StatusError):
         return 0, None, report(decision, aclnnStatus)
     return decision.workspace_bytes, aclOpExecutor(decision, arguments), aclnnStatus.ACLNN_SUCCESS
 
@@ -122,7 +121,7 @@ def run(workspace: object, workspaceSize: object, executor: object, stream: obje
     stream.
 
     Raises:
-        Refused: A null pointer, or what can't be run. Nothing was written, and a one-shot executor
+        StatusError: A null pointer, or what can't be run. Nothing was written, and a one-shot executor
             is used up.
     """
     known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
@@ -173,10 +172,10 @@ def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
         null: The code for a null pointer.
 
     Raises:
-        Refused: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
+        StatusError: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
     """
     if executor is None:
-        raise Refused(null, "executor: expected an aclOpExecutor, got a null pointer")
+        raise StatusError(null, "executor: expected an aclOpExecutor, got a null pointer")
     if not isinstance(executor, aclOpExecutor):
         raise invalid_argument(f"executor: expected an aclOpExecutor, got {type(executor).__name__}")
     if not executor.alive:
@@ -188,19 +187,13 @@ def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
 
 @returns_status(aclnnStatus)
 def aclSetAclOpExecutorRepeatable(executor: aclOpExecutor | None) -> None:
-    """Let an executor run any number of times, until aclDestroyAclOpExecutor.
-
-    C: ``aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor *executor)``
-    """
+    """Let an executor run any number of times, until aclDestroyAclOpExecutor."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).repeatable = True
 
 
 @returns_status(aclnnStatus)
 def aclDestroyAclOpExecutor(executor: aclOpExecutor | None) -> None:
-    """Destroy an executor that has not run, or is repeatable; what it has submitted still runs.
-
-    C: ``aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor *executor)``
-    """
+    """Destroy an executor that has not run, or is repeatable; what it has submitted still runs."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).alive = False
 
 
@@ -216,9 +209,6 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
             weightOptional 1, biasOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
-
-    C: ``aclnnStatus aclSetInputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
-    *tensor, void *addr)``
     """
     known = _repeatable(executor)
     _rebind(known, known.decision.operator.inputs, index, tensor, addr)
@@ -235,9 +225,6 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
             meanOutOptional 1, rstdOutOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
-
-    C: ``aclnnStatus aclSetOutputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
-    *tensor, void *addr)``
     """
     known = _repeatable(executor)
     _rebind(known, known.decision.operator.outputs, index, tensor, addr)
@@ -252,9 +239,6 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
         index: Its place among all tensors of the prototype: the inputs, then the outputs.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
-
-    C: ``aclnnStatus aclSetTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
-    *tensor, void *addr)``
     """
     known = _repeatable(executor)
     operator = known.decision.operator
@@ -265,11 +249,7 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
 def aclSetDynamicInputTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
-    """Refused: the functions here have no list of tensors among their inputs.
-
-    C: ``aclnnStatus aclSetDynamicInputTensorAddr(aclOpExecutor *executor, size_t irIndex, const
-    size_t relativeIndex, aclTensorList *tensors, void *addr)``
-    """
+    """Refused: the functions here have no list of tensors among their inputs."""
     _refuse_dynamic(executor)
 
 
@@ -277,11 +257,7 @@ def aclSetDynamicInputTensorAddr(
 def aclSetDynamicOutputTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
-    """Refused: the functions here have no list of tensors among their outputs.
-
-    C: ``aclnnStatus aclSetDynamicOutputTensorAddr(aclOpExecutor *executor, size_t irIndex, const
-    size_t relativeIndex, aclTensorList *tensors, void *addr)``
-    """
+    """Refused: the functions here have no list of tensors among their outputs."""
     _refuse_dynamic(executor)
 
 
@@ -289,11 +265,7 @@ def aclSetDynamicOutputTensorAddr(
 def aclSetDynamicTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
-    """Refused: the functions here have no list of tensors.
-
-    C: ``aclnnStatus aclSetDynamicTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t
-    relativeIndex, aclTensorList *tensors, void *addr)``
-    """
+    """Refused: the functions here have no list of tensors."""
     _refuse_dynamic(executor)
 
 
@@ -326,15 +298,9 @@ def _refuse_dynamic(executor: object) -> None:
 
 @returns_status(aclnnStatus)
 def aclnnInit(configPath: str | None = None) -> None:
-    """Nothing to do: the aclnn functions need no initialising.
-
-    C: ``aclnnStatus aclnnInit(const char *configPath)``
-    """
+    """Nothing to do: the aclnn functions need no initialising."""
 
 
 @returns_status(aclnnStatus)
 def aclnnFinalize() -> None:
-    """Nothing to do.
-
-    C: ``aclnnStatus aclnnFinalize()``
-    """
+    """Nothing to do."""

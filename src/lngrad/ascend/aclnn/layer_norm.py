@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.refusals import Refused, invalid_argument
-from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import StatusError, invalid_argument
 from lngrad.ascend.acl.tensor import aclTensor
 from lngrad.ascend.acl.values import aclIntArray
 from lngrad.ascend.aclnn.checks import (
@@ -55,7 +54,7 @@ def _product_without(missing: Callable[[Target], bool]) -> Check:
     def check(call: Call) -> None:
         if missing(call.target):
             soc = call.target.soc
-            raise Refused(
+            raise StatusError(
                 aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR,
                 f"{call.operator.name}: expected a product that has it, got {soc.name} ({soc.product})",
             )
@@ -79,7 +78,7 @@ def _statistics(exact: Callable[[Call], bool]) -> Check:
                     f"{name}: expected the shape {call.rows}, one element per row of input, got {facts.shape}"
                 )
             if math.prod(facts.shape) != rows:  # the code lets it pass here, and copies the results to no end
-                raise Refused(
+                raise StatusError(
                     aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
                     f"{name}: expected {rows} elements, one per row of input, got {math.prod(facts.shape)}: {facts.shape}",
                 )
@@ -99,7 +98,7 @@ def _impl_mode(call: Call) -> None:
 
 def _fast_limit(call: Call) -> None:
     if math.prod(call.norm) > FAST_MOST_ELEMENTS:
-        raise Refused(
+        raise StatusError(
             aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
             f"normalizedShape: expected at most {FAST_MOST_ELEMENTS} elements, got {call.norm}",
         )
@@ -197,11 +196,6 @@ def aclnnLayerNormGetWorkspaceSize(
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
-
-    C: ``aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor *input, const aclIntArray
-    *normalizedShape, const aclTensor *weightOptional, const aclTensor *biasOptional, double eps,
-    aclTensor *out, aclTensor *meanOutOptional, aclTensor *rstdOutOptional, uint64_t *workspaceSize,
-    aclOpExecutor **executor)``
     """
     arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
     return phase1(LAYER_NORM, *arguments)
@@ -225,9 +219,6 @@ def aclnnLayerNormWithImplModeGetWorkspaceSize(
             rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize.
         implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants
             ACL_FLOAT16 inputs. All compute with high precision here.
-
-    C: ``aclnnStatus aclnnLayerNormWithImplModeGetWorkspaceSize(…, aclTensor *rstdOutOptional,
-    int32_t implMode, uint64_t *workspaceSize, aclOpExecutor **executor)``
     """
     arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
     return phase1(WITH_IMPL_MODE, *arguments, implMode)
@@ -249,8 +240,6 @@ def aclnnFastLayerNormGetWorkspaceSize(
         input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
             rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized
             elements. Atlas A2 and A3 alone have it.
-
-    C: ``aclnnStatus aclnnFastLayerNormGetWorkspaceSize(…)``, as aclnnLayerNormGetWorkspaceSize.
     """
     arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
     return phase1(FAST, *arguments)

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import math
 
-from lngrad.ascend.acl.element_types import NUMPY_DTYPES
-from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.refusals import Refused, invalid_argument, returns_status
-from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.ascend.acl.stream_worker import aclrtStream
-from lngrad.ascend.acl.tensor import aclTensor
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_status
+from lngrad.ascend.acl.streams import aclrtStream
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.aclnn.checks import (
     MOST_DIMS,
@@ -126,7 +124,7 @@ def _weight_of_tiling(call: Call) -> None:
     """In compat the checks let a weight pass that is not like input; the code's tiling stops it."""
     for name, weight in call.given("weightOptional"):
         if weight.shape != call.trailing:
-            raise Refused(
+            raise StatusError(
                 aclnnStatus.ACLNN_ERR_INNER_TILING_ERROR,
                 f"{name}: expected the last dimensions of input, {call.trailing}, got {weight.shape}",
             )
@@ -211,12 +209,6 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
-
-    C: ``aclnnStatus aclnnLayerNormBackwardGetWorkspaceSize(const aclTensor *gradOut, const
-    aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *mean, const aclTensor
-    *rstd, const aclTensor *weightOptional, const aclTensor *biasOptional, const aclBoolArray
-    *outputMask, aclTensor *gradInputOut, aclTensor *gradWeightOut, aclTensor *gradBiasOut, uint64_t
-    *workspaceSize, aclOpExecutor **executor)``
     """
     arguments = (gradOut, input, normalizedShape, mean, rstd, weightOptional, biasOptional, outputMask)
     return phase1(LAYER_NORM_BACKWARD, *arguments, gradInputOut, gradWeightOut, gradBiasOut)
@@ -242,9 +234,7 @@ def aclnnLayerNormBackward(
         ACLNN_ERR_PARAM_NULLPTR for a null executor, workspace or data address;
         ACLNN_ERR_PARAM_INVALID for anything else that can't be run. Nothing was written then.
 
-    C: ``aclnnStatus aclnnLayerNormBackward(void *workspace, uint64_t workspaceSize, aclOpExecutor
-    *executor, aclrtStream stream)``. CANN: memory that an output shares with an input, another
-    output or the workspace goes unnoticed; here it is refused, unless gradInputOut takes the place
-    of gradOut or input exactly.
+    CANN: memory that an output shares with an input, another output or the workspace goes unnoticed; here it is
+    refused, unless gradInputOut takes the place of gradOut or input exactly.
     """
     run(workspace, workspaceSize, executor, stream)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.handles import Array
+from lngrad.ascend.acl.interface import Array
 from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.prototypes import FUNCTIONS, Kind

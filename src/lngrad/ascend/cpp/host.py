@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from lngrad.ascend import acl
-from lngrad.ascend.acl.heap import aligned_bytes, heap
+from lngrad.ascend.acl.memory import aligned_bytes, heap
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, run_block
 from lngrad.ascend.device.current import running

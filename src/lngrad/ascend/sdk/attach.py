@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 from lngrad.ascend import acl
-from lngrad.ascend.acl.heap import FIRST_ADDRESS
+from lngrad.ascend.acl.memory import FIRST_ADDRESS
 from lngrad.ascend.sdk.marshal import (
     AT_EXIT,
     CALL,

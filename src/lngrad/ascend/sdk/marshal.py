@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl.element_types import NUMPY_DTYPES
-from lngrad.ascend.acl.heap import FIRST_ADDRESS
-from lngrad.ascend.acl.refusals import Refused, invalid_param, report
+from lngrad.ascend.acl.interface import StatusError, invalid_param, report
+from lngrad.ascend.acl.memory import FIRST_ADDRESS
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES
 from lngrad.ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, Function, Kind, Parameter
 from lngrad.ascend.sdk.pointers import Handles, HostMemory, NoSuchMemory
 from lngrad.ascend.sdk.settings import Settings
@@ -127,11 +127,11 @@ class _Entry:
     def call(self, words: Words, host: HostMemory) -> Reply:
         try:
             return self._reply(_Call(words, host, self._handles), host)
-        except Refused as refusal:
-            return self._failure(refusal)
+        except StatusError as error:
+            return self._failure(error)
         except Exception as reason:
             text = f"{self._function.name}: {type(reason).__name__}: {reason}"
-            return self._failure(Refused(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
+            return self._failure(StatusError(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
 
     def _reply(self, call: _Call, host: HostMemory) -> Reply:
         if self._implementation is None:
@@ -139,7 +139,7 @@ class _Entry:
             return Reply([int(ret) if self._function.has_status else 0])
         for at, one in self._outs:
             if call.words[at] == 0:
-                raise Refused(self._null, f"{one.name}: expected where to write to, got a null pointer")
+                raise StatusError(self._null, f"{one.name}: expected where to write to, got a null pointer")
         result = self._implementation(*[read(call) for read in self._readers])
         if call.filled and host.at_once and self._stream is not None and result == 0:
             result = acl.aclrtSynchronizeStream(self._handles.object_of(call.words[self._stream]))
@@ -149,9 +149,9 @@ class _Entry:
             self._handles.forget_destroyed(number, thing)
         return self._results(result, host)
 
-    def _failure(self, refusal: Refused) -> Reply:
-        report(refusal, acl.aclError)
-        return Reply([int(refusal.code) if self._function.has_status else 0])
+    def _failure(self, error: StatusError) -> Reply:
+        report(error, acl.aclError)
+        return Reply([int(error.code) if self._function.has_status else 0])
 
     def _results(self, result: Any, host: HostMemory) -> Reply:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
@@ -259,7 +259,7 @@ def _read(call: _Call, name: str, address: int, nbytes: int) -> bytes:
         raise _no_memory(name, address, nbytes, "readable") from None
 
 
-def _no_memory(name: str, address: int, nbytes: int, what: str) -> Refused:
+def _no_memory(name: str, address: int, nbytes: int, what: str) -> StatusError:
     text = f"{name}: expected {nbytes} {what} bytes of host memory, got the pointer {_unsigned(address):#x}"
     return invalid_param(text)
 

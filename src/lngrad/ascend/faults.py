@@ -10,6 +10,25 @@ from __future__ import annotations
 
 from lngrad.errors import LngradError
 
+__all__ = [
+    "AlignmentFault",
+    "AscendWarning",
+    "BoundsFault",
+    "CapacityFault",
+    "DeadlockFault",
+    "DeviceFault",
+    "LeakFault",
+    "LifetimeFault",
+    "OverlapFault",
+    "PoisonFault",
+    "PositionFault",
+    "QueueFault",
+    "RaceFault",
+    "SyncFault",
+    "TilingError",
+    "UnknownSoc",
+]
+
 
 class UnknownSoc(LngradError, ValueError):
     """The SoC name is not in the table."""

@@ -19,7 +19,7 @@ from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.source import warn_at_kernel
 from lngrad.ascend.device.unified_buffer import State
 from lngrad.ascend.tile import checks
-from lngrad.ascend.tiling.words import align_up
+from lngrad.ascend.tiling.host_functions import align_up
 from lngrad.typing import Array
 
 if TYPE_CHECKING:

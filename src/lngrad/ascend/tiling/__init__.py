@@ -10,14 +10,15 @@ only log::
 
 from __future__ import annotations
 
-from lngrad.ascend.tiling.layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
-from lngrad.ascend.tiling.layernormgrad import (
+from lngrad.ascend.tiling.host_functions import (
     GetLayerNormGradBetaMaxMinTmpSize,
     GetLayerNormGradBetaNDTilingInfo,
     GetLayerNormGradMaxMinTmpSize,
     GetLayerNormGradNDTilingInfo,
+    GetLayerNormMaxMinTmpSize,
+    GetLayerNormNDTilingInfo,
 )
-from lngrad.ascend.tiling.lint import TilingReport, lint, safe_stack_bytes
+from lngrad.ascend.tiling.lint import TilingReport, lint, safe_stack_bytes, sweep
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
@@ -25,7 +26,6 @@ from lngrad.ascend.tiling.structs import (
     LayerNormTiling,
     TilingStruct,
 )
-from lngrad.ascend.tiling.sweep import sweep
 
 __all__ = [
     "GetLayerNormMaxMinTmpSize",

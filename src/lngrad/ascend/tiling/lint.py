@@ -17,12 +17,15 @@ from typing import Any, Literal
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.faults import TilingError
-from lngrad.ascend.tiling.layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
-from lngrad.ascend.tiling.layernormgrad import (
+from lngrad.ascend.tiling.host_functions import (
+    FLOAT_BYTES,
     GetLayerNormGradBetaMaxMinTmpSize,
     GetLayerNormGradBetaNDTilingInfo,
     GetLayerNormGradMaxMinTmpSize,
     GetLayerNormGradNDTilingInfo,
+    GetLayerNormMaxMinTmpSize,
+    GetLayerNormNDTilingInfo,
+    align_up,
     chunk_buffers,
     rows_per_block,
 )
@@ -32,12 +35,10 @@ from lngrad.ascend.tiling.structs import (
     LayerNormTiling,
     TilingStruct,
 )
-from lngrad.ascend.tiling.words import align_up
 
 Verdict = Literal["ok", "reserve", "overrun", "assert"]
 APIS = ("LayerNorm", "LayerNormGrad", "LayerNormGradBeta")
 TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -296,3 +297,42 @@ class _Call:
         if self.api == "LayerNormGrad":
             return 4 * matrix + 2 * rows + row  # dy, x, pd_x, resForGamma; mean, variance; gamma
         return 2 * matrix + 2 * row  # dy, resForGamma; pd_gamma, pd_beta
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """How many shapes of the sweep end in each verdict, for one dtype, reuse and stack."""
+
+    dtype: str
+    reuse_source: bool
+    stack: str
+    ok: int
+    reserve: int
+    overrun: int
+    refused: int
+
+
+def sweep(soc: str | socs.Soc | None = "Ascend910B1") -> tuple[SweepRow, ...]:
+    """Lint LayerNormGrad with its own minimum and maximum over many shapes.
+
+    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32,
+    64, 100, 128, 256.
+    """
+    rows = []
+    for dtype, reuse in (("half", False), ("float", False), ("float", True)):
+        step = 32 // TYPE_SIZES[dtype]
+        shapes = [(1, S, H) for H in range(step, 1024 + 1, step) for S in (1, 2, 4, 7, 8, 16, 32, 64, 100, 128, 256)]
+        for stack in ("min", "max"):
+            verdicts = [lint("LayerNormGrad", shape, dtype, soc, stack, reuse).verdict for shape in shapes]
+            rows.append(
+                SweepRow(
+                    dtype,
+                    reuse,
+                    stack,
+                    ok=verdicts.count("ok"),
+                    reserve=verdicts.count("reserve"),
+                    overrun=verdicts.count("overrun"),
+                    refused=verdicts.count("assert"),
+                )
+            )
+    return tuple(rows)

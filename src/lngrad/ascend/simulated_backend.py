@@ -1,10 +1,8 @@
-"""The backward on a simulated Ascend SoC: the tile kernels of ``lngrad.ascend`` on the SoC that
-this thread uses.
+"""The backward on a simulated Ascend SoC: the tile kernels of ``lngrad.ascend`` on the SoC that this thread uses.
 
-It computes what the tile APIs compute, which differs from the other backends in two ways: where
-``mean`` is not the row's mean, the tile formula keeps a term that they drop; and with everything in
-half, so are the statistics, and each step's sums are rounded to half. The tile APIs take a
-variance: it is rstd⁻², with epsilon 0.
+It computes what the tile APIs compute, which differs from the other backends in two ways: where ``mean`` is not the
+row's mean, the tile formula keeps a term that they drop; and with everything in half, so are the statistics, and
+each step's sums are rounded to half. The tile APIs take a variance: it is rstd⁻², with epsilon 0.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ TILE_DTYPES = ("float16", "float32")
 
 @dataclass(frozen=True)
 class Steps:
-    """The SoC, the element type T of the kernels, and their tiling (None where there is nothing to
-    compute)."""
+    """The SoC, the element type T of the kernels, and their tiling (None where there is nothing to compute)."""
 
     soc: socs.Soc
     dtype: Dtype
@@ -52,8 +49,8 @@ def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
         soc: The SoC.
 
     Raises:
-        BackendUnavailable: A forward, another dtype, a SoC without the tile APIs, or rows that do
-            not fit its Unified Buffer; the text states the largest that do.
+        BackendUnavailable: A forward, another dtype, a SoC without the tile APIs, or rows that do not fit its
+            Unified Buffer; the text states the largest that do.
     """
     if problem.op != "backward":
         raise BackendUnavailable("backend: ascend_sim computes the backward only")

@@ -1,8 +1,8 @@
 """What ``acl/acl.h`` and ``aclnn/acl_meta.h`` declare, under the same names.
 
 Each function returns values first, its status last, as pyACL does; those that return a pointer in C
-(aclCreateTensor, aclCreateIntArray, …, aclGetRecentErrMsg) return the object alone, None for a null
-pointer. Nothing raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg.
+(aclCreateTensor, aclCreateIntArray, …, aclGetRecentErrMsg) return the object alone, None for a null pointer.
+Nothing raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg.
 """
 
 from __future__ import annotations

@@ -26,10 +26,8 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
     """Copy bytes now, whatever waits in the streams.
 
     Args:
-        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray;
-            bytes as a source.
-        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory
-            too.
+        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray; bytes as a source.
+        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory too.
         count: Bytes to copy.
         kind: Of aclrtMemcpyKind.
     """

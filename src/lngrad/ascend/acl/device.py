@@ -1,7 +1,7 @@
 """Whether the host interfaces are initialised; the device; contexts, and the switches of a context or the process.
 
-There is one device, number 0, made of host memory. CANN: streams and memory belong to contexts. Here all contexts share
-the one device, so that a context is a handle that is current in some thread, and the owner of its switches.
+There is one device, number 0, made of host memory. CANN: streams and memory belong to contexts. Here all contexts
+share the one device, so that a context is a handle that is current in some thread, and the owner of its switches.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ _state = _State()
 
 
 def on_release(resource: Resource, release: Callable[[], None]) -> None:
-    """Have what belongs to the device released with it: streams first, as their tasks use the
-    memory.
-    """
+    """Have what belongs to the device released with it: streams first, as their tasks use the memory."""
     _state.release[resource] = release
 
 

@@ -58,9 +58,7 @@ class aclDataType(IntEnum):
 
 
 class aclFormat(IntEnum):
-    """The data layout of an aclTensor. The formulas know ND alone and read every layout of the list
-    as it.
-    """
+    """The data layout of an aclTensor. The formulas know ND alone and read every layout of the list as it."""
 
     ACL_FORMAT_UNDEFINED = -1
     ACL_FORMAT_NCHW = 0
@@ -85,9 +83,7 @@ class aclFormat(IntEnum):
 
 
 class aclrtMemMallocPolicy(IntEnum):
-    """Which pages aclrtMalloc prefers; here all memory is the same. The last three may be added to
-    another.
-    """
+    """Which pages aclrtMalloc prefers; here all memory is the same. The last three may be added to another."""
 
     ACL_MEM_MALLOC_HUGE_FIRST = 0
     ACL_MEM_MALLOC_HUGE_ONLY = 1

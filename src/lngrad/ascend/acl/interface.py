@@ -1,8 +1,9 @@
-"""What every function of the host interfaces is made of: how a broken rule becomes the code that C returns, and handles.
+"""What every function of the host interfaces is made of: how a broken rule becomes the code that C returns, and
+handles.
 
-Inside ``ascend`` a rule that is broken raises `StatusError`. The functions that C programs call are written as Python:
-they raise, or return their values. One of the decorators here turns each into its C form, which never raises. A handle
-is what C programs have a pointer to; here it knows when it has been destroyed.
+Inside ``ascend`` a rule that is broken raises `StatusError`. The functions that C programs call are written as
+Python: they raise, or return their values. One of the decorators here turns each into its C form, which never
+raises. A handle is what C programs have a pointer to; here it knows when it has been destroyed.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ def report(error: StatusError, kind: type[Status]) -> Status:
 
     Args:
         error: What was raised.
-        kind: What the function returns: aclError or aclnnStatus. A code of the other kind means a
-            wrong argument.
+        kind: What the function returns: aclError or aclnnStatus. A code of the other kind means a wrong argument.
 
     Returns:
         The code.
@@ -124,9 +124,7 @@ def returns_value(
 
 
 def returns_pointer(function: Callable[P, Result]) -> Callable[P, Result | None]:
-    """Give a function that returns a pointer in C that form: None, a null pointer, after an
-    error.
-    """
+    """Give a function that returns a pointer in C that form: None, a null pointer, after an error."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Result | None:
@@ -177,8 +175,7 @@ def check_handle(handle: object, kind: type[AnyHandle], name: str) -> AnyHandle:
         name: The argument's name, for the text.
 
     Raises:
-        StatusError: A null pointer (ACLNN_ERR_PARAM_NULLPTR), another object or a destroyed handle
-            (…_INVALID).
+        StatusError: A null pointer (ACLNN_ERR_PARAM_NULLPTR), another object or a destroyed handle (…_INVALID).
     """
     if handle is None:
         raise null_argument(f"{name}: expected an {kind.__name__}, got a null pointer")
@@ -200,9 +197,7 @@ def destroy(handle: object, kind: type[AnyHandle], name: str) -> None:
 
 
 def not_supported(function: str) -> aclError:
-    """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the
-    function.
-    """
+    """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the function."""
     return report(_refusal(function), aclError)
 
 

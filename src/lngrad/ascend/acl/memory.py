@@ -1,7 +1,8 @@
 """Device memory, and host memory that streams may copy from: what an address or a buffer gives access to.
 
 A device address is a number that the host can't dereference, as on a device. Addresses grow and are never given out
-twice, so that one kept after aclrtFree can't point into a younger block: use after free is an error, never a mix-up.
+twice, so that one kept after aclrtFree can't point into a younger block: use after free is an error, never a
+mix-up.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ ALIGNMENT = 64  # of a block's start, as documented
 
 
 class Block:
-    """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive``
-    does not.
-    """
+    """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive`` does not."""
 
     __slots__ = ("address", "alive", "memory", "reserved")
 
@@ -38,9 +37,7 @@ class Block:
 
 
 class Region(NamedTuple):
-    """The bytes from an address, or a buffer's start, to its end; and the block if they are the
-    device's.
-    """
+    """The bytes from an address, or a buffer's start, to its end; and the block if they are the device's."""
 
     memory: Bytes
     block: Block | None
@@ -122,12 +119,10 @@ def region_of(name: str, data: object) -> Region:
 
     Args:
         name: The argument's name, for the text.
-        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer
-            protocol.
+        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer protocol.
 
     Raises:
-        StatusError: The address lies in no block, or the object is no contiguous buffer;
-            ACL_ERROR_INVALID_PARAM.
+        StatusError: The address lies in no block, or the object is no contiguous buffer; ACL_ERROR_INVALID_PARAM.
     """
     if type(data) is int:
         block = heap.find(data)
@@ -182,8 +177,8 @@ FLAGS = (
 def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate uninitialised device memory, aligned to 64 bytes. Returns (address, ret).
 
-    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies
-    past `size` is reserved and can't be used: an access there is refused.
+    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies past `size` is
+    reserved and can't be used: an access there is refused.
 
     Args:
         size: In bytes, at least 1.

@@ -25,9 +25,7 @@ IDLE_LOOKS = 20
 
 
 class aclrtStream(Handle):
-    """A queue of tasks and the thread that runs them. None in its place means the default
-    stream.
-    """
+    """A queue of tasks and the thread that runs them. None in its place means the default stream."""
 
     __slots__ = ("_asleep", "_error", "_running", "_submitted", "_tasks", "_wake", "_worker")
 

@@ -97,9 +97,7 @@ class TensorFacts(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor's elements as an array, and what they lie in: None for an array without elements and
-    memory.
-    """
+    """A tensor's elements as an array, and what they lie in: None for an array without elements and memory."""
 
     array: Array
     region: Region | None
@@ -109,8 +107,7 @@ class aclTensor(Handle):
     """A strided view of a storage. Made by aclCreateTensor.
 
     Attributes:
-        facts: The view's dtype, shape and strides; a new object whenever the tensor is initialised
-            anew.
+        facts: The view's dtype, shape and strides; a new object whenever the tensor is initialised anew.
         offset: The view's first element, counted in elements from the storage's first.
         format: As given; only ND is computed.
         storage_dims: The storage's shape; its product is how many elements there are.
@@ -217,9 +214,8 @@ def aclCreateTensor(
         offset: The view's first element, in elements from the storage's first.
         format: Of aclFormat.
         storageDims: The storage's shape.
-        data: A device address (a multiple of 32), or a contiguous host buffer: NumPy, torch on the
-            CPU, anything with the buffer protocol. Its bytes are taken as dataType, as in C. None:
-            set later.
+        data: A device address (a multiple of 32), or a contiguous host buffer: NumPy, torch on the CPU, anything
+            with the buffer protocol. Its bytes are taken as dataType, as in C. None: set later.
 
     CANN: no bounds are checked; here a view that reaches past its storage, or a storage past its memory, is
     refused.

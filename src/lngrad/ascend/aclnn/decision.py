@@ -1,7 +1,7 @@
 """A decided call: the checks of an operator's row, the core's plan, and what the second phase does once it has memory.
 
-The core computes; copies in the workspace do what CANN's host code does with Cast and ViewCopy, and only where the core
-does not read or write a tensor as it is:
+The core computes; copies in the workspace do what CANN's host code does with Cast and ViewCopy, and only where the
+core does not read or write a tensor as it is:
 
 - an input gets a float32 copy (a bfloat16 mean of a float16 input);
 - an output gets an array in its place, which is rounded once and copied (a float16 gradInputOut of a float32 input; a

@@ -1,5 +1,5 @@
-"""The two phases, and between them aclOpExecutor: a decided call and its tensors, run once, or again and again with other
-addresses.
+"""The two phases, and between them aclOpExecutor: a decided call and its tensors, run once, or again and again with
+other addresses.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ class aclOpExecutor(Handle):
             self._rebound[name] = view
 
     def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
-        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's
-        blocks among them.
+        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
 
         Raises:
-            StatusError: A tensor was destroyed or described anew since phase 1, has no data, or its
-                memory was freed.
+            StatusError: A tensor was destroyed or described anew since phase 1, has no data, or its memory was
+                freed.
         """
         blocks: list[Block] = []
         reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
@@ -117,12 +116,10 @@ def phase2(name: str) -> Phase2:
 
 
 def run(workspace: object, workspaceSize: object, executor: object, stream: object) -> None:
-    """The second phase: check what may have changed since the first, and submit the rest to the
-    stream.
+    """The second phase: check what may have changed since the first, and submit the rest to the stream.
 
     Raises:
-        StatusError: A null pointer, or what can't be run. Nothing was written, and a one-shot executor
-            is used up.
+        StatusError: A null pointer, or what can't be run. Nothing was written, and a one-shot executor is used up.
     """
     known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
     known.alive = known.repeatable
@@ -203,10 +200,9 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
 
     Args:
         executor: From phase 1, made repeatable.
-        index: Its place among the input tensors of the prototype, whether or not the optional ones
-            were given. Of aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3,
-            weightOptional 4, biasOptional 5; of aclnnLayerNorm and its like: input 0,
-            weightOptional 1, biasOptional 2.
+        index: Its place among the input tensors of the prototype, whether or not the optional ones were given. Of
+            aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3, weightOptional 4, biasOptional 5; of
+            aclnnLayerNorm and its like: input 0, weightOptional 1, biasOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
@@ -220,9 +216,9 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
 
     Args:
         executor: From phase 1, made repeatable.
-        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward:
-            gradInputOut 0, gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0,
-            meanOutOptional 1, rstdOutOptional 2.
+        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward: gradInputOut 0,
+            gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0, meanOutOptional 1,
+            rstdOutOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """

@@ -1,8 +1,8 @@
 """aclnnLayerNorm, aclnnLayerNormWithImplMode and aclnnFastLayerNorm: their checks, their rows, and their two phases.
 
 The order of the checks and their codes are those of the published code (aclnn_layer_norm.cpp,
-aclnn_fast_layer_norm.cpp); ``strict`` adds what only the documents say. Every difference is listed in docs/ascend.md
-with its test.
+aclnn_fast_layer_norm.cpp); ``strict`` adds what only the documents say. Every difference is listed in
+docs/ascend.md with its test.
 
 All three compute the same here: the core's forward, in float32, each result rounded once. CANN: the implementation
 modes and the fast function trade accuracy for speed on a device.
@@ -187,12 +187,11 @@ def aclnnLayerNormGetWorkspaceSize(
     Args:
         input: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides; empty ones are taken.
         normalizedShape: [R1, …, Rj].
-        weightOptional, biasOptional: [R1, …, Rj] in input's dtype or FLOAT, both in the same; None
-            for 1 and for 0.
+        weightOptional, biasOptional: [R1, …, Rj] in input's dtype or FLOAT, both in the same; None for 1 and for 0.
         eps: Added to the biased variance of a row.
         out: As input. May take the place of input exactly.
-        meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once
-            to its tensor's own dtype.
+        meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once to its tensor's
+            own dtype.
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
@@ -215,10 +214,10 @@ def aclnnLayerNormWithImplModeGetWorkspaceSize(
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     Args:
-        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
-            rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize.
-        implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants
-            ACL_FLOAT16 inputs. All compute with high precision here.
+        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional: As for
+            aclnnLayerNormGetWorkspaceSize.
+        implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants ACL_FLOAT16 inputs. All
+            compute with high precision here.
     """
     arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
     return phase1(WITH_IMPL_MODE, *arguments, implMode)
@@ -237,9 +236,8 @@ def aclnnFastLayerNormGetWorkspaceSize(
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     Args:
-        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
-            rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized
-            elements. Atlas A2 and A3 alone have it.
+        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional: As for
+            aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized elements. Atlas A2 and A3 alone have it.
     """
     arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
     return phase1(FAST, *arguments)

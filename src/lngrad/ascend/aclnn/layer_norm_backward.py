@@ -1,11 +1,11 @@
 """aclnnLayerNormBackward: its checks in the documented order, its row, and its two phases.
 
-The order of the checks and their codes are those of the published code (aclnn_layer_norm_backward.cpp); ``strict`` adds
-what only the documents say, ``compat`` has the code's own rules in its place. Every difference is listed in
+The order of the checks and their codes are those of the published code (aclnn_layer_norm_backward.cpp); ``strict``
+adds what only the documents say, ``compat`` has the code's own rules in its place. Every difference is listed in
 docs/ascend.md with its test.
 
-Phase 1 is the core's plan, phase 2 runs it on the caller's outputs and workspace: there is no second arithmetic. Which
-SoC, CANN release, mode and rounding apply is what ``lngrad.ascend.soc.use`` chose when phase 1 was called.
+Phase 1 is the core's plan, phase 2 runs it on the caller's outputs and workspace: there is no second arithmetic.
+Which SoC, CANN release, mode and rounding apply is what ``lngrad.ascend.soc.use`` chose when phase 1 was called.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _not_empty(call: Call) -> None:
 def _normalized_shape(call: Call) -> None:
     """normalizedShape against input's last dimensions.
 
-    CANN: the published loop begins at the first normalized axis instead of at 0, so that dimensions go uncompared: all
-    of them as soon as input has twice as many as normalizedShape.
+    CANN: the published loop begins at the first normalized axis instead of at 0, so that dimensions go uncompared:
+    all of them as soon as input has twice as many as normalizedShape.
     """
     shape, norm, axis = call.x.shape, call.norm, len(call.lead)
     for position in range(0 if call.strict else axis, len(norm)):
@@ -192,9 +192,9 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
 ) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
-    With res = (input - mean)·rstd, dy_g = gradOut·weight, means over the normalized dimensions,
-    sums over the others: gradInput = (dy_g - (mean(dy_g) + res·mean(dy_g·res)))·rstd, gradWeight =
-    Σ gradOut·res, gradBias = Σ gradOut.
+    With res = (input - mean)·rstd, dy_g = gradOut·weight, means over the normalized dimensions, sums over the
+    others: gradInput = (dy_g - (mean(dy_g) + res·mean(dy_g·res)))·rstd, gradWeight = Σ gradOut·res, gradBias = Σ
+    gradOut.
 
     Args:
         gradOut, input: [A1, …, Ai, R1, …, Rj], the same dtype, 1 to 8 dimensions, any strides.
@@ -202,10 +202,9 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
         mean, rstd: One element per row, used as they are.
         weightOptional: [R1, …, Rj] in input's dtype or FLOAT; None for 1.
         biasOptional: Checked as weightOptional is, and never read.
-        outputMask: Three booleans: which outputs are wanted. The others may be None and are never
-            touched.
-        gradInputOut: As input; gradWeightOut, gradBiasOut: [R1, …, Rj]. Each is rounded once to its
-            tensor's own dtype.
+        outputMask: Three booleans: which outputs are wanted. The others may be None and are never touched.
+        gradInputOut: As input; gradWeightOut, gradBiasOut: [R1, …, Rj]. Each is rounded once to its tensor's own
+            dtype.
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
@@ -224,15 +223,15 @@ def aclnnLayerNormBackward(
     An executor runs once, unless it was made repeatable; a failure, too, uses it up.
 
     Args:
-        workspace: A device address or a writable host buffer; None if the size is 0. No tensor's
-            memory, and the stream's alone until it has run.
+        workspace: A device address or a writable host buffer; None if the size is 0. No tensor's memory, and the
+            stream's alone until it has run.
         workspaceSize: At least what phase 1 returned.
         executor: From phase 1.
         stream: From aclrtCreateStream, or None for the default stream.
 
     Returns:
-        ACLNN_ERR_PARAM_NULLPTR for a null executor, workspace or data address;
-        ACLNN_ERR_PARAM_INVALID for anything else that can't be run. Nothing was written then.
+        ACLNN_ERR_PARAM_NULLPTR for a null executor, workspace or data address; ACLNN_ERR_PARAM_INVALID for anything
+        else that can't be run. Nothing was written then.
 
     CANN: memory that an output shares with an input, another output or the workspace goes unnoticed; here it is
     refused, unless gradInputOut takes the place of gradOut or input exactly.

@@ -1,15 +1,13 @@
-"""The graph ops LayerNormGrad (from the variance) and LayerNormGradV3 (from rstd), run on any
-machine.
+"""The graph ops LayerNormGrad (from the variance) and LayerNormGradV3 (from rstd), run on any machine.
 
-Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamma: pd_x = (dy·gamma -
-(mean(dy·gamma) + xhat·mean(dy·gamma·xhat)))·rstd, pd_gamma = Σ dy·xhat, pd_beta = Σ dy.
+Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamma: pd_x = (dy·gamma - (mean(dy·gamma)
++ xhat·mean(dy·gamma·xhat)))·rstd, pd_gamma = Σ dy·xhat, pd_beta = Σ dy.
 
-LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon):
-that is a typo, as the header's comment, the kernel, the newer page and the tile API of the same
-name all take the root.
+LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon): that is a typo, as
+the header's comment, the kernel, the newer page and the tile API of the same name all take the root.
 
-On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend
-950; here both run with every SoC of ``lngrad.ascend.soc``.
+On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend 950; here both
+run with every SoC of ``lngrad.ascend.soc``.
 """
 
 from __future__ import annotations
@@ -145,10 +143,8 @@ def infer_dtype(
     Args:
         names: Of dy, x, variance or rstd, mean, gamma.
         dtypes: Theirs: names, or dtypes of NumPy or torch.
-        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's;
-            None for gamma's.
-        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes
-            float32 alone.
+        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
+        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes float32 alone.
 
     Returns:
         The dtypes of pd_x, pd_gamma, pd_beta.
@@ -192,9 +188,7 @@ Known: TypeAlias = "Array | Tensor"  # an argument as the core takes it
 
 
 class PdOutputs(NamedTuple):
-    """Results of a graph op, or their shapes or dtypes: pd_x like x; pd_gamma, pd_beta like gamma.
-    None: masked off.
-    """
+    """Results of a graph op, or their shapes or dtypes: pd_x like x; pd_gamma, pd_beta like gamma. None: masked off."""
 
     pd_x: Any
     pd_gamma: Any
@@ -221,8 +215,7 @@ class GraphOp:
         """Shapes of the outputs, before there is data.
 
         Args:
-            shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is
-                an unknown rank.
+            shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is an unknown rank.
             output_mask: Which outputs are wanted; the others are None.
 
         Returns:
@@ -319,15 +312,13 @@ class _LayerNormGrad(GraphOp):
         rstd = 1/sqrt(variance + epsilon), with the root that the op's older page forgets.
 
         Args:
-            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use(cann="master")``),
-                the same dtype: float32, float16 or bfloat16.
-            variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits
-                for a 16-bit x.
+            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use(cann="master")``), the same dtype:
+                float32, float16 or bfloat16.
+            variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits for a 16-bit x.
             gamma: (R1, …, Rj) in float32 or dy's dtype.
-            output_mask: Which of pd_x, pd_gamma, pd_beta are wanted; the others are None. CANN: the
-                older page has this attribute, the registered op does not.
-            epsilon: None for the constant of the op's tiling: 1e-12 for float32, else 1e-5. CANN:
-                no attribute.
+            output_mask: Which of pd_x, pd_gamma, pd_beta are wanted; the others are None. CANN: the older page has
+                this attribute, the registered op does not.
+            epsilon: None for the constant of the op's tiling: 1e-12 for float32, else 1e-5. CANN: no attribute.
             pd_gamma_dtype: float32, or gamma's dtype; None for gamma's.
 
         Returns:
@@ -336,8 +327,7 @@ class _LayerNormGrad(GraphOp):
         Raises:
             ShapeError, DtypeError: An argument breaks a rule.
 
-        IR:
-        ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
+        IR: ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta)``
         """
         arrays = self._known((dy, x, variance, mean, gamma))
@@ -367,14 +357,12 @@ class _LayerNormGradV3(GraphOp):
 
         Args:
             rstd: 1/sqrt(variance + eps) of the forward; shape and dtype as mean.
-            dy, x, mean, gamma, output_mask, pd_gamma_dtype: As for LayerNormGrad. CANN: outside
-                Ascend 950 all outputs must be wanted; there an output that is masked off has
-                meaningless data, here it is None.
+            dy, x, mean, gamma, output_mask, pd_gamma_dtype: As for LayerNormGrad. CANN: outside Ascend 950 all
+                outputs must be wanted; there an output that is masked off has meaningless data, here it is None.
 
         Returns, Raises: As LayerNormGrad.
 
-        IR:
-        ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
+        IR: ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta).ATTR(output_mask, ListBool, {true, true, true})``
         """
         arrays = self._known((dy, x, rstd, mean, gamma))
@@ -486,8 +474,7 @@ def strategy(
 
     Raises:
         BackendUnavailable: The op is not registered for the SoC.
-        ShapeError, DtypeError: The shape has too few or empty dimensions; the dtypes are no row of
-            the op's table.
+        ShapeError, DtypeError: The shape has too few or empty dimensions; the dtypes are no row of the op's table.
     """
     name = op if isinstance(op, str) else getattr(op, "name", op)
     if name not in REGISTERED:

@@ -1,7 +1,6 @@
 """Host-side tiling of the three tile APIs: the door for op authors and for ``lngrad tiling``.
 
-The functions return what CANN's host functions return through references, and refuse what those
-only log::
+The functions return what CANN's host functions return through references, and refuse what those only log::
 
     largest, smallest = GetLayerNormGradMaxMinTmpSize([2, 32, 16, 16], 4, False)
     tiling = GetLayerNormGradNDTilingInfo([2, 32, 16, 16], smallest, 4, False)

@@ -1,13 +1,13 @@
-"""Host-side tiling of LayerNorm, in the form with variance ([B, S, H]) and the form with rstd ([A, R]), of LayerNormGrad and
-of LayerNormGradBeta.
+"""Host-side tiling of LayerNorm, in the form with variance ([B, S, H]) and the form with rstd ([A, R]), of
+LayerNormGrad and of LayerNormGradBeta.
 
 Sources: layernorm_tiling_impl.cpp, normalize_tiling_impl.cpp, layernorm_grad_tiling_impl.cpp and
-layernorm_grad_beta_tiling_impl.cpp of CANN's asc-devkit. C++ tells the two forms of LayerNorm apart by overloading; here
-``isComputeRstd`` does: None selects the form with variance. Deviations are marked ``CANN:``.
+layernorm_grad_beta_tiling_impl.cpp of CANN's asc-devkit. C++ tells the two forms of LayerNorm apart by overloading;
+here ``isComputeRstd`` does: None selects the form with variance. Deviations are marked ``CANN:``.
 
-The published functions keep every number in a uint32_t and check their arguments in helpers that log and return, after
-which the caller computes on. Here a broken rule and a wrap-around raise; ``lenient=True`` gives upstream's values, with
-one warning that says what upstream would not.
+The published functions keep every number in a uint32_t and check their arguments in helpers that log and return,
+after which the caller computes on. Here a broken rule and a wrap-around raise; ``lenient=True`` gives upstream's
+values, with one warning that says what upstream would not.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class Words:
         self._complaints.append(text)
 
     def word(self, what: str, value: int) -> int:
-        """Return ``value`` as a uint32_t; a value that does not fit is an error, or wraps when
-        lenient."""
+        """Return ``value`` as a uint32_t; a value that does not fit is an error, or wraps when lenient."""
         if 0 <= value <= UINT32_MAX:
             return value
         self.rule(False, f"{what}: {value} does not fit a uint32_t (0 to {UINT32_MAX}) and would wrap silently")
@@ -120,9 +119,8 @@ def GetLayerNormMaxMinTmpSize(
             const bool isReuseSource, const bool isComputeRstd, const bool isOnlyOutput,
             uint32_t& maxValue, uint32_t& minValue)
 
-    CANN: the two results are returned. For the rstd form upstream then checks srcShape for four
-    sizes although its manual says [A, R] (and only logs the outcome); here the rule is the
-    manual's.
+    CANN: the two results are returned. For the rstd form upstream then checks srcShape for four sizes although its
+    manual says [A, R] (and only logs the outcome); here the rule is the manual's.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength], or [A, R] for the rstd form.
@@ -203,8 +201,8 @@ def GetLayerNormNDTilingInfo(
             const uint32_t typeSize, const bool isReuseSource, const bool isComputeRstd,
             optiling::LayerNormSeparateTiling& tiling)
 
-    CANN: the struct is returned. With too small a buffer upstream leaves the struct as it was,
-    without a word; ``lenient`` returns it zero.
+    CANN: the struct is returned. With too small a buffer upstream leaves the struct as it was, without a word;
+    ``lenient`` returns it zero.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength], or [A, R] for the rstd form.
@@ -323,11 +321,10 @@ def _rstd_tiling(words: Words, A: int, R: int, stack: int, typeSize: int) -> Lay
 
 
 def _folded_rstd_tiling(A: int, R: int) -> LayerNormSeparateTiling:
-    """Return the 3510 tiling: a power of two near R, by which every element is scaled before the
-    sum.
+    """Return the 3510 tiling: a power of two near R, by which every element is scaled before the sum.
 
-    CANN: upstream leaves aLength untouched on this architecture; it is filled in here, the kernel
-    takes A from LayerNormPara either way.
+    CANN: upstream leaves aLength untouched on this architecture; it is filled in here, the kernel takes A from
+    LayerNormPara either way.
     """
     folds = max(0, (R // VECTOR_FLOATS).bit_length() - 1)
     head = VECTOR_FLOATS << folds
@@ -346,8 +343,8 @@ def _folded_rstd_tiling(A: int, R: int) -> LayerNormSeparateTiling:
 def chunk_buffers(typeSize: int, isReuseSource: bool) -> tuple[str, ...]:
     """Return the chunk buffers of LayerNormGrad in the order in which they lie (not on 3510).
 
-    The names are those of the struct's fields without ``Pos`` and ``Size``. With isReuseSource, x1
-    and x2 lie in inputDy and inputX; half, which does not take it, has three more for its casts.
+    The names are those of the struct's fields without ``Pos`` and ``Size``. With isReuseSource, x1 and x2 lie in
+    inputDy and inputX; half, which does not take it, has three more for its casts.
     """
     if typeSize == HALF_BYTES:
         return (*CHUNK_BUFFERS, *HALF_CHUNK_BUFFERS)
@@ -355,8 +352,7 @@ def chunk_buffers(typeSize: int, isReuseSource: bool) -> tuple[str, ...]:
 
 
 def rows_per_block(typeSize: int) -> int:
-    """Return the multiple to which the rows of a chunk are rounded up, so that chunks of B·S start
-    aligned."""
+    """Return the multiple to which the rows of a chunk are rounded up, so that chunks of B·S start aligned."""
     return 16 if typeSize == HALF_BYTES else 8
 
 
@@ -375,9 +371,8 @@ def GetLayerNormGradMaxMinTmpSize(
         void GetLayerNormGradMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize,
             const bool isReuseSource, uint32_t& maxValue, uint32_t& minValue)
 
-    CANN: the two results are returned instead of written through references. On 2002 and 2201 the
-    minimum is often too small (docs/ascend-tile.md, finding A); it is returned as published, and
-    ``lint`` says what is safe.
+    CANN: the two results are returned instead of written through references. On 2002 and 2201 the minimum is often
+    too small (docs/ascend-tile.md, finding A); it is returned as published, and ``lint`` says what is safe.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
@@ -422,9 +417,8 @@ def GetLayerNormGradNDTilingInfo(
         void GetLayerNormGradNDTilingInfo(const TensorShape srcShape, const uint32_t stackBufferSize,
             const uint32_t typeSize, const bool isReuseSource, optiling::LayerNormGradTiling& tiling)
 
-    CANN: the struct is returned. ``stackBufferSize`` is in bytes as in the code; the manual's page
-    says elements. With too small a buffer upstream logs and leaves the struct zero, which
-    ``lenient`` reproduces.
+    CANN: the struct is returned. ``stackBufferSize`` is in bytes as in the code; the manual's page says elements.
+    With too small a buffer upstream logs and leaves the struct zero, which ``lenient`` reproduces.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
@@ -435,8 +429,7 @@ def GetLayerNormGradNDTilingInfo(
         lenient: Upstream's values where a rule is broken, with a warning.
 
     Raises:
-        TilingError: A broken rule, a buffer below one row, or a number that does not fit a
-            uint32_t.
+        TilingError: A broken rule, a buffer below one row, or a number that does not fit a uint32_t.
     """
     words = Words("GetLayerNormGradNDTilingInfo", lenient)
     B, S, H, originH = words.shape(srcShape, typeSize)
@@ -502,8 +495,7 @@ def GetLayerNormGradBetaMaxMinTmpSize(
         void GetLayerNormGradBetaMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize,
             const bool isReuseSource, uint32_t& maxValue, uint32_t& minValue)
 
-    CANN: the two results are returned. As upstream, neither ``isReuseSource`` nor the architecture
-    changes them.
+    CANN: the two results are returned. As upstream, neither ``isReuseSource`` nor the architecture changes them.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
@@ -541,8 +533,8 @@ def GetLayerNormGradBetaNDTilingInfo(
         void GetLayerNormGradBetaNDTilingInfo(const TensorShape srcShape, const uint32_t stackBufferSize,
             const uint32_t typeSize, const bool isReuseSource, optiling::LayerNormGradBetaTiling& tiling)
 
-    CANN: the struct is returned; its ``stackBufferSize`` counts floats, as upstream. With too small
-    a buffer upstream logs and leaves the struct zero, which ``lenient`` reproduces.
+    CANN: the struct is returned; its ``stackBufferSize`` counts floats, as upstream. With too small a buffer
+    upstream logs and leaves the struct zero, which ``lenient`` reproduces.
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].

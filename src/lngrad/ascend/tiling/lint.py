@@ -1,11 +1,9 @@
-"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that
-buffer is enough.
+"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that buffer is enough.
 
-The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then
-rounds the rows of a chunk up, so that the chunk buffers can reach past the end
-(docs/ascend-tile.md, finding A). The kernel compares only the two sizes, not the positions: on a
-device the neighbours in the Unified Buffer are overwritten without a word. The lint is arithmetic
-on the published formulas; nothing here was run on a device.
+The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then rounds the rows of a
+chunk up, so that the chunk buffers can reach past the end (docs/ascend-tile.md, finding A). The kernel compares
+only the two sizes, not the positions: on a device the neighbours in the Unified Buffer are overwritten without a
+word. The lint is arithmetic on the published formulas; nothing here was run on a device.
 """
 
 from __future__ import annotations
@@ -43,8 +41,7 @@ TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
 
 @dataclass(frozen=True)
 class Buffer:
-    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a
-    kernel touches."""
+    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a kernel touches."""
 
     name: str
     start: int
@@ -57,14 +54,12 @@ class TilingReport:
     """The outcome of ``lint``.
 
     Attributes:
-        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach
-            there; "overrun": the kernel writes past the end; "assert": the tiling function refuses
-            the size.
+        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach there; "overrun":
+            the kernel writes past the end; "assert": the tiling function refuses the size.
         overrun_bytes: By how much the kernel passes the end.
         safe_bytes: The smallest temporary buffer with which this call stays inside it.
         operand_bytes: Unified Buffer that the tensors of the call take beside the temporary buffer.
-        fits_ub: Whether the operands and the safe temporary buffer fit the SoC's Unified Buffer
-            together.
+        fits_ub: Whether the operands and the safe temporary buffer fit the SoC's Unified Buffer together.
         tiling: The struct, or None after "assert".
     """
 
@@ -115,8 +110,7 @@ def lint(
         reuse_source: isReuseSource.
 
     Raises:
-        TilingError: An unknown api, dtype or stack, or what the tiling functions raise for the
-            shape.
+        TilingError: An unknown api, dtype or stack, or what the tiling functions raise for the shape.
     """
     if api not in APIS:
         raise TilingError(f"api: expected one of {', '.join(APIS)}, got {api!r}")
@@ -209,8 +203,7 @@ class _Call:
         return get(self.dims, self.type_size, self.reuse, soc=self.soc)
 
     def tiling(self, stack_bytes: int) -> TilingStruct | None:
-        """Return the struct for a temporary buffer, or None where the tiling function refuses the
-        size."""
+        """Return the struct for a temporary buffer, or None where the tiling function refuses the size."""
         if stack_bytes < self._refused_below():
             return None
         if self.api == "LayerNorm":
@@ -220,8 +213,7 @@ class _Call:
         return GetLayerNormGradBetaNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
 
     def _refused_below(self) -> int:
-        """Return the smallest size in bytes for which the tiling function fills the struct: one row
-        a chunk."""
+        """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""
         B, S, H, _ = self.dims
         if self.api == "LayerNormGrad":
             return 0 if self.soc.regbase else len(chunk_buffers(self.type_size, self.reuse)) * H * FLOAT_BYTES
@@ -231,8 +223,7 @@ class _Call:
         return ((2 if self.reuse else 3) * H + statistics) * FLOAT_BYTES
 
     def buffers(self, tiling: TilingStruct | None) -> tuple[Buffer, ...]:
-        """Return the parts of the temporary buffer that the kernel uses, in the order of their
-        positions."""
+        """Return the parts of the temporary buffer that the kernel uses, in the order of their positions."""
         if isinstance(tiling, LayerNormGradTiling):
             return self._grad_buffers(tiling)
         if isinstance(tiling, LayerNormGradBetaTiling):
@@ -315,8 +306,8 @@ class SweepRow:
 def sweep(soc: str | socs.Soc | None = "Ascend910B1") -> tuple[SweepRow, ...]:
     """Lint LayerNormGrad with its own minimum and maximum over many shapes.
 
-    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32,
-    64, 100, 128, 256.
+    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32, 64, 100, 128,
+    256.
     """
     rows = []
     for dtype, reuse in (("half", False), ("float", False), ("float", True)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -16,12 +17,12 @@ from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, inval
 
 Task = Callable[[], None]
 
-# Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core
-# x86-64), several times what a small problem takes. So a stream that was used a moment ago is not
-# woken: its thread looks for tasks once a millisecond and falls asleep after IDLE_LOOKS looks in
-# vain. A host that synchronizes before runs the tasks itself.
+# Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core x86-64), several times
+# what a small problem takes. So a stream that was used a moment ago is not woken: its thread looks for tasks once a
+# millisecond and falls asleep after IDLE_LOOKS looks in vain. A host that synchronizes before runs the tasks itself.
 LOOK_SECONDS = 1e-3
 IDLE_LOOKS = 20
+LOWEST_PRIORITY = 7
 
 
 class aclrtStream(Handle):
@@ -33,12 +34,16 @@ class aclrtStream(Handle):
         super().__init__()
         self._tasks: deque[Task] = deque()
         self._submitted = 0
+        self._error: StatusError | None = None
+        self.forget_worker()
+        all_streams.add(self)
+
+    def forget_worker(self) -> None:
+        """Begin without a thread: a new stream, or one in a forked process, which has no threads but its own."""
         self._running = threading.Lock()  # whoever runs tasks has it, so that their order is kept
         self._asleep = False
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._worker: threading.Thread | None = None
-        self._error: StatusError | None = None
-        all_streams.add(self)
 
     @property
     def idle(self) -> bool:
@@ -115,6 +120,16 @@ all_streams: WeakSet[aclrtStream] = WeakSet()
 _default = aclrtStream()
 
 
+def _after_fork() -> None:
+    """The child's streams run with threads of its own. A task that the parent was running is not in the child."""
+    for stream in list(all_streams):
+        stream.forget_worker()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _release_streams() -> None:
     """Finish everything; the default stream lives on."""
     for stream in list(all_streams):
@@ -143,9 +158,6 @@ def submit(stream: object, task: Task) -> None:
         StatusError: It is no stream, or destroyed.
     """
     stream_of(stream).submit(task)
-
-
-LOWEST_PRIORITY = 7
 
 
 @returns_value(aclError, otherwise=None)

@@ -201,7 +201,9 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
     if unified and one.base == "aclrtMemcpyKind":
         return lambda call: _kind_by_address(call.words[at])
     if one.kind is Kind.NUMBER:
-        return _number_reader(one.base, at)
+        if one.base in ("size_t", "uint64_t"):
+            return lambda call: _unsigned(call.words[at])
+        return lambda call: call.words[at]
     if one.kind is Kind.REAL:
         return lambda call: _double_of_bits(call.words[at])
     if one.kind is Kind.TEXT:
@@ -212,20 +214,16 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
         return lambda call: _scalar(call, one.name, call.words[at], call.words[at + 1])
     host_size, device_size = function.size_of(HOST_SIZES, one.name), function.size_of(DEVICE_SIZES, one.name)
     if host_size is not None:
-        length, touched = names.index(host_size), names.index("count")
-        return lambda call: _side(call, one, call.words[at], call.words[length], call.words[touched])
+        length, used = names.index(host_size), names.index("count")
+        return lambda call: _memory(
+            call, one, call.words[at], lambda: (_unsigned(call.words[length]), _unsigned(call.words[used]))
+        )
     if unified and device_size is not None:
         size = _size_reader(names, device_size)
-        return lambda call: _device_or_host(call, one, call.words[at], size)
+        return lambda call: _memory(call, one, call.words[at], lambda: (size(call),) * 2)
     if function.name == "aclrtFreeHost":
         return lambda call: call.host.take_back(_unsigned(call.words[at])) or None
     return lambda call: _unsigned(call.words[at]) or None
-
-
-def _number_reader(base: str, at: int) -> Reader:
-    if base in ("size_t", "uint64_t"):
-        return lambda call: _unsigned(call.words[at])
-    return lambda call: call.words[at]
 
 
 def _kind_by_address(kind: int) -> int:
@@ -275,22 +273,15 @@ def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
     return float(value) if dtype.kind == "V" else value.item()
 
 
-def _side(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:
-    """One side of a copy: a device address as it is, host memory as a buffer."""
-    if address == 0 or _is_device(address):
+def _memory(call: _Call, one: Parameter, address: int, sizes: Callable[[], tuple[int, int]]) -> Any:
+    """A device address as it is; host memory as a buffer.
+
+    Args:
+        sizes: The bytes of the buffer, and how many of them the call reads or fills.
+    """
+    if address == 0 or FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN:
         return address or None
-    return _buffer(call, one, address, _unsigned(nbytes), _unsigned(touched))
-
-
-def _device_or_host(call: _Call, one: Parameter, address: int, size: Callable[[_Call], int]) -> Any:
-    """Where host memory may be in the place of device memory."""
-    if address == 0 or _is_device(address):
-        return address or None
-    nbytes = size(call)
-    return _buffer(call, one, address, nbytes, nbytes)
-
-
-def _buffer(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:
+    nbytes, touched = sizes()
     writable = not one.type.startswith("const")
     try:
         view = call.host.view(_unsigned(address), nbytes, touched, writable)
@@ -309,7 +300,7 @@ def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
         def of_dims(call: _Call) -> int:
             count = min(_unsigned(call.words[dims + 1]), MOST_ELEMENTS)
             sizes = struct.unpack(f"={count}q", _read(call, what, call.words[dims], 8 * count))
-            return int(math.prod(sizes)) * _element_bytes(call.words[kind])
+            return int(math.prod(sizes)) * acl.aclDataTypeSize(call.words[kind])
 
         return of_dims
     at = names.index(what)
@@ -318,18 +309,10 @@ def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
         def of_tensor(call: _Call) -> int:
             tensor = call.handles.object_of(call.words[at])
             (sizes, ret), (kind, _) = acl.aclGetStorageShape(tensor), acl.aclGetDataType(tensor)
-            return math.prod(sizes) * _element_bytes(kind) if ret == 0 else 0
+            return math.prod(sizes) * acl.aclDataTypeSize(kind) if ret == 0 else 0
 
         return of_tensor
     return lambda call: _unsigned(call.words[at])
-
-
-def _element_bytes(kind: int) -> int:
-    return int(acl.aclDataTypeSize(kind))
-
-
-def _is_device(address: int) -> bool:
-    return FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN
 
 
 def _unsigned(word: int) -> int:

@@ -1,7 +1,7 @@
-"""The Python half of the library's second form: a process that answers the calls of another one over sockets.
+"""The Python half of the library's second form: a process that runs the calls of another one over sockets.
 
 The other process has a connection for each of its threads, and gets a thread here for each. A call is a frame's number
-and words; while it is answered, the program's memory is read and written through the same connection.
+and words; while it runs, the program's memory is read and written through the same connection.
 """
 
 from __future__ import annotations

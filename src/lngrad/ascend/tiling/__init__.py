@@ -1,4 +1,4 @@
-"""Host-side tiling of the three tile APIs: the door for op authors and for ``lngrad tiling``.
+"""Host-side tiling of the three tile APIs: for op authors and ``lngrad tiling``.
 
 The functions return what CANN's host functions return through references, and refuse what those only log::
 

@@ -207,11 +207,7 @@ def GetLayerNormNDTilingInfo(
     Args:
         srcShape: [B, S, storageHLength, originHLength], or [A, R] for the rstd form.
         stackBufferSize: Bytes of the temporary buffer.
-        typeSize: Bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: As the kernel will be called.
-        isComputeRstd: None for the form with variance; else the form with rstd.
-        soc: Whose architecture; default: this thread's.
-        lenient: Upstream's values where a rule is broken, with a warning.
+        typeSize, isReuseSource, isComputeRstd, soc, lenient: As for GetLayerNormMaxMinTmpSize.
 
     Returns:
         LayerNormTiling for the form with variance, LayerNormSeparateTiling for the form with rstd.
@@ -376,10 +372,7 @@ def GetLayerNormGradMaxMinTmpSize(
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        typeSize: Bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: As the kernel will be called.
-        soc: Whose architecture; default: this thread's.
-        lenient: Upstream's values where a rule is broken, with a warning.
+        typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize.
 
     Raises:
         TilingError: A broken rule, or a number that does not fit a uint32_t.
@@ -423,10 +416,7 @@ def GetLayerNormGradNDTilingInfo(
     Args:
         srcShape: [B, S, storageHLength, originHLength].
         stackBufferSize: Bytes of the temporary buffer.
-        typeSize: Bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: As the kernel will be called.
-        soc: Whose architecture; default: this thread's.
-        lenient: Upstream's values where a rule is broken, with a warning.
+        typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize.
 
     Raises:
         TilingError: A broken rule, a buffer below one row, or a number that does not fit a uint32_t.
@@ -502,7 +492,7 @@ def GetLayerNormGradBetaMaxMinTmpSize(
         typeSize: Bytes of an element: 2 (half) or 4 (float).
         isReuseSource: Ignored.
         soc: Checked to exist, else ignored.
-        lenient: Upstream's values where a rule is broken, with a warning.
+        lenient: As for GetLayerNormMaxMinTmpSize.
 
     Raises:
         TilingError: A broken rule, or a number that does not fit a uint32_t.
@@ -542,7 +532,7 @@ def GetLayerNormGradBetaNDTilingInfo(
         typeSize: Bytes of an element: 2 (half) or 4 (float).
         isReuseSource: Ignored, as upstream.
         soc: Checked to exist, else ignored.
-        lenient: Upstream's values where a rule is broken, with a warning.
+        lenient: As for GetLayerNormMaxMinTmpSize.
 
     Raises:
         TilingError: A broken rule, too small a buffer, or a number that does not fit a uint32_t.

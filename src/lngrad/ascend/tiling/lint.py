@@ -9,7 +9,7 @@ word. The lint is arithmetic on the published formulas; nothing here was run on 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -35,7 +35,11 @@ from lngrad.ascend.tiling.structs import (
 )
 
 Verdict = Literal["ok", "reserve", "overrun", "assert"]
-APIS = ("LayerNorm", "LayerNormGrad", "LayerNormGradBeta")
+APIS: dict[str, tuple[Callable[..., tuple[int, int]], Callable[..., TilingStruct]]] = {
+    "LayerNorm": (GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo),
+    "LayerNormGrad": (GetLayerNormGradMaxMinTmpSize, GetLayerNormGradNDTilingInfo),
+    "LayerNormGradBeta": (GetLayerNormGradBetaMaxMinTmpSize, GetLayerNormGradBetaNDTilingInfo),
+}
 TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
 
 
@@ -195,22 +199,13 @@ class _Call:
 
     def sizes(self) -> tuple[int, int]:
         """Return the published (max, min)."""
-        get = {
-            "LayerNorm": GetLayerNormMaxMinTmpSize,
-            "LayerNormGrad": GetLayerNormGradMaxMinTmpSize,
-            "LayerNormGradBeta": GetLayerNormGradBetaMaxMinTmpSize,
-        }[self.api]
-        return get(self.dims, self.type_size, self.reuse, soc=self.soc)
+        return APIS[self.api][0](self.dims, self.type_size, self.reuse, soc=self.soc)
 
     def tiling(self, stack_bytes: int) -> TilingStruct | None:
         """Return the struct for a temporary buffer, or None where the tiling function refuses the size."""
         if stack_bytes < self._refused_below():
             return None
-        if self.api == "LayerNorm":
-            return GetLayerNormNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
-        if self.api == "LayerNormGrad":
-            return GetLayerNormGradNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
-        return GetLayerNormGradBetaNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
+        return APIS[self.api][1](self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
 
     def _refused_below(self) -> int:
         """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""

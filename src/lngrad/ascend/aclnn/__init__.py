@@ -32,33 +32,15 @@ from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, acln
 from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [
-    "AclSetDynamicInputTensorAddr",
-    "AclSetDynamicOutputTensorAddr",
-    "AclSetDynamicTensorAddr",
-    "AclSetInputTensorAddr",
-    "AclSetOutputTensorAddr",
-    "AclSetTensorAddr",
-    "aclDestroyAclOpExecutor",
-    "aclOpExecutor",
-    "aclSetAclOpExecutorRepeatable",
-    "aclSetDynamicInputTensorAddr",
-    "aclSetDynamicOutputTensorAddr",
-    "aclSetDynamicTensorAddr",
-    "aclSetInputTensorAddr",
-    "aclSetOutputTensorAddr",
-    "aclSetTensorAddr",
-    "aclnnFastLayerNorm",
-    "aclnnFastLayerNormGetWorkspaceSize",
-    "aclnnFinalize",
-    "aclnnInit",
-    "aclnnLayerNorm",
-    "aclnnLayerNormBackward",
-    "aclnnLayerNormBackwardGetWorkspaceSize",
-    "aclnnLayerNormGetWorkspaceSize",
-    "aclnnLayerNormWithImplMode",
-    "aclnnLayerNormWithImplModeGetWorkspaceSize",
+    "AclSetDynamicInputTensorAddr", "AclSetDynamicOutputTensorAddr", "AclSetDynamicTensorAddr",
+    "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor",
+    "aclOpExecutor", "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr",
+    "aclSetDynamicOutputTensorAddr", "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr",
+    "aclSetTensorAddr", "aclnnFastLayerNorm", "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnInit",
+    "aclnnLayerNorm", "aclnnLayerNormBackward", "aclnnLayerNormBackwardGetWorkspaceSize",
+    "aclnnLayerNormGetWorkspaceSize", "aclnnLayerNormWithImplMode", "aclnnLayerNormWithImplModeGetWorkspaceSize",
     "aclnnStatus",
-]
+]  # fmt: skip
 
 globals().update(aclnnStatus.__members__)  # the enumerators are plain names in C too
 __all__ += list(aclnnStatus.__members__)

@@ -1,7 +1,8 @@
-"""The text of the headers: enumerations from ``lngrad.ascend.acl``, prototypes from the table, and what C needs around.
+"""What is generated in C from the table of prototypes: the headers that declare the functions, and the library's half that
+defines them.
 
-Each is self-contained, and valid C11 and C++11. Values and first lines of documentation come from the Python side, so
-that a header can't say anything else.
+Each header is self-contained, and valid C11 and C++11. Values and first lines of documentation come from the Python
+side, so that a header can't say anything else.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.sdk.functions import HEADERS
-from lngrad.ascend.sdk.marshal import implementation
-from lngrad.ascend.sdk.prototypes import HANDLE_TYPES, OPAQUE, Function
+from lngrad.ascend.prototypes import FUNCTIONS, HANDLE_TYPES, HEADERS, OPAQUE, Function, Kind, Parameter
+from lngrad.ascend.sdk.marshal import CALL_WORDS, LIST_WORDS, RESULT_WORDS, TEXT_BYTES, implementation
 
 VERSION = {"ACL_MAJOR_VERSION": 1, "ACL_MINOR_VERSION": 17, "ACL_PATCH_VERSION": 0}  # of the header that is mirrored
 
@@ -122,3 +122,79 @@ def _meta_types() -> str:
     status = "#ifndef ACLNN_META\n#define ACLNN_META\ntypedef int32_t aclnnStatus;\n"
     ok = "#ifdef __cplusplus\nconstexpr aclnnStatus OK = 0;\n#endif\n#endif\n"
     return f"{opaque}\n{status}{ok}"
+
+
+# What a function returns when there is no interpreter to ask.
+FAILURES = {
+    "aclError": int(acl.aclError.ACL_ERROR_FAILURE),
+    "aclnnStatus": int(aclnn.aclnnStatus.ACLNN_ERR_RUNTIME_ERROR),
+}
+
+
+def frame_header() -> str:
+    """The sizes of a frame, for C."""
+    return f"""\
+#define LNGRAD_CALL_WORDS {CALL_WORDS}
+#define LNGRAD_RESULT_WORDS {RESULT_WORDS}
+#define LNGRAD_LIST_WORDS {LIST_WORDS}
+#define LNGRAD_TEXT_BYTES {TEXT_BYTES}
+"""
+
+
+def entry_points() -> str:
+    """The C file that defines every function: it fills a frame, and reads the frame back."""
+    includes = "".join(f'#include "{header}"\n' for header in HEADERS)
+    bodies = "\n".join(_definition(number, one) for number, one in enumerate(FUNCTIONS.values()))
+    return f'{includes}#include "shim.h"\n\n{bodies}'
+
+
+def _definition(number: int, function: Function) -> str:
+    words = ", ".join(_word(one) for one in function.parameters)
+    fields = f".function = {number}" + (f", .words = {{{words}}}" if words else "")
+    lines = [f"LNGRAD_EXPORT {function.prototype}", "{"]
+    if function.result == "const char *":
+        lines += ["    static _Thread_local char text[LNGRAD_TEXT_BYTES];"]
+        fields += ", .text = text"
+    lines += [
+        f"    lngrad_frame frame = {{{fields}}};",
+        f"    lngrad_call(&frame, {FAILURES.get(function.result, 0)});",
+    ]
+    writes = _writes(function)
+    if writes:
+        lines += ["    if (frame.results[0] == 0) {", *writes, "    }"]
+    lines += [f"    return {_result(function)};", "}", ""]
+    return "\n".join(lines)
+
+
+def _word(one: Parameter) -> str:
+    if one.kind is Kind.REAL:
+        return f"lngrad_word_of_double({one.name})"
+    if one.type.endswith("*") or one.kind is Kind.HANDLE:
+        return f"LNGRAD_WORD({one.name})"
+    return f"(int64_t){one.name}"
+
+
+def _writes(function: Function) -> list[str]:
+    """Results go through their pointers only if the call succeeded: the others stay as they were."""
+    lines = []
+    outs = [one for one in function.parameters if one.is_result]
+    for at, one in enumerate(outs, start=1):
+        if one.kind is Kind.OUT_LIST:
+            lines.append(f"        *{one.name} = lngrad_new_array(frame.list, frame.results[{at + 1}]);")
+        elif one.kind in (Kind.OUT_HANDLE, Kind.OUT_ADDRESS):
+            lines.append(f"        *{one.name} = LNGRAD_POINTER(frame.results[{at}]);")
+        elif one.kind is Kind.OUT_REAL:
+            lines.append(f"        *{one.name} = ({one.base})lngrad_double_of_word(frame.results[{at}]);")
+        else:
+            lines.append(f"        *{one.name} = ({one.base})frame.results[{at}];")
+    return lines
+
+
+def _result(function: Function) -> str:
+    if function.result == "const char *":
+        return "frame.results[0] ? text : NULL"
+    if function.result.endswith("*"):
+        return "LNGRAD_POINTER(frame.results[0])"
+    if function.result == "float":
+        return "(float)lngrad_double_of_word(frame.results[0])"
+    return f"({function.result})frame.results[0]"

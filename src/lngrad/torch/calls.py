@@ -91,7 +91,7 @@ _Packed = tuple[Tensor, Tensor]  # a tensor like the small results, and a plan a
 
 
 def _packed(plan_of: Callable[..., tuple[Plan, Tensor]]) -> Callable[..., _Packed | None]:
-    """A function that prepares a call for the compiled glue, or returns None if that shall leave it to Python."""
+    """A function that prepares a call for the native code, or returns None where that shall leave it to Python."""
 
     def prepare(*arguments: Any) -> _Packed | None:
         try:

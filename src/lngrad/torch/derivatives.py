@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from lngrad.core import formulas
-from lngrad.torch import compiled, ops
+from lngrad.torch import native, ops
 from lngrad.torch.calls import accumulator_of
 from lngrad.typing import Mask, Shape, Tensor
 
@@ -111,7 +111,7 @@ def _gradients(
     return dx, dgamma, dbeta
 
 
-compiled.answer("derivative", _gradients)
+native.register("derivative", _gradients)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from lngrad.core.problem import Grads
-from lngrad.torch import compiled, derivatives, ops
+from lngrad.torch import derivatives, native, ops
 from lngrad.typing import Tensor
 
 
@@ -41,8 +41,8 @@ def layer_norm(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
     compiling = torch.compiler.is_compiling()
-    if not compiling and compiled.glue is not None:
-        y = compiled.glue.layer_norm(input, normalized_shape, weight, bias, eps)
+    if not compiling and native.module is not None:
+        y = native.module.layer_norm(input, normalized_shape, weight, bias, eps)
         if y is not NotImplemented:
             return y
     shape = _sizes(normalized_shape)

@@ -12,7 +12,7 @@ import torch
 import lngrad
 from lngrad.core.arrays import Output
 from lngrad.core.problem import Problem
-from lngrad.torch import calls, compiled
+from lngrad.torch import calls, native
 
 library = torch.library.Library("lngrad", "DEF")
 library.define(
@@ -35,8 +35,8 @@ def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: A
 
 _forward = calls.forward_calls(calls.accumulator_of)
 _backward = calls.backward_calls(_gradient_dtype)
-compiled.answer("prepare_forward", calls.prepare_forward(calls.accumulator_of))
-compiled.answer("prepare_backward", calls.prepare_backward(_gradient_dtype))
+native.register("prepare_forward", calls.prepare_forward(calls.accumulator_of))
+native.register("prepare_backward", calls.prepare_backward(_gradient_dtype))
 
 
 def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:

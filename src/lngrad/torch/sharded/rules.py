@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from lngrad.core.problem import Problem
 from lngrad.errors import DtypeError
-from lngrad.torch import ops
+from lngrad.torch import operators
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded import slices
 
@@ -70,7 +70,7 @@ def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -
     local_x = _local(x, layout.full)
     local_gamma, local_beta = _local(gamma, layout.parameters), _local(beta, layout.parameters)
     if not layout.hidden or x.numel() == 0:
-        results = ops.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
+        results = operators.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
     else:
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
         flat = local_x.reshape(math.prod(rows), n).to(_rows_dtype(x, gamma, beta))
@@ -104,7 +104,9 @@ def _backward(
     if split_dx:
         mask[0] = False
     results = list(
-        ops.layer_norm_backward(local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask)
+        operators.layer_norm_backward(
+            local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask
+        )
     )
     if split_dx:
         accumulator, rows_dtype = accumulator_of(x, gamma), _rows_dtype(x, gamma)
@@ -182,7 +184,7 @@ def _register(name: str, rule: Any) -> None:
         with torch.no_grad():  # autograd is above: what is done here is one step to it
             return rule(*args, **(kwargs or {}))
 
-    torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=ops.library)
+    torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=operators.library)
 
 
 _register("lngrad::layer_norm", _forward)

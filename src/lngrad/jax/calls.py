@@ -129,7 +129,7 @@ def _error(api: int, reason: BaseException) -> int:
 
 FORWARD, BACKWARD = 0, 1
 _PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
-_MOST = 4096  # calls that are remembered
+_MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
 
@@ -244,7 +244,7 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
     return Problem.backward(*inputs, (N,), mask, Grads(None, facts("dgamma", N), facts("dbeta", N)))[0]
 
 
-_calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
+_calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 _running: set[int] = set()  # threads in a call
 _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 

@@ -22,7 +22,7 @@ from lngrad.errors import LngradError
 from lngrad.torch.memory import empty
 from lngrad.typing import Mask, Shape, Tensor
 
-_MOST = 512  # calls that are remembered; each keeps a little memory of its own
+_MAX_CALLS = 512  # calls that are remembered; each keeps a little memory of its own
 SMALL_ELEMENTS = 1 << 15  # below, a call is one core's, and its results are small blocks of torch's allocator
 
 _PLAIN = torch.contiguous_format  # else the stride of a dimension of one element would be x's
@@ -40,9 +40,8 @@ def _contiguous(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.contiguous()
 
 
-_Spans = tuple[
-    tuple[str, int], ...
-]  # of every argument its name and the bytes from its first element to behind its last
+# Of every argument its name and the bytes from its first element to behind its last.
+_Spans = tuple[tuple[str, int], ...]
 
 
 def _spans(names: tuple[str, ...], tensors: tuple[Tensor | None, ...]) -> _Spans:
@@ -143,7 +142,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tens
         The function. x: (*A, *R), any strides; shape: R; gamma, beta: (*R) or None. y: in x's dtype; mean, rstd
         (*A, 1, …, 1). All contiguous. It raises what check raises, and ShapeError and DtypeError of the core.
     """
-    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
+    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 
     def forward(
         x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float
@@ -185,7 +184,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         of beta the dtype alone is looked at; mask: which results are wanted, the others are None. All contiguous. It raises
         what check raises, and ShapeError and DtypeError of the core.
     """
-    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
+    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 
     def backward(
         dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, beta: Tensor | None,

@@ -14,7 +14,7 @@ import numpy as np
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import as_format_error, map_file
-from lngrad.files.formats import npy_array, npz_arrays, safetensors_arrays
+from lngrad.files.formats import Buffer, npy_array, npz_arrays, safetensors_arrays
 from lngrad.typing import Array, Shape
 
 
@@ -46,8 +46,7 @@ def read_tensors(path: Path, names: tuple[str, ...] | None = None, max_bytes: in
             _check_size(path, max_bytes)
             return Tensors(*npz_arrays(path, names, max_bytes))
         if path.suffix == ".safetensors":
-            _check_size(path, max_bytes)
-            return Tensors(*safetensors_arrays(map_file(path), names, str(path)))
+            return Tensors(*safetensors_arrays(_mapped(path, max_bytes), names, str(path)))
         if not path.exists():
             raise FileFormatError(f"{path}: does not exist")
     raise FileFormatError(f"{path}: expected a .npz, a .safetensors or a folder of .npy files")
@@ -66,8 +65,7 @@ def read_tensor(path: Path, dtype: str, shape: Shape | None, max_bytes: int | No
         FileFormatError: One line that names the file and says what is wrong with it.
     """
     with as_format_error(path, "can't be read"):
-        _check_size(path, max_bytes)
-        mapped = map_file(path)
+        mapped = _mapped(path, max_bytes)
         if path.suffix == ".npy":
             array = npy_array(mapped, str(path))
             if array.dtype != numpy_dtype(dtype):
@@ -87,11 +85,15 @@ def _read_folder(path: Path, names: tuple[str, ...] | None, max_bytes: int | Non
     arrays, others = {}, []
     for file in sorted(path.glob("*.npy")):
         if names is None or file.stem in names:
-            _check_size(file, max_bytes)
-            arrays[file.stem] = npy_array(map_file(file), str(file))
+            arrays[file.stem] = npy_array(_mapped(file, max_bytes), str(file))
         else:
             others.append(file.stem)
     return Tensors(arrays, others)
+
+
+def _mapped(path: Path, max_bytes: int | None) -> Buffer:
+    _check_size(path, max_bytes)
+    return map_file(path)
 
 
 def _check_size(path: Path, max_bytes: int | None) -> None:

@@ -97,13 +97,7 @@ def backward(
     if x.size == 0 or not any(wanted):
         return backward_formula(dy, x, mean, rstd, gamma, **static)
     return jax.lax.platform_dependent(  # type: ignore[no-any-return]
-        dy,
-        x,
-        mean,
-        rstd,
-        gamma,
-        cpu=partial(_backward_cpu, **static),
-        default=partial(backward_formula, **static),
+        dy, x, mean, rstd, gamma, cpu=partial(_backward_cpu, **static), default=partial(backward_formula, **static)
     )
 
 

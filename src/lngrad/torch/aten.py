@@ -159,5 +159,5 @@ def _native_layer_norm_backward(
 
 native.register("aten_forward", _native_layer_norm)
 native.register("aten_backward", _native_layer_norm_backward)
-native.register("prepare_aten_forward", calls.prepare_forward(_parameter_dtype))
-native.register("prepare_aten_backward", calls.prepare_backward(_gradient_dtype))
+native.register("prepare_aten_forward", calls.prepare(calls.plan_forward, _parameter_dtype))
+native.register("prepare_aten_backward", calls.prepare(calls.plan_backward, _gradient_dtype))

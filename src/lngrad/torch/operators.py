@@ -46,8 +46,8 @@ def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: A
 
 _forward = calls.forward_calls(accumulator_of)
 _backward = calls.backward_calls(_gradient_dtype)
-native.register("prepare_forward", calls.prepare_forward(accumulator_of))
-native.register("prepare_backward", calls.prepare_backward(_gradient_dtype))
+native.register("prepare_forward", calls.prepare(calls.plan_forward, accumulator_of))
+native.register("prepare_backward", calls.prepare(calls.plan_backward, _gradient_dtype))
 
 
 def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:

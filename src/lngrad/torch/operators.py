@@ -1,7 +1,9 @@
-"""Derivatives of the two operators, to any order: operators again, or formulas of torch operators.
+"""The operators lngrad::layer_norm and lngrad::layer_norm_backward: schemas, kernels, fakes, batching, derivatives.
 
-The same formulas serve twice. Registered with the operators they are what torch.compile and torch.export trace. In eager
-code two autograd.Functions carry them, because torch.func's transforms and forward mode need more than an operator has.
+Opaque to torch.compile and torch.export, hence the same bits compiled as eager. A derivative is an operator again, or a
+formula of torch operators. The same formulas serve twice: registered with the operators they are what torch.compile and
+torch.export trace; in eager code two autograd.Functions carry them, because torch.func's transforms and forward mode need
+more than an operator has. Second derivatives are written by hand: docs/performance.md has the time of torch.func.vjp.
 """
 
 from __future__ import annotations
@@ -13,21 +15,130 @@ from typing import Any, TypeAlias
 
 import torch
 
+import lngrad
 from lngrad.core import formulas
-from lngrad.torch import compiled, ops
+from lngrad.core.arrays import Output
+from lngrad.core.problem import Problem
+from lngrad.torch import calls, native
 from lngrad.torch.calls import accumulator_of
 from lngrad.typing import Mask, Shape, Tensor
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
+library = torch.library.Library("lngrad", "DEF")
+library.define(
+    "layer_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps) -> (Tensor, Tensor, Tensor)"
+)
+library.define(
+    "layer_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? gamma, "
+    "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+)
+layer_norm = torch.ops.lngrad.layer_norm.default
+layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
+
+
+# --- Kernels --------------------------------------------------------------------------------------------------------
+
+
+def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
+    return x.dtype if gamma is None else gamma.dtype
+
+
+_forward = calls.forward_calls(accumulator_of)
+_backward = calls.backward_calls(_gradient_dtype)
+native.register("prepare_forward", calls.prepare(calls.plan_forward, accumulator_of))
+native.register("prepare_backward", calls.prepare(calls.plan_backward, _gradient_dtype))
+
+
+def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
+    grads = _backward(dy, x, shape, mean, rstd, gamma, None, mask)
+    return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
+
+
+def _forward_elsewhere(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
+    return tuple(lngrad.layer_norm(x, tuple(shape), gamma, beta, eps=eps))
+
+
+def _backward_elsewhere(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
+    grads = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=tuple(shape), output_mask=tuple(mask))
+    return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
+
+
+def _fake(x: Any, outputs: tuple[Output | None, ...]) -> tuple[Any, ...]:
+    """Results as the problem foretells them; what is masked off has no elements, since an operator must return a tensor."""
+    return tuple(
+        x.new_empty(0) if output is None else x.new_empty(output.shape, dtype=getattr(torch, output.dtype))
+        for output in outputs
+    )
+
+
+def _fake_forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
+    return _fake(x, Problem.forward(x, gamma, beta, tuple(shape))[0].outputs())
+
+
+def _fake_backward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
+    return _fake(x, Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), tuple(mask))[0].outputs())
+
+
+library.impl("layer_norm", _forward, "CPU")
+library.impl("layer_norm_backward", _backward_cpu, "CPU")
+library.impl("layer_norm", _forward_elsewhere, "CUDA")
+library.impl("layer_norm_backward", _backward_elsewhere, "CUDA")
+torch.library.register_fake(layer_norm, _fake_forward, lib=library)
+torch.library.register_fake(layer_norm_backward, _fake_backward, lib=library)
+# As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
+torch.library.register_autocast("lngrad::layer_norm", "cuda", torch.float32, lib=library)
+
+
+# --- Batching -------------------------------------------------------------------------------------------------------
+
+
+def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
+    """Example after example: the bits of a call of its own, for what can't be done as more rows of one call."""
+    results = []
+    for example in range(info.batch_size):
+        taken = (
+            argument if dim is None else argument.select(dim, example)
+            for argument, dim in zip(arguments, in_dims, strict=True)
+        )
+        results.append(operator(*taken))
+    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0, 0, 0)
+
+
+def _batch_forward(info: Any, in_dims: Any, x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
+    in_dims = (in_dims[0], None, in_dims[2], in_dims[3], None)
+    if in_dims[0] is None or in_dims[2] is not None or in_dims[3] is not None:
+        return _one_by_one(torch.ops.lngrad.layer_norm, info, in_dims, (x, shape, gamma, beta, eps))
+    return torch.ops.lngrad.layer_norm(x.movedim(in_dims[0], 0), shape, gamma, beta, eps), (0, 0, 0)
+
+
+def _batch_backward(
+    info: Any, in_dims: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any
+) -> Any:
+    in_dims = (*in_dims[:2], None, *in_dims[3:6], None)
+    rows = (in_dims[0], in_dims[1], in_dims[3], in_dims[4])
+    if mask[1] or mask[2] or in_dims[5] is not None or any(dim is None for dim in rows):
+        return _one_by_one(torch.ops.lngrad.layer_norm_backward, info, in_dims, (dy, x, shape, mean, rstd, gamma, mask))
+    dy, x, mean, rstd = (t.movedim(dim, 0) for t, dim in zip((dy, x, mean, rstd), rows, strict=True))
+    dx, _, _ = torch.ops.lngrad.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+    return (dx, x.new_empty(0), x.new_empty(0)), (0, None, None)
+
+
+torch.library.register_vmap(layer_norm, _batch_forward, lib=library)
+torch.library.register_vmap(layer_norm_backward, _batch_backward, lib=library)
+
+
+# --- Derivatives ----------------------------------------------------------------------------------------------------
+
+
 # Inside a Function the call is recorded; the operator need not ask again.
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def layer_norm(x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
+def differentiable_forward(x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
     """y, mean and rstd; see the operator."""
     if torch.compiler.is_compiling():
-        return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+        return layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
     if not (type(x) in _PLAIN and type(gamma) in _PLAIN and type(beta) in _PLAIN):
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
@@ -35,12 +146,12 @@ def layer_norm(x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor |
     return _Forward.apply(x, _Whole(shape), gamma, beta, eps)
 
 
-def layer_norm_backward(
+def differentiable_backward(
     dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: list[bool]
 ) -> Three:
     """dx, dgamma and dbeta, without elements where masked off; see the operator."""
     if torch.compiler.is_compiling():
-        return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+        return layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
     if not all(type(tensor) in _PLAIN for tensor in (dy, x, mean, rstd, gamma)):
         _load_rules(dy, x, mean, rstd, gamma)
     return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))
@@ -99,7 +210,7 @@ def _gradients(
         if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
             wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
             scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
-        grads = layer_norm_backward(dy, x, list(shape), mean, rstd, scale, mask)
+        grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
             dgamma = dgamma.to(dtype)
@@ -111,7 +222,7 @@ def _gradients(
     return dx, dgamma, dbeta
 
 
-compiled.answer("derivative", _gradients)
+native.register("derivative", _gradients)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -245,7 +356,7 @@ class _Forward(_Function):
     @staticmethod
     def forward(x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
         with _below_autograd():
-            return ops.layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+            return layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -267,7 +378,7 @@ class _Backward(_Function):
         dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: Mask
     ) -> Three:
         with _below_autograd():
-            return ops.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+            return layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -290,7 +401,7 @@ class _Backward(_Function):
 
 
 for operator, derivative, save in (
-    (ops.layer_norm, _forward_derivative, _save_forward),
-    (ops.layer_norm_backward, _backward_derivative, _save_backward),
+    (layer_norm, _forward_derivative, _save_forward),
+    (layer_norm_backward, _backward_derivative, _save_backward),
 ):
-    torch.library.register_autograd(operator, derivative, setup_context=save, lib=ops.library)
+    torch.library.register_autograd(operator, derivative, setup_context=save, lib=library)

@@ -1,4 +1,4 @@
-"""The compiled glue: the bits of the way through Python, which it leaves whatever is not plain to."""
+"""The native code: the bits of the way through Python, to which it leaves whatever is not plain."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import lngrad.torch as door  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
-from lngrad.torch import compiled  # noqa: E402
+from lngrad.torch import native  # noqa: E402
 
 # torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
 pytestmark = [
-    pytest.mark.usefixtures("glue"),
+    pytest.mark.usefixtures("native_code"),
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -45,19 +45,19 @@ def overridden(x, shape, gamma, beta, eps):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """The names of Python's answers to the glue, as they are asked."""
+    """The names of the Python functions that the native code calls, as it calls them."""
     names = []
-    for name, function in compiled._answers.items():
+    for name, function in native._functions.items():
 
         def heard(*arguments, name=name, function=function):
             names.append(name)
             return function(*arguments)
 
-        compiled.glue.answer(name, heard)
-    compiled.glue.forget()
+        native.module.register(name, heard)
+    native.module.forget()
     yield names
-    for name, function in compiled._answers.items():
-        compiled.glue.answer(name, function)
+    for name, function in native._functions.items():
+        native.module.register(name, function)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -69,7 +69,7 @@ def test_the_bits_are_those_of_the_way_through_python(monkeypatch, lead, shape, 
     with door.override():
         first, again = step(call, inputs, shape), step(call, inputs, shape)
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "glue", None)
+        patch.setattr(native, "module", None)
         with door.override():
             expected = step(call, inputs, shape)
     check_same_bits(first, expected)
@@ -133,7 +133,7 @@ def test_what_is_not_plain_is_left_to_python(seen):
 def test_errors_are_the_same(monkeypatch, arguments, error):
     with pytest.raises(error) as ours:
         door.layer_norm(*arguments)
-    monkeypatch.setattr(compiled, "glue", None)
+    monkeypatch.setattr(native, "module", None)
     with pytest.raises(error) as pythons:
         door.layer_norm(*arguments)
     assert str(ours.value) == str(pythons.value)

@@ -1,22 +1,22 @@
-"""The glue's library: built once by the user's compiler, kept by what it depends on, and done without where that fails."""
+"""The native library: built once by the user's compiler, kept by what it depends on, and done without where that fails."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from lngrad.torch.native import (
-    building,  # torch may be missing
-    library,  # torch may be missing
-)
+from lngrad.torch import native  # torch may be missing
+from lngrad.torch.native import building
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the glue is made for Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="native code is made for Linux")
 
 # A compiler that takes no minute: its library is a Python module that does nothing. It notes that it was asked.
 QUICK = """#!/bin/sh
@@ -24,8 +24,8 @@ QUICK = """#!/bin/sh
 echo once >> "$(dirname "$0")/asked"
 sleep 0.5
 while [ "$1" != -o ]; do shift; done
-printf '#include <Python.h>\\nstatic PyModuleDef d = {PyModuleDef_HEAD_INIT, "lngrad_torch_glue"};\\n\
-PyObject* PyInit_lngrad_torch_glue(void) { return PyModule_Create(&d); }' > "$2.c"
+printf '#include <Python.h>\\nstatic PyModuleDef d = {PyModuleDef_HEAD_INIT, "lngrad_torch_native"};\\n\
+PyObject* PyInit_lngrad_torch_native(void) { return PyModule_Create(&d); }' > "$2.c"
 cc -shared -fPIC -I%s "$2.c" -o "$2"
 """
 REFUSES = "#!/bin/sh\necho 'torch.cpp:1: error: no such thing' >&2\nexit 1\n"
@@ -35,7 +35,7 @@ REFUSES = "#!/bin/sh\necho 'torch.cpp:1: error: no such thing' >&2\nexit 1\n"
 def folder(tmp_path, monkeypatch):
     """A cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(library.SWITCH, raising=False)
+    monkeypatch.delenv(native.SWITCH, raising=False)
     return tmp_path / "cache" / "lngrad"
 
 
@@ -72,7 +72,7 @@ def test_processes_that_build_at_once_build_one(quick, folder):
         process.join()
     assert len(paths) == 1
     assert quick.read_text() == "once\n"
-    assert str(library.find()) in paths
+    assert str(native.find()) in paths
     assert building.state() in paths
     assert not [path for path in folder.iterdir() if path.is_dir()]  # no draft is left
 
@@ -82,9 +82,9 @@ def test_a_library_that_is_not_whole_is_as_if_it_were_not_there(quick):
     content = path.read_bytes()
     for spoilt in (content[:-1], b"", content[:1000] + b"?" + content[1001:]):
         path.write_bytes(spoilt)
-        assert library.find() is None
+        assert native.find() is None
         assert building.state() == "not built: lngrad info --warm"
-    assert library.digest(building.build().read_bytes()) == path.stem.rpartition("-")[2]
+    assert native.digest(building.build().read_bytes()) == path.stem.rpartition("-")[2]
     assert quick.read_text() == "once\n" * 2
 
 
@@ -95,12 +95,12 @@ def test_a_library_for_another_torch_or_other_sources_is_left_alone(quick, tmp_p
     (other / "version.py").write_text("__version__ = '9.9'")
     (other / "__init__.py").touch()
     with monkeypatch.context() as patch:
-        patch.setattr(library, "torch_folder", lambda: other)
-        assert library.find() is None
+        patch.setattr(native, "torch_folder", lambda: other)
+        assert native.find() is None
     with monkeypatch.context() as patch:
-        patch.setattr(library, "SOURCES", tmp_path)
-        assert library.find() is None
-    assert library.find() == ours
+        patch.setattr(native, "SOURCES", tmp_path)
+        assert native.find() is None
+    assert native.find() == ours
 
 
 def test_another_compiler_builds_anew_and_leaves_one_library(quick, tmp_path, folder, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_compiler_that_refuses_is_told_of(tmp_path, monkeypatch, folder):
     compiler(tmp_path, monkeypatch, REFUSES)
     with pytest.raises(building.BuildError, match="error: no such thing"):
         building.build()
-    assert library.find() is None
+    assert native.find() is None
 
 
 def test_what_can_not_be_loaded_is_not_kept(tmp_path, monkeypatch, folder):
@@ -137,6 +137,33 @@ def test_without_a_compiler_info_says_so(monkeypatch, folder):
 
 def test_a_variable_switches_it_off(quick, monkeypatch):
     building.build()
-    monkeypatch.setenv(library.SWITCH, "0")
-    assert library.find() is None
-    assert building.state() == "switched off by LNGRAD_TORCH_GLUE=0"
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert native.find() is None
+    assert building.state() == "switched off by LNGRAD_TORCH_NATIVE=0"
+
+
+def test_the_compiler_ends_with_the_process_that_asked_for_it(tmp_path, monkeypatch, folder):
+    """Also the compilers that a compiler's driver starts."""
+    driver = '#!/bin/sh\n[ "$1" = --version ] && exit\nsleep 60 &\necho $! > "$(dirname "$0")/busy"\nwait\n'
+    compiler(tmp_path, monkeypatch, driver)
+    builder = multiprocessing.get_context("spawn").Process(target=building.build)
+    builder.start()
+    busy = tmp_path / "busy"
+    wait_until(lambda: busy.exists() and busy.read_text().strip())
+    builder.kill()
+    builder.join()
+    wait_until(lambda: not is_running(int(busy.read_text())))
+
+
+def wait_until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

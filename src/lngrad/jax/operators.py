@@ -11,11 +11,30 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from lngrad.core import formulas
+from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import BACKWARD, FORWARD
-from lngrad.jax import calls, formulas
+from lngrad.jax import calls
 from lngrad.jax.meshes import result
+from lngrad.typing import Dtype
+
+
+def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:
+    """The dtype in which a call with this x and these parameters is computed, statistics and sums too."""
+    return numpy_dtype(accumulator_for(x.dtype.name, *(one.dtype.name for one in parameters if one is not None)))
+
+
+_JAX = formulas.Namespace(lambda array, dtype: array.astype(dtype), jnp.sqrt, jnp.zeros_like, accumulator)
+
+# What runs where our kernels do not, and what JAX differentiates by itself.
+forward_formula = partial(formulas.forward, _JAX)
+backward_formula = partial(formulas.backward, _JAX)
+statistics_gradient = partial(formulas.statistics_gradient, _JAX)
+forward_tangents = partial(formulas.forward_tangents, _JAX)
+
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
 
@@ -45,8 +64,8 @@ def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute
 
 
 def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    """y, mean and rstd; see formulas.forward."""
-    formula = partial(formulas.forward, normalized=normalized, eps=eps)
+    """y, mean and rstd; see forward_formula."""
+    formula = partial(forward_formula, normalized=normalized, eps=eps)
     if x.size == 0:
         return formula(x, gamma, beta)
     return jax.lax.platform_dependent(  # type: ignore[no-any-return]
@@ -55,7 +74,7 @@ def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tu
 
 
 def _forward_cpu(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, formulas.accumulator(x, gamma, beta)
+    lead, dtype = x.ndim - normalized, accumulator(x, gamma, beta)
     statistics = (*x.shape[:lead], *(1,) * normalized)
     attribute = calls.attribute(FORWARD, lead, normalized, (gamma is not None, beta is not None), numbers=(eps,))
     parameters = [parameter.astype(dtype) for parameter in (gamma, beta) if parameter is not None]
@@ -74,18 +93,12 @@ def backward(
     wanted: tuple[bool, bool, bool],
     dtypes: tuple[np.dtype[Any], np.dtype[Any]],
 ) -> tuple[Any, Any, Any]:
-    """dx, dgamma and dbeta, None where not wanted; see formulas.backward."""
+    """dx, dgamma and dbeta, None where not wanted; see backward_formula."""
     static: dict[str, Any] = {"normalized": normalized, "wanted": wanted, "dtypes": dtypes}
     if x.size == 0 or not any(wanted):
-        return formulas.backward(dy, x, mean, rstd, gamma, **static)
+        return backward_formula(dy, x, mean, rstd, gamma, **static)
     return jax.lax.platform_dependent(  # type: ignore[no-any-return]
-        dy,
-        x,
-        mean,
-        rstd,
-        gamma,
-        cpu=partial(_backward_cpu, **static),
-        default=partial(formulas.backward, **static),
+        dy, x, mean, rstd, gamma, cpu=partial(_backward_cpu, **static), default=partial(backward_formula, **static)
     )
 
 
@@ -100,7 +113,7 @@ def _backward_cpu(
     wanted: tuple[bool, bool, bool],
     dtypes: tuple[Any, Any],
 ) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, formulas.accumulator(x, gamma)
+    lead, dtype = x.ndim - normalized, accumulator(x, gamma)
     statistics = [array.astype(dtype).reshape(*x.shape[:lead], *(1,) * normalized) for array in (mean, rstd)]
     parameters = [] if gamma is None else [gamma.astype(dtype)]
     R = x.shape[lead:]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, different_bits
-from lngrad.check.certify.subject import Place, Subject
+from lngrad.check.certify.measured import Measured, Place, Subject, different_bits
 from lngrad.check.implementations import NotApplicable
 from lngrad.core.problem import Grads
 from lngrad.typing import Array

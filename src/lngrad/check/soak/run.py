@@ -1,26 +1,44 @@
-"""Run a call: compare with the formula, look at the canaries and the inputs, repeat with other threads."""
+"""Run a call: compare with the formula, look at canaries and inputs, repeat with other threads. Many calls; smaller ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from math import prod
+from random import Random
 from typing import Any
 
 import numpy as np
 
 import lngrad
-from lngrad.check.soak import doors, formula
-from lngrad.check.soak.call import Call
-from lngrad.check.soak.memory import Guarded
-from lngrad.check.soak.values import Given, forward_outputs, gradient_outputs, inputs
+from lngrad.check.implementations import Arguments, NotApplicable
+from lngrad.check.implementations.ours import ENTRIES
+from lngrad.check.soak import formula
+from lngrad.check.soak.call import (
+    DOORS,
+    Call,
+    Given,
+    Guarded,
+    draw,
+    forward_outputs,
+    gradient_outputs,
+    inputs,
+    installed,
+)
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads
-from lngrad.errors import OverlapError, ShapeError
-from lngrad.typing import Array
+from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
+from lngrad.typing import Array, Shape
 
 # Of the accumulator's roundings in proportion to the terms: 64 rows in sequence, a tree above, and the products before.
 ROUNDINGS = 96
+_EPS = 1e-5
+_ENOUGH = 10  # violations
 
 
 class Violation(Exception):
@@ -46,7 +64,7 @@ def _refusal(call: Call, part: Callable[..., None], given: dict[str, Guarded | N
     """Why one part of a call was refused, "" if it was taken."""
     try:
         part(call, {name: None if one is None else one.array for name, one in given.items()})
-    except doors.NotTaken as reason:
+    except NotApplicable as reason:
         return str(reason)
     except OverlapError as reason:
         if call.place == "shifted x":
@@ -67,15 +85,16 @@ def _refusal(call: Call, part: Callable[..., None], given: dict[str, Guarded | N
 
 def _check_forward(call: Call, given: Given) -> None:
     given = {name: given[name] for name in ("x", "gamma", "beta")}
-    expected = None
+    entry, expected = ENTRIES[call.door], None
     if size := prod(call.lead) * prod(call.normalized):
-        x, gamma, beta = _rows(call, given, size)
         wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        expected = formula.forward(x, gamma, beta, doors.EPS, wide)
-    out, guards = forward_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
+        x, gamma, beta = _rows(call, given, size)
+        expected = formula.forward(x, gamma, beta, _EPS, wide)
+    out, guards = forward_outputs(call, given) if entry.into else (None, {})
 
     def forward() -> Any:
-        return doors.forward(call.door, given, len(call.normalized), out)
+        assert entry.forward is not None  # every entry has one
+        return entry.forward(replace(_arguments(call, given), eps=_EPS, out=out))()
 
     got = forward()
     results = got if isinstance(got, tuple) else (got,)
@@ -85,15 +104,16 @@ def _check_forward(call: Call, given: Given) -> None:
 
 def _check_backward(call: Call, given: Given) -> None:
     given = {name: given[name] for name in ("dy", "x", "mean", "rstd", "gamma")}
-    expected = None
+    entry, expected = ENTRIES[call.door], None
     if size := prod(call.lead) * prod(call.normalized):
         wide = formula.wider(accumulator_for(call.dtype, call.parameters))
         dy, x, mean, rstd, gamma = _rows(call, given, size)
         expected = formula.backward(dy, x, mean, rstd, gamma, wide)
-    out, guards = gradient_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
+    out, guards = gradient_outputs(call, given) if entry.into else (None, {})
 
     def backward() -> Grads:
-        return doors.backward(call.door, given, len(call.normalized), call.mask, out)
+        grads: Grads = entry.backward(replace(_arguments(call, given), output_mask=call.mask, out=out))()
+        return grads
 
     got = backward()
     for name, result, wanted in zip(Grads._fields, got, call.mask, strict=True):
@@ -101,6 +121,11 @@ def _check_backward(call: Call, given: Given) -> None:
             raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
     _look(call, got._asdict(), expected, guards)
     _repeat(call, got, backward)
+
+
+def _arguments(call: Call, given: Given) -> Arguments:
+    arrays: dict[str, Any] = given
+    return Arguments(**arrays, normalized_shape=call.normalized)
 
 
 def _rows(call: Call, given: Given, size: int) -> list[Any]:
@@ -163,3 +188,131 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         lngrad.set_num_threads(before)
+
+
+@dataclass
+class Report:
+    """What a soak did.
+
+    Attributes:
+        calls: How many were made.
+        seconds: How long they took.
+        refusals: How often each refusal came that is right, by its kind.
+        violations: Calls that broke a rule, each with what was wrong.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    refusals: Counter[str] = field(default_factory=Counter)
+    violations: list[tuple[Call, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.calls:,} calls in {self.seconds:.0f} s, {len(self.violations)} violations"]
+        lines += [f"  {count:9,} refused: {reason}" for reason, count in self.refusals.most_common()]
+        return "\n".join(lines)
+
+    def programs(self) -> str:
+        """Each violation with the smallest call that shows it, as a line for the shell."""
+        return "\n".join(f"{reason}\n  {program(shrink(call))}" for call, reason in self.violations)
+
+
+def soak(
+    *, calls: int | None = None, seconds: float | None = None, seed: int = 0, doors: Sequence[str] = DOORS
+) -> Report:
+    """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
+
+    Args:
+        calls: How many; None: as many as there is time for.
+        seconds: For how long; None: as long as the calls take, and a minute if `calls` is None too.
+        seed: Equal seeds draw equal calls.
+        doors: Which doors to use: those of them whose framework is installed.
+
+    Raises:
+        BackendUnavailable: A door has no such name, or none of them is installed.
+        ValueError: `calls` or `seconds` is not positive: nothing would be checked.
+    """
+    for door in doors:
+        if door not in DOORS:
+            raise BackendUnavailable(f"doors: expected some of {', '.join(DOORS)}, got {door!r}")
+    if not installed(tuple(doors)):
+        raise BackendUnavailable(f"doors: expected one whose framework is installed, got {', '.join(doors) or 'none'}")
+    for name, limit in (("calls", calls), ("seconds", seconds)):
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name}: expected a positive number, got {limit}")
+    if calls is None and seconds is None:
+        seconds = 60.0
+    rng, report, start = Random(seed), Report(), time.monotonic()
+    traced: list[Call] = []
+    with _kept_open(doors):
+        while (calls is None or report.calls < calls) and len(report.violations) < _ENOUGH:
+            report.seconds = time.monotonic() - start
+            if seconds is not None and report.seconds > seconds:
+                break
+            call = draw(rng, tuple(doors), traced)
+            try:
+                report.refusals.update(run(call))
+            except Violation as violation:
+                report.violations.append((call, str(violation)))
+            report.calls += 1
+    report.seconds = time.monotonic() - start
+    return report
+
+
+@contextmanager
+def _kept_open(doors: Sequence[str]) -> Iterator[None]:
+    """override() for all calls: to nest it costs nothing."""
+    if "override" not in installed(tuple(doors)):
+        yield
+        return
+    from lngrad.torch import override
+
+    with override():
+        yield
+
+
+def _fails(call: Call) -> bool:
+    try:
+        run(call)
+    except Violation:
+        return True
+    return False
+
+
+def shrink(call: Call, fails: Callable[[Call], bool] = _fails) -> Call:
+    """The simplest call found that still fails: plain fields, fewer dimensions, smaller sizes."""
+    improved = True
+    while improved:
+        improved = False
+        for simpler in _simpler(call):
+            if fails(simpler):
+                call, improved = simpler, True
+                break
+    return call
+
+
+def _simpler(call: Call) -> Iterator[Call]:
+    for one in fields(Call):
+        if one.name not in ("lead", "normalized", "door") and getattr(call, one.name) != one.default:
+            plain: dict[str, Any] = {one.name: one.default}
+            yield replace(call, **plain)
+    for name in ("lead", "normalized"):
+        for shape in _smaller(getattr(call, name), least=name == "normalized"):
+            changed: dict[str, Any] = {name: shape}
+            yield replace(call, **changed)
+
+
+def _smaller(shape: Shape, least: int) -> Iterator[Shape]:
+    for axis, size in enumerate(shape):
+        if len(shape) > least:
+            yield (*shape[:axis], *shape[axis + 1 :])
+        for less in dict.fromkeys((1, size // 2, size - 1)):
+            if 0 < less < size:
+                yield (*shape[:axis], less, *shape[axis + 1 :])
+
+
+def program(call: Call) -> str:
+    """One line for the shell that runs a call again."""
+    changed = ", ".join(
+        f"{one.name}={getattr(call, one.name)!r}" for one in fields(Call) if getattr(call, one.name) != one.default
+    )
+    return f'{shlex.quote(sys.executable)} -c "from lngrad.check.soak import Call, run; run(Call({changed}))"'

@@ -12,7 +12,7 @@ from lngrad.check.implementations.users import ascendc_kernel, mutant, program, 
 from lngrad.core.plan import BACKENDS, backends
 from lngrad.errors import BackendUnavailable
 
-__all__ = ["Arguments", "Call", "Implementation", "NotApplicable", "find", "names"]
+__all__ = ["IMPLEMENTATIONS", "Arguments", "Call", "Implementation", "NotApplicable", "find", "names"]
 
 IMPLEMENTATIONS = {row.name: row for row in (ASCEND_SIM, *LIBRARIES, *CANN)}
 

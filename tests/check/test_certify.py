@@ -96,38 +96,6 @@ def test_a_tree_is_revealed_from_its_sums_and_said_in_words(text):
     assert words(found, "rows") == text
 
 
-DEEP = {  # (the tree, the size of the smallest subtree with two places i < j)
-    "2 parts of 500 rows in sequence, then 2 of these in sequence": (
-        (sequence(0, 500), sequence(500, 500)),
-        lambda i, j: 1000 if i < 500 <= j else j % 500 + 1,
-    ),
-    "1100 rows in sequence, from the last to the first": (
-        reduce(lambda tree, place: (place, tree), range(1098, -1, -1), 1099),
-        lambda i, j: 1100 - i,
-    ),
-}
-
-
-@pytest.mark.parametrize("text", DEEP)
-def test_a_sum_in_sequence_may_be_longer_than_python_recurses(text):
-    """Two threads of torch add 500 rows each."""
-    tree, size_shared = DEEP[text]
-    n = size_of(tree)
-    found = reveal(n, lambda pairs: [float(n - size_shared(i, j)) for i, j in pairs])
-    assert text_of(found) == text_of(tree)
-    assert words(found, "rows") == text
-
-
-def test_the_order_of_two_sequential_halves():
-    def backward(dy, x, mean, rstd, gamma):
-        sums = [np.add.accumulate(part)[-1] for part in (dy[:500], dy[500:])]
-        return Grads(dy, sums[0] + sums[1], sums[0] + sums[1])
-
-    dbeta, _ = column_order(Subject("halves", "1", backward), 1000, 64)
-    expected = "2 parts of 500 rows in sequence, then 2 of these in sequence; in float32, confirmed by replay"
-    assert dbeta.answer.startswith(expected)
-
-
 def test_random_trees_are_revealed():
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -354,3 +322,35 @@ def test_the_page_shows_the_committed_certificates():
     paths = [ROOT / "docs" / "certificates" / f"{name}.json" for name in names]
     assert set((ROOT / "docs" / "certificates").glob("*.json")) <= set(paths)
     assert markdown_of([read_certificate(path) for path in paths if path.is_file()]) in page
+
+
+DEEP = {  # (the tree, the size of the smallest subtree with two places i < j)
+    "2 parts of 500 rows in sequence, then 2 of these in sequence": (
+        (sequence(0, 500), sequence(500, 500)),
+        lambda i, j: 1000 if i < 500 <= j else j % 500 + 1,
+    ),
+    "1100 rows in sequence, from the last to the first": (
+        reduce(lambda tree, place: (place, tree), range(1098, -1, -1), 1099),
+        lambda i, j: 1100 - i,
+    ),
+}
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_a_sum_in_sequence_may_be_longer_than_python_recurses(text):
+    """Two threads of torch add 500 rows each."""
+    tree, size_shared = DEEP[text]
+    n = size_of(tree)
+    found = reveal(n, lambda pairs: [float(n - size_shared(i, j)) for i, j in pairs])
+    assert text_of(found) == text_of(tree)
+    assert words(found, "rows") == text
+
+
+def test_the_order_of_two_sequential_halves():
+    def backward(dy, x, mean, rstd, gamma):
+        sums = [np.add.accumulate(part)[-1] for part in (dy[:500], dy[500:])]
+        return Grads(dy, sums[0] + sums[1], sums[0] + sums[1])
+
+    dbeta, _ = column_order(Subject("halves", "1", backward), 1000, 64)
+    expected = "2 parts of 500 rows in sequence, then 2 of these in sequence; in float32, confirmed by replay"
+    assert dbeta.answer.startswith(expected)

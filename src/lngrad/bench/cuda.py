@@ -18,6 +18,7 @@ from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared
 from lngrad.check.implementations import Arguments, Implementation
 from lngrad.core import reference
 from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import to_torch
 from lngrad.core.problem import Forward, Grads
 from lngrad.testing import (
     Case,
@@ -175,13 +176,8 @@ def checked_tensors(job: Job, device: str) -> tuple[Inputs, Arguments]:
     rows = min(job.M, max(4, CHECKED_ELEMENTS // job.N))
     inputs = make_inputs(Case((rows,), (job.N,)), job.dtype)
 
-    def tensor(array: Array) -> Tensor:
-        if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view("u2")).view(torch.bfloat16).to(device)
-        return torch.from_numpy(array).to(device)
-
     arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, inputs.beta
-    return inputs, Arguments(*arrays, normalized_shape=(job.N,)).map(tensor)
+    return inputs, Arguments(*arrays, normalized_shape=(job.N,)).map(lambda array: to_torch(array).to(device))
 
 
 def error_of(job: Job, device: str, prepare: Prepare, *, strict: bool) -> dict[str, float]:

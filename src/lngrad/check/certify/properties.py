@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,8 @@ def number_range(subject: Subject) -> list[Measured]:
         given = arguments(9, 1, 0)
         got = subject.backward(*given)
         zero = not np.asarray(got.dx).any() and not np.asarray(got.dgamma).any()
-        return (
-            "dx and dgamma are 0"
-            if zero
-            else f"dx is {np.abs(np.asarray(got.dx)).max():.3g} at most, which should be 0"
-        )
+        most = np.abs(np.asarray(got.dx)).max()
+        return "dx and dgamma are 0" if zero else f"dx is {most:.3g} at most, which should be 0"
 
     add("N = 1", one_column)
 
@@ -128,32 +125,32 @@ def number_range(subject: Subject) -> list[Measured]:
         given = list(arguments(8, 32, 1))
         given[1] = np.full((8, 32), 3.25, np.float32)
         given[2], given[3] = np.full(8, 3.25, np.float32), np.full(8, 1e-5**-0.5, np.float32)
-        truth = reference.layer_norm_backward(*given)
-        got = np.asarray(subject.backward(*given).dx, np.float64)
+        got, truth = dx_of(given)
         scale = np.abs(given[3]).max() * np.abs(given[0] * given[4]).max()
-        return f"error {np.abs(got - truth.dx).max() / scale / UNIT_ROUNDOFF['float32']:.1f} units of roundoff"
+        return f"error {np.abs(got - truth).max() / scale / UNIT_ROUNDOFF['float32']:.1f} units of roundoff"
+
+    def dx_of(given: Sequence[Array]) -> tuple[Array, Array]:
+        one, x, mean, rstd, gamma = given
+        truth = reference.layer_norm_backward(one, x, mean, rstd, gamma).dx
+        return np.asarray(subject.backward(one, x, mean, rstd, gamma).dx, np.float64), truth
+
+    def with_its_statistics(given: Sequence[Array], x: Array) -> tuple[Array, Array]:
+        exact = x.astype(np.float64)
+        mean, rstd = exact.mean(1).astype(np.float32), (1 / np.sqrt(exact.var(1) + 1e-5)).astype(np.float32)
+        return dx_of((given[0], x, mean, rstd, given[4]))
 
     add("constant rows", constant_rows)
 
     def offset() -> str:
-        given = list(arguments(8, 64, 2))
         wide = 1e6 + np.random.default_rng(5).standard_normal((8, 64))
-        given[1] = wide.astype(np.float32)
-        exact = given[1].astype(np.float64)
-        given[2], given[3] = exact.mean(1).astype(np.float32), (1 / np.sqrt(exact.var(1) + 1e-5)).astype(np.float32)
-        truth = reference.layer_norm_backward(*given)
-        got = np.asarray(subject.backward(*given).dx, np.float64)
-        return f"largest error of dx {np.abs(got - truth.dx).max() / np.abs(truth.dx).max():.1e} of its largest element"
+        got, truth = with_its_statistics(arguments(8, 64, 2), wide.astype(np.float32))
+        return f"largest error of dx {np.abs(got - truth).max() / np.abs(truth).max():.1e} of its largest element"
 
     add("x around 1e6, statistics given", offset)
 
     def overflow() -> str:
-        given = list(arguments(4, 64, 3))
-        given[1] = (1e30 * given[1]).astype(np.float32)
-        exact = given[1].astype(np.float64)
-        given[2], given[3] = exact.mean(1).astype(np.float32), (1 / np.sqrt(exact.var(1) + 1e-5)).astype(np.float32)
-        got = np.asarray(subject.backward(*given).dx, np.float64)
-        truth = reference.layer_norm_backward(*given).dx
+        given = arguments(4, 64, 3)
+        got, truth = with_its_statistics(given, (1e30 * given[1]).astype(np.float32))
         if not np.isfinite(got).all():
             return f"{int((~np.isfinite(got)).sum())} of {got.size} elements of dx are not finite"
         return f"finite; largest error {np.abs(got - truth).max() / np.abs(truth).max():.1e} of the largest element"

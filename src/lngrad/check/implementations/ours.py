@@ -1,13 +1,14 @@
-"""Our backends, our Triton kernels without a plan, the ways in through torch and JAX, and CANN's interfaces without an NPU."""
+"""Our backends, Triton kernels without a GPU, ways in through torch and JAX, and CANN's interfaces without an NPU."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +32,6 @@ from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Array
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 NO_DEVICE = "what runs here is no device"
 
 
@@ -41,7 +39,8 @@ def public_functions(backend: str) -> Implementation:
     """lngrad.layer_norm and lngrad.layer_norm_backward with one backend."""
 
     def forward(a: Arguments) -> Forward:
-        return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, eps=a.eps, out=a.out, backend=backend)  # type: ignore[arg-type]  # of a forward
+        out: Any = a.out
+        return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, eps=a.eps, out=out, backend=backend)
 
     def backward(a: Arguments) -> Grads:
         out: Any = a.out or (Grads(None, *a.parameters()) if a.output_dtypes else None)
@@ -154,7 +153,11 @@ def _executed(problem: Problem, arrays: Any, out: Any) -> list[Array | None]:
     from lngrad.gpu.plan import plan
 
     with quiet():
-        return [None if one is None else as_numpy(one.cpu()) for one in execute(plan(problem, 1), arrays, out)]
+        return _each(execute(plan(problem, 1), arrays, out), lambda one: as_numpy(one.cpu()))
+
+
+def _each(results: Iterable[Any], convert: Callable[[Any], Array]) -> list[Array | None]:
+    return [None if one is None else convert(one) for one in results]
 
 
 def _torch_tensor(array: Array | None) -> Any:
@@ -179,7 +182,7 @@ def _torch_functions_backward(a: Arguments) -> Grads:
     grads = lngrad.torch.layer_norm_backward(
         t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=a.normalized_shape, output_mask=a.output_mask
     )
-    return Grads(*(None if grad is None else from_torch(grad) for grad in grads))
+    return Grads(*_each(grads, from_torch))
 
 
 def _override_forward(a: Arguments) -> Array:
@@ -206,7 +209,7 @@ def _override_backward(a: Arguments) -> Grads:
     t, backward = a.map(_torch_tensor), torch.ops.aten.native_layer_norm_backward.default
     with override():
         grads = backward(t.dy, t.x, list(a.normalized_shape), t.mean, t.rstd, t.gamma, t.gamma, list(a.output_mask))
-    return Grads(*(None if grad is None else from_torch(grad) for grad in grads))
+    return Grads(*_each(grads, from_torch))
 
 
 def _refuse_unlike_aten(a: Arguments) -> None:
@@ -230,7 +233,7 @@ def _jax_functions_backward(a: Arguments) -> Grads:
         grads = functions.layer_norm_backward(
             t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=a.normalized_shape, output_mask=a.output_mask
         )
-        return Grads(*(None if grad is None else np.asarray(grad) for grad in grads))
+        return Grads(*_each(grads, np.asarray))
 
 
 def _contiguous(array: Array) -> Array:

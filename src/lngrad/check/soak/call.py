@@ -230,28 +230,22 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
     }
 
 
-def forward_outputs(call: Call, given: Given) -> tuple[Forward | None, dict[str, Guarded]]:
-    """Where y goes, and mean and rstd; and by name what must be looked at afterwards."""
-    y, guards = _full_output("y", call, given, ("x",))
+def outputs(
+    call: Call, given: Given, kind: type[Forward] | type[Grads]
+) -> tuple[Forward | Grads | None, dict[str, Guarded]]:
+    """The outputs that are given, None if there are none; and by name those that must be looked at afterwards."""
+    full, *small = kind._fields
+    first: Array | None = None
+    guards: dict[str, Guarded] = {}
+    if kind is Forward or call.mask[0]:
+        first, guards = _full_output(full, call, given, ("x",) if kind is Forward else ("dy", "x"))
     if call.out:
-        guards |= {name: Guarded(_rows(call), numpy_dtype(call.statistics), call.small) for name in ("mean", "rstd")}
-    return _given(Forward, y, guards), guards
-
-
-def gradient_outputs(call: Call, given: Given) -> tuple[Grads | None, dict[str, Guarded]]:
-    """Where dx goes, and dgamma and dbeta; and by name what must be looked at afterwards."""
-    dx, guards = _full_output("dx", call, given, ("dy", "x")) if call.mask[0] else (None, {})
-    if call.out:
-        dtype = numpy_dtype(call.statistics)
-        guards |= {name: Guarded(call.normalized, dtype, call.small) for name in ("dgamma", "dbeta")}
-    return _given(Grads, dx, guards), guards
-
-
-def _given(kind: Any, first: Array | None, guards: dict[str, Guarded]) -> Any:
-    """A Forward or Grads of given arrays; None if there are none."""
+        shape = _rows(call) if kind is Forward else call.normalized
+        guards |= {name: Guarded(shape, numpy_dtype(call.statistics), call.small) for name in small}
     if first is None and not guards:
-        return None
-    return kind(first, *(guards[name].array if name in guards else None for name in kind._fields[1:]))
+        return None, {}
+    others: Any = (guards[name].array if name in guards else None for name in small)
+    return kind(first, *others), guards
 
 
 def _rows(call: Call) -> Shape:

@@ -19,17 +19,7 @@ import lngrad
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.soak import formula
-from lngrad.check.soak.call import (
-    DOORS,
-    Call,
-    Given,
-    Guarded,
-    draw,
-    forward_outputs,
-    gradient_outputs,
-    inputs,
-    installed,
-)
+from lngrad.check.soak.call import DOORS, Call, Given, Guarded, draw, inputs, installed, outputs
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
@@ -53,17 +43,17 @@ def run(call: Call) -> list[str]:
     """
     with np.errstate(all="ignore"):
         given = inputs(call)
-        refused = [_refusal(call, part, given) for part in (_check_forward, _check_backward)]
+        refused = [_refusal(call, kind, given) for kind in (Forward, Grads)]
         for name, array in given.items():
             if array is not None and not array.unchanged():
                 raise Violation(f"{name}: was written")
     return [reason for reason in refused if reason]
 
 
-def _refusal(call: Call, part: Callable[..., None], given: dict[str, Guarded | None]) -> str:
-    """Why one part of a call was refused, "" if it was taken."""
+def _refusal(call: Call, kind: type[Forward] | type[Grads], given: dict[str, Guarded | None]) -> str:
+    """Why the forward or the backward was refused, "" if it was taken."""
     try:
-        part(call, {name: None if one is None else one.array for name, one in given.items()})
+        _check(call, {name: None if one is None else one.array for name, one in given.items()}, kind)
     except NotApplicable as reason:
         return str(reason)
     except OverlapError as reason:
@@ -83,49 +73,31 @@ def _refusal(call: Call, part: Callable[..., None], given: dict[str, Guarded | N
     return ""
 
 
-def _check_forward(call: Call, given: Given) -> None:
-    given = {name: given[name] for name in ("x", "gamma", "beta")}
+def _check(call: Call, given: Given, kind: type[Forward] | type[Grads]) -> None:
+    names = ("x", "gamma", "beta") if kind is Forward else ("dy", "x", "mean", "rstd", "gamma")
+    given = {name: given[name] for name in names}
     entry, expected = ENTRIES[call.door], None
     if size := prod(call.lead) * prod(call.normalized):
         wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        x, gamma, beta = _rows(call, given, size)
-        expected = formula.forward(x, gamma, beta, _EPS, wide)
-    out, guards = forward_outputs(call, given) if entry.into else (None, {})
+        rows: tuple[Any, ...] = (*_rows(call, given, size), *((_EPS, wide) if kind is Forward else (wide,)))
+        expected = formula.forward(*rows) if kind is Forward else formula.backward(*rows)
+    out, guards = outputs(call, given, kind) if entry.into else (None, {})
 
-    def forward() -> Any:
-        assert entry.forward is not None  # every entry has one
-        return entry.forward(replace(_arguments(call, given), eps=_EPS, out=out))()
+    def results() -> tuple[Array | None, ...]:
+        prepare = entry.forward if kind is Forward else entry.backward
+        assert prepare is not None  # every entry has both
+        arrays: dict[str, Any] = given
+        arguments = Arguments(**arrays, normalized_shape=call.normalized, output_mask=call.mask, eps=_EPS, out=out)
+        got = prepare(arguments)()
+        return got if isinstance(got, tuple) else (got,)
 
-    got = forward()
-    results = got if isinstance(got, tuple) else (got,)
-    _look(call, dict(zip(Forward._fields, results, strict=False)), expected, guards)
-    _repeat(call, results, forward)
-
-
-def _check_backward(call: Call, given: Given) -> None:
-    given = {name: given[name] for name in ("dy", "x", "mean", "rstd", "gamma")}
-    entry, expected = ENTRIES[call.door], None
-    if size := prod(call.lead) * prod(call.normalized):
-        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        dy, x, mean, rstd, gamma = _rows(call, given, size)
-        expected = formula.backward(dy, x, mean, rstd, gamma, wide)
-    out, guards = gradient_outputs(call, given) if entry.into else (None, {})
-
-    def backward() -> Grads:
-        grads: Grads = entry.backward(replace(_arguments(call, given), output_mask=call.mask, out=out))()
-        return grads
-
-    got = backward()
-    for name, result, wanted in zip(Grads._fields, got, call.mask, strict=True):
-        if wanted == (result is None):
-            raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
-    _look(call, got._asdict(), expected, guards)
-    _repeat(call, got, backward)
-
-
-def _arguments(call: Call, given: Given) -> Arguments:
-    arrays: dict[str, Any] = given
-    return Arguments(**arrays, normalized_shape=call.normalized)
+    got = results()
+    if kind is Grads:
+        for name, result, wanted in zip(Grads._fields, got, call.mask, strict=True):
+            if wanted == (result is None):
+                raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
+    _look(call, dict(zip(kind._fields, got, strict=False)), expected, guards)
+    _repeat(call, got, results)
 
 
 def _rows(call: Call, given: Given, size: int) -> list[Any]:
@@ -168,15 +140,14 @@ def _compare(name: str, result: Array, exact: Array, scale: Array, accumulator: 
         raise Violation(f"{name}: at {at} {float(wide[at])!r}, exactly {float(exact[at])!r}, in {kind}")
 
 
-def _repeat(call: Call, results: tuple[Array | None, ...], again: Callable[[], Any]) -> None:
+def _repeat(call: Call, results: tuple[Array | None, ...], again: Callable[[], tuple[Array | None, ...]]) -> None:
     """The same call with another number of threads has the same bits, unless its inputs are overwritten by now."""
     if not call.threads or call.place:
         return
     before = [None if one is None else one.tobytes() for one in results]
     with _threads(call.threads):
-        got = again()
-    after = got if isinstance(got, tuple) else (got,)
-    if before != [None if one is None else one.tobytes() for one in after]:
+        after = [None if one is None else one.tobytes() for one in again()]
+    if before != after:
         raise Violation(f"other bits with {call.threads} threads")
 
 

@@ -43,7 +43,7 @@ from lngrad.cpu.machine_code import NotLinked
 def refuse(code, name): raise NotLinked("as on another system")
 entries.link = refuse
 """
-OTHER_PROCESSOR = "from lngrad.system import machine\nmachine.processor_identity = lambda: 'another'"
+OTHER_PROCESSOR = "from lngrad.core import machine\nmachine.processor_identity = lambda: 'another'"
 
 
 def run(folder, setting="", program=PROGRAM):

@@ -23,7 +23,7 @@ from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS
 _I64 = ir.IntType(64)
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
-_OURS = "6lngrad7kernels9numba_cpu"  # how Numba writes this package's name in the names of functions
+_OURS = "6lngrad3cpu7kernels"  # how Numba writes this package's name in the names of functions
 
 
 class _Linked(JITCodeLibrary):

@@ -9,8 +9,7 @@ import numpy as np
 from lngrad.core.arrays import Output, address_of, empty
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.entries import task_function
-from lngrad.cpu.job import new_job
-from lngrad.cpu.jobs import TRIAD_BLOCK, Triad
+from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
 from lngrad.cpu.workers import run_job
 
 FLOATS = 1 << 24  # of each of three arrays: 64 MiB, twice a large last-level cache

@@ -13,7 +13,7 @@ import torch
 
 from lngrad.core.threads import use_parallel_for
 from lngrad.core.torch_threads import parallel_for, thread_count
-from lngrad.cpu.slices import LEAST_COLUMNS, run_slices
+from lngrad.cpu.plan import MIN_COLUMNS, run_slices
 from lngrad.torch.calls import accumulator_of
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # what has an address
@@ -80,7 +80,7 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
     given = [tensor for tensor in (x, dy, *arrays.values()) if tensor is not None]
     if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in given):
         return False
-    if n < LEAST_COLUMNS:
+    if n < MIN_COLUMNS:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from lngrad.cpu import compiling
+
 # A function that calls max of a tuple and raises: what our kernels call too, and what they have no place for.
 PROGRAM = """
 import re
@@ -43,3 +45,9 @@ def test_others_compile_as_ever():
         command = [sys.executable, "-c", PROGRAM.format(before=before)]
         result = subprocess.run(command, capture_output=True, text=True)
         assert result.stdout == "[] True []\n", result.stderr
+
+
+def test_functions_of_the_kernels_are_known_as_ours():
+    """By Numba's name of their package; those of others would be optimized and emitted each by itself."""
+    compiling.compile_kernel("again", "begin", "", "")
+    assert all(compiled.library._is_ours for compiled in compiling.pool.begin.overloads.values())

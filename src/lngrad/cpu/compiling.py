@@ -14,6 +14,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from lngrad.cpu import kernels
 from lngrad.cpu.jobs import POOL
 from lngrad.cpu.kernels import pool
 from lngrad.cpu.kernels.functions import FEATURES, PROCESSOR
@@ -23,7 +24,9 @@ from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS, TRIADS
 _I64 = ir.IntType(64)
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
-_OURS = "6lngrad3cpu7kernels"  # how Numba writes this package's name in the names of functions
+_OURS = "".join(
+    f"{len(part)}{part}" for part in kernels.__name__.split(".")
+)  # as Numba writes it in names of functions
 
 
 class _Linked(JITCodeLibrary):

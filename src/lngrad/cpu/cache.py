@@ -25,9 +25,11 @@ from typing import NamedTuple
 from lngrad.core import column_tree
 from lngrad.core.cache_folder import cache_folder, distrust, write_whole
 from lngrad.core.machine import processor_identity
+from lngrad.cpu.jobs import POOL
 
 LIBRARY, OBJECT = ".so", ".o"  # a kernel that is linked, and one that LLVM must load
 _DIGEST_BYTES = 32
+_KERNEL = "kernel "  # before the name of a row of a table of kernels
 _KEPT_STAMPS = 8  # files of stamps, of as many states of the sources
 
 _HERE = Path(__file__).parent
@@ -43,7 +45,7 @@ SOURCES = {  # what is compiled, by the name of its module; the column tree's CH
 class _Source(NamedTuple):
     """A module's definitions as (code without docstrings and comments, names used) by name, and where other names are from.
 
-    What belongs to the module as a whole, such as a lowering that is registered, has the name "".
+    What belongs to the module as a whole, such as a call that registers operators, has the name "".
     """
 
     definitions: dict[str, list[tuple[str, set[str]]]]
@@ -63,17 +65,18 @@ def _parse(text: bytes) -> _Source:
 
 
 def _named(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
-    """The names that a statement defines. A dictionary of functions has one for each of them."""
+    """The names that a statement defines, or is registered for. A dictionary of kernels has one for each of them."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        registers = any(isinstance(one, ast.Call) for one in statement.decorator_list)
-        yield from ((name, statement) for name in (statement.name, *([""] if registers else [])))
+        calls = [one for one in statement.decorator_list if isinstance(one, ast.Call)]
+        registered_for = [one.id for call in calls for one in call.args if isinstance(one, ast.Name)]
+        yield from ((name, statement) for name in (statement.name, *registered_for))
     elif isinstance(statement, ast.Assign):
         for target in statement.targets:
             yield from ((one.id, statement) for one in ast.walk(target) if isinstance(one, ast.Name))
         if isinstance(statement.value, ast.Dict):
             for key, value in zip(statement.value.keys, statement.value.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Lambda):
-                    yield str(key.value), value
+                if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Lambda):
+                    yield f"{_KERNEL}{key.value}", value
     else:
         yield "", statement
 
@@ -116,10 +119,10 @@ def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
     sources = {module: _parse(text) for module, text in texts.items()}
     always = {_code(ast.parse(compiler))} | _reached(sources, f"{_PACKAGE}.simd", "STORAGES")
     found = {}
-    for module in ("pool", "tasks"):
-        for name in sources[f"{_PACKAGE}.{module}"].definitions:
-            code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
-            found[name] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
+    kernels = [name for name in sources[f"{_PACKAGE}.tasks"].definitions if name.startswith(_KERNEL)]
+    for module, name in [*(("pool", name) for name in POOL), *(("tasks", name) for name in kernels)]:
+        code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
+        found[name.removeprefix(_KERNEL)] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
     return found
 
 

@@ -116,17 +116,21 @@ def _address(name: str, dtype: str, accumulator: str) -> Address:
 
 def _load(kernel: str, name: str) -> Address | None:
     """The address of a kernel that is kept."""
-    library, code = kept.path(kernel, name, kept.LIBRARY), kept.path(kernel, name, kept.OBJECT)
-    if library is not None and kept.read(library) is not None:
-        address = _open(library, kept.symbol(kernel, name))
+    symbol = kept.symbol(kernel, name)
+    for suffix in (kept.LIBRARY, kept.OBJECT):
+        file = kept.path(kernel, name, suffix)
+        content = None if file is None else kept.read(file)
+        if file is None or content is None or symbol.encode() not in content:  # none, not whole, or another kernel's
+            continue
+        if suffix == kept.LIBRARY:
+            address = _open(file, symbol)
+        else:
+            from lngrad.cpu.compiling import load_by_llvm
+
+            address = load_by_llvm(symbol, content)
         if address:
             return address
-    content = None if code is None else kept.read(code)
-    if content is None:
-        return None
-    from lngrad.cpu.compiling import load_by_llvm
-
-    return load_by_llvm(kept.symbol(kernel, name), content)
+    return None
 
 
 def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
@@ -171,5 +175,5 @@ def _open(library: Path, symbol: str) -> Address | None:
     """The address of a function of a shared library. ctypes binds all symbols at once: a missing one is an error here."""
     try:
         return ctypes.cast(getattr(ctypes.CDLL(str(library)), symbol), ctypes.c_void_p).value
-    except (OSError, AttributeError):  # AttributeError: the file of another kernel
+    except (OSError, AttributeError):
         return None

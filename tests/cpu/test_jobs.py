@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from lngrad.cpu import jobs
-from lngrad.cpu.job import Chain, new_job, writer
-from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, NEXT, TASKS
+from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, NEXT, TASKS, Chain, new_job, writer
 
 Record = namedtuple("Record", "one two three", defaults=(0, 0, 0))
 RECORDS = [value for value in vars(jobs).values() if hasattr(value, "_fields")]

@@ -1,4 +1,4 @@
-"""Alarms: rung before or after the sleeper lies down, they wake it once."""
+"""Workers sleep in semaphores, which wake them once whether posted before or after; calls run with the threads there are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import lngrad
-from lngrad.cpu import alarm, workers
-from lngrad.cpu.alarm import Alarm
+from lngrad.cpu import workers
 from lngrad.cpu.jobs import ASLEEP, Worker
+from lngrad.cpu.workers import Semaphore
 from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
 
 
@@ -21,11 +21,13 @@ def gradients(inputs: Inputs) -> tuple[object, ...]:
     return tuple(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
 
 
-def _sleeping(one: Alarm) -> tuple[Callable[[], object], Callable[[], object]]:
-    """What sleeps, and what rings."""
-    if not one.wait:
-        return one.sleep, one.ring
-    wait, post = (ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(address) for address in (one.wait, one.post))
+def _sleeping(one: Semaphore) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What waits, and what posts."""
+    if not one.wait_function:
+        return one.wait, one.post
+    wait, post = (
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(address) for address in (one.wait_function, one.post_function)
+    )
 
     def sleep() -> None:
         while wait(one.address) != 0:
@@ -35,26 +37,26 @@ def _sleeping(one: Alarm) -> tuple[Callable[[], object], Callable[[], object]]:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_sleeper_wakes_once_a_ring(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sleeper_wakes_once_a_post(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
-        monkeypatch.setattr(alarm, "_library", lambda: None)
-    one = Alarm()
-    if native and not one.wait:
+        monkeypatch.setattr(workers, "_semaphores", lambda: None)
+    one = Semaphore()
+    if native and not one.wait_function:
         pytest.skip("this system has no semaphores of its own")
-    assert bool(one.wait) == native
-    (sleep, ring), woken = _sleeping(one), threading.Semaphore(0)
+    assert bool(one.wait_function) == native
+    (sleep, post_it), woken = _sleeping(one), threading.Semaphore(0)
 
     def live() -> None:
         for _ in range(2):
             sleep()
             woken.release()
 
-    ring()  # before anybody sleeps
+    post_it()  # before anybody sleeps
     sleeper = threading.Thread(target=live)
     sleeper.start()
     assert woken.acquire(timeout=60)
     assert not woken.acquire(timeout=0.05)  # and once only
-    ring()
+    post_it()
     assert woken.acquire(timeout=60)
     sleeper.join(60)
     assert not sleeper.is_alive()
@@ -65,9 +67,9 @@ def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatc
         sem_init = staticmethod(lambda *arguments: -1)
         sem_wait = sem_post = None
 
-    monkeypatch.setattr(alarm, "_library", Bare)
-    one = Alarm()
-    assert (one.wait, one.post) == (0, 0)
+    monkeypatch.setattr(workers, "_semaphores", Bare)
+    one = Semaphore()
+    assert (one.wait_function, one.post_function) == (0, 0)
 
 
 @pytest.mark.usefixtures("threads")
@@ -77,14 +79,40 @@ def test_workers_of_other_systems_share_a_call(sleeps_natively: bool, monkeypatc
     inputs = make_inputs(Case((600,), (384,)), "float32", seed=5)
     lngrad.set_num_threads(1)
     alone = gradients(inputs)
-    monkeypatch.setattr(alarm, "_processors", lambda: None)
+    monkeypatch.setattr(workers, "_processors", lambda: None)
     if not sleeps_natively:
-        monkeypatch.setattr(alarm, "_library", lambda: None)
+        monkeypatch.setattr(workers, "_semaphores", lambda: None)
     monkeypatch.setattr(workers, "_workers", workers._Workers())
     lngrad.set_num_threads(3)
     for _ in range(3):
         check_same_bits(gradients(inputs), alone)
         time.sleep(0.01)  # they fall asleep, and are woken by the next call
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_call_runs_with_the_threads_that_start(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a limit on threads, as RLIMIT_NPROC is, a call has fewer; once they start again, it has them."""
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=8)
+    lngrad.set_num_threads(4)
+    expected = gradients(inputs)
+    pool, start = workers._Workers(), threading.Thread.start
+    monkeypatch.setattr(workers, "_workers", pool)
+
+    def limited(thread: threading.Thread) -> None:
+        if len(pool._all) >= allowed:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as limits:
+        limits.setattr(threading.Thread, "start", limited)
+        for calls in (1, 2):
+            check_same_bits(gradients(inputs), expected)
+            assert (len(pool._all), pool.refusals > 0) == (allowed, True)
+            assert pool.refusals >= calls
+        assert not pool._slots[workers.SLOT_BYTES // 8 * allowed + workers.WORKER]
+    check_same_bits(gradients(inputs), expected)
+    assert len(pool._all) == 3
 
 
 def _asleep(pool: workers._Workers) -> bool:
@@ -96,7 +124,7 @@ def _asleep(pool: workers._Workers) -> bool:
 
 @pytest.mark.usefixtures("threads")
 def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarm, "_library", lambda: None)
+    monkeypatch.setattr(workers, "_semaphores", lambda: None)
     pool = workers._Workers()
     monkeypatch.setattr(workers, "_workers", pool)
     lngrad.set_num_threads(2)
@@ -120,7 +148,7 @@ def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypa
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_ring_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_post_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = workers._Workers()
     monkeypatch.setattr(workers, "_workers", pool)
     lngrad.set_num_threads(2)
@@ -128,9 +156,9 @@ def test_a_ring_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) 
     expected = gradients(inputs)
     assert _asleep(pool)
     worker = pool._all[0]
-    _, ring = _sleeping(worker._alarm)
-    ring()
-    ring()
+    _, post_it = _sleeping(worker._semaphore)
+    post_it()
+    post_it()
     assert _asleep(pool)
     stat = Path(f"/proc/self/task/{worker._words[Worker._fields.index('native_id')]}/stat")
     if stat.exists():

@@ -12,10 +12,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.inputs import draw
+from lngrad.check.inputs import draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
-from lngrad.check.mistakes.mistake import true_grads
-from lngrad.check.mistakes.terms import Terms, terms_of
+from lngrad.check.mistakes.fit import Terms, terms_of
 from lngrad.cli.check import register
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads

@@ -9,12 +9,10 @@ import pytest
 
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.implementations import NotApplicable, find
-from lngrad.check.inputs import draw
+from lngrad.check.inputs import draw, true_grads
 from lngrad.check.judge import Options, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
-from lngrad.check.mistakes.diagnosis import diagnose
-from lngrad.check.mistakes.mistake import true_grads
-from lngrad.check.mistakes.patterns import describe
+from lngrad.check.mistakes.diagnosis import describe, diagnose
 from lngrad.core.arrays import as_numpy
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable

@@ -13,9 +13,8 @@ import numpy as np
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.dumped_results import dump_of
 from lngrad.check.implementations import Implementation, NotApplicable, find
-from lngrad.check.inputs import DrawnInputs, block_rows, draw
+from lngrad.check.inputs import DrawnInputs, block_rows, draw, true_grads
 from lngrad.check.mistakes.diagnosis import diagnose
-from lngrad.check.mistakes.mistake import true_grads
 from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
 from lngrad.check.standards.rules import SMALL, STANDARDS, Tolerances, error_of
 from lngrad.check.standards.sums import Sums

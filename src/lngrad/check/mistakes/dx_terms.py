@@ -6,18 +6,70 @@ and coefficients 1. Every choice has its formula as text, for the report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from lngrad.check.mistakes.terms import Terms
+from lngrad.check.mistakes.fit import Terms
 from lngrad.typing import Array
 
 SCALES = {"rstd": 1.0, "": 0.0, "rstd²": 2.0, "rstd³": 3.0, "√variance": -1.0}  # powers of rstd
-BLOCKS = (2, 4, 8, 16, 32)
 POWERS = {"rstd·": 1.0, "1/rstd·": -1.0}  # that one term alone has too much; (x−mean) is xhat/rstd
+
+
+@dataclass(frozen=True)
+class Over:
+    """What a mean goes over.
+
+    Attributes:
+        text: In words.
+        applies: Whether a case has it.
+        mean: Of a product, (rows, N), as what broadcasts to that.
+    """
+
+    text: str
+    applies: Callable[[Terms], bool]
+    mean: Callable[[Terms, Array], Array]
+
+
+def _of_rows(product: Array) -> Array:
+    return np.asarray(product.mean(1, keepdims=True))
+
+
+def _of_last_axis(t: Terms, product: Array) -> Array:
+    last = t.normalized[-1]
+    return np.repeat(product.reshape(t.M, t.N // last, last).mean(2), last, axis=1)
+
+
+def _of_samples(t: Terms, product: Array) -> Array:
+    return np.repeat(_of_rows(product).reshape(t.lead[0], -1).mean(1), t.M // t.lead[0]).reshape(t.M, 1)
+
+
+def _block(size: int) -> Over:
+    def sums(t: Terms, product: Array) -> Array:
+        return np.repeat(np.add.reduceat(_of_rows(product), np.arange(0, t.M, size), axis=0), size, axis=0)[: t.M]
+
+    return Over(f"over a block of {size} rows together, a sum without its axis", lambda t: size <= t.M, sums)
+
+
+OVER = {
+    "row": Over("over one row", lambda t: True, lambda t, product: _of_rows(product)),
+    "rows": Over("over axis 0, the rows", lambda t: t.M > 1, lambda t, product: product.mean(0, keepdims=True)),
+    "all": Over("over the whole tensor", lambda t: t.M > 1, lambda t, product: product.mean(keepdims=True)),
+    "previous row": Over("over the row before", lambda t: t.M > 1, lambda t, product: np.roll(_of_rows(product), 1, 0)),
+    "next row": Over("over the row after", lambda t: t.M > 1, lambda t, product: np.roll(_of_rows(product), -1, 0)),
+    **{f"block of {size} rows": _block(size) for size in (2, 4, 8, 16, 32)},
+    "last axis": Over(
+        "over the last axis only", lambda t: len(t.normalized) > 1 and t.normalized[-1] > 1, _of_last_axis
+    ),
+    "sample": Over(
+        "over all rows of a sample, as if the first dimension counted the rows",
+        lambda t: len(t.lead) > 1 and 1 < t.lead[0] < t.M,
+        _of_samples,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -100,48 +152,15 @@ class Choices:
         }
         # Without a gamma, or with ones, all but 2·dy and 0 are the same.
         self.factors = factors if (gamma != 1).any() else {"dxhat": gamma}
+        self.over = [name for name, over in OVER.items() if over.applies(terms)]
         self.inner = {"xhat": terms.xhat, "(x−mean)": terms.x - terms.mean, "x": terms.x}
-
-    @cached_property
-    def over(self) -> tuple[str, ...]:
-        """What a mean can go over here."""
-        found = ["row"]
-        if self.terms.M > 1:
-            found += ["rows", "all", "previous row", "next row"]
-            found += [f"block of {block} rows" for block in BLOCKS if block <= self.terms.M]
-        if len(self.terms.normalized) > 1 and self.terms.normalized[-1] > 1:
-            found.append("last axis")
-        if len(self.terms.lead) > 1 and 1 < self.terms.lead[0] < self.terms.M:
-            found.append("sample")
-        return tuple(found)
 
     def _mean(self, of: str, inner: str, over: str) -> Array:
         """A mean, of a shape that broadcasts to (rows, N)."""
         if (of, inner) not in self._products:
             product = self.terms.dy * self.factors[of]
             self._products[of, inner] = product * self.inner[inner] if inner else product
-        product = self._products[of, inner]
-        M, N = product.shape
-        if over == "rows":
-            return np.asarray(product.mean(0, keepdims=True))
-        if over == "all":
-            return np.asarray(product.mean(keepdims=True))
-        if over == "last axis":
-            last = self.terms.normalized[-1]
-            return np.repeat(product.reshape(M, N // last, last).mean(2), last, axis=1)
-        row: Array = np.asarray(product.mean(1, keepdims=True))
-        if over == "row":
-            return row
-        if over == "previous row":
-            return np.roll(row, 1, axis=0)
-        if over == "next row":
-            return np.roll(row, -1, axis=0)
-        if over == "sample":
-            samples = self.terms.lead[0]
-            return np.repeat(row.reshape(samples, -1).mean(1), M // samples).reshape(M, 1)
-        block = int(over.split()[2])
-        sums = np.add.reduceat(row, np.arange(0, M, block), axis=0)
-        return np.repeat(sums, block, axis=0)[:M]
+        return np.asarray(OVER[over].mean(self.terms, self._products[of, inner]))
 
     def values(self, term: First | Mean | Second) -> Array:
         """A term without its coefficient, broadcast to (rows, N)."""
@@ -205,25 +224,27 @@ class Choices:
 
     def _with_one_changed(self, base: Candidate) -> Iterator[Candidate]:
         cost, scale, shared = base.cost + 1, base.scale, base.shared
-        for first in self.firsts:
-            if first != base.first:
-                yield Candidate(scale, first, base.mean, base.second, cost, shared)
-        for mean in self.means:
-            if mean != base.mean:
-                yield Candidate(scale, base.first, mean, base.second, cost, shared)
-        for second in self.seconds:
-            if second != base.second:
-                yield Candidate(scale, base.first, base.mean, second, cost, shared)
+        yield from (
+            Candidate(scale, first, base.mean, base.second, cost, shared)
+            for first in self.firsts
+            if first != base.first
+        )
+        yield from (
+            Candidate(scale, base.first, mean, base.second, cost, shared) for mean in self.means if mean != base.mean
+        )
+        yield from (
+            Candidate(scale, base.first, base.mean, second, cost, shared)
+            for second in self.seconds
+            if second != base.second
+        )
 
     def _with_two_changed(self) -> Iterator[Candidate]:
         first, mean, second = First(), Mean(), Second()
-        for other in self.means:
-            yield from (
-                Candidate("rstd", one, other, second, 2) for one in self.firsts if one != first and other != mean
-            )
-            yield from (
-                Candidate("rstd", first, other, one, 2) for one in self.seconds if one != second and other != mean
-            )
-        for other_second in self.seconds:
-            if other_second != second:
-                yield from (Candidate("rstd", one, mean, other_second, 2) for one in self.firsts if one != first)
+        firsts = [one for one in self.firsts if one != first]
+        means = [one for one in self.means if one != mean]
+        seconds = [one for one in self.seconds if one != second]
+        for other in means:
+            yield from (Candidate("rstd", one, other, second, 2) for one in firsts)
+            yield from (Candidate("rstd", first, other, one, 2) for one in seconds)
+        for other_second in seconds:
+            yield from (Candidate("rstd", one, mean, other_second, 2) for one in firsts)

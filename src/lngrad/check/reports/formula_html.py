@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from lngrad.check.mistakes.formula import RIGHT
+from lngrad.check.mistakes.fit import RIGHT
 from lngrad.check.result import Formula, Weights
 
 _NAMES = (

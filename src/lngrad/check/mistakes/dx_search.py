@@ -2,83 +2,86 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from lngrad.check.mistakes.dx_terms import Candidate, Choices, First, Mean, Second
-from lngrad.check.mistakes.formula import Difference, Explanation, coefficient_text, padded_sizes
-from lngrad.check.mistakes.terms import Terms
-from lngrad.check.result import Formula
+from lngrad.check.mistakes.dx_terms import OVER, Candidate, Choices, First, Mean, Second
+from lngrad.check.mistakes.fit import (
+    EXPLAINED,
+    SLACK,
+    TINY,
+    Difference,
+    Explanation,
+    Fit,
+    Terms,
+    coefficient_text,
+    marked,
+    padded_sizes,
+)  # fmt: skip
 from lngrad.typing import Array
 
-MOST_SAMPLES = 1000
-SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
-EXPLAINED = 0.995  # of the elements
-MOST_CHECKED = 60  # candidates whose residual is computed element by element
-MOST_FITTING = 10  # of a scale: the simplest come first
-MOST_COST = 3
+MAX_SAMPLES = 1000
+MAX_CHECKED = 60  # candidates whose residual is computed element by element
+MAX_FITTING = 10  # of a scale: the simplest come first
+MAX_COST = 3
+MAX_EVALUATED = 8  # candidates that fit the samples
+Coefficients = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _Found:
     candidate: Candidate
-    coefficients: tuple[float, float, float]
+    coefficients: Coefficients
     cost: float
 
+    @property
+    def factor(self) -> float:
+        """Of all three terms, where they have the same; else 1."""
+        first, second, third = self.coefficients
+        return first if first == second == third and first else 1.0
 
-def explain_dx(
-    terms: Terms, dx: Array, bound: Array, depth: int = 2, most_left: float = math.inf
-) -> Explanation | None:
-    """The simplest formula that a wrong dx obeys, or None.
 
-    Args:
-        terms: Of the inputs.
-        dx: (rows, N), as it came, in float64.
-        bound: (rows, N), the error that a right dx may have.
-        depth: In how many choices, besides coefficients, the formula may differ from the right one.
-        most_left: Of the error, in bounds and as a root mean square, that the formula may leave.
-    """
-    usable = np.isfinite(dx) & np.isfinite(bound)
-    if usable.sum() < 16 or terms.N < 2:
+def explain_dx(fit: Fit) -> Explanation | None:
+    """The simplest formula that a wrong dx obeys: its terms, means and coefficients by least squares."""
+    usable = np.isfinite(fit.result) & np.isfinite(fit.bound)
+    if usable.sum() < 16 or fit.terms.N < 2:
         return None
-    choices = Choices(terms)
-    rows, columns = _sample(usable)
-    fits = []
-    for candidate, coefficients, free in _least_squares(choices, dx, bound, rows, columns, depth):
+    choices = Choices(fit.terms)
+    fitting = []
+    for candidate, coefficients, free in _least_squares(choices, fit, *_sample(usable)):
         # A factor of all three terms is one difference.
         odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
         cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
         # A number of its own before a mean that is the same in many rows fits any such number.
-        if cost and cost <= MOST_COST and not (free and {candidate.mean.over, candidate.second.over} != {"row"}):
-            fits.append(_Fit(candidate, coefficients, cost))
-    for fit in sorted(fits, key=lambda one: one.cost)[:8]:
-        left = (np.abs(_evaluated(choices, fit) - dx) / bound)[usable]
-        if np.mean(left <= SLACK) >= EXPLAINED and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= most_left:
-            return _explanation(fit, terms)
+        if cost and cost <= MAX_COST and not (free and {candidate.mean.over, candidate.second.over} != {"row"}):
+            fitting.append(_Found(candidate, coefficients, cost))
+    for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
+        left = (np.abs(_evaluated(choices, found) - fit.result) / fit.bound)[usable]
+        if np.mean(left <= SLACK) >= EXPLAINED and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= fit.max_left:
+            return Explanation(marked("dx", _formula(found, fit.terms)), tuple(_differences(found, fit.terms)))
     return None
 
 
 def _sample(usable: Array) -> tuple[Array, Array]:
     places = np.flatnonzero(usable)
-    if len(places) > MOST_SAMPLES:
-        places = np.sort(np.random.default_rng(0).choice(places, MOST_SAMPLES, replace=False))
+    if len(places) > MAX_SAMPLES:
+        places = np.sort(np.random.default_rng(0).choice(places, MAX_SAMPLES, replace=False))
     rows, columns = np.divmod(places, usable.shape[1])
     return rows, columns
 
 
 def _least_squares(
-    choices: Choices, dx: Array, bound: Array, rows: Array, columns: Array, depth: int
-) -> list[tuple[Candidate, tuple[float, float, float], float]]:
+    choices: Choices, fit: Fit, rows: Array, columns: Array
+) -> list[tuple[Candidate, Coefficients, float]]:
     """(candidate, coefficients, cost of those that are no plain number) of all that fit the sampled elements."""
-    weight = 1 / np.maximum(bound[rows, columns], 1e-9 * np.abs(dx).max())
-    target = dx[rows, columns] * weight
+    weight = 1 / np.maximum(fit.bound[rows, columns], 1e-9 * np.abs(fit.result).max())
+    target = fit.result[rows, columns] * weight
     terms: list[First | Mean | Second] = [*choices.firsts, *choices.means, *choices.seconds]
     place = {term: number for number, term in enumerate(terms)}
     signs = np.array([1.0] * len(choices.firsts) + [-1.0] * (len(terms) - len(choices.firsts)))
     raw = np.stack([choices.values(term)[rows, columns] for term in terms]) * signs[:, None]
-    candidates = list(choices.candidates(depth))
+    candidates = list(choices.candidates(fit.depth))
     found = []
     for scale in dict.fromkeys(candidate.scale for candidate in candidates):
         basis = raw * (choices.scale(scale)[rows, 0] * weight)
@@ -87,29 +90,29 @@ def _least_squares(
         index = np.array([[place[one.first], place[one.mean], place[one.second]] for one in group])
         A = gram[index[:, :, None], index[:, None, :]]
         b = right[index]
-        size = np.sqrt(np.maximum(np.einsum("kii->ki", A), 1e-300))
+        size = np.sqrt(np.maximum(np.einsum("kii->ki", A), TINY))
         scaled = A / size[:, :, None] / size[:, None, :] + 1e-12 * np.eye(3)
         solved = np.linalg.solve(scaled, (b / size)[..., None])[..., 0]
         left = target @ target - np.einsum("ki,ki->k", solved, b / size)
         order = np.lexsort((np.array([one.cost for one in group]), left > 4 * len(target) + 1e-9 * (target @ target)))
         fitting = 0
-        for k in order[:MOST_CHECKED]:
+        for k in order[:MAX_CHECKED]:
             snapped = _snapped(basis[index[k]], target, solved[k] / size[k], choices.terms)
             if snapped is not None:
                 found.append((group[k], *snapped))
                 fitting += 1
-                if fitting == MOST_FITTING:
+                if fitting == MAX_FITTING:
                     break
     return found
 
 
-def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[tuple[float, float, float], float] | None:
+def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Coefficients, float] | None:
     """Coefficients made plain numbers where the fit stays; and what others cost."""
     if not _fits(free @ basis - target):
         return None
     N, M = terms.N, terms.M
     whole = basis.sum(0)
-    factor = float(whole @ target / max(whole @ whole, 1e-300))
+    factor = float(whole @ target / max(whole @ whole, TINY))
     plain = [1.0, 0.0, 2.0, -1.0, 0.5, float(N), 1 / N, N / (N - 1), 1 - 1 / N, 3.0, -2.0, 4.0, 1.5, 1 / M, float(M)]
     plain += [N / P for P in padded_sizes(N)]
     if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
@@ -138,8 +141,8 @@ def _fits(left: Array) -> bool:
     return bool(np.mean(np.abs(left) <= SLACK) >= EXPLAINED)
 
 
-def _evaluated(choices: Choices, fit: _Fit) -> Array:
-    one, (c0, c1, c2) = fit.candidate, fit.coefficients
+def _evaluated(choices: Choices, found: _Found) -> Array:
+    one, (c0, c1, c2) = found.candidate, found.coefficients
     inner = c0 * choices.values(one.first)
     if c1:
         inner = inner - c1 * choices.values(one.mean)
@@ -148,38 +151,24 @@ def _evaluated(choices: Choices, fit: _Fit) -> Array:
     return choices.scale(one.scale) * inner
 
 
-def _explanation(fit: _Fit, terms: Terms) -> Explanation:
-    one = fit.candidate
-    parts: list[tuple[str, bool]] = []
-    factor = _factor(fit)
-    if factor != 1:
-        parts += [(coefficient_text(factor, terms.N, terms.M), True), ("·", False)]
-    if one.scale:
-        parts += [(one.scale, one.scale != "rstd"), ("·(", False)]
-    else:
-        parts += [("1", True), ("·(", False)]
+def _formula(found: _Found, terms: Terms) -> str:
+    """With what differs from the right formula between two asterisks."""
+    one, factor = found.candidate, found.factor
+    text = f"**{coefficient_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
+    text += "rstd·(" if one.scale == "rstd" else f"**{one.scale or '1'}**·("
+    coefficients = (1.0, 1.0, 1.0) if factor != 1 else found.coefficients
+    used: list[First | Mean | Second] = [one.first, one.mean, one.second]
     rights: list[First | Mean | Second] = [First(), Mean(), Second()]
-    wrongs: list[First | Mean | Second] = [one.first, one.mean, one.second]
-    coefficients = (1.0, 1.0, 1.0) if factor != 1 else fit.coefficients
-    for number, (coefficient, term, right) in enumerate(zip(coefficients, wrongs, rights, strict=True)):
-        sign = "" if number == 0 else " − " if coefficient >= 0 else " + "
+    for number, (coefficient, term, right) in enumerate(zip(coefficients, used, rights, strict=True)):
+        text += "" if number == 0 else " − " if coefficient >= 0 else " + "
         if coefficient == 0:
-            parts += [(sign, False), ("0", True), ("·" + right.text, False)]
+            text += f"**0**·{right.text}"
             continue
-        parts.append((sign, False))
         size = coefficient if number == 0 else abs(coefficient)
         if size != 1 or (coefficient < 0 and number):
-            parts += [(coefficient_text(size, terms.N, terms.M), True), ("·", False)]
-        parts.append((term.text, term != right))
-    parts.append((")", False))
-    merged = tuple(part for part in parts if part[0])
-    return Explanation(Formula("dx", merged), tuple(_differences(fit, terms)))
-
-
-def _factor(fit: _Fit) -> float:
-    """Of all three terms, where they have the same; else 1."""
-    first, second, third = fit.coefficients
-    return first if first == second == third and first else 1.0
+            text += f"**{coefficient_text(size, terms.N, terms.M)}**·"
+        text += term.text if term == right else f"**{term.text}**"
+    return text + ")"
 
 
 _LABELS = ("dxhat", "mean of dxhat", "mean of dxhat·xhat")
@@ -190,8 +179,8 @@ _TAKES = (
 )
 
 
-def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
-    one, found = fit.candidate, []
+def _differences(best: _Found, terms: Terms) -> list[Difference]:
+    one, coefficients, found = best.candidate, best.coefficients, []
     if one.scale != "rstd":
         found.append(
             Difference(f"{one.scale or '1'} for rstd", f"dx is multiplied by {one.scale or '1'}: it takes rstd.")
@@ -202,7 +191,7 @@ def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
         text = f"the two row means are of {shared}: they are" if where else f"dx is computed from {shared}: it is"
         found.append(Difference(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma."))
     if "over" in one.shared:
-        over = _over_text(one.mean.over)
+        over = OVER[one.mean.over].text
         found.append(Difference(f"means over {one.mean.over}", f"the two means go {over}: they go over one row."))
     if one.first.outer:
         found.append(Difference(f"{one.first.text} for dxhat in the first term", f"the first term of dx is {one.first.text}: "
@@ -213,19 +202,19 @@ def _differences(fit: _Fit, terms: Terms) -> list[Difference]:
     rights = Mean(shared), Second(shared)
     if "over" not in one.shared:
         for coefficient, term, right, label in (
-            (fit.coefficients[1], one.mean, rights[0], "mean of dxhat"),
-            (fit.coefficients[2], one.second, rights[1], "mean of dxhat·xhat"),
+            (coefficients[1], one.mean, rights[0], "mean of dxhat"),
+            (coefficients[2], one.second, rights[1], "mean of dxhat·xhat"),
         ):
             if coefficient and term != right:
                 found.append(_other_term(term, label))
-    factor = _factor(fit)
+    factor = best.factor
     if factor != 1:
         times = coefficient_text(factor, terms.N, terms.M)
         return [*found, Difference(f"dx {times} times", f"dx is {times} times what it should be.")]
-    both = fit.coefficients[1] == fit.coefficients[2] not in (0.0, 1.0) and fit.coefficients[0] == 1
+    both = coefficients[1] == coefficients[2] not in (0.0, 1.0) and coefficients[0] == 1
     if both:
-        return [*found, _times(fit.coefficients[1], "two row means", "are", "subtract each of them once", terms)]
-    for coefficient, label, takes in zip(fit.coefficients, _LABELS, _TAKES, strict=True):
+        return [*found, _times(coefficients[1], "two row means", "are", "subtract each of them once", terms)]
+    for coefficient, label, takes in zip(coefficients, _LABELS, _TAKES, strict=True):
         if coefficient == 0:
             found.append(Difference(f"{label} missing", f"dx lacks the {label}: {takes}."))
         elif coefficient != 1:
@@ -260,18 +249,6 @@ def _other_term(term: Mean | Second, label: str) -> Difference:
                           "gamma is in dxhat already.")  # fmt: skip
     if term.over != "row":
         return Difference(
-            f"{label} over {term.over}", f"the {label} goes {_over_text(term.over)}: it goes over one row."
+            f"{label} over {term.over}", f"the {label} goes {OVER[term.over].text}: it goes over one row."
         )
     return Difference(f"{term.text} for the {label}", f"dx subtracts {term.text} where the {label} belongs.")
-
-
-def _over_text(over: str) -> str:
-    texts = {
-        "rows": "over axis 0, the rows",
-        "all": "over the whole tensor",
-        "previous row": "over the row before",
-        "next row": "over the row after",
-        "last axis": "over the last axis only",
-        "sample": "over all rows of a sample, as if the first dimension counted the rows",
-    }
-    return texts.get(over) or f"over a {over} together, a sum without its axis"

@@ -157,6 +157,37 @@ def test_an_unknown_mistake_is_described(make_case):
     assert "dx: wrong from column 64 to the end, the edge of a tile of 64: the last tile" in found.sentence
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_result_that_hides_what_is_not_finite_is_judged_and_diagnosed(make_case, monkeypatch, value):
+    """NaN masked to 0, and infinities clamped, in a result whose right one has them."""
+
+    def masked(case, given):
+        with np.errstate(all="ignore"):
+            grads = find("numpy_cpu")(case, given)
+        return Grads(*(np.nan_to_num(as_numpy(one), nan=0.0, posinf=1e4, neginf=-1e4) for one in grads))
+
+    monkeypatch.setattr("lngrad.check.judge._impl", lambda name: masked)
+    case = make_case(ranges={"mean": None, "statistic": None, "x": (-2.0, 2.0, value), "dy": (-2.0, 2.0, value)})
+    result = check_case(case, Options())
+    assert result.status == "failed"
+    assert result.reason.startswith("dx: ")
+    assert len(result.outputs) == 3
+    assert result.sentence
+
+
+def test_a_diagnosis_that_fails_leaves_the_verdict(make_case, monkeypatch):
+    def fails(*arguments):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    case = make_case()
+    whole = check_case(case, Options(impl="mutant:gamma forgotten"))
+    monkeypatch.setattr("lngrad.check.judge.diagnose", fails)
+    result = check_case(case, Options(impl="mutant:gamma forgotten"))
+    assert (result.status, result.reason, result.outputs) == (whole.status, whole.reason, whole.outputs)
+    assert result.mistake is None
+    assert result.sentence == "no diagnosis: it failed with LinAlgError: SVD did not converge"
+
+
 def changed(change):
     golden = np.random.default_rng(0).standard_normal((32, 48))
     got = golden.copy()

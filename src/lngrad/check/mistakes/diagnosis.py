@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -427,14 +427,14 @@ def _clipped(got: Array, golden: Array, off: Array) -> str | None:
 
 
 def _rows(got: Array, golden: Array, off: Array) -> str | None:
-    return _lines(off.any(1), "row", len(got) > 1)
+    return _lines(np.any(off, axis=1), "row", len(got) > 1)
 
 
 def _columns(got: Array, golden: Array, off: Array) -> str | None:
-    return _lines(off.any(0), "column", got.shape[1] > 1)
+    return _lines(np.any(off, axis=0), "column", got.shape[1] > 1)
 
 
-def _lines(off: Array, what: str, several: bool) -> str | None:
+def _lines(off: Any, what: str, several: bool) -> str | None:
     """Which rows or columns: a range, all from one on, every k-th."""
     places = np.flatnonzero(off)
     if not several or not len(places) or len(places) >= MIN_AGREE * len(off):

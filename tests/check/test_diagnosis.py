@@ -71,15 +71,16 @@ def shape(name: str, seed: int) -> dict[str, object]:
     return {"lead": lead, "normalized": normalized}
 
 
+@pytest.mark.parametrize("cases", [3, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MISTAKES)
-def test_every_mistake_is_named_on_nine_of_ten_random_cases(make_case, name):
+def test_every_mistake_is_named_on_nine_of_ten_random_cases(make_case, name, cases):
     named = []
-    for seed in range(10):
+    for seed in range(cases):
         case = make_case(**({"name": f"{name} {seed}", "standard": "exact"} | shape(name, seed) | WHERE.get(name, {})))
         result = check_case(case, Options(impl=f"mutant:{name}", seed=seed))
         assert result.status == "failed", result
         named.append(family(result.mistake))
-    assert named.count(family(name)) >= 9, named
+    assert named.count(family(name)) >= 0.9 * cases, named
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])

@@ -16,9 +16,10 @@ BUG_REPORTS = corpus.BUG_REPORTS
 LARGE = {"rows:rows_past_65536": 2}  # seconds a case
 
 
+@pytest.mark.parametrize("cases", [3, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BUG_REPORTS)
-def test_a_mistake_from_a_report_is_failed_and_named(name):
-    number = LARGE.get(name, 10)
+def test_a_mistake_from_a_report_is_failed_and_named(name, cases):
+    number = min(cases, LARGE.get(name, cases))
     results = [corpus.verdict(BUG_REPORTS[name], seed) for seed in range(number)]
     assert [status for status, _, _ in results] == ["failed"] * number
     named = [mistake for _, mistake, _ in results]

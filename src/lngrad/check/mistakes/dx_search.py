@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngrad.check.mistakes.dx_terms import OVER, Candidate, Choices, First, Mean, Second
+from lngrad.check.mistakes.dx_terms import OVER, RIGHT_TERMS, Candidate, Choices, Term, made_of
 from lngrad.check.mistakes.fit import (
     EXPLAINED,
     SLACK,
@@ -54,7 +54,7 @@ def explain_dx(fit: Fit) -> Explanation | None:
         odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
         cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
         # A number of its own before a mean that is the same in many rows fits any such number.
-        if cost and cost <= MAX_COST and not (free and {candidate.mean.over, candidate.second.over} != {"row"}):
+        if cost and cost <= MAX_COST and not (free and {term.over for term in candidate.terms[1:]} != {"row"}):
             fitting.append(_Found(candidate, coefficients, cost))
     for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
         left = (np.abs(_evaluated(choices, found) - fit.result) / fit.bound)[usable]
@@ -77,9 +77,9 @@ def _least_squares(
     """(candidate, coefficients, cost of those that are no plain number) of all that fit the sampled elements."""
     weight = 1 / np.maximum(fit.bound[rows, columns], 1e-9 * np.abs(fit.result).max())
     target = fit.result[rows, columns] * weight
-    terms: list[First | Mean | Second] = [*choices.firsts, *choices.means, *choices.seconds]
+    terms = [*choices.options[0], *choices.options[1], *choices.options[2]]
     place = {term: number for number, term in enumerate(terms)}
-    signs = np.array([1.0] * len(choices.firsts) + [-1.0] * (len(terms) - len(choices.firsts)))
+    signs = np.array([-1.0 if term.over else 1.0 for term in terms])
     raw = np.stack([choices.values(term)[rows, columns] for term in terms]) * signs[:, None]
     candidates = list(choices.candidates(fit.depth))
     found = []
@@ -87,7 +87,7 @@ def _least_squares(
         basis = raw * (choices.scale(scale)[rows, 0] * weight)
         gram, right = basis @ basis.T, basis @ target
         group = [candidate for candidate in candidates if candidate.scale == scale]
-        index = np.array([[place[one.first], place[one.mean], place[one.second]] for one in group])
+        index = np.array([[place[term] for term in one.terms] for one in group])
         A = gram[index[:, :, None], index[:, None, :]]
         b = right[index]
         size = np.sqrt(np.maximum(np.einsum("kii->ki", A), TINY))
@@ -142,13 +142,10 @@ def _fits(left: Array) -> bool:
 
 
 def _evaluated(choices: Choices, found: _Found) -> Array:
-    one, (c0, c1, c2) = found.candidate, found.coefficients
-    inner = c0 * choices.values(one.first)
-    if c1:
-        inner = inner - c1 * choices.values(one.mean)
-    if c2:
-        inner = inner - c2 * choices.values(one.second)
-    return choices.scale(one.scale) * inner
+    c0, c1, c2 = found.coefficients
+    first, mean, second = (choices.values(term) for term in found.candidate.terms)
+    inner = c0 * first - (c1 * mean if c1 else 0.0) - (c2 * second if c2 else 0.0)
+    return choices.scale(found.candidate.scale) * inner
 
 
 def _formula(found: _Found, terms: Terms) -> str:
@@ -157,9 +154,7 @@ def _formula(found: _Found, terms: Terms) -> str:
     text = f"**{coefficient_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
     text += "rstd·(" if one.scale == "rstd" else f"**{one.scale or '1'}**·("
     coefficients = (1.0, 1.0, 1.0) if factor != 1 else found.coefficients
-    used: list[First | Mean | Second] = [one.first, one.mean, one.second]
-    rights: list[First | Mean | Second] = [First(), Mean(), Second()]
-    for number, (coefficient, term, right) in enumerate(zip(coefficients, used, rights, strict=True)):
+    for number, (coefficient, term, right) in enumerate(zip(coefficients, one.terms, RIGHT_TERMS, strict=True)):
         text += "" if number == 0 else " − " if coefficient >= 0 else " + "
         if coefficient == 0:
             text += f"**0**·{right.text}"
@@ -181,51 +176,48 @@ _TAKES = (
 
 def _differences(best: _Found, terms: Terms) -> list[Difference]:
     one, coefficients, found = best.candidate, best.coefficients, []
+    first, mean, _ = one.terms
+
+    def add(name: str, sentence: str) -> None:
+        found.append(Difference(name, sentence))
+
     if one.scale != "rstd":
-        found.append(
-            Difference(f"{one.scale or '1'} for rstd", f"dx is multiplied by {one.scale or '1'}: it takes rstd.")
-        )
-    shared = _shared(one)
+        scale = one.scale or "1"
+        add(f"{scale} for rstd", f"dx is multiplied by {scale}: it takes rstd.")
+    # What at least two of the three terms are made of.
+    made = [term.of for term in one.terms]
+    shared = next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
     if shared != "dxhat":
-        where = "" if one.first.of == shared else " in the row means"
+        where = "" if first.of == shared else " in the row means"
         text = f"the two row means are of {shared}: they are" if where else f"dx is computed from {shared}: it is"
-        found.append(Difference(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma."))
+        add(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma.")
     if "over" in one.shared:
-        over = OVER[one.mean.over].text
-        found.append(Difference(f"means over {one.mean.over}", f"the two means go {over}: they go over one row."))
-    if one.first.outer:
-        found.append(Difference(f"{one.first.text} for dxhat in the first term", f"the first term of dx is {one.first.text}: "
-                                "all three terms take rstd once, which stands before the bracket."))  # fmt: skip
-    elif one.first.of not in ("dxhat", shared):
-        found.append(Difference(f"{one.first.of} for dxhat in the first term",
-                                f"the first term of dx is {one.first.of}: it takes dxhat = dy·gamma."))  # fmt: skip
-    rights = Mean(shared), Second(shared)
+        add(f"means over {mean.over}", f"the two means go {OVER[mean.over].text}: they go over one row.")
+    if first.outer or first.of not in ("dxhat", shared):
+        why = (
+            "all three terms take rstd once, which stands before the bracket"
+            if first.outer
+            else "it takes dxhat = dy·gamma"
+        )
+        add(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
     if "over" not in one.shared:
-        for coefficient, term, right, label in (
-            (coefficients[1], one.mean, rights[0], "mean of dxhat"),
-            (coefficients[2], one.second, rights[1], "mean of dxhat·xhat"),
+        for coefficient, term, right, label in zip(
+            coefficients[1:], one.terms[1:], made_of(shared, "row")[1:], _LABELS[1:], strict=True
         ):
             if coefficient and term != right:
                 found.append(_other_term(term, label))
-    factor = best.factor
-    if factor != 1:
-        times = coefficient_text(factor, terms.N, terms.M)
-        return [*found, Difference(f"dx {times} times", f"dx is {times} times what it should be.")]
-    both = coefficients[1] == coefficients[2] not in (0.0, 1.0) and coefficients[0] == 1
-    if both:
-        return [*found, _times(coefficients[1], "two row means", "are", "subtract each of them once", terms)]
-    for coefficient, label, takes in zip(coefficients, _LABELS, _TAKES, strict=True):
-        if coefficient == 0:
-            found.append(Difference(f"{label} missing", f"dx lacks the {label}: {takes}."))
-        elif coefficient != 1:
-            found.append(_times(coefficient, label, "is", takes, terms))
+    if best.factor != 1:
+        times = coefficient_text(best.factor, terms.N, terms.M)
+        add(f"dx {times} times", f"dx is {times} times what it should be.")
+    elif coefficients[1] == coefficients[2] not in (0.0, 1.0) and coefficients[0] == 1:
+        found.append(_times(coefficients[1], "two row means", "are", "subtract each of them once", terms))
+    else:
+        for coefficient, label, takes in zip(coefficients, _LABELS, _TAKES, strict=True):
+            if coefficient == 0:
+                add(f"{label} missing", f"dx lacks the {label}: {takes}.")
+            elif coefficient != 1:
+                found.append(_times(coefficient, label, "is", takes, terms))
     return found
-
-
-def _shared(one: Candidate) -> str:
-    """What at least two of the three terms are made of."""
-    made = one.first.of, one.mean.of, one.second.of
-    return next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
 
 
 def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:
@@ -243,7 +235,7 @@ def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) 
     return Difference(f"{label} {times} times", f"dx has {times} times the {label}: {takes}.")
 
 
-def _other_term(term: Mean | Second, label: str) -> Difference:
+def _other_term(term: Term, label: str) -> Difference:
     if term.outer.startswith("γ"):
         return Difference(f"gamma twice in the {label}", f"the term with the {label} is multiplied by gamma once more: "
                           "gamma is in dxhat already.")  # fmt: skip

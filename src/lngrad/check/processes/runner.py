@@ -30,6 +30,7 @@ from lngrad.errors import BackendUnavailable, LngradError
 
 START_SECONDS = 120.0  # for a worker to import and look its implementation up, on a loaded machine
 LOG_CHARACTERS = 400
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 READY, REFUSED, RUNNING, JUDGING, DONE = "ready", "refused", "running", "judging", "done"
 
 
@@ -42,7 +43,7 @@ class _Worker:
         self.tasks: Connection
         self.tasks, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, options, threads, str(self.log)), daemon=True)
-        with _main_not_run_again():
+        with _fit_for_workers(threads):
             self.process.start()
         theirs.close()
         self.ready = False
@@ -84,17 +85,26 @@ class _Worker:
 
 
 @contextmanager
-def _main_not_run_again() -> Iterator[None]:
-    """Spawned processes import the parent's main script; workers need nothing of it, and it may have no guard."""
+def _fit_for_workers(threads: int) -> Iterator[None]:
+    """Spawned processes import the parent's main script, of which workers need nothing, and which may have no guard.
+
+    OpenBLAS asks for its threads when NumPy is imported. With all cores for each worker they wait for each other: on 2 busy
+    cores of an AMD EPYC, a diagnosis that nothing explains took 31 s, and 8 s with one thread.
+    """
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {
         name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
     }
     main.__spec__ = None
+    ours = BLAS_THREADS not in os.environ
+    if ours:
+        os.environ[BLAS_THREADS] = str(threads)
     try:
         yield
     finally:
         main.__dict__.update(hidden)
+        if ours:
+            del os.environ[BLAS_THREADS]
 
 
 def run_cases(

@@ -60,7 +60,9 @@ def half_of_the_columns(t: Terms) -> dict[str, Any]:
     return {"dgamma": (t.dy * t.xhat).sum(0) * stored, "dbeta": t.dy.sum(0) * stored}
 
 
-@bug_report("pytorch/pytorch#178663", "2026-03-27", "dy·xhat of columns j and j^1 for dy·xhat in dgamma", shapes=two_tiles)
+@bug_report(
+    "pytorch/pytorch#178663", "2026-03-27", "dy·xhat of columns j and j^1 for dy·xhat in dgamma", shapes=two_tiles
+)
 def two_columns_added(t: Terms) -> dict[str, Any]:
     """A reduction over 64 lanes where a column has 32: two columns are added together (a GroupNorm)."""
     both = np.arange(t.dy.shape[1]) ^ 1

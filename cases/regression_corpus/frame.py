@@ -47,7 +47,8 @@ class BugReport:
         lead, normalized = self.shapes(np.random.default_rng([seed, 14]))
         dtype = self.facts.get("dtype", "float32")
         facts: dict[str, Any] = {
-            "name": f"{self.name} {seed}", "source": Source("regression corpus"), "lead": lead, "normalized": normalized, "dtype": dtype,
+            "name": f"{self.name} {seed}", "source": Source("regression corpus"), "lead": lead,
+            "normalized": normalized, "dtype": dtype,
             "gamma_dtype": dtype, "statistics_dtype": "float32", "output_dtypes": (dtype,) * 3,
             "ranges": {"mean": None, "statistic": None}, "standard": self.standard,
         }  # fmt: skip

@@ -371,13 +371,16 @@ def test_info_says_why_there_is_no_kernel_cache(tmp_path):
 
 
 def test_warm_knows_every_kernel(monkeypatch):
-    from lngrad.cpu import warm
+    from lngrad.cpu import entries
+    from lngrad.cpu.kernels.tasks import TASK_FUNCTIONS
 
     compiled = []
-    monkeypatch.setattr(warm, "task_function", lambda *key: compiled.append(key))
-    for kernel in warm.KERNELS:
-        warm.compile_kernel(*kernel)
-    assert len(compiled) == len(set(compiled)) == len(DTYPES) * len(warm.TASK_FUNCTIONS)
+    monkeypatch.setattr(entries, "_address", lambda *key: compiled.append(key))
+    for kernel in entries.kernels():
+        entries.compile_ahead(*kernel)
+    assert len(compiled) == len(set(compiled))
+    assert sum(name in TASK_FUNCTIONS for name, *_ in compiled) == len(DTYPES) * (len(TASK_FUNCTIONS) + 1)
+    assert {("combine", "float16", "float64"), ("combine", "float64", "float32")} <= set(compiled)
 
 
 def test_a_call_finds_what_was_compiled_ahead():
@@ -385,24 +388,23 @@ def test_a_call_finds_what_was_compiled_ahead():
     program = """
 import numpy as np, lngrad
 from lngrad.cpu import entries
-from lngrad.cpu import warm
-for kernel in warm.KERNELS:
+for kernel in entries.kernels():
     if kernel[1:] == ("", "") or kernel == ("forward_rows", "float32", "float32"):
-        warm.compile_kernel(*kernel)
+        entries.compile_ahead(*kernel)
 compiled = set(entries._addresses)
 lngrad.set_num_threads(2)
 lngrad.layer_norm(np.ones((1 << 14, 64), np.float32))
-print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "serve", "settle"} <= compiled)
+print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "run_worker", "join"} <= compiled)
 """
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True True\n"
 
 
 def test_info_tells_of_kept_kernels(tmp_path):
-    program = "from lngrad.cpu.entries import pool_function as f; f('begin'); f('close')"
+    program = "from lngrad.cpu.entries import pool_function as f; f('begin'); f('cancel')"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-    kept = sorted((tmp_path / "lngrad").iterdir())
-    assert [path.name.split("-")[0] for path in kept] == ["begin", "close"]
+    kept = sorted(path for path in (tmp_path / "lngrad").iterdir() if not path.name.startswith("stamps-"))
+    assert [path.name.split("-")[0] for path in kept] == ["begin", "cancel"]
     assert re.search(r"\(2 files, \d+ kB; loaded ", cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout)
     kept[0].write_bytes(b"")
     assert "1 not whole, compiled again when needed" in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout

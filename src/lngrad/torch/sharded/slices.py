@@ -20,7 +20,7 @@ import torch
 import torch.distributed
 
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
-from lngrad.cpu.slices import LEAST_COLUMNS, run_slices
+from lngrad.cpu.plan import MIN_COLUMNS, run_slices
 from lngrad.errors import BackendUnavailable, PeerError, ShapeError
 from lngrad.torch.calls import accumulator_of
 
@@ -91,7 +91,7 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
     given = [tensor for tensor in (x, dy, *arrays.values()) if tensor is not None]
     if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in given):
         return False
-    if n < LEAST_COLUMNS:
+    if n < MIN_COLUMNS:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}

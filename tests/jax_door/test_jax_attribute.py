@@ -17,7 +17,7 @@ BITS = int(np.float64(1e-5).view(np.int64))
 def test_attributes_of_the_first_release_are_read():
     call = calls._Call((0, 1, 1, BITS, 1, 0, 0), [TENSOR, COLUMN], [TENSOR, ROW, ROW])
     assert call._last == (1e-5,)
-    assert call._problem.op == "forward"
+    assert call._problem.operator is FORWARD
     assert call._problem.inputs["beta"] is None
     call = calls._Call((1, 1, 1, 1, 0, 1, 0), [TENSOR, TENSOR, ROW, ROW, COLUMN], [COLUMN])
     assert call._problem.wanted == (False, True, False)

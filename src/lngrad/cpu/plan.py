@@ -14,6 +14,7 @@ from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.cpu.entries import copy_function, task_function
 from lngrad.cpu.jobs import (
+    BLOCK_SEGMENTS,
     DBETA,
     DGAMMA,
     DX,
@@ -21,7 +22,6 @@ from lngrad.cpu.jobs import (
     LANES,
     MAX_ROWS,
     SEGMENT,
-    SHORT,
     STREAM_ALIGNMENT,
     Backward,
     Chain,
@@ -55,6 +55,11 @@ SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a commo
 SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
 ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
+import os
+
+MIN_BLOCK_ROWS = int(os.environ.get("LNG_MINR", "2"))
+BLOCK_BYTES = int(os.environ.get("LNG_BLOCK", "24576"))
+BY_COLUMNS_FROM = 8192
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
@@ -126,7 +131,7 @@ class PlanBuilder:
                 self.regions.add_table(f"{name}_table", table_entries(spec.shape, len(problem.lead)))
         fields["block_rows"] = _block_rows(problem.N * bytes_of(self.dtype))
         if self.tables:
-            self.regions.add("scratch", self.threads * len(names) * fields["block_rows"] * problem.N, self.dtype)
+            self.regions.add("scratch", self.threads * 4 * fields["block_rows"] * problem.N, self.dtype)
             fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
         return fields
 
@@ -226,6 +231,11 @@ def _rows_at_once(problem: Problem, row_bytes: int) -> int:
     return rows - rows % 4 if rows >= 4 else max(1, rows)
 
 
+def _rows_of_block(row_bytes: int) -> int:
+    """How many rows the backward takes together, so that dy and x of them are in the cache when they are read again."""
+    return min(LANES, max(MIN_BLOCK_ROWS, BLOCK_BYTES // (2 * row_bytes)))
+
+
 def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     problem = builder.problem
     fields = builder.reserve_tables("x", "y")
@@ -270,13 +280,13 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     moved = builder.widen("mean", "rstd", "gamma")
 
     chunks = -(-M // CHUNK)
-    by_columns = bool(wants & DX) and not builder.tables and N >= 2 * SEGMENT and chunks < 2 * threads
+    by_columns = bool(wants & DX) and not builder.tables and N >= BY_COLUMNS_FROM and chunks < 2 * threads
     group_rows, chunks_per_task = 0, 1
     if by_columns:
         row_bytes = 2 * N * bytes_of(problem.dtype)
         group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
-        builder.regions.add("row_sums", 2 * group_rows * (N // SEGMENT), problem.accumulator)
-        tasks, slots, parts = N // SEGMENT, chunks.bit_length() + 1, 1
+        tasks, slots, parts = -(-(N // SEGMENT) // BLOCK_SEGMENTS), chunks.bit_length() + 1, 1
+        builder.regions.add("row_sums", 2 * LANES * group_rows * tasks, problem.accumulator)
     else:
         while chunks_per_task < chunks and (
             chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
@@ -285,10 +295,11 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_elements = 2 * N * (1 if N >= LANES else LANES)
+    rows_at_once = _rows_of_block(N * bytes_of(builder.dtype))
 
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, ahead=_rows_ahead(problem, threads, 1), **fields,
+        stop_row=M, rows_at_once=rows_at_once, ahead=_rows_ahead(problem, threads, rows_at_once), **fields,
     )  # fmt: skip
     function = builder.function(_main_task(wants, N, by_columns))
     main = builder.chain.add(function, tasks, M * N, record)
@@ -303,7 +314,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         main,
         "dx" if wants & DX and _streams(problem, fields["dx_stride"]) else None,
         columns_function=function if by_columns else 0,
-        sums_function=builder.function("segment_sums") if by_columns else 0,
+        sums_function=builder.function("row_sums") if by_columns else 0,
         group_rows=group_rows,
     )
 
@@ -319,7 +330,7 @@ def _main_task(wants: int, N: int, by_columns: bool) -> str:
         return "rows_dbeta" if wants == DBETA else "rows_sums"
     if not parameters:
         return "rows_dx"
-    return "short_rows" if N <= SHORT else "rows"
+    return "rows"
 
 
 def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int) -> None:

@@ -11,8 +11,20 @@ from numba.extending import intrinsic, lower_builtin, type_callable
 
 from lngrad.cpu.jobs import GROUP, LANES
 from lngrad.cpu.kernels.functions import lowered
-from lngrad.cpu.kernels.simd import F32, F64, I32, I64, Lanes, accumulator, columns_of, element_of,
-    is_none, like, splat_constant
+from lngrad.cpu.kernels.simd import (
+    F32,
+    F64,
+    I32,
+    I64,
+    Lanes,
+    accumulator,
+    columns_of,
+    element_of,
+    is_none,
+    like,
+    read_scalar,
+    splat_constant,
+)
 
 
 def _shuffle(builder, a, b, order):
@@ -90,7 +102,8 @@ def splat_group(builder, value):
 
 def _splat_of(width_of):
     """What splats an element of memory, or None where there is no address."""
-    returns = lambda acc, kind, address, index: types.none if address == types.none else Lanes(acc, width_of(acc, kind))
+    def returns(acc, kind, address, index):
+        return types.none if address == types.none else Lanes(acc, width_of(acc, kind))
 
     @lowered(returns)
     def splat_element(builder, acc, kind, address, index):

@@ -12,8 +12,8 @@ from numba.extending import overload
 
 from lngrad.core.column_tree import CHUNK
 from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
-from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, total, zeros
-from lngrad.cpu.kernels.functions import inlined, plain, unless_none
+from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, splat_at, subtract_mean, total, zeros
+from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import copy_rows, read
 from lngrad.cpu.kernels.row_passes import (
     MEANS_VECTORS,
@@ -26,10 +26,7 @@ from lngrad.cpu.kernels.row_passes import (
     merge_segment,
     row_lanes,
     row_pass,
-    splat_scalar,
     store_means,
-    store_partial,
-    subtract_mean,
     vector_at,
 )
 from lngrad.cpu.kernels.simd import (
@@ -37,6 +34,7 @@ from lngrad.cpu.kernels.simd import (
     gather,
     load,
     load_scalar,
+    offset,
     or_none,
     scatter_rows,
     size_of,
@@ -45,11 +43,6 @@ from lngrad.cpu.kernels.simd import (
     store,
     store_scalar,
 )
-
-
-@unless_none(0)
-def offset_or_none(address, offset):
-    return address + offset
 
 
 @plain
@@ -68,7 +61,7 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         some, at = min(together, count - i), i * size_of(acc)
         dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
         dtotal_i = dtotal + i * dtotal_stride
-        m, s = offset_or_none(mean, at), rstd + at
+        m, s = offset(mean, at), rstd + at
         if gamma is not None:
             means_of_rows(storage, acc, memory, gamma, (dy_i, x_i, m, s, dy_stride, x_stride), some, N, b.ahead)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
@@ -90,11 +83,6 @@ def sum_dy(storage, acc, gamma, dgamma, dbeta, rows, count, b):
             store_scalar(acc, dbeta, j, load_scalar(acc, dbeta, j) + load_scalar(storage, row, j))
 
 
-@unless_none(1)
-def gather_or_none(acc, address, i, count):
-    return gather(acc, address, i, 1, count)
-
-
 @plain
 def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right.
@@ -112,7 +100,7 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     for i in range(0, count, LANES):
         some = min(LANES, count - i)
         dy_i, x_i, dx_i, dtotal_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride, dtotal + i * dtotal_stride
-        m, r = gather_or_none(acc, mean, i, some), gather(acc, rstd, i, 1, some)
+        m, r = gather(acc, mean, i, 1, some), gather(acc, rstd, i, 1, some)
         mean_dxhat, mean_dxhat_xhat = zeros(acc), zeros(acc)
         if wants & DX:
             for j in range(N):
@@ -298,17 +286,12 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
     blocks = block_count(b.N)
     i, block = b.first_row + task // blocks, task % blocks
     start = block * BLOCK_SEGMENTS * SEGMENT
-    m, r = splat_scalar(acc, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
+    m, r = splat_at(acc, None, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, block_columns(b.N, block), m, r)
-    store_partial(acc, b.row_sums, 2 * task, sums[0])
-    store_partial(acc, b.row_sums, 2 * task + 1, sums[1])
-
-
-@unless_none(1)
-def load_partial(acc, centred, address, number):
-    return load(acc, address, number * LANES)
+    store(acc, b.row_sums, 2 * task * LANES, sums[0])
+    store(acc, b.row_sums, (2 * task + 1) * LANES, sums[1])
 
 
 @plain
@@ -323,13 +306,13 @@ def means_of_blocks(acc, centred, memory, row_sums, first, count, blocks, N):
         place, last = 2 * (first + r) * blocks, blocks - 1
         for k in range(last):
             number = place + 2 * k
-            sums = load_partial(acc, centred, row_sums, number), load(acc, row_sums, (number + 1) * LANES)
+            sums = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
             merge_segment(acc, partials, k, sums)
         number = place + 2 * last
-        sums = load_partial(acc, centred, row_sums, number), load(acc, row_sums, (number + 1) * LANES)
+        sums = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
         sums = merge_last(acc, partials, last, sums)
-        store_partial(acc, of_dxhat, r, sums[0])
-        store_partial(acc, of_dxhat_xhat, r, sums[1])
+        store(acc, of_dxhat, r * LANES, sums[0])
+        store(acc, of_dxhat_xhat, r * LANES, sums[1])
     if centred is not None:
         store_means(acc, memory, 0, of_dxhat, N)
     store_means(acc, memory, 1, of_dxhat_xhat, N)

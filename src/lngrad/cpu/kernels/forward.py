@@ -12,11 +12,14 @@ from lngrad.cpu.kernels.arithmetic import (
     mask_below,
     scalar,
     splat,
+    splat_at,
     splat_group,
+    splat_group_at,
+    subtract_mean,
     totals,
     zeros,
 )
-from lngrad.cpu.kernels.functions import inlined, plain, unless_none
+from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import copy_rows, read
 from lngrad.cpu.kernels.row_passes import (
     CENTRES,
@@ -28,9 +31,7 @@ from lngrad.cpu.kernels.row_passes import (
     centre_rows,
     centred_sums,
     clear_absent,
-    splat_scalar,
     statistics,
-    subtract_mean,
     sums_of_squares,
     vector_at,
 )
@@ -41,6 +42,7 @@ from lngrad.cpu.kernels.simd import (
     load,
     load_group,
     load_scalar,
+    offset,
     or_none,
     scatter_rows,
     size_of,
@@ -53,16 +55,6 @@ ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 TOGETHER = 4  # rows whose y is written together
 
 
-@unless_none(1)
-def splat_group_or_none(acc, address, r):
-    return splat_group(load_scalar(acc, address, r))
-
-
-@unless_none(0)
-def offset_or_none(address, offset):
-    return address + offset
-
-
 @inlined
 def scaled(xhat, g, b):
     """y; without beta the product."""
@@ -71,29 +63,19 @@ def scaled(xhat, g, b):
     return fma(xhat, g, b)
 
 
-@unless_none(1)
-def load_or_none(acc, address, j):
-    return load(acc, address, j)
-
-
-@unless_none(1)
-def load_group_or_none(acc, address, j):
-    return load_group(acc, address, j)
-
-
 @inlined
 def y_of(storage, acc, rows, r, gamma, beta, j):
     """y of eight columns of row r."""
     x, _, mean, rstd, x_stride, _ = rows
-    xhat = subtract_mean(load(storage, x + r * x_stride, j), splat_scalar(acc, mean, r)) * splat_scalar(acc, rstd, r)
-    return scaled(xhat, load(acc, gamma, j), load_or_none(acc, beta, j))
+    xhat = subtract_mean(load(storage, x + r * x_stride, j), splat_at(acc, None, mean, r)) * splat_at(acc, None, rstd, r)
+    return scaled(xhat, load(acc, gamma, j), load(acc, beta, j))
 
 
 @inlined
 def write_group(storage, acc, rows, r, j, g, b, streaming):
     """y of GROUP columns of row r."""
     x, y, mean, rstd, x_stride, y_stride = rows
-    m, s = splat_group_or_none(acc, mean, r), splat_group_or_none(acc, rstd, r)
+    m, s = splat_group_at(acc, None, mean, r), splat_group_at(acc, None, rstd, r)
     result = scaled(subtract_mean(load_group(storage, x + r * x_stride, j), m) * s, g, b)
     if streaming is None:
         store(storage, y + r * y_stride, j, result)
@@ -119,7 +101,7 @@ def write_rows(storage, acc, rows, count, ahead, gamma, beta, N, skipped, stream
     j = skipped - GROUP if skipped > 0 else 0
     while j + GROUP <= N:
         at = max(j, 0)
-        g, b = load_group(acc, gamma, at), load_group_or_none(acc, beta, at)
+        g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
         for r in range(count):
             if at & GROUP != 0:  # the other groups have been fetched with the sums
                 fetch_group(storage, x + (r + ahead) * x_stride, at)
@@ -153,7 +135,7 @@ def write_measured_rows(storage, acc, rows, count, ahead, gamma, beta, N, stream
     for i in range(0, count, together):
         x_i, y_i, at = x + i * x_stride, y + i * y_stride, i * size_of(acc)
         skipped = columns_to_line(storage, x_i, y_i, N, streaming)
-        some = x_i, y_i, offset_or_none(mean, at), rstd + at, x_stride, y_stride
+        some = x_i, y_i, offset(mean, at), rstd + at, x_stride, y_stride
         write_rows(storage, acc, some, min(together, count - i), ahead, gamma, beta, N, skipped, streaming)
 
 
@@ -188,7 +170,7 @@ def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
     for r in range(0, rows, LANES):
         sums = load_or_zeros(acc, mean, centres, r), load_or_zeros(acc, mean, means, r), load(acc, rstds, r)
         at = r * size_of(acc)
-        m, s = close_rows(acc, f.N, f.eps, *sums, offset_or_none(mean, at), rstd + at, rows - r)
+        m, s = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
         store(acc, means, r, m)
         store(acc, rstds, r, s)
 
@@ -224,7 +206,7 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
         centres = (zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))) / splat(scalar(acc, N))
         store(acc, vector_at(acc, memory, CENTRES), 0, centres)
     for r in range(rows):
-        at, centre = x + r * x_stride, splat_scalar(acc, or_none(mean, vector_at(acc, memory, CENTRES)), r)
+        at, centre = x + r * x_stride, splat_at(acc, None, or_none(mean, vector_at(acc, memory, CENTRES)), r)
         d0 = subtract_mean(load(storage, at, 0), centre)
         d1 = mask_below(subtract_mean(load(storage, at, last), centre), summed)
         store(acc, vector_at(acc, memory, SUMS + r), 0, d0 + d1)
@@ -238,10 +220,10 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
     beta = or_none(mean, f.beta)
     g0, g1 = load(acc, f.gamma, 0), load(acc, f.gamma, last)
-    b0, b1 = load_or_none(acc, beta, 0), load_or_none(acc, beta, last)
+    b0, b1 = load(acc, beta, 0), load(acc, beta, last)
     for r in range(rows):
-        m = splat_scalar(acc, or_none(mean, vector_at(acc, memory, MEANS)), r)
-        s = splat_scalar(acc, vector_at(acc, memory, RSTDS), r)
+        m = splat_at(acc, None, or_none(mean, vector_at(acc, memory, MEANS)), r)
+        s = splat_at(acc, None, vector_at(acc, memory, RSTDS), r)
         at, to = x + r * x_stride, y + r * y_stride
         y0 = scaled(subtract_mean(load(storage, at, 0), m) * s, g0, b0)
         y1 = scaled(subtract_mean(load(storage, at, last), m) * s, g1, b1)
@@ -270,7 +252,7 @@ def tiny_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     for j in range(N):
         xhat = (load(acc, vector_at(acc, memory, j), 0) - means) * rstds
         g = splat(load_scalar(acc, f.gamma, j))
-        b = splat_scalar(acc, or_none(mean, f.beta), j)
+        b = splat_at(acc, None, or_none(mean, f.beta), j)
         scatter_rows(storage, y, j, y_step, rows, scaled(xhat, g, b))
 
 
@@ -356,7 +338,7 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
                     count,
                 )
                 h, h_stride = to, total_stride
-            y_i, m, s = y + i * y_stride, offset_or_none(mean, at), rstd + at
+            y_i, m, s = y + i * y_stride, offset(mean, at), rstd + at
             if f.N < LANES:
                 tiny_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
             elif f.N < 2 * LANES:

@@ -21,11 +21,13 @@ from lngrad.cpu.kernels.arithmetic import (
     in_order,
     inverse_root,
     mask_below,
+    plus,
     scalar,
     splat,
-    splat_columns,
+    splat_at,
     splat_group,
     spread,
+    subtract_mean,
     totals,
     vector_of,
     where_below,
@@ -79,28 +81,17 @@ def block_columns(N, block):
     return N - start if block == block_count(N) - 1 else BLOCK_SEGMENTS * SEGMENT
 
 
-@unless_none(3)
-def add_partial(acc, partials, number, lanes):
-    """Lanes with those of a subtree before them added; None stays None."""
-    return load(acc, partials, number * LANES) + lanes
-
-
-@inlined
-def store_partial(acc, partials, number, lanes):
-    if lanes is not None:
-        store(acc, partials, number * LANES, lanes)
-
-
 @inlined
 def merge_segment(acc, partials, k, sums):
     """Add the sums of segment k to those of the subtrees that it completes, and keep what they make."""
     a, b = sums
     level = 0
     while (k >> level) & 1:
-        a, b = add_partial(acc, partials, 2 * level, a), add_partial(acc, partials, 2 * level + 1, b)
+        a = plus(a, load(acc, partials, 2 * level * LANES))
+        b = plus(b, load(acc, partials, (2 * level + 1) * LANES))
         level += 1
-    store_partial(acc, partials, 2 * level, a)
-    store_partial(acc, partials, 2 * level + 1, b)
+    store(acc, partials, 2 * level * LANES, a)
+    store(acc, partials, (2 * level + 1) * LANES, b)
 
 
 @inlined
@@ -110,33 +101,11 @@ def merge_last(acc, partials, k, sums):
     level = 0
     while k > 0:
         if k & 1:
-            a, b = add_partial(acc, partials, 2 * level, a), add_partial(acc, partials, 2 * level + 1, b)
+            a = plus(a, load(acc, partials, 2 * level * LANES))
+            b = plus(b, load(acc, partials, (2 * level + 1) * LANES))
         level += 1
         k >>= 1
     return a, b
-
-
-@inlined
-def subtract_mean(x, mean):
-    if mean is None:
-        return x
-    return x - mean
-
-
-@unless_none(0)
-def spread_mean(mean):
-    return spread(mean)
-
-
-@unless_none(1)
-def splat_scalar(acc, address, r):
-    """Element r in all lanes; None where there is no address."""
-    return splat(load_scalar(acc, address, r))
-
-
-@unless_none(0)
-def add_if_given(sums, d):
-    return sums + d
 
 
 @inlined
@@ -148,7 +117,7 @@ def segment_lanes(storage, acc, dy, x, x_next, gamma, n, mean, rstd):
     nobody knows.
     """
     a, b = zeros_group(acc), zeros_group(acc)
-    means, rstds = spread_mean(mean), spread(rstd)
+    means, rstds = spread(mean), spread(rstd)
     j = 0
     while j + GROUP <= n:
         if x_next is not None:
@@ -216,10 +185,10 @@ def means_of_rows(storage, acc, memory, gamma, rows, count, N, ahead):
         store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
     for r in range(count):
         dy_r, x_r = dy + r * dy_stride, x + r * x_stride
-        m, s = splat_scalar(acc, mean, r), splat(load_scalar(acc, rstd, r))
+        m, s = splat_at(acc, None, mean, r), splat(load_scalar(acc, rstd, r))
         sums = row_lanes(storage, acc, partials, dy_r, x_r, x_r + ahead * x_stride, gamma, N, m, s)
-        store_partial(acc, of_dxhat, r, sums[0])
-        store_partial(acc, of_dxhat_xhat, r, sums[1])
+        store(acc, of_dxhat, r * LANES, sums[0])
+        store(acc, of_dxhat_xhat, r * LANES, sums[1])
     if mean is not None:
         store_means(acc, memory, 0, of_dxhat, N)
     store_means(acc, memory, 1, of_dxhat_xhat, N)
@@ -231,42 +200,20 @@ def dx_of(d, xhat, g, rstd, mean_dxhat, mean_dxhat_xhat):
     return (subtract_mean(d * g, mean_dxhat) - xhat * mean_dxhat_xhat) * rstd
 
 
-@unless_none(2)
-def splat_number(acc, wide, address, r):
-    """Element r of the numbers of rows in as many lanes as load_columns has; None where there is no address."""
-    return splat_columns(acc, wide, load_scalar(acc, address, r))
-
-
 @inlined
 def peek(storage, acc, wide, rows, r, j):
     """dy and xhat of some columns of row r."""
     dy, x, _, _, mean, rstd, _, _, dy_stride, x_stride, _, _ = rows
-    xhat = subtract_mean(load_columns(storage, wide, x + r * x_stride, j), splat_number(acc, wide, mean, r))
-    return load_columns(storage, wide, dy + r * dy_stride, j), xhat * splat_number(acc, wide, rstd, r)
+    xhat = subtract_mean(load_columns(storage, wide, x + r * x_stride, j), splat_at(acc, wide, mean, r))
+    return load_columns(storage, wide, dy + r * dy_stride, j), xhat * splat_at(acc, wide, rstd, r)
 
 
 @inlined
 def row_dx(acc, wide, rows, r, d, xhat, g):
     """dx of some columns of row r, without what comes from elsewhere (dtotal)."""
     _, _, _, _, _, rstd, mean_dxhat, mean_dxhat_xhat, _, _, _, _ = rows
-    numbers = splat_number(acc, wide, mean_dxhat, r), splat_number(acc, wide, mean_dxhat_xhat, r)
-    return dx_of(d, xhat, g, splat_number(acc, wide, rstd, r), numbers[0], numbers[1])
-
-
-@unless_none(2)
-def load_or_none(acc, wide, address, j):
-    return load_columns(acc, wide, address, j)
-
-
-@inlined
-def store_if_given(acc, address, j, lanes):
-    if address is not None:
-        store(acc, address, j, lanes)
-
-
-@unless_none(2)
-def fma_if_given(d, xhat, sums):
-    return fma(d, xhat, sums)
+    numbers = splat_at(acc, wide, mean_dxhat, r), splat_at(acc, wide, mean_dxhat_xhat, r)
+    return dx_of(d, xhat, g, splat_at(acc, wide, rstd, r), numbers[0], numbers[1])
 
 
 @unless_none(0)
@@ -297,7 +244,7 @@ def visit(storage, acc, wide, rows, r, j, g, dgamma, dbeta, streaming):
     """Some columns of row r: write dx if gamma is given, return what they make of the column sums that are given."""
     d, xhat = peek(storage, acc, wide, rows, r, j)
     write_dx(g, storage, acc, wide, rows, r, j, d, xhat, streaming)
-    return fma_if_given(d, xhat, dgamma), add_if_given(dbeta, d)
+    return fma(d, xhat, dgamma), plus(dbeta, d)
 
 
 @inlined
@@ -343,34 +290,34 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
     step = step_of(acc)
     j = 0
     while j + step <= n:
-        g = load_or_none(acc, 1, gamma, j)
-        dgamma, dbeta = load_or_none(acc, 1, dgamma_at, j), load_or_none(acc, 1, dbeta_at, j)
+        g = load_columns(acc, 1, gamma, j)
+        dgamma, dbeta = load_columns(acc, 1, dgamma_at, j), load_columns(acc, 1, dbeta_at, j)
         for r in range(count):
             if ahead is not None and j % GROUP == 0:
                 fetch_ahead(storage, rows, r, j, ahead)
             dgamma, dbeta = visit(storage, acc, 1, rows, r, j, g, dgamma, dbeta, streaming)
-        store_if_given(acc, dgamma_at, j, dgamma)
-        store_if_given(acc, dbeta_at, j, dbeta)
+        store(acc, dgamma_at, j, dgamma)
+        store(acc, dbeta_at, j, dbeta)
         j += step
     while j + LANES <= n:
-        g = load_or_none(acc, None, gamma, j)
-        dgamma, dbeta = load_or_none(acc, None, dgamma_at, j), load_or_none(acc, None, dbeta_at, j)
+        g = load_columns(acc, None, gamma, j)
+        dgamma, dbeta = load_columns(acc, None, dgamma_at, j), load_columns(acc, None, dbeta_at, j)
         for r in range(count):
             dgamma, dbeta = visit(storage, acc, None, rows, r, j, g, dgamma, dbeta, streaming)
-        store_if_given(acc, dgamma_at, j, dgamma)
-        store_if_given(acc, dbeta_at, j, dbeta)
+        store(acc, dgamma_at, j, dgamma)
+        store(acc, dbeta_at, j, dbeta)
         j += LANES
     if tail > 0:  # the last eight columns, of which the first `summed` are in the sums already
         summed = LANES - tail
-        g = load_or_none(acc, None, gamma, last)
-        dgamma, dbeta = load_or_none(acc, None, dgamma_at, last), load_or_none(acc, None, dbeta_at, last)
+        g = load_columns(acc, None, gamma, last)
+        dgamma, dbeta = load_columns(acc, None, dgamma_at, last), load_columns(acc, None, dbeta_at, last)
         for r in range(count):
             d, xhat = load(acc, peeked, 3 * r * LANES), load(acc, peeked, (3 * r + 1) * LANES)
             write_last_dx(g, storage, acc, rows, r, last, d, xhat, vector_at(acc, peeked, 3 * r + 2))
-            dgamma = fma_if_given(mask_below(d, summed), mask_below(xhat, summed), dgamma)
-            dbeta = add_if_given(dbeta, mask_below(d, summed))
-        store_if_given(acc, dgamma_at, last, dgamma)
-        store_if_given(acc, dbeta_at, last, dbeta)
+            dgamma = fma(mask_below(d, summed), mask_below(xhat, summed), dgamma)
+            dbeta = plus(dbeta, mask_below(d, summed))
+        store(acc, dgamma_at, last, dgamma)
+        store(acc, dbeta_at, last, dbeta)
 
 
 # The scratch memory of some rows, in vectors: the lanes of their sums and of their squares, then a lane a row of three
@@ -391,7 +338,7 @@ def subtract_center(lanes, centre):
 
 
 @inlined
-def plus(sums, d):
+def add_both(sums, d):
     """Sums and squares with d added."""
     return sums[0] + d, fma(d, d, sums[1])
 
@@ -402,7 +349,7 @@ def add_group(storage, row, j, sums):
     if row is None:
         return sums
     x, centre = row
-    return plus(sums, subtract_mean(load_mixed(storage, x, j), centre))
+    return add_both(sums, subtract_mean(load_mixed(storage, x, j), centre))
 
 
 @inlined
@@ -411,7 +358,7 @@ def add_vector(storage, row, j, sums):
     if row is None:
         return sums
     x, centre = row
-    return plus(sums, subtract_center(load(storage, x, j), centre))
+    return add_both(sums, subtract_center(load(storage, x, j), centre))
 
 
 @inlined
@@ -420,7 +367,7 @@ def add_last(storage, row, n, sums):
     if row is None:
         return sums
     x, centre = row
-    return plus(sums, mask_below(subtract_center(load(storage, x, n - LANES), centre), LANES - n % LANES))
+    return add_both(sums, mask_below(subtract_center(load(storage, x, n - LANES), centre), LANES - n % LANES))
 
 
 @inlined
@@ -536,8 +483,8 @@ def row_at(acc, memory, centred, x, r):
 @inlined
 def store_lanes(acc, row_memory, lanes):
     """Write what lanes_of_rows returns for a row to its memory."""
-    store_partial(acc, vector_at(acc, row_memory, SUMS), 0, lanes[0])
-    store_partial(acc, vector_at(acc, row_memory, SQUARES), 0, lanes[1])
+    store(acc, vector_at(acc, row_memory, SUMS), 0, lanes[0])
+    store(acc, vector_at(acc, row_memory, SQUARES), 0, lanes[1])
 
 
 @inlined

@@ -207,10 +207,17 @@ def _constant_like(shape, value):
 
 
 def _load(builder, storage, address, index, width):
+    if is_none(address):
+        return None
     pointer = builder.bitcast(
         _pointer(builder, address, index, _STORED[storage]), ir.VectorType(_STORED[storage], width).as_pointer()
     )
     return _widen(builder, builder.load(pointer, align=1), storage)
+
+
+def read_scalar(builder, storage, address, index):
+    """What load_scalar builds."""
+    return _widen(builder, builder.load(_pointer(builder, address, index, _STORED[storage]), align=1), storage)
 
 
 def _lanes_if(address, storage, width=LANES):
@@ -338,9 +345,11 @@ def _strided(builder, storage, address, index, stride, lane):
     return _pointer(builder, address, builder.add(index, builder.mul(stride, lane)), _STORED[storage])
 
 
-@lowered(lambda storage, address, index, stride, count: Lanes(accumulator(storage)))
+@lowered(lambda storage, address, index, stride, count: _lanes_if(address, storage))
 def gather(builder, storage, address, index, stride, count):
-    """Lane l < count comes from element index + l·stride; the other lanes are zero."""
+    """Lane l < count comes from element index + l·stride, the other lanes are zero; None where the address is None."""
+    if is_none(address):
+        return None
     place = partial(_strided, builder, storage, address, index, stride)
     kind = ir.VectorType(_STORED[storage], LANES)
     vector = builder.alloca(kind)
@@ -378,7 +387,7 @@ def scatter_rows(builder, storage, address, index, stride, count, lanes):
 @lowered(lambda storage, address, index: accumulator(storage))
 def load_scalar(builder, storage, address, index):
     """One element, widened to the accumulator's dtype."""
-    return _widen(builder, builder.load(_pointer(builder, address, index, _STORED[storage]), align=1), storage)
+    return read_scalar(builder, storage, address, index)
 
 
 @lowered(types.void)

@@ -26,7 +26,7 @@ from lngrad.bench.runner import plan_of, run  # noqa: E402
 from lngrad.bench.settings import Settings  # noqa: E402
 from lngrad.bench.trial import Peer, PeerMissing  # noqa: E402
 from lngrad.cli import bench as command  # noqa: E402
-from lngrad.cli.app import app  # noqa: E402
+from lngrad.cli.commands import app  # noqa: E402
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402

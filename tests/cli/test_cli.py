@@ -18,7 +18,7 @@ import pytest
 import typer
 
 import lngrad
-from lngrad.cli import app, demo, info, main
+from lngrad.cli import commands, demo, exits, info
 from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
@@ -155,7 +155,7 @@ def test_bad_inputs_are_one_line_each(tmp_path):
     text = tmp_path / "good.txt"
     text.write_text("1 2 3")
     refused(f"{text}: expected a .npz, a .safetensors or a folder of .npy files", "run", text, "-o", output)
-    refused("absent.npz: can't be read: No such file or directory", "run", tmp_path / "absent.npz", "-o", output)
+    refused("absent.npz: no such file or folder", "run", tmp_path / "absent.npz", "-o", output)
     refused(f"{good}: eps: has no effect where rstd is given", "run", good, "-o", output, "--eps", 1)
     assert not output.exists()
 
@@ -168,7 +168,9 @@ def test_bad_outputs_and_options_are_one_line_each(tmp_path):
     refused("good.npz: is the input, and is not replaced", "run", good, "-o", good, "--force")
     (tmp_path / "there.npz").write_text("mine")
     refused("exists already; another name, or --force", "run", good, "-o", tmp_path / "there.npz")
-    refused("backend: expected one of numba_cpu", "run", good, "-o", tmp_path / "out.npz", "--backend", "abacus")
+    refused(
+        "lngrad: --backend: expected one of numba_cpu", "run", good, "-o", tmp_path / "out.npz", "--backend", "abacus"
+    )
     refused("--output-mask: expected some of", "run", good, "-o", tmp_path / "out.npz", "--output-mask", "dx,dy")
     assert {entry.name for entry in tmp_path.iterdir()} == {"good.npz", "there.npz"}
     assert good.read_bytes() == before
@@ -220,11 +222,87 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number, code):
     assert list(output.parent.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_during_an_import_is_an_interrupted_command(tmp_path):
+    """The signal comes while a text is executed, as imports do for dataclasses: under -m Python then ends by SIGINT."""
+    program = (
+        "import os, signal\n"
+        "def interrupted():\n    exec('os.kill(os.getpid(), signal.SIGINT)\\nfor _ in range(10**6): pass', globals())\n"
+        "from lngrad.cli import info, main\n"
+        "info.backends = interrupted\n"
+        "main.main()"
+    )
+    (tmp_path / "program.py").write_text(program)
+    command, source = [sys.executable, "-m", "program", "info"], str(Path(lngrad.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (130, "lngrad: interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("module", ["typer", "lngrad.cli.commands"])
+def test_ctrl_c_before_the_command_is_known_is_one_line(module):
+    program = (
+        "import os, signal, sys\n"
+        "from lngrad.cli import main\n"
+        "class Finder:\n    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "main.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program, "info"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "lngrad: interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "info",
+        "--help",
+        "tiling --shape 2,32,16",
+        "certify --impl numpy_cpu --trials 1",
+        "check --impl numpy_cpu --limit 1",
+    ],
+)
+def test_a_reader_that_has_gone_ends_the_command_quietly(words):
+    """141 as from `lngrad … | head -1` in a shell with pipefail."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lngrad", *words.split()]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run missing.npz -o x.npz",
+        "golden missing.csv -o x",
+        "check missing.csv",
+        "check --against missing",
+        "check --compare missing.jsonl",
+        "kernel run missing.cpp --kernel k --arg x=x.npy",
+        "sdk --run missing.c",
+    ],
+)
+def test_a_missing_file_is_named_first_and_in_the_same_words(words):
+    result = cli(*words.split())
+    assert result.returncode == 2
+    name = next(word for word in words.split() if word.startswith("missing"))
+    assert result.stderr.startswith(f"lngrad: {name}: no such file or folder"), result.stderr
+
+
+def test_a_missing_program_of_check_ends_with_2():
+    refused("--impl: cmd: ./nowhere: no such program", "check", "--limit", 2, "--impl", "cmd:./nowhere {in} {out}")
+
+
 def test_help_and_version():
     assert cli("--version").stdout == f"lngrad {lngrad.__version__}\n"
     text = cli("--help").stdout
     shown = re.findall(r"(?m)^  (\w+) ", text.partition("Commands:")[2])
-    assert shown[: len(main.COMMANDS)] == [each.__name__ for each in main.COMMANDS]
+    assert shown[: len(commands.COMMANDS)] == [each.__name__ for each in commands.COMMANDS]
     assert "..." not in text.partition("Commands:")[2], "a sentence that does not fit"
     assert "--output-mask" in cli("run", "-h").stdout
     assert cli("run").returncode == 2
@@ -238,8 +316,7 @@ def test_the_command_alone_says_what_to_do_next():
     assert len(lines) == 6
     assert max(map(len, lines)) <= 60  # a narrow terminal
     assert all(line.startswith("  lngrad ") for line in lines[1:])
-    commands = {each.__name__ for each in main.COMMANDS}
-    assert {line.split()[1] for line in lines[1:]} <= {*commands, "--help"}
+    assert {line.split()[1] for line in lines[1:]} <= {*(each.__name__ for each in commands.COMMANDS), "--help"}
 
 
 KERNEL = """\
@@ -250,11 +327,11 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
 """
 
 
-@pytest.mark.parametrize("command", [*main.COMMANDS, main.kernel_run], ids=lambda command: command.__name__)
+@pytest.mark.parametrize("command", [*commands.COMMANDS, commands.kernel_run], ids=lambda command: command.__name__)
 def test_the_example_of_a_commands_help_runs(command, tmp_path):
     (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", command.__doc__)
     assert "_".join(example.split()).startswith(command.__name__)
-    if command in (main.sdk, main.kernel_run) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+    if command in (commands.sdk, commands.kernel_run) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
     np.save(tmp_path / "x.npy", np.ones((2, 32), np.float32))
     (tmp_path / "k.cpp").write_text(KERNEL)
@@ -409,7 +486,7 @@ def test_info_tells_of_kept_kernels(tmp_path):
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(app, "find_spec", lambda name: None)
+    monkeypatch.setattr(exits, "find_spec", lambda name: None)
     with pytest.raises(typer.Exit) as ended:
         demo.demo()
     assert ended.value.exit_code == 2
@@ -427,6 +504,6 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys):
 
     monkeypatch.setattr(info, "backends", full)
     with pytest.raises(typer.Exit) as ended:
-        app.in_one_line(info.info)()
+        exits.in_one_line(info.info)()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "lngrad: not enough memory\n"

@@ -9,16 +9,15 @@ from typing import Annotated
 import typer
 
 from lngrad import backends, get_num_threads
-from lngrad.cli.app import REFUSED, fail
+from lngrad.cli.exits import REFUSED, fail
 
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),
-    "io": (".safetensors files", "safetensors"),
     "demo": ("lngrad demo", "scikit-learn", "matplotlib"),
-    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "safetensors"),
+    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
     "site": ("make site", "mkdocs-material", "mkdocstrings"),

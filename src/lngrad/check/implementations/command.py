@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,11 +35,13 @@ def command(template: str) -> Implementation:
     skips the case, with the last line of stderr.
 
     Raises:
-        BackendUnavailable: The template names no program, or not both folders.
+        BackendUnavailable: The template names no program that exists, or not both folders.
     """
     words = shlex.split(template)
     if not words or not all(any(place in word for word in words) for place in ("{in}", "{out}")):
         raise BackendUnavailable(f"--impl: cmd: expected a program with {{in}} and {{out}}, got {template!r}")
+    if shutil.which(words[0]) is None:
+        raise BackendUnavailable(f"--impl: cmd: {words[0]}: no such program")
 
     def call(case: CheckCase, given: DrawnInputs) -> Grads:
         with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:

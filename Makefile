@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-# A cross-section of the suite: every rule about arguments, the bits, the precision, each door once.
+# A cross-section of the suite: every rule about arguments, the bits, the precision, each framework once.
 QUICK := tests/core/test_problem.py tests/core/test_golden_bits.py tests/core/test_reference.py tests/core/test_precision.py \
   tests/meta/test_imports.py tests/meta/test_documents.py tests/core/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/core/test_threads.py

@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
+
+from lngrad.cli.commands import app
 
 
 def lngrad(*arguments, timeout=240):
@@ -106,8 +109,8 @@ def test_bench_goes_on_where_it_stopped(tmp_path):
     ],
 )
 def test_bench_refuses_in_one_line(arguments, text):
-    result = lngrad("bench", *arguments)
-    assert result.returncode == 2
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 2
     assert result.stderr.startswith(f"lngrad: --{text}")
     assert result.stderr.count("\n") == 1
 
@@ -159,8 +162,8 @@ def test_tiling_sweep_reproduces_the_counts():
     ],
 )
 def test_tiling_refuses_in_one_line(arguments, text):
-    result = lngrad("tiling", *arguments)
-    assert result.returncode == 2
+    result = CliRunner().invoke(app, ["tiling", *arguments])
+    assert result.exit_code == 2
     assert result.stderr.startswith(f"lngrad: --{text}")
 
 

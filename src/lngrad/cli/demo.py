@@ -35,6 +35,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 FIRST_CALLS = [(dtype, backward) for dtype in DTYPES for backward in (False, True)]  # a few seconds each
 ROUNDS, CALLS = 5, 20  # of timing: the libraries take turns, some calls at a time
 MANY = 2048  # rows, which several threads share
+TURN_S = 0.05  # at most; on busy cores torch's threads waited 12 ms for each other in every call
 PAUSE_S = 0.005  # between turns: both keep their threads waiting for a while, at the other's cost
 COLOURS = {"lngrad": "#0072B2", "torch": "#D55E00"}  # for print and colour-blind readers (after Okabe and Ito)
 NEXT = """
@@ -262,10 +263,13 @@ def check_dtype(dtype: str, layers: list[Layer]) -> Check:
     for _ in range(ROUNDS):
         for name, some in calls.items():
             sleep(PAUSE_S)
+            until = perf_counter() + TURN_S
             for call, _ in some * CALLS:
                 start = perf_counter()
                 call()
                 best[name] = min(best[name], 1e6 * (perf_counter() - start))
+                if start > until:
+                    break
     return Check(dtype, errors, best)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -38,7 +39,6 @@ def info(
     from lngrad.core.compiler import c_compiler, cxx_compiler
     from lngrad.core.fallbacks import last_run
     from lngrad.core.machine import caches, huge_pages, processor, versions
-    from lngrad.torch.native.building import state
 
     if warm:
         _warm()
@@ -50,7 +50,7 @@ def info(
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
         "kernel cache": _kernel_cache(),
-        "torch glue": state(),
+        "torch glue": _glue(),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     _echo(facts)
@@ -113,18 +113,19 @@ def _warm() -> None:
     for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
         compile_kernel(*kernel)
     typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")
-    typer.echo(f"torch glue: {_glue()}")
+    typer.echo(f"torch glue: {_glue(build=True)}")
 
 
-def _glue() -> str:
-    """Build the glue where it can be built; what became of it."""
-    from lngrad.torch.native.building import BuildError, build, state
-    from lngrad.torch.native.library import is_off, torch_folder
+def _glue(build: bool = False) -> str:
+    """In one line, whether the glue to torch is compiled, and if not, why; build it first, if that is asked for."""
+    if find_spec("torch") is None:
+        return "none, without torch"
+    from lngrad.torch.native import building, library
 
-    if torch_folder() is None or is_off():
-        return state()
+    if not build or library.torch_folder() is None or library.is_off():
+        return building.state()
     typer.echo("Compiling the glue between torch and the kernels, about a minute", err=True)
     try:
-        return str(build())
-    except (BuildError, OSError) as reason:
+        return str(building.build())
+    except (building.BuildError, OSError) as reason:
         return f"none: {reason}"

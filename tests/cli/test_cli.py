@@ -326,7 +326,10 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
 """
 
 
-@pytest.mark.parametrize("command", [*commands.COMMANDS, commands.kernel_run], ids=lambda command: command.__name__)
+OTHERS = [command for command in commands.COMMANDS if command is not commands.demo]  # its example runs in test_demo.py
+
+
+@pytest.mark.parametrize("command", [*OTHERS, commands.kernel_run], ids=lambda command: command.__name__)
 def test_the_example_of_a_commands_help_runs(command, tmp_path):
     (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", command.__doc__)
     assert "_".join(example.split()).startswith(command.__name__)
@@ -367,20 +370,15 @@ def test_a_locale_without_a_character_is_no_failure():
     assert "? dx float32" in " ".join(result.stdout.split())
 
 
-def test_check_without_cases_takes_those_that_come_with_lngrad():
-    result = cli("check", "--impl", "numpy_cpu", "--limit", 3)
-    assert result.returncode == 0, result.stderr
-    assert "3 passed" in result.stdout
-
-
 def test_help_loads_neither_numba_nor_a_framework():
     heavy = ("numba", "torch", "sklearn", "rich.progress")
     program = f"import sys, lngrad.cli.main; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_info():
-    text = cli("info").stdout
+def test_info(capsys):
+    info.info()
+    text = capsys.readouterr().out
     for line in (
         f"lngrad +{lngrad.__version__}",
         "backend numba_cpu +available",
@@ -427,20 +425,22 @@ def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):
     ]
 
 
-def test_info_tells_what_the_last_run_left_to_aten(tmp_path):
+def test_info_tells_what_the_last_run_left_to_aten(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     program = (
         "import torch, lngrad.torch\n"
         "with lngrad.torch.override():\n"
         "    for _ in range(3): torch.nn.functional.layer_norm(torch.empty(0, 4), [4])\n"
     )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-        text = cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+        subprocess.run([sys.executable, "-c", program], check=True)
+        info.info()
+        text = capsys.readouterr().out
         assert re.search(r"(?m)^left to aten +3 × native_layer_norm: x is empty \(-c, 20..-..-.. ..:.. UTC\)$", text)
     (tmp_path / "lngrad" / "fallbacks.json").write_text("[1]")
-    assert "left to aten" in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+    info.info()
+    assert "left to aten" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "lngrad").glob("fallbacks*")] == ["fallbacks.json"]
 
 
@@ -480,18 +480,18 @@ print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "ser
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True True\n"
 
 
-def test_info_tells_of_kept_kernels(tmp_path):
+def test_info_tells_of_kept_kernels(tmp_path, monkeypatch, capsys):
     from lngrad.cpu import cache, entries
 
-    (tmp_path / "lngrad").mkdir()
     for name in ("begin", "close"):
         entries.pool_function(name)
-        newest = max(cache.FOLDER.glob(f"{name}-*.kernel"), key=os.path.getmtime)
-        shutil.copy(newest, tmp_path / "lngrad")
-    kept = sorted((tmp_path / "lngrad").iterdir())
-    assert re.search(r"\(2 files, \d+ kB; loaded ", cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout)
-    kept[0].write_bytes(b"")
-    assert "1 not whole, compiled again when needed" in cli("info", XDG_CACHE_HOME=str(tmp_path)).stdout
+        shutil.copy(max(cache.FOLDER.glob(f"{name}-*.kernel"), key=os.path.getmtime), tmp_path)
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    info.info()
+    assert re.search(r"\(2 files, \d+ kB; loaded ", capsys.readouterr().out)
+    next(tmp_path.iterdir()).write_bytes(b"")
+    info.info()
+    assert "1 not whole, compiled again when needed" in capsys.readouterr().out
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

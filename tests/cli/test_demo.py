@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -97,8 +98,8 @@ def test_report(training, tmp_path, monkeypatch):
         assert json.loads(json.dumps(results)) == results
         assert set(check.errors) <= set(results["checks"][0])
         assert demo.table([check]).row_count == 1
-        demo.draw(tmp_path / "demo.png", training, [check])
-        assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    demo.draw(tmp_path / "demo.png", training, [found])
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert results["passed"] == (results["accuracy"] >= 0.95)
     wrong = demo.Check("float32", {"lngrad": np.array([0.5, 1.01])}, {"lngrad": 1.0})
     assert not demo.summary(training, [wrong], seed=1)["passed"]
@@ -116,11 +117,12 @@ def test_a_failed_demonstration_ends_with_1(tmp_path, monkeypatch, capsys):
 
 
 def test_the_command(tmp_path):
-    """As a user runs it: from another folder, without torch."""
+    """The example of its help, as a user runs it: from another folder, without torch."""
     (tmp_path / "torch.py").write_text("raise ImportError('this demonstration needs no torch')")
     program = "import importlib.util as u; real = u.find_spec; u.find_spec = lambda name, *a: None if name == 'torch' "
     program += "else real(name, *a)\nfrom lngrad.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "demo", "--epochs", "8"]
+    (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", demo.demo.__doc__)
+    command = [sys.executable, "-c", program, *example.split()]
     source = os.path.dirname(os.path.dirname(lngrad.__file__))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), source))}
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)

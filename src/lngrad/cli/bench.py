@@ -127,8 +127,7 @@ def settings_of(
     """Settings from comma-separated options.
 
     Raises:
-        ValueError: A name, shape or number cannot be used; the text names the option and what it
-            takes.
+        ValueError: A name, shape or number cannot be used; the text names the option and what it takes.
     """
     from lngrad.bench.cases import DTYPES
     from lngrad.bench.settings import Settings, names_of, shapes_of, threads_of
@@ -165,19 +164,10 @@ def run_and_print(
     deadline: float | None,
     only_idle: bool,
 ) -> tuple[list[Record], int]:
-    """Time everything in the settings, and print it.
+    """Time everything in the settings and print it. Return the records, of this run and the file, and the number of jobs left.
 
-    Args:
-        bench: The device.
-        settings: What to time.
-        console: Where tables go.
-        json: A file to which records are appended as they come.
-        resume: Do not time again what that file has.
-        deadline: Of time.monotonic(); no job begins after it.
-        only_idle: Drop records of moments in which other programs ran.
-
-    Returns:
-        The records, of this run and of the file, and how many jobs are left.
+    Records are appended to `json` as they come; with `resume`, what that file has is not timed again. No job begins after
+    `deadline`, of time.monotonic(). With `only_idle`, records of moments in which other programs ran are dropped.
     """
     from lngrad.bench.records import append, finished, key, key_of, machine, read
     from lngrad.bench.runner import plan_of, run
@@ -237,15 +227,8 @@ def _table(title: str, lines: list[Record]) -> Table:
         pad_edge=False,
     )
     wide = len(peers) < 3  # what a terminal of 80 columns has room for
-    headers = [
-        "shape",
-        "dtype",
-        "median",
-        *(("p90", "GB/s") if wide else ()),
-        *(("roofline",) if roofline else ()),
-        *peers,
-    ]
-    for header in headers:
+    more = [*(("p90", "GB/s") if wide else ()), *(("roofline",) if roofline else ())]
+    for header in ("shape", "dtype", "median", *more, *peers):
         table.add_column(header, justify="right", no_wrap=True)
     for line in lines:
         time = line["time_us"]["lngrad"]

@@ -69,12 +69,12 @@ def _serve_library(number: int, frame: int) -> None:
     if number == AT_EXIT:
         acl.aclrtSynchronizeDevice()  # what waits in streams is run before the process ends
         return
-    from lngrad.ascend.cpp import bridge, host  # not needed by programs without kernels
+    from lngrad.ascend.cpp import bridge  # not needed by programs without kernels
 
     if number == CONNECT_KERNELS:
         _write(frame + _RESULTS, pack([ctypes.cast(bridge.RUN, ctypes.c_void_p).value or 0]))
     else:
-        _write_text(frame, host.last_fault())
+        _write_text(frame, bridge.last_fault())
 
 
 def _write_text(frame: int, text: str) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lngrad.ascend.cpp.chevrons import without_chevrons
+from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.sdk.compiler import compile_program
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, write_toolkit

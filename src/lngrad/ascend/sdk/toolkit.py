@@ -22,7 +22,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 
 import lngrad
-from lngrad.ascend.cpp.headers import header_files
+from lngrad.ascend.cpp.compiling import header_files
 from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.compiler import compile_library, required
 from lngrad.ascend.sdk.entry_points import entry_points, frame_header

@@ -1,24 +1,22 @@
-"""TPipe, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may
-use them.
+"""TPipe, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may use them.
 
-A queue is how a kernel says that one unit must wait for another: AllocTensor, fill, EnQue, DeQue,
-use, FreeTensor. The simulator runs one instruction after the other and would get away with any
-order; a device would not, so the order is checked here.
+A queue is how a kernel says that one unit must wait for another: AllocTensor, fill, EnQue, DeQue, use, FreeTensor.
+The simulator runs one instruction after the other and would get away with any order; a device would not, so the order
+is checked here.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import cast
 
 from numpy.typing import DTypeLike
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.current import current_core, running
-from lngrad.ascend.device.element_types import element_type
 from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
+from lngrad.ascend.device.running import current_core, running
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,
@@ -63,15 +61,13 @@ class TQue:
         self._waiting.clear()
 
     def AllocTensor(self, dtype: DTypeLike) -> LocalTensor:
-        """Take a free buffer of the queue. Its content is undefined: reading it before writing is
-        an error.
+        """Take a free buffer of the queue. Its content is undefined: reading it before writing is an error.
 
-        C prototype: ``template <typename T> LocalTensor<T> AllocTensor()``. Python's ``float`` and
-        ``int`` are C++'s, 32 bits wide.
+        C prototype: ``template <typename T> LocalTensor<T> AllocTensor()``. Python's ``float`` and ``int`` are C++'s,
+        32 bits wide.
 
         Raises:
-            QueueFault: No buffer is free (a device waits for ever), or the position has too many
-                tensors at once.
+            QueueFault: No buffer is free (a device waits for ever), or the position has too many tensors at once.
         """
         pipe, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
         slot = next((slot for slot in self._slots if slot.state is State.FREE), None)
@@ -245,8 +241,8 @@ class TBuf:
 class TPipe:
     """The owner of a block's Unified Buffer (``TPipe``).
 
-    Inside ``launch`` it manages the running block; elsewhere (a notebook, a test) a core of its own
-    on this thread's SoC.
+    Inside ``launch`` it manages the running block; elsewhere (a notebook, a test) a core of its own on this thread's
+    SoC.
     """
 
     def __init__(self) -> None:
@@ -260,8 +256,7 @@ class TPipe:
         return self.core.ub
 
     def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
-        """Reserve memory for a queue, ``InitBuffer(que, num, len)``, or a buffer, ``InitBuffer(buf,
-        len)``.
+        """Reserve memory for a queue, ``InitBuffer(que, num, len)``, or a buffer, ``InitBuffer(buf, len)``.
 
         C prototypes::
 
@@ -394,7 +389,7 @@ def GetTPipePtr() -> TPipe:
     core = running("GetTPipePtr")
     if not core.pipes:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")
-    return cast(TPipe, core.pipes[-1])  # nothing else is put there
+    return core.pipes[-1]
 
 
 def _check_position(api: str, position: object) -> None:

@@ -1,30 +1,115 @@
-"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by
-instruction.
+"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by instruction.
 
-The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h:
-everything between the inputs and the outputs is float, a chunk of rows at a time, each intermediate
-at the place of the temporary buffer that the tiling names. The doors have checked the arguments.
+The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
+the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
+that the tiling names. The caller has checked the arguments. Loops over rows that the published code writes out are
+one NumPy call each here: they give the values of the loop and count its instructions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.operations import RoundMode
-from lngrad.ascend.device.vector import Add, Adds, Cast, Mul, Muls, Sqrt, Sub
-from lngrad.ascend.faults import BoundsFault
-from lngrad.ascend.tile.row_loops import (
-    accumulate_rows,
-    broadcast_rows,
-    clear_columns,
-    multiply_rows,
-    reciprocal,
-    row_sums,
-)
+from lngrad.ascend.device.numerics import REPEAT_BYTES, RoundMode, repeat_sums
+from lngrad.ascend.device.vector import Add, Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
+from lngrad.ascend.faults import BoundsFault, OverlapFault
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
+
+BLOCK_FLOATS = 8
+REPEAT_FLOATS = REPEAT_BYTES // 4
+MAX_REPEATS = 255
+BRCB_ROWS = 8
+
+
+def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTensor, count: int) -> None:
+    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write.
+
+    Raises:
+        OverlapFault: They share some bytes and do not start together.
+    """
+    ends = (dst.start + count * dst.dtype.itemsize, src.start + count * src.dtype.itemsize)
+    if dst.start != src.start and dst.core is src.core and dst.start < ends[1] and src.start < ends[0]:
+        raise OverlapFault(
+            f"{api}: dst ({dst.describe()}) and {role} ({src.describe()}) overlap {abs(dst.start - src.start)} bytes "
+            f"apart; they must be the same memory or none of each other's, count is {count}"
+        )
+
+
+def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
+    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
+
+    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards and not kept here.
+    """
+    values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
+    left, rounds = H, 0
+    while left > 1:
+        full, rest = divmod(left, REPEAT_FLOATS)
+        rounds += -(-full // MAX_REPEATS) + (rest > 0)
+        left = -(-left // REPEAT_FLOATS)
+    src.core.tally.instructions["WholeReduceSum"] += rounds * rows
+    dst.write("WholeReduceSum", "dst", rows)[:] = repeat_sums(values, REPEAT_FLOATS)
+
+
+def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
+    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the rest."""
+    refuse_partial_overlap("Brcb", dst, "src", src, rows)
+    values = src.read("Brcb", "src", rows)
+    whole = rows // BRCB_ROWS if dst.core.soc.arch != 2002 else 0
+    brcbs = H // BLOCK_FLOATS * -(-whole // MAX_REPEATS)
+    dst.core.tally.instructions["Brcb"] += brcbs
+    dst.core.tally.instructions["Duplicate"] += rows - whole * BRCB_ROWS
+    dst.write("Brcb", "dst", rows * H).reshape(rows, H)[:] = values.reshape(rows, 1)
+
+
+def multiply_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
+    """Multiply every row of src by ``row``: one Mul a row."""
+    refuse_partial_overlap("Mul", dst, "src0", src, rows * H)
+    matrix = src.read("Mul", "src0", rows * H).reshape(rows, H)
+    factors = row.read("Mul", "src1", H)
+    dst.core.tally.instructions["Mul"] += rows
+    np.multiply(matrix, factors, out=dst.write("Mul", "dst", rows * H).reshape(rows, H))
+
+
+def add_to_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
+    """Add ``row`` to every row of src: one Add a row."""
+    refuse_partial_overlap("Add", dst, "src0", src, rows * H)
+    matrix = src.read("Add", "src0", rows * H).reshape(rows, H)
+    summands = row.read("Add", "src1", H)
+    dst.core.tally.instructions["Add"] += rows
+    np.add(matrix, summands, out=dst.write("Add", "dst", rows * H).reshape(rows, H))
+
+
+def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
+    """Set the columns from ``first`` on of every row to 0: one masked Duplicate a row."""
+    dst.core.tally.instructions["Duplicate"] += rows
+    dst.write("Duplicate", "dst", rows * H).reshape(rows, H)[:, first:] = 0
+
+
+def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int) -> None:
+    """dst = 1 / src: Duplicate fills one block of ``ones``, and Div reads that block again and again."""
+    Duplicate(ones, 1.0, BLOCK_FLOATS)
+    refuse_partial_overlap("Div", dst, "src1", src, count)
+    values = src.read("Div", "src1", count)
+    src.core.tally.instructions["Div"] += 1
+    np.divide(np.float32(1), values, out=dst.write("Div", "dst", count))
+
+
+def accumulate_rows(dst: LocalTensor, src: LocalTensor, rows: int, width: int, clear: bool) -> None:
+    """Add rows of ``width`` elements to dst, one Add after the other; ``clear`` starts with the first row plus 0."""
+    total = dst.write("Adds", "dst", width) if clear else dst.read("Add", "dst", width)
+    matrix = src.read("Add", "src0", rows * width).reshape(rows, width)
+    if rows > 1:
+        src[width:].read("Add", "src0", 0)  # one row past the first: every row must start on a block
+    dst.core.tally.instructions["Add"] += rows - clear
+    dst.core.tally.instructions["Adds"] += clear
+    if clear:
+        np.add(matrix[0], np.float32(0), out=total)
+    for row in matrix[int(clear) :]:
+        np.add(row, total, out=total)
+
 
 FLOAT = np.dtype(np.float32)
 NONE = RoundMode.CAST_NONE
@@ -59,8 +144,8 @@ class BetaTensors:
 class _Chunk:
     """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
 
-    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,),
-    in tensors that have room for (rows, H).
+    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that
+    have room for (rows, H).
     """
 
     t: GradTensors
@@ -79,8 +164,7 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
     Dtypes: all half or all float; intermediates float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when
-    ``exact``.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
@@ -90,16 +174,14 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
 
 
 def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
-    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as
-    the rows go."""
+    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as the rows go."""
     last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
     rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
     return int(last + rows * tiling.hLength) * FLOAT.itemsize
 
 
 def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
-    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what
-    lies behind it."""
+    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
     touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
     if touched > given:
         raise BoundsFault(
@@ -120,15 +202,9 @@ def _compute_chunk(
     exact: bool,
 ) -> None:
     H = tiling.hLength
-    t = GradTensors(
-        dx=t.dx[first * H :],
-        xhat=t.xhat[first * H :],
-        dy=t.dy[first * H :],
-        x=t.x[first * H :],
-        variance=t.variance[first:],
-        mean=t.mean[first:],
-        gamma=t.gamma,
-        temp=t.temp,
+    at = first * H
+    t = replace(
+        t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:], variance=t.variance[first:], mean=t.mean[first:]
     )
     half = t.dx.dtype != FLOAT
     chunk = _Chunk(
@@ -192,16 +268,9 @@ def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float, row
 
 
 def _mean_gradient(
-    chunk: _Chunk,
-    variance: LocalTensor,
-    xhat: LocalTensor,
-    epsilon: float,
-    reciprocal_of_H: float,
-    rows: int,
-    H: int,
+    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float, rows: int, H: int
 ) -> None:
-    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 ·
-    rstd."""
+    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
     narrow, wide, n = chunk.narrow, chunk.wide, rows * H
     Adds(narrow, variance, epsilon, rows)
     Sqrt(narrow, narrow, rows)
@@ -236,8 +305,8 @@ def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, ex
     Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes.
     Dtypes: all half or all float; sums in float.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows
-    are originalHLength; ``exact`` takes hLength.
+    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows are originalHLength;
+    ``exact`` takes hLength.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     width = tiling.hLength if exact else tiling.originalHLength

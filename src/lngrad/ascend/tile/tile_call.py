@@ -1,9 +1,8 @@
-"""What the doors of the tile APIs have in common: check, copy apart, run, compare, mark what was
-overwritten.
+"""One call of a tile API: what CANN's CPU-debug build checks, and what happens where operands share memory.
 
-The manuals allow source and destination to share memory. Whether that changes the result depends
-on the order of the instructions, on the chunks and on isReuseSource; instead of guessing, a door
-runs such a call a second time on separate memory and compares.
+The manuals allow source and destination to share memory. Whether that changes the result depends on the order of the
+instructions, on the chunks and on isReuseSource; instead of guessing, such a call runs a second time on separate
+memory, and the results are compared.
 """
 
 from __future__ import annotations
@@ -16,11 +15,45 @@ import numpy as np
 
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.device.unified_buffer import State
-from lngrad.ascend.tile import checks
+from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.unified_buffer import State, TPosition
+from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
 from lngrad.ascend.tiling.words import align_up
+from lngrad.errors import DtypeError
 from lngrad.typing import Array
+
+POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
+
+
+def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
+    """Refuse a tensor that is not in the Unified Buffer for vectors."""
+    if tensor.GetPosition() not in POSITIONS:
+        names = ", ".join(p.value for p in POSITIONS)
+        raise PositionFault(f"{api}: {name} must be at one of {names}, it is at {tensor.GetPosition().value}")
+
+
+def _check_apart(api: str, one: tuple[str, LocalTensor, int], other: tuple[str, LocalTensor, int]) -> None:
+    """Refuse two outputs, each (name, tensor, elements), that share memory."""
+    if one[1][: one[2]].overlaps(other[1][: other[2]]):
+        here, there = (
+            f"{name} (bytes {tensor.start} to {tensor.start + count * tensor.dtype.itemsize})"
+            for name, tensor, count in (one, other)
+        )
+        raise OverlapFault(f"{api}: {here} and {there} must not share memory")
+
+
+def _check_temporary(api: str, given: LocalTensor | None, used: LocalTensor, stack_bytes: int) -> None:
+    """Check the temporary buffer against the size that the tiling was made for."""
+    if given is not None:
+        _check_position(api, "sharedTmpBuffer", given)
+        if given.dtype != np.uint8:
+            raise DtypeError(f"{api}: sharedTmpBuffer must be uint8, got {given.dtype}")
+    if used.GetSize() < stack_bytes:
+        where = "sharedTmpBuffer" if given is not None else "the space that TPipe has left"
+        raise BoundsFault(
+            f"{api}: {where} has {used.GetSize()} bytes, the tiling was made for stackBufferSize {stack_bytes}"
+        )
+
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,7 +80,7 @@ class Operand:
     dtype: type[np.generic] | None = None
 
 
-class Door(Generic[Tensors]):
+class TileCall(Generic[Tensors]):
     """One call of a tile API.
 
     Args:
@@ -75,23 +108,38 @@ class Door(Generic[Tensors]):
         Raises:
             DeviceFault, DtypeError: A rule is broken.
         """
-        checks.tile_api(self.api, self.soc)
-        checks.element_type(self.api, self.first, isReuseSource)
+        api, first, soc = self.api, self.first, self.soc
+        if not soc.tile_api:
+            raise DeviceFault(f"{api}: not available on {soc.name} ({soc.product}), see the manual's product table")
+        if first.dtype not in (np.float16, np.float32):
+            raise DtypeError(f"{api}: T must be half or float, got {first.dtype}")
+        if isReuseSource and first.dtype == np.float16:
+            raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
         first_name = next(iter(self.operands.values())).name
         for field, operand in self.operands.items():
             tensor: LocalTensor = getattr(self.tensors, field)
-            checks.tensor(self.api, operand.name, tensor, operand.count)
-            if operand.dtype is None:
-                checks.same_type(self.api, operand.name, tensor, first_name, self.first)
-            else:
-                checks.fixed_type(self.api, operand.name, tensor, np.dtype(operand.dtype))
-        checks.whole_blocks(self.api, self.first, H)
+            _check_position(api, operand.name, tensor)
+            if tensor.GetSize() < operand.count:
+                raise BoundsFault(
+                    f"{api}: {operand.name} needs {operand.count} elements for this tiling, it has {tensor.GetSize()}"
+                )
+            if operand.dtype is None and tensor.dtype != first.dtype:
+                raise DtypeError(f"{api}: {operand.name} must be {first.dtype} like {first_name}, got {tensor.dtype}")
+            if operand.dtype is not None and tensor.dtype != operand.dtype:
+                expected = np.dtype(operand.dtype)
+                raise DtypeError(f"{api}: {operand.name} must be {expected} in this form, got {tensor.dtype}")
+        size, block = first.dtype.itemsize, soc.block_bytes
+        if H * size % block:
+            raise AlignmentFault(
+                f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {size} bytes = {H * size}; pad it "
+                "and give storageHLength and originHLength to the tiling"
+            )
         outputs = [(getattr(self.tensors, field), o) for field, o in self.operands.items() if o.output]
         for index, (one, here) in enumerate(outputs):
             for other, there in outputs[index + 1 :]:
-                checks.outputs_apart(self.api, (here.name, one, here.count), (there.name, other, there.count))
+                _check_apart(self.api, (here.name, one, here.count), (there.name, other, there.count))
         used: LocalTensor = self.tensors.temp  # type: ignore[attr-defined]  # every API has one
-        checks.temporary(self.api, shared, used, stack_bytes)
+        _check_temporary(self.api, shared, used, stack_bytes)
 
     def run(self, compute: Callable[[Tensors], None]) -> None:
         """Run ``compute`` on the tensors; warn where shared memory changes what it gives."""
@@ -105,11 +153,10 @@ class Door(Generic[Tensors]):
             self._compare(separate)
 
     def mark_overwritten(self, field: str, count: int, text: str) -> None:
-        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now
-        on.
+        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now on.
 
-        An input that shares memory with an output is left out: it is a result now, and whether a
-        right one was compared.
+        An input that shares memory with an output is left out: it is a result now, and whether a right one was
+        compared.
         """
         tensor: LocalTensor = getattr(self.tensors, field)
         outputs = (getattr(self.tensors, name) for name, operand in self.operands.items() if operand.output)

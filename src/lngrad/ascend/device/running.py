@@ -1,17 +1,41 @@
-"""Where in a kernel an instruction stands."""
+"""The kernel that runs on this thread: its core, the line where it stands, and what a fault says about an instruction."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
-from lngrad.ascend.faults import AscendWarning
+from lngrad.ascend.faults import AscendWarning, DeviceFault
+
+if TYPE_CHECKING:
+    from lngrad.ascend.device.core import Core
+
+current_core: ContextVar[Core | None] = ContextVar("current_core", default=None)
+
+
+def running(api: str) -> Core:
+    """Return the core that runs the calling kernel.
+
+    Raises:
+        DeviceFault: No kernel runs.
+    """
+    core = current_core.get()
+    if core is None:
+        raise DeviceFault(f"{api}: no kernel is running; launch() runs one")
+    return core
+
 
 # A place in Python code, to be turned into a line only when a fault needs it, or a file and a line.
 Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
+
+# (name, pipe, core, site): what a fault says about an instruction. A plain tuple, for every
+# instruction makes one.
+Instruction = tuple[str, int, int, Site]
+NOBODY: Instruction = ("nothing", 0, 0, ("", 0))
 
 _ASCEND = Path(__file__).parents[1]
 _INSIDE = tuple(f"{_ASCEND / folder}" for folder in ("device", "tile"))
@@ -27,6 +51,12 @@ def kernel_frame() -> FrameType:
             return frame
         frame = frame.f_back
     return frame
+
+
+def caller(depth: int = 2) -> Site:
+    """Return where the caller of the function that calls this stands: the line of a kernel."""
+    frame = sys._getframe(depth)
+    return frame.f_code, frame.f_lasti
 
 
 def kernel_site() -> Site:

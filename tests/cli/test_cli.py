@@ -393,7 +393,7 @@ def test_info_needs_no_torch():
     program = "import sys; sys.modules['torch'] = None; from lngrad.cli.main import main; main()"
     result = subprocess.run([sys.executable, "-c", program, "info"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert re.search(r"(?m)^torch glue +none, without torch$", result.stdout), result.stdout
+    assert re.search(r"(?m)^torch native code +none, without torch$", result.stdout), result.stdout
 
 
 def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from lngrad.bench.cases import Settings
     from lngrad.bench.records import Record
-    from lngrad.bench.settings import Settings
-    from lngrad.bench.trial import Bench
+    from lngrad.bench.runner import Bench
 
 BUSY = 0.1  # share of all cores: more of it spoils a record
 
@@ -89,8 +89,8 @@ def bench(
             fail(f"--device: {reason}", REFUSED)
     from rich.console import Console
 
-    from lngrad.bench.settings import check_plot
-    from lngrad.bench.trial import why_not
+    from lngrad.bench.cases import check_plot
+    from lngrad.bench.runner import why_not
 
     chosen = _bench_of(device)
     try:
@@ -113,10 +113,10 @@ def bench(
 
 def _bench_of(device: str) -> Bench:
     if device == "cuda":
-        from lngrad.bench.cuda.bench import CudaBench
+        from lngrad.bench.cuda import CudaBench
 
         return CudaBench()
-    from lngrad.bench.cpu.bench import CpuBench
+    from lngrad.bench.cpu import CpuBench
 
     return CpuBench()
 
@@ -129,9 +129,8 @@ def settings_of(
     Raises:
         ValueError: A name, shape or number cannot be used; the text names the option and what it takes.
     """
-    from lngrad.bench.cases import DTYPES
-    from lngrad.bench.settings import Settings, names_of, shapes_of, threads_of
-    from lngrad.bench.trial import why_not
+    from lngrad.bench.cases import DTYPES, Settings, names_of, shapes_of, threads_of
+    from lngrad.bench.runner import why_not
 
     default = tuple(name for name in chosen.peers if why_not(chosen, name) is None) or chosen.peers[:1]
     return Settings(

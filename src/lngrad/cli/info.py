@@ -27,12 +27,12 @@ EXTRAS = {
 
 def info(
     warm: Annotated[
-        bool, typer.Option("--warm", help="Compile every kernel, and the glue to torch, into the cache now.")
+        bool, typer.Option("--warm", help="Compile every kernel, and the native code for torch, into the cache now.")
     ] = False,
 ) -> None:
     """Show versions, backends, threads, caches, and what to install for what.
 
-    With --warm, compile the kernels ahead of their first use, and for torch the glue that makes small calls fast.
+    With --warm, compile the kernels ahead of their first use, and for torch the native code that makes small calls fast.
 
     Example: lngrad info
     """
@@ -50,7 +50,7 @@ def info(
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
         "kernel cache": _kernel_cache(),
-        "torch glue": _glue(),
+        "torch native code": _native(build=False),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     _echo(facts)
@@ -113,18 +113,21 @@ def _warm() -> None:
     for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
         compile_kernel(*kernel)
     typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")
-    typer.echo(f"torch glue: {_glue(build=True)}")
+    typer.echo(f"torch native code: {_native(build=True)}")
 
 
-def _glue(build: bool = False) -> str:
-    """In one line, whether the glue to torch is compiled, and if not, why; build it first, if that is asked for."""
+def _native(*, build: bool) -> str:
+    """Whether there is native code for torch, which is built first if that is wanted and can be done."""
     if find_spec("torch") is None:
         return "none, without torch"
-    from lngrad.torch.native import building, library
-
-    if not build or library.torch_folder() is None or library.is_off():
+    try:
+        from lngrad.torch import native
+        from lngrad.torch.native import building
+    except ImportError as reason:  # of a torch that is too old
+        return f"none: {reason}"
+    if not build or native.is_off():
         return building.state()
-    typer.echo("Compiling the glue between torch and the kernels, about a minute", err=True)
+    typer.echo("Compiling the native code between torch and the kernels, about a minute", err=True)
     try:
         return str(building.build())
     except (building.BuildError, OSError) as reason:

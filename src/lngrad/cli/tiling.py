@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from lngrad.ascend.tiling.lint import Buffer, TilingReport
-    from lngrad.ascend.tiling.sweep import SweepRow
+    from lngrad.ascend.tiling.lint import Buffer, SweepRow, TilingReport
 
 BAR_CELLS, LEAST_CELLS = 32, 16  # of a bar: on a usual terminal, and on the narrowest
 PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and the columns beside a bar
@@ -44,7 +43,7 @@ def tiling(
     from rich.console import Console
 
     from lngrad.ascend.tiling.lint import lint
-    from lngrad.ascend.tiling.sweep import sweep as count
+    from lngrad.ascend.tiling.lint import sweep as count
 
     if sweep:
         render_sweep(count(soc or "Ascend910B1"), Console())

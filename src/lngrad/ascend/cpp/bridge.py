@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.ascend import acl
-from lngrad.ascend.acl.heap import aligned_bytes, heap
+from lngrad.ascend.acl.memory import aligned_bytes, heap
 from lngrad.ascend.cpp import protocol
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.protocol import Op, Request

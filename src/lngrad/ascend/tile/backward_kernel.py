@@ -24,10 +24,9 @@ from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import Add, Cast, Duplicate
 from lngrad.ascend.soc import Soc
 from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta
-from lngrad.ascend.tiling.layernormgrad import GetLayerNormGradBetaNDTilingInfo, GetLayerNormGradNDTilingInfo
+from lngrad.ascend.tiling.host_functions import GetLayerNormGradBetaNDTilingInfo, GetLayerNormGradNDTilingInfo, align_up
 from lngrad.ascend.tiling.lint import safe_stack_bytes
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
-from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Dtype
 
 FLOAT_BYTES = 4

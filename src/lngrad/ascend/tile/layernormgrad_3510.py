@@ -13,8 +13,8 @@ from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import lane_sums
 from lngrad.ascend.faults import BoundsFault
 from lngrad.ascend.tile.layernormgrad_2201 import BetaTensors, GradTensors
+from lngrad.ascend.tiling.host_functions import align_up
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
-from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Array
 
 FLOAT = np.dtype(np.float32)

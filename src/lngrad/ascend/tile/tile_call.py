@@ -18,7 +18,7 @@ from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.running import warn_at_kernel
 from lngrad.ascend.device.unified_buffer import State, TPosition
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
-from lngrad.ascend.tiling.words import align_up
+from lngrad.ascend.tiling.host_functions import align_up
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
 

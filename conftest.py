@@ -71,8 +71,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("--warm") and "PYTEST_XDIST_WORKER" not in os.environ:
         cores = pytest_xdist_auto_num_workers()
         program = (
-            "import sys; from lngrad.cpu.warm import KERNELS, compile_kernel\n"
-            f"for kernel in KERNELS[int(sys.argv[1])::{cores}]: compile_kernel(*kernel)"
+            "import sys; from lngrad.cpu.entries import compile_ahead, kernels\n"
+            f"for kernel in kernels()[int(sys.argv[1])::{cores}]: compile_ahead(*kernel)"
         )
         children = [subprocess.Popen([sys.executable, "-c", program, str(k)]) for k in range(cores)]
         if any(child.wait() for child in children):

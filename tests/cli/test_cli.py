@@ -454,13 +454,16 @@ def test_info_says_why_there_is_no_kernel_cache(tmp_path):
 
 
 def test_warm_knows_every_kernel(monkeypatch):
-    from lngrad.cpu import warm
+    from lngrad.cpu import entries
+    from lngrad.cpu.kernels.tasks import TASK_FUNCTIONS
 
     compiled = []
-    monkeypatch.setattr(warm, "task_function", lambda *key: compiled.append(key))
-    for kernel in warm.KERNELS:
-        warm.compile_kernel(*kernel)
-    assert len(compiled) == len(set(compiled)) == len(DTYPES) * len(warm.TASK_FUNCTIONS)
+    monkeypatch.setattr(entries, "_address", lambda *key: compiled.append(key))
+    for kernel in entries.kernels():
+        entries.compile_ahead(*kernel)
+    assert len(compiled) == len(set(compiled))
+    assert sum(name in TASK_FUNCTIONS for name, *_ in compiled) == len(DTYPES) * (len(TASK_FUNCTIONS) + 1)
+    assert {("combine", "float16", "float64"), ("combine", "float64", "float32")} <= set(compiled)
 
 
 def test_a_call_finds_what_was_compiled_ahead():
@@ -468,14 +471,13 @@ def test_a_call_finds_what_was_compiled_ahead():
     program = """
 import numpy as np, lngrad
 from lngrad.cpu import entries
-from lngrad.cpu import warm
-for kernel in warm.KERNELS:
+for kernel in entries.kernels():
     if kernel[1:] == ("", "") or kernel == ("forward_rows", "float32", "float32"):
-        warm.compile_kernel(*kernel)
+        entries.compile_ahead(*kernel)
 compiled = set(entries._addresses)
 lngrad.set_num_threads(2)
 lngrad.layer_norm(np.ones((1 << 14, 64), np.float32))
-print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "serve", "settle"} <= compiled)
+print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "run_worker", "join"} <= compiled)
 """
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True True\n"
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from lngrad.cpu import cache
+from lngrad.cpu import cache, entries
 
 PROGRAM = """
 import hashlib, sys
@@ -22,7 +22,7 @@ lngrad.set_num_threads(1)
 h = lngrad.layer_norm_backward(x[::-1].copy(), x, f.mean, f.rstd)
 from lngrad.cpu import cache
 bits = hashlib.sha256(b"".join(a.tobytes() for a in (f.y, g.dx, g.dgamma, g.dbeta, h.dx, h.dgamma))).hexdigest()
-print(bits, cache.ENABLED, "numba" in sys.modules, "llvmlite" in sys.modules)
+print(bits, cache.why_not() is None, "numba" in sys.modules, "llvmlite" in sys.modules)
 """
 # The smallest function: what a folder or a processor does to it, it does to all.
 SMALL = """
@@ -34,23 +34,22 @@ from lngrad.cpu.entries import pool_function
 from lngrad.cpu.jobs import ARGUMENTS, TICKETS
 job = np.full(ARGUMENTS, 7)
 pool_function("begin")(job.ctypes.data, 1)
-print(job[TICKETS], cache.ENABLED, "numba" in sys.modules, "llvmlite" in sys.modules)
+print(job[TICKETS], cache.why_not() is None, "numba" in sys.modules, "llvmlite" in sys.modules)
 """
 WITHOUT_HOME = "from pathlib import Path\ndef none(): raise RuntimeError\nPath.home = none"
-BY_LLVM = """
+WITHOUT_LINKER = """
 from lngrad.cpu import entries
-from lngrad.cpu.machine_code import NotLinked
-def refuse(code, name): raise NotLinked("as on another system")
-entries.link = refuse
+def none(): raise FileNotFoundError("no compiler")
+entries.c_compiler = none
 """
-OTHER_PROCESSOR = "from lngrad.system import machine\nmachine.processor_identity = lambda: 'another'"
+OTHER_PROCESSOR = "from lngrad.core import machine\nmachine.processor_identity = lambda: 'another'"
 
 
-def run(folder, setting="", program=PROGRAM):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+def run(folder, setting="", program=PROGRAM, warning="", variables=(), **options):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder), **dict(variables)}
     command = [sys.executable, "-c", program, setting]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.stderr == ""
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, **options)
+    assert re.search(warning, result.stderr) if warning else result.stderr == ""
     return result.stdout.split()
 
 
@@ -76,11 +75,11 @@ def test_a_second_process_compiles_nothing(compiled):
     assert files(folder) == written
 
 
-def test_llvm_loads_what_is_not_of_a_known_system(compiled):
-    folder, bits = compiled
-    written = files(folder)
-    assert run(folder, BY_LLVM) == [bits, "True", "True", "True"]
-    assert files(folder) == written
+def test_llvm_loads_kernels_where_nothing_links(tmp_path, compiled):
+    for _ in range(2):  # compiled, then found
+        assert run(tmp_path, WITHOUT_LINKER, SMALL) == ["0", "True", "True", "True"]
+        assert sorted(name.partition("-")[2][-2:] for name in files(tmp_path) if "stamps" not in name) == [".o"]
+    assert run(tmp_path, WITHOUT_LINKER, PROGRAM)[0] == compiled[1]
 
 
 def test_kernels_of_another_processor_are_not_used(tmp_path):
@@ -101,54 +100,195 @@ def test_no_home_directory_is_no_error():
     assert run("", WITHOUT_HOME, SMALL) == ["0", "False", "True", "True"]
 
 
-def test_the_stamp_covers_every_kernel_source(monkeypatch, tmp_path):
-    copies = [tmp_path / source.name for source in cache._SOURCES]
-    for source, copy in zip(cache._SOURCES, copies, strict=True):
-        copy.write_bytes(source.read_bytes())
-    monkeypatch.setattr(cache, "_SOURCES", copies)
-    same = cache._stamp()
-    assert same == cache.STAMP
-    for name in ("simd.py", "sweeps.py", "pool.py", "compiling.py"):
-        (tmp_path / name).write_text((tmp_path / name).read_text() + "\n# changed\n")
-        assert cache._stamp() != same
-        same = cache._stamp()
+def test_numba_settings_are_in_the_key(tmp_path):
+    """In the environment and in Numba's file; a Numba that was imported with others before makes no difference."""
+    variables = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert run(tmp_path, program=SMALL) == ["0", "True", "True", "True"]
+    assert run(tmp_path, program=SMALL, variables=variables) == ["0", "True", "True", "True"]
+    written = files(tmp_path)
+    late = "import os\nimport numba\nos.environ.update(NUMBA_CPU_NAME='haswell', NUMBA_CPU_FEATURES='')"
+    check = "\nfrom lngrad.cpu.kernels import functions\nassert functions.PROCESSOR == 'haswell'"
+    assert run(tmp_path, late + check, SMALL) == ["0", "True", "True", "True"]
+    written = files(tmp_path)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / ".numba_config.yaml").write_text("cpu_name: generic\ncpu_features: ''\n")
+    assert run(tmp_path, program=SMALL, cwd=folder) == ["0", "True", "True", "True"]
+    assert len(files(tmp_path)) == len(written) + 1
+    assert run(tmp_path, program=SMALL) == run(tmp_path, program=SMALL, cwd=folder) == ["0", "True", "False", "False"]
 
 
-def test_the_stamp_covers_the_compilers(monkeypatch):
+def test_a_folder_that_cannot_be_written_is_read(tmp_path):
+    run(tmp_path, program=SMALL)
+    read_only = "from lngrad.core import cache_folder\ndef refuse(*_): raise OSError\ncache_folder.write_whole = refuse"
+    assert run(tmp_path, read_only, SMALL) == ["0", "True", "False", "False"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners of files")
+def test_a_folder_that_others_can_write_is_not_used(tmp_path):
+    run(tmp_path, program=SMALL)
+    folder = tmp_path / "lngrad"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    written = files(tmp_path)
+    assert run(tmp_path, program=SMALL, warning="is not used: every user can write") == ["0", "False", "True", "True"]
+    assert files(tmp_path) == written
+    folder.chmod(0o755)
+    assert run(tmp_path, program=SMALL) == ["0", "True", "False", "False"]
+    stranger = "import os\nmine = os.geteuid()\nos.geteuid = lambda: mine + 1" if os.geteuid() else ""
+    if not stranger:
+        os.chown(folder, 12345, -1)
+    warning = "is not used: it belongs to user"
+    assert run(tmp_path, stranger, SMALL, warning=warning) == ["0", "False", "True", "True"]
+
+
+def test_swapped_files_are_not_taken_for_each_other(tmp_path):
+    """A file is whole, but of another kernel: its function has another name."""
+    two = SMALL.replace('pool_function("begin")', 'pool_function("cancel")\npool_function("begin")')
+    run(tmp_path, program=two)
+    one, other = sorted(path for path in (tmp_path / "lngrad").iterdir() if path.suffix == ".so")
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    assert run(tmp_path, program=two) == ["0", "True", "True", "True"]
+    assert run(tmp_path, program=two) == ["0", "True", "False", "False"]
+
+
+LINKS = pytest.mark.skipif(not entries._LINKS, reason="kernels are linked on Linux")
+
+
+@LINKS
+def test_a_function_that_is_missing_is_an_error_and_never_called(tmp_path):
+    """Such as a conversion that only some compilers' libraries have."""
+    llvm = pytest.importorskip("llvmlite.binding")
+    from lngrad.cpu import compiling
+
+    text = "declare void @nobody_has_this()\ndefine void @f() { call void @nobody_has_this() ret void }"
+    code = compiling._machine().emit_object(llvm.parse_assembly(text))
+    library = tmp_path / "f.so"
+    library.write_bytes(entries._link(code))
+    assert entries._open(library, "f") is None
+    assert entries._open(tmp_path / "none.so", "f") is None
+
+
+def test_an_address_of_zero_raises(monkeypatch):
+    monkeypatch.setattr(entries, "_load", lambda *_: None)
+    monkeypatch.setattr(entries, "_compile", lambda *_: 0)
+    with pytest.raises(RuntimeError, match="kernel: expected an address of nothing, got 0"):
+        entries.task_function("nothing", "", "")
+
+
+FORK = """
+import os, sys, threading, time
+from lngrad.cpu import entries
+entries.pool_address("begin")
+from lngrad.cpu import compiling
+original, compiles = compiling.compile_kernel, threading.Event()
+def slowly(*key):
+    compiles.set()
+    time.sleep(0.3)
+    return original(*key)
+compiling.compile_kernel = slowly
+thread = threading.Thread(target=entries.pool_address, args=("cancel",))
+thread.start()
+compiles.wait()
+child = os.fork()
+if child == 0:
+    entries.pool_address("share")
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+thread.join()
+entries.pool_address("join")
+print("ok")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_forked_while_a_thread_compiles_can_compile(tmp_path):
+    assert run(tmp_path, program=FORK, timeout=120) == ["ok"]
+
+
+def stamps(**changes):
+    """The stamps, where some sources are changed: module -> (old text, new text)."""
+    texts = {module: path.read_bytes() for module, path in cache.SOURCES.items()}
+    compiler = cache._COMPILER.read_bytes()
+    for name, (old, new) in changes.items():
+        if name == "compiling":
+            assert old.encode() in compiler
+            compiler = compiler.replace(old.encode(), new.encode(), 1)
+            continue
+        module = next(module for module in texts if module.rpartition(".")[2] == name)
+        assert old.encode() in texts[module]
+        texts[module] = texts[module].replace(old.encode(), new.encode(), 1)
+    return cache.stamps(texts, compiler)
+
+
+def stale(**changes):
+    """The kernels that a change makes stale."""
+    before, after = stamps(), stamps(**changes)
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_every_kernel_has_a_stamp_of_all_that_it_reaches():
+    found = stamps()
+    assert found == cache._stamps()
+    assert {name for name, *_ in entries.kernels()} | {"triad_streamed"} <= set(found)
+    assert len({found[name] for name, *_ in entries.kernels()}) == len({name for name, *_ in entries.kernels()})
+
+
+def test_comments_docstrings_and_layout_stale_nothing():
+    comment = ("    tail = n % LANES\n", "    # A comment.\n    tail = (n % LANES)\n")
+    docstring = ("How many columns a segment has.", "Columns of a segment.")
+    assert (
+        stale(row_passes=comment)
+        == stale(row_passes=docstring)
+        == stale(jobs=("elements of a vector", "lanes"))
+        == set()
+    )
+
+
+def test_an_edit_stales_what_reaches_it_and_nothing_else():
+    rows = stale(row_passes=("return ((d * g - mean_dxhat)", "return ((g * d - mean_dxhat)"))
+    assert {"rows", "rows_dx", "columns", "tiny_rows", "slice_dx"} <= rows
+    assert not rows & {"forward_rows", "combine", "widen", "gather", "slice_moments", "work"}
+    assert stale(jobs=("SLOT_BYTES = 64", "SLOT_BYTES = 128")) >= {"submit", "join"}
+    assert "rows" not in stale(jobs=("SLOT_BYTES = 64", "SLOT_BYTES = 128"))
+    assert stale(jobs=("class Chain:", "class Chains:")) == set()
+    assert {"rows", "columns"} <= stale(column_tree=("CHUNK = 64", "CHUNK = 32")) < set(stamps())
+    assert {"short_rows", "tiny_rows"} <= stale(backward=("types.int32: tiny_rows", "types.int32: sum_dy"))
+    assert {"rows", "forward_rows"} <= stale(arithmetic=('operator.truediv, "fdiv"', 'operator.truediv, "fmul"'))
+    everything = set(stamps())
+    for change in ({"compiling": ("opt=3", "opt=2")}, {"simd": ("np.int16(0)", "np.int32(0)")}):
+        assert stale(**change) == everything
+
+
+def test_the_key_covers_the_compilers(monkeypatch):
     found = cache._versions()
     assert [name.split("-")[0] for name in found[1:]] == ["numba", "llvmlite"]
+    before = cache._target()
+    assert before == cache.TARGET
     monkeypatch.setattr(cache, "_versions", lambda: [*found[:-1], "llvmlite-1000.dist-info"])
-    assert cache._stamp() != cache.STAMP
+    assert cache._target() != before
 
 
-@pytest.fixture
-def folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(cache, "FOLDER", tmp_path)
-    monkeypatch.setattr(cache, "ENABLED", True)
-    return tmp_path
-
-
-def test_what_is_not_whole_is_not_there(folder):
-    cache.save("kernel", b"machine code")
-    assert cache.load("kernel") == b"machine code"
-    (file,) = folder.iterdir()
+def test_what_is_not_whole_is_not_there(tmp_path):
+    file = tmp_path / "folder" / "kernel.so"
+    cache.write(file, b"machine code")
+    assert cache.read(file) == b"machine code"
+    assert [path.name for path in file.parent.iterdir()] == ["kernel.so"]
     content = file.read_bytes()
-    assert content == hashlib.sha256(b"machine code").digest() + b"machine code"
-    for broken in (b"", content[:20], content[:-1], content[:40] + b"!" + content[41:]):
+    for broken in (b"", content[:20], content[:-1], content[:4] + b"!" + content[5:]):
         file.write_bytes(broken)
-        assert cache.load("kernel") is None
+        assert cache.read(file) is None
     file.unlink()
-    assert cache.load("kernel") is None
+    assert cache.read(file) is None
 
 
-def test_saving_removes_what_is_stale(folder, monkeypatch):
+def test_saving_removes_what_is_stale(tmp_path):
     """Files of one kernel from other sources, and what a killed process was writing; nothing of other kernels."""
-    cache.save("kernel", b"1")
-    cache.save("kernel_too", b"2")
-    cache.path("kernel").with_suffix(".12345").write_bytes(b"half of it")
-    monkeypatch.setattr(cache, "TARGET", "another processor")
-    cache.save("kernel", b"3")
-    assert sorted(cache.read(file) for file in folder.iterdir()) == [b"1", b"2", b"3"]
-    monkeypatch.setattr(cache, "STAMP", "0" * 64)
-    cache.save("kernel", b"4")
-    assert sorted(cache.read(file) for file in folder.iterdir()) == [b"2", b"4"]
+    key = "0123456789abcdef"
+    kept = [f"rows-{'a' * 8}-{key}.so", f"rows-{'a' * 8}-{key[::-1]}.o", f"rows_dx-{'b' * 8}-{key}.so", "stamps-1.json"]
+    for name in (*kept, f"rows-{'b' * 8}-{key}.so", f"rows-{'a' * 8}-{key}.so.123-4"):
+        (tmp_path / name).write_bytes(b"")
+    cache.remove_stale(tmp_path / kept[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)

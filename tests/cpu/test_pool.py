@@ -1,4 +1,4 @@
-"""How threads share a job: each task once, a thread's own range first, and nothing after the job is closed."""
+"""How threads share a job: each task once, a thread's own range first, and nothing after the job is cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lngrad.core.arrays import address_of
 from lngrad.cpu.entries import pool_function
-from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, MOST_RANGES, TASKS
+from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, MAX_RANGES, TASKS
 
 EVERYTHING = 1 << 62
 
@@ -30,7 +30,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("tasks", [0, 1, 2, 7, 16, 100])
-@pytest.mark.parametrize("threads", [1, 2, 3, MOST_RANGES, MOST_RANGES + 3, 64])
+@pytest.mark.parametrize("threads", [1, 2, 3, MAX_RANGES, MAX_RANGES + 3, 64])
 def test_every_task_runs_once_whoever_comes(tasks: int, threads: int) -> None:
     for thread in {0, 1, threads - 1, 63}:
         job = Recorded(tasks, threads)
@@ -55,10 +55,10 @@ def test_at_most_so_many_tasks_a_call() -> None:
     assert len(job.ran) == 5
 
 
-def test_no_task_begins_after_close() -> None:
+def test_no_task_begins_after_cancel() -> None:
     job = Recorded(16, 2)
     assert not pool_function("work")(job.address, 0, 3)
-    pool_function("close")(job.address)
+    pool_function("cancel")(job.address)
     assert pool_function("work")(job.address, 1, EVERYTHING)
     assert len(job.ran) == 3
 

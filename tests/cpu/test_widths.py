@@ -41,3 +41,39 @@ def test_narrow_vectors_give_the_golden_bits(tmp_path):
         [sys.executable, "-c", PROGRAM, str(TESTS)], capture_output=True, text=True, env=environment
     )
     assert result.stdout == "False True []\n", result.stdout[-2000:] + result.stderr[-2000:]
+
+
+HALVES = """
+import numpy as np
+from lngrad.core.arrays import address_of
+from lngrad.cpu.entries import task_function
+from lngrad.cpu.jobs import Convert, new_job
+from lngrad.cpu.kernels import simd
+from lngrad.cpu.workers import run_job
+def convert(name, source, target):
+    job = new_job(task_function(name, "float16", "float32"), 1, Convert(address_of(source), address_of(target), source.size))
+    run_job(address_of(job), 1, source.size, 1)
+    return target
+def same(a, b):
+    return bool(((a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b)).all())
+with np.errstate(all="ignore"):
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    wide = halves.astype(np.float32)
+    near = [wide.view(np.uint32) + np.uint32(d) for d in (0, 1, 0xfff, 0x1000, 0x1001, 0x1fff)]  # ties, and beside them
+    special = np.array([0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x32ffffff, 1, 0x7f800001], np.uint32)
+    drawn = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16, dtype=np.uint32)
+    floats = np.concatenate([*near, special, special | np.uint32(1 << 31), drawn]).view(np.float32)
+    print(simd._CONVERTS_FLOAT16, same(convert("widen", halves, np.empty_like(wide)), wide),
+          same(convert("narrow", floats, np.empty(floats.size, np.float16)), floats.astype(np.float16)))
+"""
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="another instruction set")
+@pytest.mark.parametrize(
+    "variables", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}]
+)
+def test_float16_on_processors_without_f16c(variables, tmp_path):
+    """Where LLVM would call functions of a compiler's library that this process may not have."""
+    environment = {**os.environ, **variables, "XDG_CACHE_HOME": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", HALVES], capture_output=True, text=True, env=environment)
+    assert result.stdout == "False True True\n", result.stderr[-2000:]

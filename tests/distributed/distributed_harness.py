@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
-from lngrad.cpu.warm import KERNELS, compile_kernel
+from lngrad.cpu.entries import compile_ahead, kernels
 
 DEADLINE_S = 250  # of all worlds
 TIMEOUT_S = 30  # of a collective
@@ -68,8 +68,8 @@ def _rank(module: str, rank: int, size: int, folder: Path) -> None:
 def _main(module: str, folder: Path) -> None:
     checks = importlib.import_module(module).CHECKS
     importlib.import_module("torch._dynamo.backends.debugging")  # two seconds that each rank would take for itself
-    for kernel in KERNELS:  # once for all ranks
-        compile_kernel(*kernel)
+    for kernel in kernels():  # once for all ranks
+        compile_ahead(*kernel)
     children = {}
     for world, rank in [(size, rank) for size in checks for rank in range(size)]:
         (folder / str(world)).mkdir(exist_ok=True)

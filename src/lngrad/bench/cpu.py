@@ -23,8 +23,7 @@ from lngrad.core.plan import make_plan
 from lngrad.core.problem import Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.entries import task_function
-from lngrad.cpu.job import new_job
-from lngrad.cpu.jobs import TRIAD_BLOCK, Triad
+from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
 from lngrad.cpu.workers import run_job
 
 # From small to large rows, with tiny and odd N among them.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lngrad.check.case import CheckCase
     from lngrad.check.certify.measured import Certificate, Measured
     from lngrad.check.judge import Options
-    from lngrad.check.reports.compare import Change
+    from lngrad.check.reports.journal import Change
     from lngrad.check.result import CaseResult
 
 MAX_PRINTED = 20  # failures, and other lines of a kind
@@ -246,7 +246,7 @@ def _run(
 ) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
     from lngrad.check.processes.runner import default_jobs, run_cases
-    from lngrad.check.reports.journal import append, key_of, read_journal
+    from lngrad.check.reports.journal import Journal, key_of, read_journal
 
     keys = {case.name: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
@@ -254,19 +254,16 @@ def _run(
     waiting = [case for case in cases if case.name not in found]
     printed = 0
     with (
-        journal.open("w", encoding="utf-8") if journal else nullcontext() as file,
+        Journal(journal, found.values()) if journal else nullcontext() as file,
         _progress(len(cases), len(found)) as (advance, console),
     ):
-        for result in found.values():
-            if file:
-                append(file, result)
 
         def done(result: CaseResult) -> None:
             nonlocal printed
             result = replace(result, key=keys[result.name])
             found[result.name] = result
             if file:
-                append(file, result)
+                file.append(result)
             if result.status == "failed" and printed < MAX_PRINTED:
                 _print_result(console, result)
                 printed += 1
@@ -292,7 +289,7 @@ def _report(
 ) -> None:
     from rich.console import Console
 
-    from lngrad.check.reports.compare import changes
+    from lngrad.check.reports.journal import changes
 
     console = Console(highlight=False)
     changed = changes(earlier, results) if earlier is not None else []
@@ -300,7 +297,7 @@ def _report(
         _print_changes(console, changed)
     _print_summary(console, results, seconds)
     if junit is not None:
-        from lngrad.check.reports.junit import write_junit
+        from lngrad.check.reports.journal import write_junit
 
         write_junit(junit, results, options.against or options.impl)
     if report is not None:

@@ -36,9 +36,8 @@ def info(
 
     Example: lngrad info
     """
-    from lngrad.core.compiler import c_compiler, cxx_compiler
     from lngrad.core.fallbacks import last_run
-    from lngrad.core.machine import caches, huge_pages, processor, versions
+    from lngrad.core.machine import c_compiler, caches, cxx_compiler, huge_pages, processor, versions
 
     if warm:
         _warm()
@@ -85,18 +84,19 @@ def _kernel_cache() -> str:
     if backends()["numba_cpu"] != "available":
         return "none, without numba"
     from lngrad.cpu import cache
-    from lngrad.cpu.machine_code import foreign
 
-    if not cache.ENABLED or cache.FOLDER is None:
-        where = f"{cache.FOLDER} can't be written" if cache.FOLDER else "there is no home directory"
-        return f"none, as {where}: kernels are compiled anew in every process"
-    files = [file for file in cache.FOLDER.iterdir() if file.suffix == ".kernel"]
-    told = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
+    reason = cache.why_not()
+    if cache.FOLDER is None or (reason and not cache.FOLDER.is_dir()):
+        return f"none, as {reason}: kernels are compiled anew in every process"
+    files = [file for file in cache.FOLDER.iterdir() if file.suffix in (cache.LIBRARY, cache.OBJECT)]
+    text = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
     broken = sum(cache.read(file) is None for file in files)
     if broken:
-        told += f"; {broken} not whole, compiled again when needed"
-    told += f"; loaded by Numba: {foreign()}" if foreign() else "; loaded without Numba"
-    return f"{cache.FOLDER} ({told})"
+        text += f"; {broken} not whole, compiled again when needed"
+    objects = sum(file.suffix == cache.OBJECT for file in files)
+    text += f"; {objects} loaded by Numba, for want of a linker" if objects else "; loaded without Numba"
+    text += f"; {reason}" if reason else ""
+    return f"{cache.FOLDER} ({text})"
 
 
 def _warm() -> None:
@@ -105,14 +105,14 @@ def _warm() -> None:
     from rich.console import Console
     from rich.progress import track
 
-    from lngrad.cpu.cache import ENABLED
-    from lngrad.cpu.warm import KERNELS, compile_kernel
+    from lngrad.cpu.cache import why_not
+    from lngrad.cpu.entries import compile_ahead, kernels
 
-    if not ENABLED:
+    if why_not():
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
-    for kernel in track(KERNELS, "Compiling", console=Console(stderr=True)):
-        compile_kernel(*kernel)
-    typer.echo(f"{len(KERNELS)} kernels in the cache: {_kernel_cache()}")
+    for kernel in track(kernels(), "Compiling", console=Console(stderr=True)):
+        compile_ahead(*kernel)
+    typer.echo(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
     typer.echo(f"torch native code: {_native(build=True)}")
 
 

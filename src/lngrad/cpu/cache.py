@@ -1,47 +1,153 @@
-"""Where compiled kernels are kept between processes, and when they are stale.
+"""Where compiled kernels are kept between processes, and of what each kept file is.
 
-A kernel is one object file, named by all that it depends on, and behind a digest of itself: one that is not whole is as
-if it were not there, and one that can't be written is not kept. The folder is `$XDG_CACHE_HOME/lngrad` or
-`~/.cache/lngrad`; where it can't be written, kernels are compiled anew per process. Nothing here imports Numba.
+A kernel's key is a hash of all that decides its machine code: the definitions in the sources that it reaches, what compiles
+them, the processor and Numba's settings. The key is in the name of its file and in the name of the function in it. A file
+ends with a digest of itself: one that is not whole is as if it were not there, and one that can't be written is not kept.
+The folder is `$XDG_CACHE_HOME/lngrad` or `~/.cache/lngrad`. Nothing here imports Numba.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
 import os
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from lngrad.core import column_tree
-from lngrad.core.cache_folder import cache_folder
+from lngrad.core.cache_folder import cache_folder, distrust, write_whole
 from lngrad.core.machine import processor_identity
+from lngrad.cpu.jobs import POOL
+
+LIBRARY, OBJECT = ".so", ".o"  # a kernel that is linked, and one that LLVM must load
+_DIGEST_BYTES = 32
+_KERNEL = "kernel "  # before the name of a row of a table of kernels
+_KEPT_STAMPS = 8  # files of stamps, of as many states of the sources
 
 _HERE = Path(__file__).parent
-_SOURCES = (  # what is compiled, and what compiles it; the column tree's CHUNK is compiled in
-    *sorted((_HERE / "kernels").glob("*.py")),
-    _HERE / "compiling.py",
-    _HERE / "jobs.py",
-    Path(column_tree.__file__),
-)
+_PACKAGE = "lngrad.cpu.kernels"
+_COMPILER = _HERE / "compiling.py"
+SOURCES = {  # what is compiled, by the name of its module; the column tree's CHUNK is compiled in
+    **{f"{_PACKAGE}.{path.stem}": path for path in sorted((_HERE / "kernels").glob("*.py"))},
+    "lngrad.cpu.jobs": _HERE / "jobs.py",
+    "lngrad.core.column_tree": Path(column_tree.__file__),
+}
 
 
-def _writable(folder: Path | None) -> bool:
-    if folder is None:
-        return False
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+class _Source(NamedTuple):
+    """A module's definitions as (code without docstrings and comments, names used) by name, and where other names are from.
+
+    What belongs to the module as a whole, such as a call that registers operators, has the name "".
+    """
+
+    definitions: dict[str, list[tuple[str, set[str]]]]
+    imports: dict[str, tuple[str, str]]
+
+
+def _parse(text: bytes) -> _Source:
+    source = _Source({}, {})
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module:
+            source.imports.update({one.asname or one.name: (statement.module, one.name) for one in statement.names})
+        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            for name, node in _named(statement):
+                used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                source.definitions.setdefault(name, []).append((_code(node), used))
+    return source
+
+
+def _named(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    """The names that a statement defines, or is registered for. A dictionary of kernels has one for each of them."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        calls = [one for one in statement.decorator_list if isinstance(one, ast.Call)]
+        registered_for = [one.id for call in calls for one in call.args if isinstance(one, ast.Name)]
+        yield from ((name, statement) for name in (statement.name, *registered_for))
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            yield from ((one.id, statement) for one in ast.walk(target) if isinstance(one, ast.Name))
+        if isinstance(statement.value, ast.Dict):
+            for key, value in zip(statement.value.keys, statement.value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Lambda):
+                    yield f"{_KERNEL}{key.value}", value
+    else:
+        yield "", statement
+
+
+def _code(node: ast.AST) -> str:
+    """What is the same for every layout, comment and docstring."""
+    for one in ast.walk(node):
+        if isinstance(one, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(one, clean=False) is not None:
+            del one.body[0]
+    return ast.dump(node)
+
+
+def _reached(sources: dict[str, _Source], module: str, name: str) -> set[str]:
+    """The code of all definitions that one reaches, by its names, by theirs, and so on."""
+    found, waiting, seen = set(), [(module, name)], set()
+    while waiting:
+        place = waiting.pop()
+        module, name = place
+        if place in seen or module not in sources:
+            continue
+        seen.add(place)
+        source = sources[module]
+        if name in source.imports:
+            waiting.append(source.imports[name])
+        elif name in source.definitions:
+            waiting.append((module, ""))
+            for code, used in source.definitions[name]:
+                found.add(code)
+                waiting += [(module, one) for one in used]
+    return found
+
+
+def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
+    """For each kernel a hash of the sources that it reaches, and of what compiles it.
+
+    Args:
+        texts: The sources by module, as in SOURCES.
+        compiler: The source of what compiles.
+    """
+    sources = {module: _parse(text) for module, text in texts.items()}
+    always = {_code(ast.parse(compiler))} | _reached(sources, f"{_PACKAGE}.simd", "STORAGES")
+    found = {}
+    kernels = [name for name in sources[f"{_PACKAGE}.tasks"].definitions if name.startswith(_KERNEL)]
+    for module, name in [*(("pool", name) for name in POOL), *(("tasks", name) for name in kernels)]:
+        code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
+        found[name.removeprefix(_KERNEL)] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
+    return found
+
+
+@cache
+def _stamps() -> dict[str, str]:
+    """`stamps` of what is installed. They take 0.2 s, so they are kept, by a hash of the files as they are."""
+    texts = {module: path.read_bytes() for module, path in SOURCES.items()}
+    compiler = _COMPILER.read_bytes()
+    state = hashlib.sha256(b"\0".join([*texts.values(), compiler, Path(__file__).read_bytes(), _PYTHON.encode()]))
+    file = None if FOLDER is None else FOLDER / f"stamps-{state.hexdigest()[:16]}.json"
+    kept = None if file is None else read(file)
+    if kept is not None:
+        return dict(json.loads(kept))
+    found = stamps(texts, compiler)
+    if FOLDER is not None and file is not None:
+        with suppress(OSError):
+            write(file, json.dumps(found).encode())
+            for old in sorted(FOLDER.glob("stamps-*"), key=lambda one: one.stat().st_mtime_ns)[:-_KEPT_STAMPS]:
+                old.unlink(missing_ok=True)
+    return found
 
 
 def _versions() -> list[str]:
     """The compilers' distributions, such as numba-0.68.1.dist-info: importlib.metadata takes twenty times as long."""
-    found = [sys.implementation.cache_tag or ""]
+    found = [_PYTHON]
     for name in ("numba", "llvmlite"):
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
@@ -49,70 +155,97 @@ def _versions() -> list[str]:
     return found
 
 
-def _stamp() -> str:
-    """A hash of the kernels' sources and of what compiles them."""
-    digest = hashlib.sha256("\n".join(_versions()).encode())
-    for source in _SOURCES:
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
 def _target() -> str:
-    """What Numba compiles for: this processor, unless its environment variables say something else."""
-    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    return "\n".join([processor_identity(), *settings])
+    """What kernels are compiled for and by: this processor, Numba's settings, versions."""
+    return "\n".join([processor_identity(), repr(sorted(SETTINGS.items())), _settings_file(), *_versions()])
+
+
+def _settings_file() -> str:
+    """Numba's file in the working directory. Which processor is compiled for, only the environment says: see functions.py."""
+    try:
+        return Path(".numba_config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _folder() -> Path | None:
     try:
-        return cache_folder()
+        folder = cache_folder()
     except RuntimeError:  # no home directory
         return None
+    reason = distrust(folder)
+    if reason is not None:
+        warnings.warn(f"kernel cache: {folder} is not used: {reason}", stacklevel=2)
+        return None
+    return folder
 
 
-FOLDER = _folder()
-STAMP = _stamp()
+_PYTHON = sys.implementation.cache_tag or ""
+SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
 TARGET = _target()
-ENABLED = _writable(FOLDER)
+FOLDER = _folder()
 
 
-def path(kernel: str) -> Path:
-    """The file of a kernel."""
-    assert FOLDER is not None, "asked where ENABLED only"
-    depends_on = hashlib.sha256(repr((kernel, STAMP, TARGET)).encode())
-    return FOLDER / f"{kernel}-{STAMP[:8]}-{depends_on.hexdigest()[:16]}.kernel"
+def why_not() -> str | None:
+    """Why kernels are not kept, None if they are."""
+    if FOLDER is None:
+        try:
+            return f"{cache_folder()} is not used: {distrust(cache_folder())}"
+        except RuntimeError:
+            return "there is no home directory"
+    try:
+        FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=FOLDER).close()
+    except OSError:
+        return f"{FOLDER} can't be written"
+    return None
 
 
-def load(kernel: str) -> bytes | None:
-    """The object file of a kernel, or None where none is kept."""
-    return read(path(kernel)) if ENABLED else None
+def stamp(name: str) -> str:
+    """A hash of the sources of a kernel by the name of its function."""
+    return _stamps()[name]
+
+
+def symbol(kernel: str, name: str) -> str:
+    """The name that a kernel's function has in its file: it names all that its machine code depends on.
+
+    Args:
+        kernel: Its name with those of its dtypes.
+        name: That of its function alone.
+    """
+    return f"lngrad_{kernel}_{hashlib.sha256(repr((kernel, stamp(name), TARGET)).encode()).hexdigest()[:32]}"
+
+
+def path(kernel: str, name: str, suffix: str) -> Path | None:
+    """The file of a kernel, None where none is kept."""
+    if FOLDER is None:
+        return None
+    return FOLDER / f"{kernel}-{stamp(name)[:8]}-{symbol(kernel, name).rpartition('_')[2][:16]}{suffix}"
 
 
 def read(file: Path) -> bytes | None:
-    """The object file in a file of ours, or None if that is not whole."""
+    """The content of a file of ours without its digest, or None if it is not there or not whole."""
     try:
         content = file.read_bytes()
     except OSError:
         return None
-    digest, code = content[:32], content[32:]
-    return code if hashlib.sha256(code).digest() == digest else None
+    content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    return content if hashlib.sha256(content).digest() == digest else None
 
 
-def save(kernel: str, code: bytes) -> None:
-    """Keep the object file of a kernel; files of it from other sources, or from a process that was killed, are removed.
+def write(file: Path, content: bytes) -> None:
+    """Write a file of ours, with its digest.
 
-    It is written under another name and renamed, so that nobody reads half of one.
+    Raises:
+        OSError: It can't be written.
     """
-    if not ENABLED:
-        return
-    file = path(kernel)
-    draft = file.with_suffix(f".{os.getpid()}")
+    write_whole(file, content + hashlib.sha256(content).digest())
+
+
+def remove_stale(file: Path) -> None:
+    """Remove the files of a kernel from other sources than `file`, and what a killed process was writing."""
+    kernel, made_of, _ = file.stem.rsplit("-", 2)
     with suppress(OSError):
-        try:
-            draft.write_bytes(hashlib.sha256(code).digest() + code)
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
         for other in file.parent.glob(f"{kernel}-????????-????????????????.*"):
-            if other.suffix != file.suffix or not other.name.startswith(f"{kernel}-{STAMP[:8]}-"):
+            if other.suffix not in (LIBRARY, OBJECT) or not other.name.startswith(f"{kernel}-{made_of}-"):
                 other.unlink(missing_ok=True)

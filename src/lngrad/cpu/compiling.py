@@ -14,16 +14,19 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from lngrad.cpu import kernels
 from lngrad.cpu.jobs import POOL
 from lngrad.cpu.kernels import pool
-from lngrad.cpu.kernels.roofline import TRIADS
-from lngrad.cpu.kernels.simd import TAGS
-from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS
+from lngrad.cpu.kernels.functions import FEATURES, PROCESSOR
+from lngrad.cpu.kernels.simd import STORAGES
+from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS, TRIADS
 
 _I64 = ir.IntType(64)
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
-_OURS = "6lngrad7kernels9numba_cpu"  # how Numba writes this package's name in the names of functions
+_OURS = "".join(
+    f"{len(part)}{part}" for part in kernels.__name__.split(".")
+)  # as Numba writes it in names of functions
 
 
 class _Linked(JITCodeLibrary):
@@ -66,8 +69,8 @@ def _only_linking() -> Iterator[None]:
             del codegen._library_class, codegen.set_env
 
 
-def compile_kernel(kernel: str, name: str, dtype: str, accumulator: str) -> bytes:
-    """The object file of a function that is called `kernel` in it; otherwise as entries.task_function.
+def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> bytes:
+    """The object file of a function that is called `symbol` in it; otherwise as entries.task_function.
 
     Functions inside are hidden, so that LLVM may put each into its only caller. Visible, a float32 backward of 4096 × 768 took
     2.0 ms with two threads in place of 1.0 to 1.4, and 1.1 times as long with one (2 cores of an AMD EPYC, AVX2).
@@ -77,27 +80,27 @@ def compile_kernel(kernel: str, name: str, dtype: str, accumulator: str) -> byte
             parameters, returns = POOL[name]
             function, number = getattr(pool, name), len(parameters.split())
         else:
-            function, returns = _FACTORIES[name](TAGS[dtype], TAGS[accumulator]), False
+            function, returns = _FACTORIES[name](STORAGES[dtype], STORAGES[accumulator]), False
             number = function.py_func.__code__.co_argcount
         arguments = (types.int64,) * number
         function.compile(arguments)
     compiled = function.overloads[arguments]
-    module = llvm.parse_assembly(str(_entry(kernel, compiled.fndesc, returns)))
+    module = llvm.parse_assembly(str(_entry(symbol, compiled.fndesc, returns)))
     module.link_in(compiled.library._get_module_for_linking(), preserve=True)
     for inner in [*module.functions, *module.global_variables]:
-        if not inner.is_declaration and inner.name != kernel:
+        if not inner.is_declaration and inner.name != symbol:
             inner.linkage = "internal"
     machine = _machine()
     _optimize(module, machine)
     return machine.emit_object(module)
 
 
-def _entry(kernel: str, inner, returns: bool):
+def _entry(symbol: str, inner, returns: bool):
     """The C function around one of Numba's. Kernels raise nothing, so it looks at no status."""
     context = cpu_target.target_context
-    module = context.create_module(kernel)
+    module = context.create_module(symbol)
     kind = ir.FunctionType(_I64 if returns else ir.VoidType(), [_I64] * len(inner.argtypes))
-    function = ir.Function(module, kind, kernel)
+    function = ir.Function(module, kind, symbol)
     builder = ir.IRBuilder(function.append_basic_block())
     callee = context.declare_function(module, inner)
     _, result = context.call_conv.call_function(builder, callee, inner.restype, inner.argtypes, function.args)
@@ -109,10 +112,9 @@ def _entry(kernel: str, inner, returns: bool):
 
 
 def _machine():
-    """This processor, or what Numba was told to compile for."""
-    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    triple, _, _ = cpu_target.target_context.codegen().magic_tuple()
     return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=processor, features=features, opt=3, reloc="pic", codemodel="small"
+        cpu=PROCESSOR, features=FEATURES, opt=3, reloc="pic", codemodel="small"
     )
 
 
@@ -132,10 +134,14 @@ def _optimize(module, machine) -> None:
     passes.getModulePassManager().run(module, passes)
 
 
-def link_by_llvm(kernel: str, code: bytes) -> int:
-    """The address of a function of an object file, by LLVM's own loader."""
+def load_by_llvm(symbol: str, code: bytes) -> int:
+    """The address of a function of an object file, by LLVM's own loader; 0 if it has no such function.
+
+    Raises:
+        RuntimeError: It calls what this process does not have.
+    """
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _ENGINES.append(engine)
-    return engine.get_function_address(kernel)
+    return engine.get_function_address(symbol)

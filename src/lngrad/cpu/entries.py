@@ -1,4 +1,4 @@
-"""Compiled functions by name: found on disk and put into memory without a compiler, or else compiled and kept.
+"""Compiled functions by name: loaded from disk without a compiler, or else compiled, linked and kept.
 
 Numba takes half a second to import, so it is imported when something must be compiled and not before.
 """
@@ -6,30 +6,60 @@ Numba takes half a second to import, so it is imported when something must be co
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from functools import cache
-from threading import Lock
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from lngrad.core.dtypes import ACCUMULATORS
+from lngrad.core.machine import c_compiler
 from lngrad.cpu import cache as kept
 from lngrad.cpu.jobs import POOL
-from lngrad.cpu.machine_code import NotLinked, link
+from lngrad.typing import Address
 
-_compiling = Lock()
-_addresses: dict[str, int] = {}
+# Without libraries: a kernel needs a few functions of the C library, which this process has, and linking takes 5 ms, not 35.
+_LINK = ("-shared", "-nostdlib", "-s", "-Wl,-z,noseparate-code", "-Wl,-z,noexecstack")
+_LINKS = sys.platform.startswith("linux")  # elsewhere LLVM's own loader takes the object files
+
+_compiling = threading.RLock()
+_held: list[threading.RLock] = []  # by a thread that forks
+_addresses: dict[str, Address] = {}
 
 
-def task_function(name: str, dtype: str, accumulator: str) -> int:
+def _before_fork() -> None:
+    """Wait until nobody compiles: a child that is forked meanwhile would find Numba and LLVM halfway, and locked for ever."""
+    _held.append(_compiling)
+    if "numba.core.compiler_lock" in sys.modules:
+        _held.append(sys.modules["numba.core.compiler_lock"].global_compiler_lock)
+    for lock in _held:
+        lock.acquire()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+def task_function(name: str, dtype: str, accumulator: str) -> Address:
     """The address of a task function, void (int64 arguments, int64 task, int64 thread).
 
     Args:
-        name: Of tasks.TASK_FUNCTIONS or roofline.TRIADS.
+        name: Of tasks.TASK_FUNCTIONS or tasks.TRIADS.
         dtype: Of the elements.
         accumulator: Of the sums: float32 or float64.
     """
     return _address(name, dtype, accumulator)
 
 
-def copy_function(name: str, outer: str, inner: str) -> int:
+def copy_function(name: str, outer: str, inner: str) -> Address:
     """The address of a copy of rows, void (int64 base, table, first, rows, N, packed).
 
     Args:
@@ -41,7 +71,7 @@ def copy_function(name: str, outer: str, inner: str) -> int:
 
 
 @cache
-def pool_address(name: str) -> int:
+def pool_address(name: str) -> Address:
     """The address of one of jobs.POOL."""
     return _address(name, "", "")
 
@@ -54,24 +84,96 @@ def pool_function(name: str) -> Callable[..., int]:
     return ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * len(parameters.split()))(pool_address(name))
 
 
-def _address(name: str, dtype: str, accumulator: str) -> int:
+def kernels() -> list[tuple[str, str, str]]:
+    """All kernels that a call can ask for, as (name, dtype, accumulator), or of a copy (name, its dtype, the kernel's)."""
+    from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS
+
+    found = [(name, "", "") for name in POOL]
+    for dtype, accumulator in ACCUMULATORS.items():
+        found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS]
+        found += [
+            ("combine", dtype, {"float32": "float64", "float64": "float32"}[accumulator])
+        ]  # dgamma not of x's dtype
+        found += [(name, dtype, to) for to in dict.fromkeys((dtype, "float64")) for name in COPY_FUNCTIONS]
+    return found
+
+
+def compile_ahead(name: str, dtype: str, accumulator: str) -> None:
+    """Compile one of `kernels`, or find it on disk."""
+    _address(name, dtype, accumulator)
+
+
+def _address(name: str, dtype: str, accumulator: str) -> Address:
     kernel = "_".join(filter(None, (name, dtype, accumulator)))
     with _compiling:
         if kernel not in _addresses:
-            code = kept.load(kernel)
-            if code is None:
-                from lngrad.cpu.compiling import compile_kernel
-
-                code = compile_kernel(kernel, name, dtype, accumulator)
-                kept.save(kernel, code)
-            _addresses[kernel] = _linked(kernel, code)
+            address = _load(kernel, name) or _compile(kernel, name, dtype, accumulator)
+            if not address:
+                raise RuntimeError(f"kernel: expected an address of {kernel}, got 0")
+            _addresses[kernel] = address
         return _addresses[kernel]
 
 
-def _linked(kernel: str, code: bytes) -> int:
-    try:
-        return link(code, kernel)
-    except NotLinked:  # not this system's object files: LLVM knows them all
-        from lngrad.cpu.compiling import link_by_llvm
+def _load(kernel: str, name: str) -> Address | None:
+    """The address of a kernel that is kept."""
+    symbol = kept.symbol(kernel, name)
+    for suffix in (kept.LIBRARY, kept.OBJECT):
+        file = kept.path(kernel, name, suffix)
+        content = None if file is None else kept.read(file)
+        if file is None or content is None or symbol.encode() not in content:  # none, not whole, or another kernel's
+            continue
+        if suffix == kept.LIBRARY:
+            address = _open(file, symbol)
+        else:
+            from lngrad.cpu.compiling import load_by_llvm
 
-        return link_by_llvm(kernel, code)
+            address = load_by_llvm(symbol, content)
+        if address:
+            return address
+    return None
+
+
+def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
+    """Compile a kernel and keep it: as a library where that can be linked and opened, else as an object file."""
+    from lngrad.cpu.compiling import compile_kernel, load_by_llvm
+
+    symbol = kept.symbol(kernel, name)
+    code = compile_kernel(symbol, name, dtype, accumulator)
+    library, address = _link(code), None
+    for suffix, content in ((kept.LIBRARY, library), (kept.OBJECT, code)):
+        file = kept.path(kernel, name, suffix)
+        if file is None or content is None or address:
+            continue
+        try:
+            kept.write(file, content)
+        except OSError:  # full, or read-only
+            break
+        kept.remove_stale(file)
+        if suffix == kept.LIBRARY:
+            address = _open(file, symbol)
+            if not address:  # such as on a file system from which nothing is executed
+                file.unlink(missing_ok=True)
+    return address or load_by_llvm(symbol, code)
+
+
+def _link(code: bytes) -> bytes | None:
+    """The shared library of an object file, by the system's linker; None where there is none."""
+    if not _LINKS:
+        return None
+    try:
+        with TemporaryDirectory() as folder:
+            source, target = Path(folder) / "kernel.o", Path(folder) / "kernel.so"
+            source.write_bytes(code)
+            command = [*c_compiler(), *_LINK, "-o", str(target), str(source)]
+            done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+            return target.read_bytes() if done.returncode == 0 else None
+    except OSError:  # no compiler, or no room
+        return None
+
+
+def _open(library: Path, symbol: str) -> Address | None:
+    """The address of a function of a shared library. ctypes binds all symbols at once: a missing one is an error here."""
+    try:
+        return ctypes.cast(getattr(ctypes.CDLL(str(library)), symbol), ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None

@@ -1,25 +1,34 @@
-"""What the host and the compiled code agree on: the words of a job, and the sizes that decide the order of a sum.
+"""Jobs: what the host and the compiled code agree on, and how the host packs it into memory.
 
-A job is an array of int64: the head, then one record of arguments. Both sides read and write a record by the names below,
-so a field is added here and used where it is needed, and nowhere else. Nothing here imports Numba.
+A job is an array of int64: the head, then records of arguments. Both sides read and write a record by the names below, so a
+field is added here and used where it is needed, and nowhere else. Nothing here imports Numba.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from lngrad.typing import Address, Words
 
 LANES = 8  # elements of a vector
 GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors into a sum of its own
 STREAM_ALIGNMENT = 32  # bytes that an address must be a multiple of, for a store past the caches
 SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
 SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
-MOST_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
+MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
 
 # The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
-# ranges, at most MOST_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
+# ranges, at most MAX_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
 FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, 8
-TICKET_WORDS, MOST_RANGES = 8, 8
-ARGUMENTS = TICKETS + MOST_RANGES * TICKET_WORDS
+TICKET_WORDS, MAX_RANGES = 8, 8
+ARGUMENTS = TICKETS + MAX_RANGES * TICKET_WORDS
 
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
@@ -32,15 +41,18 @@ POOL = {
     "run_alone": ("job", False),
     "begin": ("job threads", False),
     "work": ("job thread most", True),
-    "close": ("job", False),
-    "lead": ("job threads slots wanted most", True),
-    "settle": ("job slots workers", True),
-    "serve": ("slot thread", False),
-    "live": ("worker", False),
+    "cancel": ("job", False),
+    "submit": ("job threads slots wanted most", True),
+    "join": ("job slots workers", True),
+    "run_worker": ("slot thread", False),
+    "worker_main": ("worker", False),
     "share": ("first stop job", False),
 }
 
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
+
+
+Record: TypeAlias = "NamedTuple"  # all of its fields int64
 
 
 def _record(name, fields):
@@ -81,6 +93,96 @@ TRIAD_BLOCK = 1 << 16
 Triad = _record("Triad", "a b result elements")
 
 # A worker: its slot and number, the number by which the system knows its thread, the C functions by which it sleeps and is
-# woken and what they are called with, the C functions that tell and choose processors (0 where there are none), and room for
-# two sets of them and a word that says whether somebody uses these.
-Worker = _record("Worker", "slot thread native_id wait post alarm getcpu getaffinity setaffinity masks")
+# woken and what they are called with, the C functions that ask for and choose processors (0 where there are none), and memory
+# for two sets of them and a word that says whether somebody uses these.
+Worker = _record("Worker", "slot thread native_id wait post semaphore getcpu getaffinity setaffinity masks")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a chain.
+
+    Attributes:
+        start: The word of the chain that it begins at.
+        tasks: How many.
+        elements: That all tasks go through together.
+        fields: Of one of its records.
+    """
+
+    start: int
+    tasks: int
+    elements: int
+    fields: tuple[str, ...]
+
+    def word(self, field: str, record: int = 0) -> int:
+        """The word of the chain that a field lies at."""
+        return self.start + ARGUMENTS + record * len(self.fields) + self.fields.index(field)
+
+
+class Chain:
+    """Jobs that run one after the other, behind each other in one array."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self._words: list[Words] = []
+
+    def add(self, function: Address, tasks: int, elements: int, *records: Record) -> Job:
+        """Append a job."""
+        job = Job(sum(map(len, self._words)), tasks, elements, records[0]._fields)
+        if self._words:
+            self._words[-1][NEXT] = len(self._words[-1])
+        self._words.append(new_job(function, tasks, *records))
+        self.jobs.append(job)
+        return job
+
+    def words(self) -> Words:
+        """The jobs as the compiled code reads them."""
+        return np.concatenate(self._words)
+
+
+def new_job(function: Address, tasks: int, *records: Record) -> Words:
+    """A job by itself.
+
+    Args:
+        function: The address of the task function.
+        tasks: How many.
+        records: The arguments; one for all tasks, or one a task.
+    """
+    arguments: list[int] = [value for record in records for value in record]
+    job = np.zeros(ARGUMENTS + len(arguments), np.int64)
+    job[FUNCTION], job[TASKS] = function, tasks
+    job[ARGUMENTS:] = arguments
+    return job
+
+
+def writer(words: Sequence[int | None], formats: str) -> Callable[[memoryview, tuple[float, ...]], None]:
+    """A function (bytes of a chain, values) that writes value k at word words[k], as struct's formats[k]; None: nowhere.
+
+    Words that follow each other are written together, so records whose fields stand in the order of the values are fast.
+    """
+    places = sorted((word, k) for k, word in enumerate(words) if word is not None)
+    runs: list[list[tuple[int, int]]] = []
+    for word, k in places:
+        if runs and runs[-1][-1][0] == word - 1:
+            runs[-1].append((word, k))
+        else:
+            runs.append([(word, k)])
+    steps = []
+    for run in runs:
+        numbers = [k for _, k in run]
+        ascending = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        pick = itemgetter(slice(numbers[0], numbers[-1] + 1)) if ascending else itemgetter(*numbers)
+        steps.append((Struct("=" + "".join(formats[k] for k in numbers)).pack_into, 8 * run[0][0], pick))
+    if len(runs) == 1 and numbers == list(range(len(words))):
+        (pack_all, first, _), *_ = steps
+
+        def write_all(chain: memoryview, values: tuple[float, ...]) -> None:
+            pack_all(chain, first, *values)
+
+        return write_all
+
+    def write(chain: memoryview, values: tuple[float, ...]) -> None:
+        for pack, at, pick in steps:
+            pack(chain, at, *pick(values))
+
+    return write

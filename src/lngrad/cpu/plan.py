@@ -4,33 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lngrad.core.arrays import ArraySpec
+import numpy as np
+
+from lngrad.core.arrays import ArraySpec, address_of
 from lngrad.core.column_tree import CHUNK
 from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.core.machine import second_level_bytes
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import Problem
 from lngrad.cpu.entries import copy_function, task_function
-from lngrad.cpu.job import Chain, Job, writer
 from lngrad.cpu.jobs import (
     DBETA,
     DGAMMA,
     DX,
     GROUP,
     LANES,
-    MOST_ROWS,
+    MAX_ROWS,
     SEGMENT,
     SHORT,
     STREAM_ALIGNMENT,
     Backward,
+    Chain,
     Combine,
     Convert,
     Forward,
+    Job,
+    Slice,
+    new_job,
+    writer,
 )
-from lngrad.cpu.packed import pack
-from lngrad.cpu.run import Copy, Steps, StrideTable, bind, run
-from lngrad.cpu.strides import is_contiguous, row_stride
-from lngrad.cpu.workspace import Regions, table_entries
+from lngrad.cpu.run import (
+    Copy,
+    CpuSteps,
+    Regions,
+    StrideTable,
+    bind,
+    is_contiguous,
+    pack,
+    row_stride,
+    run,
+    table_entries,
+)
+from lngrad.cpu.workers import run_job
 
 TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
 TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
@@ -43,6 +58,8 @@ FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
+MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
+
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
 
 
@@ -50,13 +67,13 @@ def plan(problem: Problem, threads: int) -> Plan:
     """Cut a problem for `threads` threads."""
     if problem.M == 0 or problem.N == 0 or not any(problem.wanted):
         return Plan(problem, "numba_cpu", 0, None, run_empty)
-    draft = _Draft(problem, threads)
-    steps = _plan_forward(draft) if problem.op == "forward" else _plan_backward(draft)
-    return Plan(problem, "numba_cpu", draft.regions.nbytes, steps, run, bind, pack)
+    builder = PlanBuilder(problem, threads)
+    steps = _plan_forward(builder) if problem.op == "forward" else _plan_backward(builder)
+    return Plan(problem, "numba_cpu", builder.regions.nbytes, steps, run, bind, pack)
 
 
 @dataclass
-class _Draft:
+class PlanBuilder:
     """What is decided step by step: jobs, regions of the workspace, and which word of a job each address goes to.
 
     Attributes:
@@ -84,16 +101,13 @@ class _Draft:
     def function(self, name: str) -> int:
         return task_function(name, self.dtype, self.problem.accumulator)
 
-    def facts(self, name: str) -> ArraySpec | None:
-        """ArraySpec of an argument, None where it is absent or a result that the caller did not bring."""
-        return self.problem.inputs.get(name) or self.problem.out.get(name)
-
     def rows(self, name: str) -> ArraySpec:
-        """ArraySpec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
+        """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
         problem = self.problem
         shape = (*problem.lead, *problem.normalized_shape)
         strides = contiguous_strides(shape, bytes_of(problem.dtype))
-        return self.facts(name) or ArraySpec(shape, problem.dtype, strides, problem.device, problem.kind)
+        brought = problem.inputs.get(name) or problem.out.get(name)
+        return brought or ArraySpec(shape, problem.dtype, strides, problem.device, problem.kind)
 
     def elements(self, name: str) -> int:
         return self.problem.M if name in ("mean", "rstd") else self.problem.N
@@ -104,12 +118,12 @@ class _Draft:
         problem = self.problem
         fields = {}
         for name in names:
-            facts = self.rows(name)
-            step = row_stride(facts, len(problem.normalized_shape)) if facts.dtype == self.dtype else None
+            spec = self.rows(name)
+            step = row_stride(spec, len(problem.normalized_shape)) if spec.dtype == self.dtype else None
             fields[f"{name}_stride"] = step or 0
             if step is None:
-                self.tables.append(StrideTable(f"{name}_table", facts))
-                self.regions.add_table(f"{name}_table", table_entries(facts.shape, len(problem.lead)))
+                self.tables.append(StrideTable(f"{name}_table", spec))
+                self.regions.add_table(f"{name}_table", table_entries(spec.shape, len(problem.lead)))
         fields["block_rows"] = _block_rows(problem.N * bytes_of(self.dtype))
         if self.tables:
             self.regions.add("scratch", self.threads * len(names) * fields["block_rows"] * problem.N, self.dtype)
@@ -120,17 +134,17 @@ class _Draft:
         """Bring small inputs into the accumulator's dtype, contiguous. Returns the region of each that is not so already."""
         problem, moved, converted = self.problem, {}, []
         for name in names:
-            facts = problem.inputs[name]
-            if facts is not None and facts.dtype == problem.accumulator and is_contiguous(facts):
+            spec = problem.inputs[name]
+            if spec is not None and spec.dtype == problem.accumulator and is_contiguous(spec):
                 continue
             self.regions.add(name, self.elements(name), problem.accumulator)
             moved[name] = name
-            if facts is None:
+            if spec is None:
                 self.defaults[name] = _DEFAULTS[name]
-            elif facts.dtype == self.dtype and is_contiguous(facts):
+            elif spec.dtype == self.dtype and is_contiguous(spec):
                 converted.append(name)
             else:
-                self.copies_in.append(Copy(name, problem.accumulator, facts))
+                self.copies_in.append(Copy(name, problem.accumulator, spec))
         if converted:
             sizes = [self.elements(name) for name in converted]
             records = [Convert(elements=size) for size in sizes]
@@ -148,20 +162,18 @@ class _Draft:
             else:
                 self.of_caller[name] = job.word(name)
 
-    def steps(self, main: Job, streaming: bool, **choices: int) -> Steps:
+    def steps(self, main: Job, streamed: str | None, **choices: int) -> CpuSteps:
+        """The decisions so far as they are executed; `streamed` names the result that may go past the caches."""
         problem = self.problem
         names = (*problem.inputs, *problem.out)
         words: list[int | None] = [self.of_caller.get(name) for name in names]
         formats = "q" * len(names)
-        if problem.op == "forward":
+        if "eps" in main.fields:
             words.append(main.word("eps"))
             formats += "d"
-        result = "y" if problem.op == "forward" else "dx"
-        for name in ["scratch"] if self.tables else []:
+        for name in ("scratch", *(table.name for table in self.tables)) if self.tables else ():
             self.of_workspace[main.word(name)] = name
-        for table in self.tables:
-            self.of_workspace[main.word(table.name)] = table.name
-        return Steps(
+        return CpuSteps(
             threads=self.threads,
             words=self.chain.words(),
             jobs=tuple(self.chain.jobs),
@@ -175,7 +187,7 @@ class _Draft:
             tables=tuple(self.tables),
             copies_in=tuple(self.copies_in),
             copies_out=tuple(self.copies_out),
-            streamed=result if streaming else None,
+            streamed=streamed,
             **choices,
         )
 
@@ -192,14 +204,13 @@ def _streams(problem: Problem, stride: int) -> bool:
     return large and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
 
 
-def _rows_ahead(problem: Problem, threads: int, together: int) -> int:
-    """How many rows on those lie that are fetched while `together` rows are computed.
+def _rows_ahead(problem: Problem, threads: int, tensors: int, together: int) -> int:
+    """How many rows on those lie that are fetched while `together` rows of so many tensors are computed.
 
     0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing. 0 for the
     shortest rows too: the processor by itself fetches more of them than groups cover (backward of 50000×37 float32 with 1
     thread 0.85 → 0.71 ms, AMD EPYC 9005).
     """
-    tensors = 2 if problem.op == "forward" else 3
     row_bytes = problem.N * bytes_of(problem.dtype)
     if problem.N < FETCHED_FROM or tensors * problem.M * row_bytes <= threads * second_level_bytes():
         return 0
@@ -211,60 +222,60 @@ def _rows_at_once(problem: Problem, row_bytes: int) -> int:
 
     Fours where there are so many, since y is written four rows at a time.
     """
-    rows = min(MOST_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
+    rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
     return rows - rows % 4 if rows >= 4 else max(1, rows)
 
 
-def _plan_forward(draft: _Draft) -> Steps:
-    problem = draft.problem
-    fields = draft.reserve_tables("x", "y")
-    moved = draft.widen("gamma", "beta")
-    rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * draft.threads), TASK_ELEMENTS // problem.N)
-    row_bytes = problem.N * bytes_of(draft.dtype)
+def _plan_forward(builder: PlanBuilder) -> CpuSteps:
+    problem = builder.problem
+    fields = builder.reserve_tables("x", "y")
+    moved = builder.widen("gamma", "beta")
+    rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
+    row_bytes = problem.N * bytes_of(builder.dtype)
     rows_at_once = _rows_at_once(problem, row_bytes)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
-        ahead=_rows_ahead(problem, draft.threads, rows_at_once), **fields,
+        ahead=_rows_ahead(problem, builder.threads, 2, rows_at_once), **fields,
     )  # fmt: skip
-    main = draft.chain.add(
-        draft.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
+    main = builder.chain.add(
+        builder.function("forward_rows"), -(-problem.M // rows_per_task), problem.M * problem.N, record
     )
     narrowed = []
     for name in ("mean", "rstd"):
-        facts = problem.out[name]
-        if facts is None or (facts.dtype == problem.accumulator and is_contiguous(facts)):
+        spec = problem.out[name]
+        if spec is None or (spec.dtype == problem.accumulator and is_contiguous(spec)):
             continue
-        draft.regions.add(name, problem.M, problem.accumulator)
+        builder.regions.add(name, problem.M, problem.accumulator)
         moved[name] = name
-        if facts.dtype == draft.dtype and is_contiguous(facts):
+        if spec.dtype == builder.dtype and is_contiguous(spec):
             narrowed.append(name)
         else:
-            draft.copies_out.append(Copy(name, problem.accumulator, facts))
-    draft.take(main, (*problem.inputs, *problem.out), moved)
+            builder.copies_out.append(Copy(name, problem.accumulator, spec))
+    builder.take(main, (*problem.inputs, *problem.out), moved)
     if narrowed:
         records = [Convert(elements=problem.M)] * len(narrowed)
-        job = draft.chain.add(draft.function("narrow"), len(records), len(records) * problem.M, *records)
+        job = builder.chain.add(builder.function("narrow"), len(records), len(records) * problem.M, *records)
         for k, name in enumerate(narrowed):
-            draft.of_workspace[job.word("source", k)] = name
-            draft.of_caller[name] = job.word("target", k)
-    return draft.steps(main, _streams(problem, fields["y_stride"]))
+            builder.of_workspace[job.word("source", k)] = name
+            builder.of_caller[name] = job.word("target", k)
+    return builder.steps(main, "y" if _streams(problem, fields["y_stride"]) else None)
 
 
-def _plan_backward(draft: _Draft) -> Steps:
-    problem, threads = draft.problem, draft.threads
+def _plan_backward(builder: PlanBuilder) -> CpuSteps:
+    problem, threads = builder.problem, builder.threads
     M, N = problem.M, problem.N
     wants = sum(bit for bit, wanted in zip((DX, DGAMMA, DBETA), problem.wanted, strict=True) if wanted)
     parameters = wants & (DGAMMA | DBETA)
-    fields = draft.reserve_tables("dy", "x", "dx")
-    moved = draft.widen("mean", "rstd", "gamma")
+    fields = builder.reserve_tables("dy", "x", "dx")
+    moved = builder.widen("mean", "rstd", "gamma")
 
     chunks = -(-M // CHUNK)
-    wide = bool(wants & DX) and not draft.tables and N >= 2 * SEGMENT and chunks < 2 * threads
+    by_columns = bool(wants & DX) and not builder.tables and N >= 2 * SEGMENT and chunks < 2 * threads
     group_rows, chunks_per_task = 0, 1
-    if wide:
+    if by_columns:
         row_bytes = 2 * N * bytes_of(problem.dtype)
         group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
-        draft.regions.add("row_sums", 2 * group_rows * (N // SEGMENT), problem.accumulator)
+        builder.regions.add("row_sums", 2 * group_rows * (N // SEGMENT), problem.accumulator)
         tasks, slots, parts = N // SEGMENT, chunks.bit_length() + 1, 1
     else:
         while chunks_per_task < chunks and (
@@ -277,30 +288,30 @@ def _plan_backward(draft: _Draft) -> Steps:
 
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, ahead=_rows_ahead(problem, threads, 1), **fields,
+        stop_row=M, ahead=_rows_ahead(problem, threads, 3, 1), **fields,
     )  # fmt: skip
-    function = draft.function(_main_task(wants, N, wide))
-    main = draft.chain.add(function, tasks, M * N, record)
-    draft.take(main, (*problem.inputs, "dx"), moved)
+    function = builder.function(_main_task(wants, N, by_columns))
+    main = builder.chain.add(function, tasks, M * N, record)
+    builder.take(main, (*problem.inputs, "dx"), moved)
     if parameters or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
-        draft.regions.add("slots", (slots if wide else tasks * slots) * slot_elements, problem.accumulator)
-        draft.of_workspace[main.word("slots")] = "slots"
-    if wide:
-        draft.of_workspace[main.word("row_sums")] = "row_sums"
-    _add_combining(draft, parts, slots * slot_elements * bytes_of(problem.accumulator))
-    return draft.steps(
+        builder.regions.add("slots", (slots if by_columns else tasks * slots) * slot_elements, problem.accumulator)
+        builder.of_workspace[main.word("slots")] = "slots"
+    if by_columns:
+        builder.of_workspace[main.word("row_sums")] = "row_sums"
+    _add_combining(builder, parts, slots * slot_elements * bytes_of(problem.accumulator))
+    return builder.steps(
         main,
-        bool(wants & DX) and _streams(problem, fields["dx_stride"]),
-        columns_function=function if wide else 0,
-        sums_function=draft.function("segment_sums") if wide else 0,
+        "dx" if wants & DX and _streams(problem, fields["dx_stride"]) else None,
+        columns_function=function if by_columns else 0,
+        sums_function=builder.function("segment_sums") if by_columns else 0,
         group_rows=group_rows,
     )
 
 
-def _main_task(wants: int, N: int, wide: bool) -> str:
+def _main_task(wants: int, N: int, by_columns: bool) -> str:
     """The name of the main task function."""
     parameters = wants & (DGAMMA | DBETA)
-    if wide:
+    if by_columns:
         return "columns" if parameters else "columns_dx"
     if N < LANES:
         return "tiny_rows"
@@ -311,9 +322,9 @@ def _main_task(wants: int, N: int, wide: bool) -> str:
     return "short_rows" if N <= SHORT else "rows"
 
 
-def _add_combining(draft: _Draft, parts: int, slot_stride: int) -> None:
+def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int) -> None:
     """A job that adds up all tasks' slots and rounds dgamma and dbeta; two only if their dtypes differ."""
-    problem, N = draft.problem, draft.problem.N
+    problem, N = builder.problem, builder.problem.N
     columns = max(LANES, COMBINE_ELEMENTS // (2 * parts))
     outputs = {
         name: output
@@ -325,12 +336,57 @@ def _add_combining(draft: _Draft, parts: int, slot_stride: int) -> None:
         if output.dtype not in jobs:
             record = Combine(slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns)
             function = task_function("combine", output.dtype, problem.accumulator)
-            job = jobs[output.dtype] = draft.chain.add(function, -(-N // columns), 2 * parts * N, record)
-            draft.of_workspace[job.word("slots")] = "slots"
-        facts, word = problem.out[name], jobs[output.dtype].word(name)
-        if facts is None or is_contiguous(facts):
-            draft.of_caller[name] = word
+            job = jobs[output.dtype] = builder.chain.add(function, -(-N // columns), 2 * parts * N, record)
+            builder.of_workspace[job.word("slots")] = "slots"
+        spec, word = problem.out[name], jobs[output.dtype].word(name)
+        if spec is None or is_contiguous(spec):
+            builder.of_caller[name] = word
         else:
-            draft.regions.add(name, N, output.dtype)
-            draft.of_workspace[word] = name
-            draft.copies_out.append(Copy(name, output.dtype, facts))
+            builder.regions.add(name, N, output.dtype)
+            builder.of_workspace[word] = name
+            builder.copies_out.append(Copy(name, output.dtype, spec))
+
+
+def run_slices(
+    task: str,
+    dtype: str,
+    M: int,
+    N: int,
+    *,
+    threads: int,
+    x: tuple[int, int],
+    dy: tuple[int, int] = (0, 0),
+    result: int = 0,
+    mean: int = 0,
+    rstd: int = 0,
+    gamma: int = 0,
+    beta: int = 0,
+    row_numbers: int = 0,
+) -> None:
+    """Run one of the tasks slice_moments, slice_forward, slice_row_sums, slice_dx on M >= 1 rows of N >= 8 columns.
+
+    This is half of a call on longer rows, before or after an exchange between processes (lngrad.torch.sharded), so it has no
+    Problem of its own.
+
+    Args:
+        task, dtype: Which, and for elements of which dtype.
+        threads: At most this many.
+        x, dy: Address of the first row, and bytes from row to row; columns are contiguous.
+        result: Address of y or dx, contiguous.
+        mean, rstd, gamma, beta, row_numbers: Addresses of contiguous arrays in the accumulator's dtype; gamma and beta 0 for
+            1 and 0.
+    """
+    accumulator = ACCUMULATORS[dtype]
+    itemsize = bytes_of(dtype)
+    ones, zeros = np.ones(0 if gamma else N, accumulator), np.zeros(0 if beta else N, accumulator)
+    rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
+    aligned = result % STREAM_ALIGNMENT == 0 and N * itemsize % STREAM_ALIGNMENT == 0
+    streaming = M * N * itemsize >= STREAM_BYTES and aligned
+    tasks = -(-M // rows_per_task)
+    record = Slice(
+        dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], result=result, result_stride=N * itemsize,
+        mean=mean, rstd=rstd, gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
+        M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task,
+    )  # fmt: skip
+    job = new_job(task_function(task, dtype, accumulator), tasks, record)
+    run_job(address_of(job), tasks, M * N, threads)

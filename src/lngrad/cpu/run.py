@@ -1,4 +1,4 @@
-"""CPU backend: a plan's jobs with the addresses of a call, run by this thread or shared with others.
+"""CPU backend, memory and launching: a plan's jobs with the addresses of a call, run by this thread or shared with others.
 
 A call that one core finishes before a second has joined runs as one chain, from one compiled call. Memory of small calls
 (the chain and its workspace) is kept from call to call, with all in it that is the same for every one.
@@ -6,41 +6,164 @@ A call that one core finishes before a second has joined runs as one chain, from
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec, address_of, addresses_of
+from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
+from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.core.plan import Plan
-from lngrad.cpu.entries import pool_function
-from lngrad.cpu.job import Job
-from lngrad.cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS
-from lngrad.cpu.workers import BATCH_ELEMENTS, SERIAL_ELEMENTS, run_job
-from lngrad.cpu.workspace import Workspace
-from lngrad.typing import Address, AnyArray, Bytes, Words
+from lngrad.cpu.entries import pool_address, pool_function
+from lngrad.cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS, Job
+from lngrad.cpu.workers import BATCH_ELEMENTS, SERIAL_ELEMENTS, run_job, threads_for
+from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
 
+LINE = 64  # bytes of a cache line
 KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call
+PACKED_ELEMENTS = 1 << 22  # from here on a call takes milliseconds: some µs of Python don't count, Ctrl-C does
+PACKED_BYTES = 1 << 20  # of workspace
+
+
+class Regions:
+    """Offsets in a workspace by name, each on a cache line; one line more lets the workspace begin anywhere."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, int] = {}
+        self.nbytes = LINE
+
+    def add(self, name: str, elements: int, dtype: str) -> None:
+        """Reserve a region."""
+        self.offsets[name] = self.nbytes - LINE
+        self.nbytes += -(-elements * bytes_of(dtype) // LINE) * LINE
+
+    def add_table(self, name: str, entries: int) -> None:
+        """Reserve a region for a table of offsets."""
+        self.add(name, entries, "float64")  # as wide as an int64
+
+
+class Workspace:
+    """The memory of one run. `start`, its first whole cache line, is the address that offsets count from."""
+
+    def __init__(self, memory: Bytes, offsets: Mapping[str, int]):
+        address = address_of(memory)
+        self._skipped = -address % LINE
+        self.start = address + self._skipped
+        self._memory, self._offsets = memory, offsets
+
+    def address(self, name: str) -> Address:
+        """Where a region begins."""
+        return self.start + self._offsets[name]
+
+    def content(self) -> Words:
+        """A copy of all of it, from `start` on."""
+        at = self._skipped
+        return self._memory[at : at + (len(self._memory) - at) // 8 * 8].view(np.int64).copy()
+
+    def _view(self, name: str, elements: int, dtype: np.dtype[np.generic]) -> Array:
+        at = self._skipped + self._offsets[name]
+        return self._memory[at : at + elements * dtype.itemsize].view(dtype)
+
+    def fill(self, name: str, elements: int, dtype: str, value: float) -> None:
+        """Fill a region with a number."""
+        self._view(name, elements, numpy_dtype(dtype))[...] = value
+
+    def copy_in(self, name: str, dtype: str, source: Address, spec: ArraySpec) -> None:
+        """Convert an array into its region."""
+        array = array_at(source, spec)
+        with np.errstate(all="ignore"):  # a statistic beyond the range of its dtype is infinite
+            np.copyto(self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), array, casting="same_kind")
+
+    def copy_out(self, name: str, dtype: str, target: Address, spec: ArraySpec) -> None:
+        """Convert what a kernel left in a region into the output that it stood in for."""
+        array = array_at(target, spec)
+        with np.errstate(all="ignore"):
+            np.copyto(array, self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), casting="same_kind")
+
+    def fill_table(self, name: str, spec: ArraySpec, lead: int) -> None:
+        """Write how rows and columns of a tensor with `lead` leading dimensions lie, as kernels.numba_cpu.strided reads it."""
+        dims = _merged(spec.shape[:lead], spec.strides[:lead])
+        words = [len(dims), *(word for dim in dims for word in dim)]
+        columns = spec.shape[lead:]
+        table = self._view(name, len(words) + math.prod(columns), np.dtype(np.int64))
+        table[: len(words)] = words
+        _fill_offsets(table[len(words) :], columns, spec.strides[lead:])
+
+
+def table_entries(shape: Shape, lead: int) -> int:
+    """How many int64 fill_table writes at most."""
+    return 1 + 2 * lead + math.prod(shape[lead:])
+
+
+def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+    """Dimensions as (size, step), innermost first; those of size 1 left out, and those walked as one made one."""
+    dims: list[tuple[int, int]] = []
+    for size, step in reversed([dim for dim in zip(shape, strides, strict=True) if dim[0] != 1]):
+        if dims and step == dims[-1][0] * dims[-1][1]:
+            dims[-1] = size * dims[-1][0], dims[-1][1]
+        else:
+            dims.append((size, step))
+    return dims
+
+
+def _fill_offsets(table: Array, shape: Shape, strides: Shape) -> None:
+    """Offsets in bytes of all elements of a shape, in C order."""
+    table[...] = 0
+    grid = table.reshape(shape)
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        steps = np.arange(size, dtype=np.int64) * stride
+        grid += steps.reshape((size,) + (1,) * (len(shape) - axis - 1))
+
+
+def row_stride(spec: ArraySpec, normalized: int) -> int | None:
+    """Bytes from row to row of a tensor whose last `normalized` dimensions are contiguous, or None if it has no one step."""
+    itemsize = bytes_of(spec.dtype)
+    dims = list(zip(spec.shape, spec.strides, strict=True))
+    lead, last = dims[: len(dims) - normalized], dims[len(dims) - normalized :]
+    if _common_step(last, itemsize) != itemsize:
+        return None
+    step = _common_step(lead, math.prod(size for size, _ in last) * itemsize)
+    return step if step is not None and step % itemsize == 0 else None
+
+
+def is_contiguous(spec: ArraySpec) -> bool:
+    """Whether an array's elements follow each other in C order."""
+    itemsize = bytes_of(spec.dtype)
+    return _common_step(list(zip(spec.shape, spec.strides, strict=True)), itemsize) == itemsize
+
+
+def _common_step(dims: list[tuple[int, int]], default: int) -> int | None:
+    """The step of dimensions (size, stride) walked as one, default where there is nothing to walk, None if uneven."""
+    step: int | None = None
+    extent = 0
+    for size, stride in reversed([dim for dim in dims if dim[0] != 1]):
+        if step is None:
+            step = stride
+        elif stride != extent:
+            return None
+        extent = stride * size
+    return default if step is None else step
 
 
 class Copy(NamedTuple):
-    """A small array that passes through a region of the workspace, of this dtype there; facts are the caller's."""
+    """A small array that passes through a region of the workspace, of this dtype there; spec is the caller's array."""
 
     name: str
     dtype: str
-    facts: ArraySpec
+    spec: ArraySpec
 
 
 class StrideTable(NamedTuple):
     """A tensor without a plain row stride, and the region that its table lies in."""
 
     name: str
-    facts: ArraySpec
+    spec: ArraySpec
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class CpuSteps:
     """How a problem is cut.
 
     Attributes:
@@ -84,7 +207,7 @@ class Memory:
     """The chain and the workspace of one call. A call in another thread at the same time has its own."""
 
     def __init__(self, plan: Plan, memory: Bytes):
-        steps: Steps = plan.steps
+        steps: CpuSteps = plan.steps
         self.words = steps.words.copy()
         self.address = address_of(self.words)
         self.bytes = memoryview(self.words).cast("B")  # type: ignore[arg-type]  # NumPy arrays are buffers
@@ -93,19 +216,20 @@ class Memory:
             self.words[word] = self.workspace.address(region)
         for default in steps.defaults:
             self.workspace.fill(*default)
-        for name, facts in steps.tables:
-            self.workspace.fill_table(name, facts, len(plan.problem.lead))
+        for name, spec in steps.tables:
+            self.workspace.fill_table(name, spec, len(plan.problem.lead))
 
 
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:
     """Compute every wanted output."""
-    arrays, eps = (inputs, ()) if plan.problem.op == "backward" else (inputs[:-1], inputs[-1:])
+    count = len(plan.problem.inputs)
+    arrays, eps = inputs[:count], inputs[count:]
     _run_shared(plan.steps, Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
 
 
 def bind(plan: Plan) -> Callable[..., None]:
     """A run on addresses."""
-    steps: Steps = plan.steps
+    steps: CpuSteps = plan.steps
     free: list[Memory] = []
     write = steps.write
     alone = (
@@ -136,11 +260,11 @@ def bind(plan: Plan) -> Callable[..., None]:
     return run_small if alone else run_large
 
 
-def _run_shared(steps: Steps, memory: Memory, addresses: tuple[float, ...]) -> None:
+def _run_shared(steps: CpuSteps, memory: Memory, addresses: tuple[float, ...]) -> None:
     """One job of the chain after the other, each shared with other threads if that is worth it."""
     steps.write(memory.bytes, addresses)
-    for name, dtype, facts in steps.copies_in:
-        memory.workspace.copy_in(name, dtype, int(addresses[steps.argument[name]]), facts)
+    for name, dtype, spec in steps.copies_in:
+        memory.workspace.copy_in(name, dtype, int(addresses[steps.argument[name]]), spec)
     if steps.streamed is not None:
         aligned = addresses[steps.argument[steps.streamed]] % STREAM_ALIGNMENT == 0
         memory.words[steps.main.word("streaming")] = aligned
@@ -149,11 +273,11 @@ def _run_shared(steps: Steps, memory: Memory, addresses: tuple[float, ...]) -> N
             _run_groups(steps, memory)
         else:
             run_job(memory.address + 8 * job.start, job.tasks, job.elements, steps.threads)
-    for name, dtype, facts in steps.copies_out:
-        memory.workspace.copy_out(name, dtype, int(addresses[steps.argument[name]]), facts)
+    for name, dtype, spec in steps.copies_out:
+        memory.workspace.copy_out(name, dtype, int(addresses[steps.argument[name]]), spec)
 
 
-def _run_groups(steps: Steps, memory: Memory) -> None:
+def _run_groups(steps: CpuSteps, memory: Memory) -> None:
     """The row sums and then the columns of one group of rows after the other."""
     main, words = steps.main, memory.words
     M, N = int(words[main.word("M")]), int(words[main.word("N")])
@@ -164,3 +288,40 @@ def _run_groups(steps: Steps, memory: Memory) -> None:
         for function, tasks in ((steps.sums_function, (stop - first) * segments), (steps.columns_function, segments)):
             words[main.start + FUNCTION], words[main.start + TASKS] = function, tasks
             run_job(memory.address + 8 * main.start, tasks, (stop - first) * N, steps.threads)
+
+
+def pack(plan: Plan) -> Words | None:
+    """The plan as five lists, each with a number of its own and its length in front, all int64.
+
+    1. The addresses of two C functions: (first, stop, job), by which threads first … stop-1 work on a job, and (job, threads),
+       by which a job begins.
+    2. The word that the workspace begins at; the jobs, and behind them, on a cache line, the workspace as it has to be
+       before the first call.
+    3. 0; for each argument the word that its address goes to, or -1: inputs and outputs of the problem, and a forward's eps.
+    4. 0; for each job the word that it begins at, and how many threads go through it.
+    5. 0; pairs of a word, and the offset in the workspace whose address it takes.
+
+    Returns:
+        The numbers. None if more than compiled code takes part: NumPy's conversions, a look at addresses, groups of rows,
+        or a look at Ctrl-C now and then.
+    """
+    steps: CpuSteps = plan.steps
+    if steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows:
+        return None
+    if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
+        return None
+    workspace = Memory(plan, np.zeros(-(-plan.workspace_bytes // 8) * 8, np.uint8)).workspace.content()
+    start = -(-len(steps.words) * 8 // LINE) * LINE // 8
+    image = np.zeros(start + len(workspace), np.int64)
+    image[: len(steps.words)] = steps.words
+    image[start:] = workspace
+    jobs = [number for job in steps.jobs for number in (job.start, threads_for(job.tasks, job.elements, steps.threads))]
+    regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
+    lists = (
+        (pool_address("share"), (pool_address("begin"),)),
+        (start, image),
+        (0, steps.places),
+        (0, jobs),
+        (0, regions),
+    )
+    return np.concatenate([np.asarray((number, len(values), *values), np.int64) for number, values in lists])

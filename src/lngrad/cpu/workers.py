@@ -1,89 +1,169 @@
 """Threads that share a job: started when first needed, awake for a moment after each job, asleep otherwise.
 
 Any number of Python threads may call in at once: a worker takes one offer at a time, and a caller whose offers nobody
-takes does its job alone. A forked child starts workers of its own. Ctrl-C is seen between batches of tasks.
+takes does its job alone; so does one for which the system starts no thread. A forked child starts workers of its own.
+Ctrl-C is seen between batches of tasks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+from contextlib import suppress
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import MOST_THREADS, lent_parallel_for
-from lngrad.cpu.alarm import Alarm, affinity_functions
 from lngrad.cpu.entries import pool_address, pool_function
 from lngrad.cpu.jobs import ASLEEP, MASK_BYTES, SLOT_BYTES, WORKER, Worker
 from lngrad.typing import Address, Words
 
 SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
-ROUSING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
+WAKING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
 BATCH_ELEMENTS = 1 << 26  # between two looks at Ctrl-C: some 30 ms
+_SEMAPHORE_WORDS = 16  # 128 bytes; the largest sem_t that is known to us has 32
+
+
+@cache
+def _c_library(*functions: str) -> Any:
+    """The C library, if it has all of these functions; else None."""
+    try:
+        library = ctypes.CDLL(None)
+        for name in functions:
+            getattr(library, name)
+    except (TypeError, OSError, AttributeError):
+        return None
+    return library
+
+
+def _semaphores() -> Any:
+    return _c_library("sem_init", "sem_wait", "sem_post")
+
+
+def _processors() -> Any:
+    """The C library, if it knows processors by their numbers, as Linux's does."""
+    return _c_library("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
+
+
+def _function_address(function: Any) -> Address:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class Semaphore:
+    """One thread waits for it and any other may post it: by C functions where the system has semaphores, elsewhere by `wait`
+    and `post`, whose waiting thread must get the GIL when it wakes.
+
+    Attributes:
+        wait_function: The address of the C function, int (int64 address), that sleeps until it is posted and returns 0, or
+            else was interrupted by a signal. 0 where there is none.
+        post_function: The address of the C function, int (int64 address), that posts it. 0 where `wait_function` is.
+        address: What these functions are called with.
+    """
+
+    def __init__(self) -> None:
+        self._semaphore = (ctypes.c_int64 * _SEMAPHORE_WORDS)()
+        self.address: Address = ctypes.addressof(self._semaphore)
+        self.wait_function: Address = 0
+        self.post_function: Address = 0
+        library = _semaphores()
+        if library is not None and library.sem_init(self._semaphore, 0, 0) == 0:  # macOS has the name, and refuses
+            self.wait_function = _function_address(library.sem_wait)
+            self.post_function = _function_address(library.sem_post)
+        else:
+            self._lock = threading.Lock()
+            self._lock.acquire()
+
+    def post(self) -> None:
+        """Wake the waiting thread, or the one that waits next, where `wait_function` is 0."""
+        with suppress(RuntimeError):  # it was posted already
+            self._lock.release()
+
+    def wait(self) -> None:
+        """Sleep until it is posted, where `wait_function` is 0."""
+        self._lock.acquire()
 
 
 class _Worker:
-    """A thread that serves a slot, and what the compiled code knows of it. It keeps the memory of the slots alive."""
+    """A thread that serves a slot, and its record for the compiled code. It keeps the memory of the slots alive."""
 
     def __init__(self, slots: Words, number: int):
-        self._slots, self._number, self._alarm = slots, number, Alarm()
+        self._slots, self._number, self._semaphore = slots, number, Semaphore()
         self._slot = address_of(slots) + number * SLOT_BYTES
         self._masks = np.zeros(2 * MASK_BYTES // 8 + 1, np.int64)
-        getcpu, getaffinity, setaffinity = affinity_functions()
+        processors = _processors()
         self._words = np.array(
             Worker(
                 slot=self._slot,
                 thread=number + 1,
-                wait=self._alarm.wait,
-                post=self._alarm.post,
-                alarm=self._alarm.address,
-                getcpu=getcpu,
-                getaffinity=getaffinity,
-                setaffinity=setaffinity,
+                wait=self._semaphore.wait_function,
+                post=self._semaphore.post_function,
+                semaphore=self._semaphore.address,
+                getcpu=_function_address(processors.sched_getcpu) if processors else 0,
+                getaffinity=_function_address(processors.sched_getaffinity) if processors else 0,
+                setaffinity=_function_address(processors.sched_setaffinity) if processors else 0,
                 masks=address_of(self._masks),
             ),
             np.int64,
         )
-        if self._alarm.wait:
-            slots[number * SLOT_BYTES // 8 + WORKER] = address_of(self._words)
-        pool_function("live" if self._alarm.wait else "serve")  # compiled before anybody offers it a job
+        pool_function("worker_main" if self._semaphore.wait_function else "run_worker")  # compiled before it has a job
 
-    def live(self) -> None:
-        """Be this worker, for ever."""
-        if self._alarm.wait:
+    def start(self) -> None:
+        """Start the thread, and only then let compiled code wake it.
+
+        Raises:
+            RuntimeError: The system starts no more threads.
+        """
+        threading.Thread(target=self._main, name=f"lngrad-{self._number + 1}", daemon=True).start()
+        if self._semaphore.wait_function:
+            self._slots[self._number * SLOT_BYTES // 8 + WORKER] = address_of(self._words)
+
+    def _main(self) -> None:
+        if self._semaphore.wait_function:
             self._words[Worker._fields.index("native_id")] = threading.get_native_id()
-            pool_function("live")(address_of(self._words))
+            pool_function("worker_main")(address_of(self._words))
         while True:
-            self._alarm.sleep()
-            pool_function("serve")(self._slot, self._number + 1)
+            self._semaphore.wait()
+            pool_function("run_worker")(self._slot, self._number + 1)
 
     def wake(self) -> None:
         """End its sleep, or its next one; for compiled code that can't."""
-        if not self._alarm.wait:
-            self._alarm.ring()
+        if not self._semaphore.wait_function:
+            self._semaphore.post()
 
 
 class _Workers:
-    """The workers of this process."""
+    """The workers of this process.
+
+    Attributes:
+        slots: The address of their slots.
+        refusals: How many calls had fewer workers than they asked for, since the system started no more threads.
+    """
 
     def __init__(self) -> None:
         memory = np.full((MOST_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
         self._slots = memory[-address_of(memory) % SLOT_BYTES // 8 :]
         self._slots[WORKER :: SLOT_BYTES // 8] = 0
         self.slots = address_of(self._slots)
+        self.refusals = 0
         self._all: list[_Worker] = []
         self._starting = threading.Lock()
 
-    def ensure(self, count: int) -> None:
-        """Have at least `count` workers."""
-        if len(self._all) >= count:
-            return
-        with self._starting:
-            while len(self._all) < count:
-                worker = _Worker(self._slots, len(self._all))
-                threading.Thread(target=worker.live, name=f"lngrad-{len(self._all) + 1}", daemon=True).start()
-                self._all.append(worker)
+    def ensure(self, count: int) -> int:
+        """Have `count` workers, if the system lets them start. Return how many of them there are."""
+        if len(self._all) < count:
+            with self._starting:
+                try:
+                    while len(self._all) < count:
+                        worker = _Worker(self._slots, len(self._all))
+                        worker.start()
+                        self._all.append(worker)
+                except RuntimeError:  # a limit on threads; the next call tries again
+                    self.refusals += 1
+        return min(count, len(self._all))
 
     def wake(self, bits: int) -> None:
         """Wake the workers whose bits are set, as far as compiled code can't."""
@@ -107,7 +187,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def crew(tasks: int, elements: int, threads: int) -> int:
+def threads_for(tasks: int, elements: int, threads: int) -> int:
     """How many threads go through a job together, of those that are granted."""
     return 1 if elements < SERIAL_ELEMENTS else min(threads, tasks)
 
@@ -121,7 +201,7 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         elements: How many elements the tasks go through together: how much help is worth asking for.
         threads: The caller included.
     """
-    together = crew(tasks, elements, threads)
+    together = threads_for(tasks, elements, threads)
     batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
     parallel_for = lent_parallel_for() if together > 1 else None
     if parallel_for is not None:
@@ -129,33 +209,33 @@ def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
         if parallel_for(0, together, 1, pool_address("share"), address):
             raise RuntimeError("threads: the framework's parallel_for failed")
         return
-    for name in ("work", "settle", "close"):
+    for name in ("work", "join", "cancel"):
         pool_function(name)  # compiled before anybody else knows of the job
-    workers, helpers = _workers, together - 1
-    workers.ensure(helpers)
+    workers = _workers
+    helpers = workers.ensure(together - 1)
     try:
-        to_wake = pool_function("lead")(address, together, workers.slots, elements >= ROUSING_ELEMENTS, batch)
+        to_wake = pool_function("submit")(address, helpers + 1, workers.slots, elements >= WAKING_ELEMENTS, batch)
         if to_wake >= 0:
             workers.wake(to_wake)
             while not pool_function("work")(address, 0, batch):
                 pass
-            _settle(address, workers.slots, helpers)
+            _join(address, workers.slots, helpers)
     except BaseException:
-        _settle(address, workers.slots, helpers, closing=True)
+        _join(address, workers.slots, helpers, cancelling=True)
         workers.wake((1 << helpers) - 1)  # one may hold the taken back offer unwoken, and would never be woken again
         raise
 
 
-def _settle(address: int, slots: int, helpers: int, closing: bool = False) -> None:
+def _join(address: int, slots: int, helpers: int, cancelling: bool = False) -> None:
     """Wait for the helpers, even through Ctrl-C: they write to memory that the caller will free."""
     interrupt = None
     while True:
         try:
-            if closing:
-                pool_function("close")(address)
-            if pool_function("settle")(address, slots, helpers):
+            if cancelling:
+                pool_function("cancel")(address)
+            if pool_function("join")(address, slots, helpers):
                 break
         except KeyboardInterrupt as reason:
-            interrupt, closing = reason, True
+            interrupt, cancelling = reason, True
     if interrupt is not None:
         raise interrupt

@@ -2,30 +2,210 @@
 
 Which thread runs a task never shows in a result, because a task writes only what is its own and every sum has an order
 that depends on the shape alone: a column is summed over chunks of CHUNK rows, top to bottom inside a chunk, chunks by the
-binary tree of their index. The walks (one row at a time, four short rows at a time, columns of wide rows) share these
-orders, so a choice among them is a choice of speed only.
+binary tree of their index. The row loops (one row at a time, eight or four short rows at a time, rows shorter than a vector
+in lanes, columns of wide rows, dbeta by itself) share these orders, so a choice among them is a choice of speed only.
 """
 
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
 from lngrad.core.column_tree import CHUNK
-from lngrad.cpu.jobs import DX, LANES, SEGMENT, Backward, Combine
-from lngrad.cpu.kernels.arithmetic import scalar, splat, total
+from lngrad.cpu.jobs import DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
+from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, total, totals, zeros
 from lngrad.cpu.kernels.functions import inlined, plain
-from lngrad.cpu.kernels.pool import read
-from lngrad.cpu.kernels.simd import given, load, load_scalar, size_of, store, store_scalar
-from lngrad.cpu.kernels.sweeps import segment_columns, segment_count, segment_sums, sweep
-from lngrad.cpu.kernels.tiles import copy_rows
-from lngrad.cpu.kernels.walks import walk_rows
+from lngrad.cpu.kernels.pool import copy_rows, read
+from lngrad.cpu.kernels.row_passes import (
+    dx_of,
+    row_means,
+    row_pass,
+    segment_columns,
+    segment_count,
+    segment_lanes,
+    segment_sums,
+    vector_at,
+)
+from lngrad.cpu.kernels.simd import (
+    gather,
+    load,
+    load_scalar,
+    or_none,
+    scatter_rows,
+    size_of,
+    stack_vectors,
+    store,
+    store_scalar,
+)
+
+FOUR_FROM = 128  # columns from which on eight rows no longer fit the first-level cache until their second pass
+MEANS_VECTORS = (
+    2 + 2 * LANES
+)  # vectors that the means of eight rows take: the results, then what they are added up from
+
+
+@inlined
+def row_of(storage, acc, gamma, dy, x, dx, mean, rstd, N, i, ahead, dy_stride, x_stride, dx_stride):
+    """Row i as row_pass takes it; without gamma no means, since dx is not wanted."""
+    dy, x, dx = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
+    m, r = splat(load_scalar(acc, mean, i)), splat(load_scalar(acc, rstd, i))
+    if gamma is None:
+        return dy, x, dx, m, r, m, m
+    mean_dxhat, mean_dxhat_xhat = row_means(storage, acc, dy, x, x + ahead * x_stride, gamma, N, m, r)
+    return dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
 
 
 @plain
-def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, task_first, task_stop, thread):
+def long_rows(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
+    """One row at a time: both its visits while it is in the cache, and dx as one stream.
+
+    Four at a time saved the column sums' traffic but lost more: four interleaved streams of dx broke the write combining
+    (4.4 GB/s against 20.6, 16384×1024 float32, 2-core AMD EPYC 7003), and rows 4 KB apart compete for one cache set.
+    """
+    for i in range(rows):
+        row = row_of(storage, acc, gamma, dy, x, dx, mean, rstd, b.N, i, b.ahead, dy_stride, x_stride, dx_stride)
+        x_ahead = b.ahead * x_stride if gamma is None else None  # else row_means has fetched it
+        row_pass(storage, acc, row, None, None, None, b.ahead * dy_stride, x_ahead, gamma, sums, b.N, b.N, b.streaming)
+
+
+@plain
+def means_of_rows(storage, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride, x_stride, ahead):
+    """Write mean_dxhat and mean_dxhat_xhat of up to eight rows to memory of MEANS_VECTORS vectors: lane r is row r.
+
+    Eight rows' lanes are added up at once and divided at once.
+    """
+    of_dxhat, of_dxhat_xhat = vector_at(acc, memory, 2), vector_at(acc, memory, 2 + LANES)
+    for r in range(rows, LANES):
+        store(acc, of_dxhat, r * LANES, zeros(acc))
+        store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
+    for segment in range(segment_count(N)):
+        at, at_gamma = segment * SEGMENT * size_of(storage), segment * SEGMENT * size_of(acc)
+        for r in range(rows):
+            dy_r, x_r = dy + r * dy_stride + at, x + r * x_stride + at
+            m, s = splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r))
+            x_next = x_r + ahead * x_stride
+            lanes = segment_lanes(storage, acc, dy_r, x_r, x_next, gamma + at_gamma, segment_columns(N, segment), m, s)
+            store(acc, of_dxhat, r * LANES, lanes[0])
+            store(acc, of_dxhat_xhat, r * LANES, lanes[1])
+        sums = totals(acc, of_dxhat), totals(acc, of_dxhat_xhat)
+        if segment > 0:
+            sums = load(acc, memory, 0) + sums[0], load(acc, memory, LANES) + sums[1]
+        store(acc, memory, 0, sums[0])
+        store(acc, memory, LANES, sums[1])
+    n = splat(scalar(acc, N))
+    store(acc, memory, 0, load(acc, memory, 0) / n)
+    store(acc, memory, LANES, load(acc, memory, LANES) / n)
+
+
+@inlined
+def known_row(acc, memory, dy, x, dx, mean, rstd, r, dy_stride, x_stride, dx_stride):
+    """Row r as row_pass takes it, whose means lie in memory."""
+    return (
+        dy + r * dy_stride, x + r * x_stride, dx + r * dx_stride,
+        splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r)),
+        splat(load_scalar(acc, memory, r)), splat(load_scalar(acc, memory, LANES + r)),
+    )  # fmt: skip
+
+
+@plain
+def short_rows(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
+    """Eight rows, or four, have their sums together, and four read and write the column sums together."""
+    N, memory, size = b.N, stack_vectors(acc, MEANS_VECTORS), size_of(acc)
+    together = LANES if N < FOUR_FROM else 4
+    for i in range(0, rows, together):
+        count = min(together, rows - i)
+        dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
+        m, s = mean + i * size, rstd + i * size
+        means_of_rows(storage, acc, memory, gamma, dy_i, x_i, m, s, count, N, dy_stride, x_stride, b.ahead)
+        whole = count - count % 4
+        for r in range(0, whole, 4):
+            row0 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
+            row1 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 1, dy_stride, x_stride, dx_stride)
+            row2 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 2, dy_stride, x_stride, dx_stride)
+            row3 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 3, dy_stride, x_stride, dx_stride)
+            row_pass(storage, acc, row0, row1, row2, row3, b.ahead * dy_stride, None, gamma, sums, N, N, b.streaming)
+        for r in range(whole, count):
+            row = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
+            row_pass(storage, acc, row, None, None, None, b.ahead * dy_stride, None, gamma, sums, N, N, b.streaming)
+
+
+@plain
+def sum_dy(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
+    """All that remains to do where dbeta alone is wanted; x is not read."""
+    N = b.N
+    for i in range(rows):
+        row, dbeta = dy + i * dy_stride, sums + N * size_of(acc)
+        for j in range(0, N - N % LANES, LANES):
+            store(acc, dbeta, j, load(acc, dbeta, j) + load(storage, row, j))
+        for j in range(N - N % LANES, N):
+            store_scalar(acc, dbeta, j, load_scalar(acc, dbeta, j) + load_scalar(storage, row, j))
+
+
+@plain
+def tiny_rows(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
+    """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right.
+
+    sums holds eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever rows are beside it.
+    """
+    N, wants = b.N, b.wants
+    dy_step, x_step, dx_step = (
+        dy_stride // size_of(storage),
+        x_stride // size_of(storage),
+        dx_stride // size_of(storage),
+    )
+    for i in range(0, rows, LANES):
+        count = min(LANES, rows - i)
+        dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
+        m, r = gather(acc, mean, i, 1, count), gather(acc, rstd, i, 1, count)
+        mean_dxhat, mean_dxhat_xhat = zeros(acc), zeros(acc)
+        if wants & DX:
+            for j in range(N):
+                dxhat = gather(storage, dy_i, j, dy_step, count) * splat(load_scalar(acc, gamma, j))
+                xhat = (gather(storage, x_i, j, x_step, count) - m) * r
+                mean_dxhat = mean_dxhat + dxhat
+                mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
+            mean_dxhat = mean_dxhat / splat(scalar(acc, N))
+            mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
+        for j in range(N):
+            d = gather(storage, dy_i, j, dy_step, count)
+            xhat = (gather(storage, x_i, j, x_step, count) - m) * r
+            if wants & DX:
+                g = splat(load_scalar(acc, gamma, j))
+                scatter_rows(storage, dx_i, j, dx_step, count, dx_of(d, xhat, g, r, mean_dxhat, mean_dxhat_xhat))
+            if wants & (DGAMMA | DBETA):
+                at, at_dbeta = j * LANES, (N + j) * LANES
+                store(acc, sums, at, fma(d, xhat, load(acc, sums, at)))
+                store(acc, sums, at_dbeta, load(acc, sums, at_dbeta) + d)
+
+
+# A row loop is named by the type of a zero, as storage is: the choice is made when the kernel is compiled.
+ONE_BY_ONE, FOUR_BY_FOUR, ACROSS, DBETA_ONLY = np.int8(0), np.int16(0), np.int32(0), np.int64(0)
+
+
+def run_row_loop(row_loop, *arguments):
+    """Call the row loop that `row_loop` names."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(run_row_loop)
+def _run_row_loop(row_loop, *arguments):
+    row_loops = {types.int8: long_rows, types.int16: short_rows, types.int32: tiny_rows, types.int64: sum_dy}
+    chosen = row_loops[row_loop]
+
+    def call(row_loop, *arguments):
+        chosen(*arguments)
+
+    return call
+
+
+@plain
+def run_chunk(storage, acc, row_loop, gamma, sums, b, first, stop, task_first, task_stop, thread):
     """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
 
     There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
     stream of memory, and 512 rows are copied nearly four times as fast as 64 (8×96×56×56 float32, channels first, 2-core AMD
     EPYC 7003).
     """
-    size = size_of(tag)
+    size = size_of(storage)
     packed = b.block_rows * b.N * size
     step = min(b.block_rows, CHUNK) if (b.dy_table | b.x_table | b.dx_table) != 0 else CHUNK
     for start in range(first, stop, step):
@@ -47,8 +227,8 @@ def walk_chunk(tag, acc, walk, gamma, sums, b, first, stop, task_first, task_sto
         if b.dx_table != 0:
             dx, dx_stride = scratch + 2 * packed, b.N * size
         mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
-        walk_rows(
-            walk, tag, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
+        run_row_loop(
+            row_loop, storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
         )  # fmt: skip
         if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
             copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, dx - place * b.N * size)
@@ -106,7 +286,7 @@ def merge_after(acc, slots, slot_bytes, at, k, last, n):
 
 
 @plain
-def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
+def backward_rows(storage, acc, row_loop, with_dx, with_sums, arguments, task, thread):
     """One task: chunks_per_task chunks (a power of two), their column sums left in the first of the task's slots.
 
     with_dx, with_sums: None where dx, or dgamma and dbeta, are not wanted, so that their code is not there either.
@@ -123,8 +303,8 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
             clear(acc, slot, slot_elements(b.N))
         start, stop = (first + k) * CHUNK, min(b.M, (first + k + 1) * CHUNK)
         task_first, task_stop = first * CHUNK, min(b.M, (first + count) * CHUNK)
-        gamma, sums = given(with_dx, b.gamma), given(with_sums, slot)
-        walk_chunk(tag, acc, walk, gamma, sums, b, start, stop, task_first, task_stop, thread)
+        gamma, sums = or_none(with_dx, b.gamma), or_none(with_sums, slot)
+        run_chunk(storage, acc, row_loop, gamma, sums, b, start, stop, task_first, task_stop, thread)
         if with_sums is not None:
             if b.N < LANES:
                 collapse(acc, slot, b.N)
@@ -132,29 +312,29 @@ def backward_rows(tag, acc, walk, with_dx, with_sums, arguments, task, thread):
 
 
 @plain
-def backward_segment_sums(tag, acc, arguments, task, thread):
+def backward_segment_sums(storage, acc, arguments, task, thread):
     """One task: the share of segment task mod S in the row sums of one of the rows first_row … stop_row-1."""
     b = read(Backward, arguments)
     segments = segment_count(b.N)
     i, segment = b.first_row + task // segments, task % segments
-    at, at_gamma = segment * SEGMENT * size_of(tag), segment * SEGMENT * size_of(acc)
+    at, at_gamma = segment * SEGMENT * size_of(storage), segment * SEGMENT * size_of(acc)
     m, r = splat(load_scalar(acc, b.mean, i)), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at
     sum_dxhat, sum_dxhat_xhat = segment_sums(
-        tag, acc, dy, x, None, b.gamma + at_gamma, segment_columns(b.N, segment), m, r
+        storage, acc, dy, x, None, b.gamma + at_gamma, segment_columns(b.N, segment), m, r
     )
     store_scalar(acc, b.row_sums, 2 * task, sum_dxhat)
     store_scalar(acc, b.row_sums, 2 * task + 1, sum_dxhat_xhat)
 
 
 @plain
-def backward_columns(tag, acc, with_sums, arguments, task, thread):
+def backward_columns(storage, acc, with_sums, arguments, task, thread):
     """One task: segment `task` of the rows first_row … stop_row-1, which lie in one chunk and have their row sums."""
     b = read(Backward, arguments)
     segments, start, n = segment_count(b.N), task * SEGMENT, segment_columns(b.N, task)
     slot_bytes = slot_elements(b.N) * size_of(acc)
     k = b.first_row // CHUNK
-    at, at_acc, at_dbeta = start * size_of(tag), start * size_of(acc), (b.N + start) * size_of(acc)
+    at, at_acc, at_dbeta = start * size_of(storage), start * size_of(acc), (b.N + start) * size_of(acc)
     slot = b.slots + bits_set(k) * slot_bytes
     if with_sums is not None and b.first_row % CHUNK == 0:
         clear(acc, slot + at_acc, n)
@@ -169,8 +349,8 @@ def backward_columns(tag, acc, with_sums, arguments, task, thread):
         m, r = splat(load_scalar(acc, b.mean, i)), splat(load_scalar(acc, b.rstd, i))
         mean_dxhat, mean_dxhat_xhat = splat(sum_dxhat / scalar(acc, b.N)), splat(sum_dxhat_xhat / scalar(acc, b.N))
         row = dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
-        sweep(
-            tag,
+        row_pass(
+            storage,
             acc,
             row,
             None,
@@ -179,7 +359,7 @@ def backward_columns(tag, acc, with_sums, arguments, task, thread):
             None,
             None,
             b.gamma + at_acc,
-            given(with_sums, slot + at_acc),
+            or_none(with_sums, slot + at_acc),
             b.N,
             n,
             b.streaming,

@@ -8,7 +8,7 @@ from lngrad.cpu.jobs import GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import (
     fma,
     from_bits,
-    only,
+    mask_below,
     scalar,
     splat,
     splat_group,
@@ -17,76 +17,76 @@ from lngrad.cpu.kernels.arithmetic import (
     zeros,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
-from lngrad.cpu.kernels.moments import (
+from lngrad.cpu.kernels.pool import copy_rows, read
+from lngrad.cpu.kernels.row_passes import (
     CENTRES,
     MEANS,
-    ROOM,
     RSTDS,
+    SCRATCH_VECTORS,
     SQUARES,
     SUMS,
     centre_rows,
     centred_sums,
     clear_absent,
+    fetch_row,
     statistics,
+    vector_at,
 )
-from lngrad.cpu.kernels.pool import read
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
     gather,
     load,
     load_group,
     load_scalar,
-    room,
     scatter_rows,
     size_of,
+    stack_vectors,
     store,
     stream,
 )
-from lngrad.cpu.kernels.sweeps import fetch_row, vector_at
-from lngrad.cpu.kernels.tiles import copy_rows
 
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
 
 
 @inlined
 def row_of(acc, memory, x, y, r):
-    """What write_rows needs to know of row r, whose mean and rstd lie in memory."""
+    """Row r as write_rows takes it, whose mean and rstd lie in memory."""
     m, s = load_scalar(acc, vector_at(acc, memory, MEANS), r), load_scalar(acc, vector_at(acc, memory, RSTDS), r)
     return x, y, splat_group(m), splat_group(s)
 
 
 @inlined
-def peek(tag, acc, row, gamma, beta, j):
+def peek(storage, acc, row, gamma, beta, j):
     """y of eight columns."""
     if row is None:
         return zeros(acc)
     x, y, m, s = row
-    return fma((load(tag, x, j) - vector_of(m, 0)) * vector_of(s, 0), load(acc, gamma, j), load(acc, beta, j))
+    return fma((load(storage, x, j) - vector_of(m, 0)) * vector_of(s, 0), load(acc, gamma, j), load(acc, beta, j))
 
 
 @inlined
-def put(tag, row, j, lanes):
+def put(storage, row, j, lanes):
     if row is None:
         return
     x, y, m, s = row
-    store(tag, y, j, lanes)
+    store(storage, y, j, lanes)
 
 
 @inlined
-def write_group(tag, row, j, g, b, streaming):
+def write_group(storage, row, j, g, b, streaming):
     """y of GROUP columns of one row."""
     if row is None:
         return
     x, y, m, s = row
-    result = fma((load_group(tag, x, j) - m) * s, g, b)
+    result = fma((load_group(storage, x, j) - m) * s, g, b)
     if streaming is None:
-        store(tag, y, j, result)
+        store(storage, y, j, result)
     else:
-        stream(tag, y, j, result)
+        stream(storage, y, j, result)
 
 
 @plain
-def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming):
+def write_rows(storage, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming):
     """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
 
     ahead: how many bytes on the rows lie that are fetched meanwhile; 0: these themselves. skipped: so many columns a first
@@ -97,51 +97,51 @@ def write_rows(tag, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped,
     peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     if tail > 0:
-        peeked0, peeked1 = peek(tag, acc, row0, gamma, beta, last), peek(tag, acc, row1, gamma, beta, last)
-        peeked2, peeked3 = peek(tag, acc, row2, gamma, beta, last), peek(tag, acc, row3, gamma, beta, last)
+        peeked0, peeked1 = peek(storage, acc, row0, gamma, beta, last), peek(storage, acc, row1, gamma, beta, last)
+        peeked2, peeked3 = peek(storage, acc, row2, gamma, beta, last), peek(storage, acc, row3, gamma, beta, last)
     j = skipped - GROUP if skipped > 0 else 0
     while j + GROUP <= N:
         at = max(j, 0)
         if at & GROUP != 0:  # the other groups have been fetched by lanes_of
-            fetch_row(tag, row0, at, ahead, None)
-            fetch_row(tag, row1, at, ahead, None)
-            fetch_row(tag, row2, at, ahead, None)
-            fetch_row(tag, row3, at, ahead, None)
+            fetch_row(storage, row0, at, ahead, None)
+            fetch_row(storage, row1, at, ahead, None)
+            fetch_row(storage, row2, at, ahead, None)
+            fetch_row(storage, row3, at, ahead, None)
         g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
-        write_group(tag, row0, at, g, b, streaming)
-        write_group(tag, row1, at, g, b, streaming)
-        write_group(tag, row2, at, g, b, streaming)
-        write_group(tag, row3, at, g, b, streaming)
+        write_group(storage, row0, at, g, b, streaming)
+        write_group(storage, row1, at, g, b, streaming)
+        write_group(storage, row2, at, g, b, streaming)
+        write_group(storage, row3, at, g, b, streaming)
         j += GROUP
     while j + LANES <= N:
-        put(tag, row0, j, peek(tag, acc, row0, gamma, beta, j))
-        put(tag, row1, j, peek(tag, acc, row1, gamma, beta, j))
-        put(tag, row2, j, peek(tag, acc, row2, gamma, beta, j))
-        put(tag, row3, j, peek(tag, acc, row3, gamma, beta, j))
+        put(storage, row0, j, peek(storage, acc, row0, gamma, beta, j))
+        put(storage, row1, j, peek(storage, acc, row1, gamma, beta, j))
+        put(storage, row2, j, peek(storage, acc, row2, gamma, beta, j))
+        put(storage, row3, j, peek(storage, acc, row3, gamma, beta, j))
         j += LANES
     if tail > 0:
-        put(tag, row0, last, peeked0)
-        put(tag, row1, last, peeked1)
-        put(tag, row2, last, peeked2)
-        put(tag, row3, last, peeked3)
+        put(storage, row0, last, peeked0)
+        put(storage, row1, last, peeked1)
+        put(storage, row2, last, peeked2)
+        put(storage, row3, last, peeked3)
 
 
 @inlined
-def columns_to_line(tag, x, y, N, streaming):
+def columns_to_line(storage, x, y, N, streaming):
     """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
 
     A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written.
     """
     if streaming is not None or N < ALIGNED or x == y:
         return 0
-    return (-y & (LINE_BYTES - 1)) // size_of(tag)
+    return (-y & (LINE_BYTES - 1)) // size_of(storage)
 
 
 @inlined
-def write_row(tag, acc, row, ahead, gamma, beta, N, streaming):
+def write_row(storage, acc, row, ahead, gamma, beta, N, streaming):
     """write_rows of one row."""
-    skipped = columns_to_line(tag, row[0], row[1], N, streaming)
-    write_rows(tag, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
+    skipped = columns_to_line(storage, row[0], row[1], N, streaming)
+    write_rows(storage, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
 
 
 @inlined
@@ -154,9 +154,9 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 
 
 @plain
-def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of rows that are centred; left in the room as well."""
-    centred_sums(tag, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
+def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
+    """mean and rstd of rows that are centred; written to memory as well."""
+    centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
     centres = vector_at(acc, memory, CENTRES)
     means, rstds = vector_at(acc, memory, MEANS), vector_at(acc, memory, RSTDS)
     for r in range(0, rows, LANES):
@@ -168,10 +168,10 @@ def measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows):
 
 
 @plain
-def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, streaming):
+def write_measured_rows(storage, acc, f, memory, x, x_stride, y, y_stride, rows, streaming):
     """y of rows whose means and rstds lie in memory, four rows at a time."""
     N, ahead, r = f.N, f.ahead * x_stride, 0
-    skipped = columns_to_line(tag, x, y, N, streaming)
+    skipped = columns_to_line(storage, x, y, N, streaming)
     together = rows if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
     while r + 4 <= together:
         row0 = row_of(acc, memory, x, y, r)
@@ -180,42 +180,44 @@ def write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, str
         row2 = row_of(acc, memory, x, y, r + 2)
         row3 = row_of(acc, memory, x + x_stride, y + y_stride, r + 3)
         x, y = x + 2 * x_stride, y + 2 * y_stride
-        write_rows(tag, acc, row0, row1, row2, row3, ahead, f.gamma, f.beta, N, skipped, streaming)
+        write_rows(storage, acc, row0, row1, row2, row3, ahead, f.gamma, f.beta, N, skipped, streaming)
         r += 4
     while r < rows:
-        write_row(tag, acc, row_of(acc, memory, x, y, r), ahead, f.gamma, f.beta, N, streaming)
+        write_row(storage, acc, row_of(acc, memory, x, y, r), ahead, f.gamma, f.beta, N, streaming)
         x, y, r = x + x_stride, y + y_stride, r + 1
 
 
 @plain
-def some_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     """Rows of N >= 16 columns: up to sixteen have their statistics side by side, and then their y.
 
     Sixteen in two vectors, so that the divisions and roots of one are under way while the other has work.
     """
-    memory = room(acc, ROOM)
-    centre_rows(tag, acc, memory, x, x_stride, rows, f.N)
-    measure_rows(tag, acc, f, memory, x, x_stride, mean, rstd, rows)
+    memory = stack_vectors(acc, SCRATCH_VECTORS)
+    centre_rows(storage, acc, memory, x, x_stride, rows, f.N)
+    measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
     if f.streaming:
-        write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, 1)
+        write_measured_rows(storage, acc, f, memory, x, x_stride, y, y_stride, rows, 1)
     else:
-        write_measured_rows(tag, acc, f, memory, x, x_stride, y, y_stride, rows, None)
+        write_measured_rows(storage, acc, f, memory, x, x_stride, y, y_stride, rows, None)
 
 
 @plain
-def thin_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     """some_rows of 8 to 15 columns: the first eight and the last eight, without a loop over columns. Same sums."""
-    N, memory = f.N, room(acc, ROOM)
+    N, memory = f.N, stack_vectors(acc, SCRATCH_VECTORS)
     last, summed = N - LANES, 2 * LANES - N
     clear_absent(acc, memory, rows)
     for r in range(rows):
         at = x + r * x_stride
-        store(acc, vector_at(acc, memory, SUMS + r), 0, load(tag, at, 0) + only(load(tag, at, last), summed))
+        store(
+            acc, vector_at(acc, memory, SUMS + r), 0, load(storage, at, 0) + mask_below(load(storage, at, last), summed)
+        )
     centres = (zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))) / splat(scalar(acc, N))
     store(acc, vector_at(acc, memory, CENTRES), 0, centres)
     for r in range(rows):
         at, centre = x + r * x_stride, splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
-        d0, d1 = load(tag, at, 0) - centre, only(load(tag, at, last) - centre, summed)
+        d0, d1 = load(storage, at, 0) - centre, mask_below(load(storage, at, last) - centre, summed)
         store(acc, vector_at(acc, memory, SUMS + r), 0, d0 + d1)
         store(acc, vector_at(acc, memory, SQUARES + r), 0, d0 * d0 + d1 * d1)
     deviations = zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))
@@ -229,19 +231,19 @@ def thin_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
         m = splat(load_scalar(acc, vector_at(acc, memory, MEANS), r))
         s = splat(load_scalar(acc, vector_at(acc, memory, RSTDS), r))
         at, to = x + r * x_stride, y + r * y_stride
-        y0, y1 = fma((load(tag, at, 0) - m) * s, g0, b0), fma((load(tag, at, last) - m) * s, g1, b1)
-        store(tag, to, 0, y0)
-        store(tag, to, last, y1)
+        y0, y1 = fma((load(storage, at, 0) - m) * s, g0, b0), fma((load(storage, at, last) - m) * s, g1, b1)
+        store(storage, to, 0, y0)
+        store(storage, to, last, y1)
 
 
 @plain
-def tiny_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def tiny_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     """Up to eight rows shorter than a vector: lane l takes row l, and each lane adds its columns left to right."""
-    N, memory = f.N, room(acc, LANES)
-    x_step, y_step = x_stride // size_of(tag), y_stride // size_of(tag)
+    N, memory = f.N, stack_vectors(acc, LANES)
+    x_step, y_step = x_stride // size_of(storage), y_stride // size_of(storage)
     centres, deviations, squares = zeros(acc), zeros(acc), zeros(acc)
     for j in range(N):
-        column = gather(tag, x, j, x_step, rows)
+        column = gather(storage, x, j, x_step, rows)
         store(acc, vector_at(acc, memory, j), 0, column)
         centres = centres + column
     centres = centres / splat(scalar(acc, N))
@@ -252,14 +254,14 @@ def tiny_rows(tag, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     for j in range(N):
         xhat = (load(acc, vector_at(acc, memory, j), 0) - means) * rstds
         g, b = splat(load_scalar(acc, f.gamma, j)), splat(load_scalar(acc, f.beta, j))
-        scatter_rows(tag, y, j, y_step, rows, fma(xhat, g, b))
+        scatter_rows(storage, y, j, y_step, rows, fma(xhat, g, b))
 
 
 @plain
-def forward_rows(tag, acc, arguments, task, thread):
+def forward_rows(storage, acc, arguments, task, thread):
     """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch."""
     f = read(Forward, arguments)
-    size = size_of(tag)
+    size = size_of(storage)
     packed = f.block_rows * f.N * size
     scratch = f.scratch + thread * 2 * packed
     stop = min(f.M, (task + 1) * f.rows_per_task)
@@ -278,10 +280,10 @@ def forward_rows(tag, acc, arguments, task, thread):
             count, at = min(f.rows_at_once, rows - i), i * size_of(acc)
             x_i, y_i = x + i * x_stride, y + i * y_stride
             if f.N < LANES:
-                tiny_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+                tiny_rows(storage, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
             elif f.N < 2 * LANES:
-                thin_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+                thin_rows(storage, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
             else:
-                some_rows(tag, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+                some_rows(storage, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
         if f.y_table != 0:
             copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)

@@ -1,4 +1,4 @@
-"""A job and the threads that share it, without the GIL: tickets, offers and a short active wait.
+"""A job and the threads that share it, without the GIL: tickets, offers in slots, and a short active wait.
 
 A *job* is an int64 array: the address of a task function, the number of tasks, the next ticket of each range of them, the
 arguments. Whoever works on it draws tickets until none is left, from a range of its own and then from the others'. A *slot*
@@ -19,7 +19,7 @@ from lngrad.cpu.jobs import (
     FUNCTION,
     IDLE,
     MASK_BYTES,
-    MOST_RANGES,
+    MAX_RANGES,
     NEXT,
     RANGES,
     SLOT_BYTES,
@@ -29,9 +29,9 @@ from lngrad.cpu.jobs import (
     WORKER,
     Worker,
 )
-from lngrad.cpu.kernels.functions import plain
+from lngrad.cpu.kernels.functions import lowered, plain
 
-PATIENCE = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
+SPIN_LIMIT = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
 
 _I64 = ir.IntType(64)
 _PAUSES = {
@@ -42,15 +42,11 @@ _PAUSES = {
 _PAUSE = _PAUSES.get(platform.machine().lower().replace("arm64", "aarch64"))
 
 
-@intrinsic
-def word(typingctx, address, index):
+@lowered(types.int64)
+def word(builder, address, index):
     """The int64 at address + 8·index, read afresh."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.gep(builder.inttoptr(args[0], _I64.as_pointer()), [args[1]])
-        return builder.load_atomic(pointer, "acquire", 8)
-
-    return types.int64(types.int64, types.int64), codegen
+    pointer = builder.gep(builder.inttoptr(address, _I64.as_pointer()), [index])
+    return builder.load_atomic(pointer, "acquire", 8)
 
 
 @intrinsic
@@ -66,64 +62,51 @@ def read(typingctx, kind, address):
     return types.NamedUniTuple(types.int64, number, kind.instance_class)(kind, types.int64), codegen
 
 
-@intrinsic
-def fetch_add(typingctx, address, amount):
+@lowered(types.int64)
+def fetch_add(builder, address, amount):
     """Add to the int64 at address and return what was there, atomically. On x86 its lock also drains streamed stores."""
-
-    def codegen(context, builder, signature, args):
-        return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), codegen
+    return builder.atomic_rmw("add", builder.inttoptr(address, _I64.as_pointer()), amount, "seq_cst")
 
 
-@intrinsic
-def swap_if(typingctx, address, expected, new):
-    """Write new to the int64 at address if it holds expected; whether it did."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], _I64.as_pointer())
-        return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst"), 1)
-
-    return types.boolean(types.int64, types.int64, types.int64), codegen
+@lowered(types.boolean)
+def swap_if(builder, address, expected, new):
+    """Write new to the int64 at address if that is expected. Return whether it was."""
+    pointer = builder.inttoptr(address, _I64.as_pointer())
+    return builder.extract_value(builder.cmpxchg(pointer, expected, new, "seq_cst", "seq_cst"), 1)
 
 
-@intrinsic
-def pause(typingctx):
+@lowered(types.void)
+def pause(builder):
     """Tell the core that this is a waiting loop."""
-
-    def codegen(context, builder, signature, args):
-        if _PAUSE is not None:
-            name, operands = _PAUSE
-            values = [ir.Constant(ir.IntType(32), operand) for operand in operands]
-            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    if _PAUSE is not None:
+        name, operands = _PAUSE
+        values = [ir.Constant(ir.IntType(32), operand) for operand in operands]
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
 
 
-@intrinsic
-def call_task(typingctx, function, arguments, task, thread):
+def _call(builder, result, function, *arguments):
+    """Call the function at an address with int64 arguments."""
+    kind = ir.FunctionType(result, [_I64] * len(arguments))
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), arguments)
+
+
+@lowered(types.void)
+def call_task(builder, function, arguments, task, thread):
     """Call the task function at an address."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(ir.VoidType(), [_I64] * 3)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), codegen
+    _call(builder, ir.VoidType(), function, arguments, task, thread)
 
 
-@intrinsic
-def call_c(typingctx, function, a, b, c):
+@lowered(types.int64)
+def call_c(builder, function, a, b, c):
     """Call the C function at an address, which returns an int and takes up to three integers or addresses."""
+    return builder.sext(_call(builder, ir.IntType(32), function, a, b, c), _I64)
 
-    def codegen(context, builder, signature, args):
-        result = ir.IntType(32)
-        pointer = builder.inttoptr(args[0], ir.FunctionType(result, [_I64] * 3).as_pointer())
-        return builder.sext(builder.call(pointer, args[1:]), _I64)
 
-    return types.int64(*[types.int64] * 4), codegen
+@lowered(types.void)
+def copy_rows(builder, function, base, table, first, rows, N, packed):
+    """Call strided.move_rows, compiled for a pair of storages and a direction, by its address."""
+    _call(builder, ir.VoidType(), function, base, table, first, rows, N, packed)
 
 
 @plain
@@ -134,7 +117,7 @@ def ticket_of(job, number):
 
 @plain
 def work(job, thread, most):
-    """Run up to `most` tasks of a job, those of the thread's own range first; whether all tickets are used up.
+    """Run up to `most` tasks of a job, those of the thread's own range first. Return whether all tickets are used up.
 
     So a thread meets the same rows from call to call, and finds them in its own caches.
     """
@@ -168,7 +151,7 @@ def run_alone(job):
 @plain
 def begin(job, threads):
     """Cut a job that nobody works on into a range for each of so many threads, and let their first tickets be drawn next."""
-    ranges = min(threads, MOST_RANGES)
+    ranges = min(threads, MAX_RANGES)
     fetch_add(job + 8 * RANGES, ranges - word(job, RANGES))
     for number in range(ranges):
         fetch_add(ticket_of(job, number), -word(ticket_of(job, number), 0))
@@ -182,15 +165,15 @@ def share(first, stop, job):
 
 
 @plain
-def close(job):
+def cancel(job):
     """Let nobody draw another ticket."""
     for number in range(word(job, RANGES)):
         fetch_add(ticket_of(job, number), word(job, TASKS))
 
 
 @plain
-def rouse(worker):
-    """Wake a worker that sleeps in `live`, on another processor than this one if it may run there.
+def wake_worker(worker):
+    """Wake a worker that sleeps in `worker_main`, on another processor than this one if it may run there.
 
     A system may wake it here, where both would take turns for milliseconds while another processor is idle.
     """
@@ -206,7 +189,7 @@ def rouse(worker):
                     bits &= ~(1 << (here % 64))
                 fetch_add(elsewhere + 8 * k, bits - word(elsewhere, k))
             steered = call_c(w.setaffinity, w.native_id, MASK_BYTES, elsewhere) == 0  # refused if it may run only here
-    call_c(w.post, w.alarm, 0, 0)
+    call_c(w.post, w.semaphore, 0, 0)
     if steered:
         call_c(w.setaffinity, w.native_id, MASK_BYTES, w.masks)
     if alone:
@@ -214,29 +197,29 @@ def rouse(worker):
 
 
 @plain
-def offer(job, slots, workers, wanted):
-    """Offer a job to every worker that waits, and if `wanted` wake those asleep; the bits of those that others must wake."""
+def post(job, slots, workers, wanted):
+    """Offer a job to all waiting workers, if `wanted` wake those asleep. Return the bits of those that the caller must wake."""
     to_wake = 0
     for number in range(workers):
         slot = slots + number * SLOT_BYTES
         if not swap_if(slot, IDLE, job) and wanted and swap_if(slot, ASLEEP, job):
             worker = word(slot, WORKER)
             if worker != 0:
-                rouse(worker)
+                wake_worker(worker)
             else:
                 to_wake |= 1 << number
     return to_wake
 
 
 @plain
-def settle(job, slots, workers):
-    """Take the unclaimed offers of a job back and wait a while for its workers; whether none works on it any more."""
+def join(job, slots, workers):
+    """Take the unclaimed offers of a job back and wait a while for its workers. Return whether none works on it any more."""
     done = True
     for worker in range(workers):
         slot = slots + worker * SLOT_BYTES
         swap_if(slot, job, IDLE)
         waited = 0
-        while word(slot, 0) == -job and waited < PATIENCE:
+        while word(slot, 0) == -job and waited < SPIN_LIMIT:
             pause()
             waited += 1
         done = done and word(slot, 0) != -job
@@ -244,22 +227,22 @@ def settle(job, slots, workers):
 
 
 @plain
-def lead(job, threads, slots, wanted, most):
-    """Begin a job, offer it to threads - 1 workers and, where others need not wake one, run up to `most` of its tasks.
+def submit(job, threads, slots, wanted, most):
+    """Begin a job, post it to threads - 1 workers and, where others need not wake one, run up to `most` of its tasks.
 
     Returns:
         -1: all is done. Else the bits of the workers that the caller must wake, or none, and the rest is left to it.
     """
     begin(job, threads)
-    to_wake = offer(job, slots, threads - 1, wanted)
-    if to_wake == 0 and work(job, 0, most) and settle(job, slots, threads - 1):
+    to_wake = post(job, slots, threads - 1, wanted)
+    if to_wake == 0 and work(job, 0, most) and join(job, slots, threads - 1):
         return -1
     return to_wake
 
 
 @plain
-def serve(slot, thread):
-    """A worker's waking life: run what is offered, until nothing was for PATIENCE pauses."""
+def run_worker(slot, thread):
+    """Run the jobs that are posted in a slot, until none was for SPIN_LIMIT pauses."""
     waited = 0
     while True:
         job = word(slot, 0)
@@ -268,18 +251,18 @@ def serve(slot, thread):
                 work(job, thread, 1 << 62)
                 swap_if(slot, -job, IDLE)
             waited = 0
-        elif waited < PATIENCE:
+        elif waited < SPIN_LIMIT:
             pause()
             waited += 1
-        # Asleep already, its alarm has rung once too often.
+        # Asleep already: its semaphore was posted once too often.
         elif word(slot, 0) == ASLEEP or swap_if(slot, IDLE, ASLEEP):
             return
 
 
 @plain
-def live(worker):
-    """A worker's whole life, for which it never needs the GIL: asleep until its alarm rings, then awake for a while."""
+def worker_main(worker):
+    """What a worker's thread runs for ever, without the GIL: sleep until its semaphore is posted, then serve its slot."""
     w = read(Worker, worker)
     while True:
-        if call_c(w.wait, w.alarm, 0, 0) == 0:  # else a signal has disturbed it
-            serve(w.slot, w.thread)
+        if call_c(w.wait, w.semaphore, 0, 0) == 0:  # else a signal has interrupted it
+            run_worker(w.slot, w.thread)

@@ -5,29 +5,31 @@ once, to nearest even. Nothing here is contracted or reassociated: a product is 
 nowhere else. So the same source gives the same bits with AVX2, AVX-512 or NEON.
 
 Arrays come in as addresses (int64), because then one compiled kernel serves read-only, negative-stride and foreign
-memory alike. What lies at an address is told by a *tag*: a zero whose type names the storage, see `TAGS`.
+memory alike. A *storage* says how elements lie there: a zero whose type names their dtype, see `STORAGES`.
 """
 
-from functools import reduce
+import platform
+from functools import partial, reduce
 
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.datamodel import PrimitiveModel, register_default
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from lngrad.cpu.jobs import GROUP, LANES, STREAM_ALIGNMENT
+from lngrad.cpu.kernels.functions import FEATURES, lowered
 
 # What the processor has, as far as it decides how the same bits are computed.
-_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+_FEATURES = FEATURES.split(",")
 WIDE = "+avx512f" in _FEATURES  # 32 registers of 16 float32
+_CONVERTS_FLOAT16 = platform.machine().lower() not in ("x86_64", "amd64") or "+f16c" in _FEATURES or WIDE
 _CONVERTS_BFLOAT16 = WIDE and all(f"+avx512{name}" in _FEATURES for name in ("bf16", "dq", "vl"))
 
 LINE_BYTES = 64  # of a cache line, at most
 
-# 16-bit storage is tagged by integers of its width, since Numba has no type for either format on the CPU.
-TAGS = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
+# 16-bit storages are integers of its width, since Numba has no type for either format on the CPU.
+STORAGES = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
 
 _I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, F64, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
@@ -49,8 +51,12 @@ class _LanesModel(PrimitiveModel):
         super().__init__(manager, fe_type, ir.VectorType(element, fe_type.width))
 
 
-def accumulator(tag):
-    return types.float64 if tag == types.float64 else types.float32
+def accumulator(storage):
+    return types.float64 if storage == types.float64 else types.float32
+
+
+def element_of(acc):
+    return F64 if acc == types.float64 else F32
 
 
 def splat_constant(element, value, width=LANES):
@@ -64,6 +70,8 @@ def _pointer(builder, address, index, element):
 
 def _widen(builder, stored, kind):
     """What was loaded from memory, scalar or vector, as the accumulator's dtype."""
+    if kind == types.int16 and not _CONVERTS_FLOAT16:
+        return _widen_by_arithmetic(builder, stored)
     if kind == types.int16:
         return builder.fpext(stored, like(stored.type, F32))
     if kind == types.uint16:  # a bfloat16 is the upper half of a float32
@@ -74,11 +82,55 @@ def _widen(builder, stored, kind):
 
 def _narrow(builder, value, kind):
     """The accumulator's value as it is stored, rounded to nearest even."""
+    if kind == types.int16 and not _CONVERTS_FLOAT16:
+        return _narrow_to_half_by_arithmetic(builder, value)
     if kind == types.int16:
         return builder.fptrunc(value, like(value.type, _HALF))
     if kind == types.uint16 and _CONVERTS_BFLOAT16 and isinstance(value.type, ir.VectorType):
         return _narrow_by_instruction(builder, value)
     return _narrow_by_arithmetic(builder, value, kind)
+
+
+def _widen_by_arithmetic(builder, stored):
+    """float16 as float32 without F16C: LLVM would call a function that the C library does not have."""
+    word = like(stored.type, I32)
+    constant = partial(_constant_like, word)
+    bits = builder.zext(builder.bitcast(stored, like(stored.type, _I16)), word)
+    magnitude = builder.and_(bits, constant(0x7FFF))
+    shifted = builder.shl(magnitude, constant(13))
+    normal = builder.add(shifted, constant(112 << 23))  # the exponents' biases are 15 and 127
+    units = builder.uitofp(magnitude, like(word, F32))
+    subnormal = builder.bitcast(builder.fmul(units, _constant_like(units.type, 2.0**-24)), word)
+    quiet = builder.select(
+        builder.icmp_unsigned(">", magnitude, constant(0x7C00)), constant(0x7FC00000), constant(0x7F800000)
+    )
+    result = builder.select(builder.icmp_unsigned("<", magnitude, constant(0x400)), subnormal, normal)
+    result = builder.select(
+        builder.icmp_unsigned(">=", magnitude, constant(0x7C00)), builder.or_(quiet, shifted), result
+    )
+    sign = builder.shl(builder.and_(bits, constant(0x8000)), constant(16))
+    return builder.bitcast(builder.or_(result, sign), units.type)
+
+
+def _narrow_to_half_by_arithmetic(builder, value):
+    """float32 as float16 without F16C, rounded to nearest even."""
+    word = like(value.type, I32)
+    constant = partial(_constant_like, word)
+    bits = builder.bitcast(value, word)
+    magnitude = builder.and_(bits, constant(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(magnitude, constant(13)), constant(1))
+    rounded = builder.add(magnitude, builder.add(odd, constant(0xFFF - (112 << 23))))
+    normal = builder.lshr(rounded, constant(13))
+    # A unit of 0.5 is the least float16, so adding 0.5 rounds to a multiple of that.
+    half = _constant_like(value.type, 0.5)
+    sum_bits = builder.bitcast(builder.fadd(builder.bitcast(magnitude, value.type), half), word)
+    subnormal = builder.sub(sum_bits, constant(0x3F000000))
+    payload = builder.or_(constant(0x7E00), builder.and_(builder.lshr(magnitude, constant(13)), constant(0x3FF)))
+    result = builder.select(builder.icmp_unsigned("<", magnitude, constant(0x38800000)), subnormal, normal)
+    result = builder.select(builder.icmp_unsigned(">=", magnitude, constant(0x477FF000)), constant(0x7C00), result)
+    result = builder.select(builder.icmp_unsigned(">", magnitude, constant(0x7F800000)), payload, result)
+    result = builder.or_(result, builder.and_(builder.lshr(bits, constant(16)), constant(0x8000)))
+    return builder.bitcast(builder.trunc(result, like(word, _I16)), like(word, _HALF))
 
 
 def _narrow_by_arithmetic(builder, value, kind):
@@ -150,49 +202,39 @@ def _constant_like(shape, value):
     return ir.Constant(shape, value)
 
 
-def _loading(width):
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        element = _STORED[kind]
-        pointer = builder.bitcast(
-            _pointer(builder, args[1], args[2], element), ir.VectorType(element, width).as_pointer()
-        )
-        return _widen(builder, builder.load(pointer, align=1), kind)
-
-    return codegen
+def _load(builder, storage, address, index, width):
+    pointer = builder.bitcast(
+        _pointer(builder, address, index, _STORED[storage]), ir.VectorType(_STORED[storage], width).as_pointer()
+    )
+    return _widen(builder, builder.load(pointer, align=1), storage)
 
 
-@intrinsic
-def load(typingctx, tag, address, index):
+@lowered(lambda storage, address, index: Lanes(accumulator(storage)))
+def load(builder, storage, address, index):
     """Lanes at elements index … index+7 of the memory at address."""
-    return Lanes(accumulator(tag))(tag, types.int64, types.int64), _loading(LANES)
+    return _load(builder, storage, address, index, LANES)
 
 
-@intrinsic
-def load_group(typingctx, tag, address, index):
+@lowered(lambda storage, address, index: Lanes(accumulator(storage), GROUP))
+def load_group(builder, storage, address, index):
     """GROUP lanes, from element index on."""
-    return Lanes(accumulator(tag), GROUP)(tag, types.int64, types.int64), _loading(GROUP)
+    return _load(builder, storage, address, index, GROUP)
 
 
-@intrinsic
-def load_mixed(typingctx, tag, address, index):
+@lowered(lambda storage, address, index: Lanes(accumulator(storage), GROUP))
+def load_mixed(builder, storage, address, index):
     """load_group in an order of its own, which `in_order` undoes: for sums over groups, lane by lane.
 
     Two bfloat16 in a word of 32 bits are widened by a shift and by a mask, in place: first all even columns of the group,
     then all odd ones. In order each would move to a word of its own first.
     """
-
-    def codegen(context, builder, signature, args):
-        if signature.args[0] != types.uint16:
-            return _loading(GROUP)(context, builder, signature, args)
-        words = ir.VectorType(I32, GROUP // 2)
-        stored = builder.load(builder.bitcast(_pointer(builder, args[1], args[2], _I16), words.as_pointer()), align=1)
-        halves = ir.VectorType(F32, GROUP // 2)
-        even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), halves)
-        odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), halves)
-        return builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
-
-    return Lanes(accumulator(tag), GROUP)(tag, types.int64, types.int64), codegen
+    if storage != types.uint16:
+        return _load(builder, storage, address, index, GROUP)
+    words, halves = ir.VectorType(I32, GROUP // 2), ir.VectorType(F32, GROUP // 2)
+    stored = builder.load(builder.bitcast(_pointer(builder, address, index, _I16), words.as_pointer()), align=1)
+    even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), halves)
+    odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), halves)
+    return builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
 
 
 def _fit(builder, value, kind):
@@ -217,7 +259,7 @@ def _to_odd(builder, near, exact):
 
 
 def stored_as(builder, raw, source, target):
-    """Bits that are stored as the tag `source` says, a number's or lanes', as bits that are stored as `target` says."""
+    """Bits that are stored as `source` says, a number's or lanes', as bits that are stored as `target` says."""
     if source == target:
         return raw
     wide = _widen(builder, builder.bitcast(raw, like(raw.type, _STORED[source])), source)
@@ -225,144 +267,103 @@ def stored_as(builder, raw, source, target):
     return builder.bitcast(value, like(raw.type, ir.IntType(target.bitwidth)))
 
 
-def _store_lanes(align_of, nontemporal):
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        element = _STORED[kind]
-        width = args[3].type.count
-        pointer = builder.bitcast(
-            _pointer(builder, args[1], args[2], element), ir.VectorType(element, width).as_pointer()
-        )
-        lanes = _fit(builder, args[3], kind)
-        instruction = builder.store(_narrow(builder, lanes, kind), pointer, align=align_of(kind))
-        if nontemporal:
-            instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
-        return context.get_dummy_value()
-
-    return codegen
+def _store(builder, storage, address, index, lanes, align):
+    pointer = builder.bitcast(
+        _pointer(builder, address, index, _STORED[storage]),
+        ir.VectorType(_STORED[storage], lanes.type.count).as_pointer(),
+    )
+    return builder.store(_narrow(builder, _fit(builder, lanes, storage), storage), pointer, align=align)
 
 
-@intrinsic
-def store(typingctx, tag, address, index, lanes):
+@lowered(types.void)
+def store(builder, storage, address, index, lanes):
     """Round lanes to the storage and write them at elements index … index+7."""
-    return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: 1, False)
+    _store(builder, storage, address, index, lanes, 1)
 
 
-@intrinsic
-def stream(typingctx, tag, address, index, lanes):
+@lowered(types.void)
+def stream(builder, storage, address, index, lanes):
     """Like store, past the caches. The caller has aligned the element at index to STREAM_ALIGNMENT."""
-    return types.void(tag, types.int64, types.int64, lanes), _store_lanes(lambda kind: STREAM_ALIGNMENT, True)
+    instruction = _store(builder, storage, address, index, lanes, STREAM_ALIGNMENT)
+    instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
-@intrinsic
-def fetch_group(typingctx, tag, address, index):
+@lowered(types.void)
+def fetch_group(builder, storage, address, index):
     """Ask for the cache lines of GROUP elements into the first-level cache; an address that is no memory is no fault."""
-
-    def codegen(context, builder, signature, args):
-        tag = signature.args[0]
-        byte = ir.IntType(8).as_pointer()
-        first = builder.ptrtoint(_pointer(builder, args[1], args[2], _STORED[tag]), I64)
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
-        for offset in range(0, GROUP * tag.bitwidth // 8, LINE_BYTES):
-            line = builder.inttoptr(builder.add(first, ir.Constant(I64, offset)), byte)
-            builder.call(function, [line, read, first_level, data])
-        return context.get_dummy_value()
-
-    return types.void(tag, types.int64, types.int64), codegen
+    byte = ir.IntType(8).as_pointer()
+    first = builder.ptrtoint(_pointer(builder, address, index, _STORED[storage]), I64)
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+    for offset in range(0, GROUP * storage.bitwidth // 8, LINE_BYTES):
+        line = builder.inttoptr(builder.add(first, ir.Constant(I64, offset)), byte)
+        builder.call(function, [line, read, first_level, data])
 
 
-@intrinsic
-def gather(typingctx, tag, address, index, stride, count):
+def _strided(builder, storage, address, index, stride, lane):
+    """A pointer to element index + lane·stride."""
+    return _pointer(builder, address, builder.add(index, builder.mul(stride, lane)), _STORED[storage])
+
+
+@lowered(lambda storage, address, index, stride, count: Lanes(accumulator(storage)))
+def gather(builder, storage, address, index, stride, count):
     """Lane l < count comes from element index + l·stride; the other lanes are zero."""
-
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        element = _STORED[kind]
-        _, address, index, stride, count = args
-        vector = builder.alloca(ir.VectorType(element, LANES))
-        builder.store(ir.Constant(ir.VectorType(element, LANES), None), vector)
-        full = builder.icmp_signed(">=", count, ir.Constant(I64, LANES))
-        with builder.if_else(full) as (all_lanes, some_lanes):
-            with all_lanes:
-                value = ir.Constant(ir.VectorType(element, LANES), ir.Undefined)
-                for lane in range(LANES):
-                    at = builder.add(index, builder.mul(stride, ir.Constant(I64, lane)))
-                    item = builder.load(_pointer(builder, address, at, element), align=1)
-                    value = builder.insert_element(value, item, ir.Constant(I32, lane))
-                builder.store(value, vector)
-            with some_lanes, cgutils.for_range(builder, count) as loop:
-                at = builder.add(index, builder.mul(stride, loop.index))
-                item = builder.load(_pointer(builder, address, at, element), align=1)
-                builder.store(builder.insert_element(builder.load(vector), item, loop.index), vector)
-        return _widen(builder, builder.load(vector), kind)
-
-    return Lanes(accumulator(tag))(tag, *[types.int64] * 4), codegen
+    place = partial(_strided, builder, storage, address, index, stride)
+    kind = ir.VectorType(_STORED[storage], LANES)
+    vector = builder.alloca(kind)
+    builder.store(ir.Constant(kind, None), vector)
+    full = builder.icmp_signed(">=", count, ir.Constant(I64, LANES))
+    with builder.if_else(full) as (all_lanes, some_lanes):
+        with all_lanes:
+            value = ir.Constant(kind, ir.Undefined)
+            for lane in range(LANES):
+                item = builder.load(place(ir.Constant(I64, lane)), align=1)
+                value = builder.insert_element(value, item, ir.Constant(I32, lane))
+            builder.store(value, vector)
+        with some_lanes, cgutils.for_range(builder, count) as loop:
+            item = builder.load(place(loop.index), align=1)
+            builder.store(builder.insert_element(builder.load(vector), item, loop.index), vector)
+    return _widen(builder, builder.load(vector), storage)
 
 
-@intrinsic
-def scatter_rows(typingctx, tag, address, index, stride, count, lanes):
+@lowered(types.void)
+def scatter_rows(builder, storage, address, index, stride, count, lanes):
     """Round lane l < count and write it at element index + l·stride."""
-
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        element = _STORED[kind]
-        _, address, index, stride, count, lanes = args
-        vector = _narrow(builder, lanes, kind)
-        full = builder.icmp_signed(">=", count, ir.Constant(I64, LANES))
-        with builder.if_else(full) as (all_lanes, some_lanes):
-            with all_lanes:
-                for lane in range(LANES):
-                    at = builder.add(index, builder.mul(stride, ir.Constant(I64, lane)))
-                    item = builder.extract_element(vector, ir.Constant(I32, lane))
-                    builder.store(item, _pointer(builder, address, at, element), align=1)
-            with some_lanes, cgutils.for_range(builder, count) as loop:
-                at = builder.add(index, builder.mul(stride, loop.index))
-                pointer = _pointer(builder, address, at, element)
-                builder.store(builder.extract_element(vector, loop.index), pointer, align=1)
-        return context.get_dummy_value()
-
-    return types.void(tag, *[types.int64] * 4, lanes), codegen
+    place = partial(_strided, builder, storage, address, index, stride)
+    vector = _narrow(builder, lanes, storage)
+    full = builder.icmp_signed(">=", count, ir.Constant(I64, LANES))
+    with builder.if_else(full) as (all_lanes, some_lanes):
+        with all_lanes:
+            for lane in range(LANES):
+                item = builder.extract_element(vector, ir.Constant(I32, lane))
+                builder.store(item, place(ir.Constant(I64, lane)), align=1)
+        with some_lanes, cgutils.for_range(builder, count) as loop:
+            pointer = place(loop.index)
+            builder.store(builder.extract_element(vector, loop.index), pointer, align=1)
 
 
-@intrinsic
-def load_scalar(typingctx, tag, address, index):
+@lowered(lambda storage, address, index: accumulator(storage))
+def load_scalar(builder, storage, address, index):
     """One element, widened to the accumulator's dtype."""
-
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        pointer = _pointer(builder, args[1], args[2], _STORED[kind])
-        return _widen(builder, builder.load(pointer, align=1), kind)
-
-    return accumulator(tag)(tag, types.int64, types.int64), codegen
+    return _widen(builder, builder.load(_pointer(builder, address, index, _STORED[storage]), align=1), storage)
 
 
-@intrinsic
-def store_scalar(typingctx, tag, address, index, value):
+@lowered(types.void)
+def store_scalar(builder, storage, address, index, value):
     """One element, rounded to the storage."""
-
-    def codegen(context, builder, signature, args):
-        kind = signature.args[0]
-        value = _fit(builder, args[3], kind)
-        builder.store(_narrow(builder, value, kind), _pointer(builder, args[1], args[2], _STORED[kind]), align=1)
-        return context.get_dummy_value()
-
-    return types.void(tag, types.int64, types.int64, value), codegen
+    value = _narrow(builder, _fit(builder, value, storage), storage)
+    builder.store(value, _pointer(builder, address, index, _STORED[storage]), align=1)
 
 
-@intrinsic
-def size_of(typingctx, tag):
+@lowered(types.int64)
+def size_of(builder, storage):
     """Bytes of one stored element."""
-
-    def codegen(context, builder, signature, args):
-        return ir.Constant(I64, signature.args[0].bitwidth // 8)
-
-    return types.int64(tag), codegen
+    return ir.Constant(I64, storage.bitwidth // 8)
 
 
 @intrinsic
-def given(typingctx, wanted, value):
+def or_none(typingctx, wanted, value):
     """value, or None where `wanted` is None: a choice made when the kernel is compiled."""
     if wanted == types.none:
         return types.none(wanted, value), lambda context, builder, signature, args: context.get_dummy_value()
@@ -370,13 +371,12 @@ def given(typingctx, wanted, value):
 
 
 @intrinsic(prefer_literal=True)
-def room(typingctx, acc, vectors):
+def stack_vectors(typingctx, acc, vectors):
     """The address of memory for so many vectors, a literal, which is the caller's until it returns."""
     number = vectors.literal_value
 
     def codegen(context, builder, signature, args):
-        element = F64 if acc == types.float64 else F32
-        kind = ir.ArrayType(ir.VectorType(element, LANES), number)
+        kind = ir.ArrayType(ir.VectorType(element_of(acc), LANES), number)
         with builder.goto_entry_block():  # cgutils.alloca_once would fill it with zeros at every call
             memory = builder.alloca(kind)
         return builder.ptrtoint(memory, I64)

@@ -1,184 +1,193 @@
-"""The task functions: for every name a factory, which compiles it for elements of a tag and sums of another."""
+"""The task functions: for every name what compiles it for elements of a storage and sums of another.
 
-from lngrad.cpu.kernels.backward import backward_columns, backward_rows, backward_segment_sums, combine
-from lngrad.cpu.kernels.convert import convert
-from lngrad.cpu.kernels.forward import forward_rows
+Each is written out, since a choice must be a constant when Numba compiles it. The short tasks are here too: slices of rows,
+conversion of statistics and parameters, and the memory's own speed. A slice has N >= 8 columns of longer rows; its arithmetic
+and the order of its sums are those of whole rows.
+"""
+
+from lngrad.cpu.jobs import LANES, TRIAD_BLOCK, Convert, Slice, Triad
+from lngrad.cpu.kernels.arithmetic import scalar, splat, splat_group
+from lngrad.cpu.kernels.backward import (
+    ACROSS,
+    DBETA_ONLY,
+    FOUR_BY_FOUR,
+    ONE_BY_ONE,
+    backward_columns,
+    backward_rows,
+    backward_segment_sums,
+    combine,
+)
+from lngrad.cpu.kernels.forward import forward_rows, write_row
 from lngrad.cpu.kernels.functions import plain
-from lngrad.cpu.kernels.slices import slice_dx, slice_forward, slice_moments, slice_row_sums
+from lngrad.cpu.kernels.pool import read
+from lngrad.cpu.kernels.row_passes import (
+    CENTRES,
+    MEANS,
+    RSTDS,
+    SCRATCH_VECTORS,
+    centre_rows,
+    centred_sums,
+    row_pass,
+    row_sums,
+    vector_at,
+)
+from lngrad.cpu.kernels.simd import load, load_scalar, stack_vectors, store, store_scalar, stream
 from lngrad.cpu.kernels.strided import move_rows
-from lngrad.cpu.kernels.walks import ACROSS, DBETA_ONLY, FOUR_BY_FOUR, ONE_BY_ONE
 
 
-def _rows(tag, acc):
-    @plain
-    def rows_task(arguments, task, thread):
-        backward_rows(tag, acc, ONE_BY_ONE, 1, 1, arguments, task, thread)
-
-    return rows_task
-
-
-def _rows_dx(tag, acc):
-    @plain
-    def rows_dx_task(arguments, task, thread):
-        backward_rows(tag, acc, ONE_BY_ONE, 1, None, arguments, task, thread)
-
-    return rows_dx_task
-
-
-def _rows_sums(tag, acc):
-    @plain
-    def rows_sums_task(arguments, task, thread):
-        backward_rows(tag, acc, ONE_BY_ONE, None, 1, arguments, task, thread)
-
-    return rows_sums_task
+@plain
+def slice_moments(storage, acc, arguments, task, thread):
+    """One task: centre, rest of the mean and squares around the mean of each row, to row_numbers (3, M)."""
+    s = read(Slice, arguments)
+    memory = stack_vectors(acc, SCRATCH_VECTORS)
+    for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
+        x = s.x + i * s.x_stride
+        centre_rows(storage, acc, memory, x, s.x_stride, 1, s.N)
+        centred_sums(storage, acc, memory, x, s.x_stride, None, 1, s.N)
+        centre = load_scalar(acc, vector_at(acc, memory, CENTRES), 0)
+        deviations = load_scalar(acc, vector_at(acc, memory, MEANS), 0)
+        squares = load_scalar(acc, vector_at(acc, memory, RSTDS), 0)
+        rest = deviations / scalar(acc, s.N)
+        squares -= deviations * rest
+        if squares < 0:  # rounding; a NaN passes
+            squares = scalar(acc, 0)
+        store_scalar(acc, s.row_numbers, i, centre)
+        store_scalar(acc, s.row_numbers, s.M + i, rest)
+        store_scalar(acc, s.row_numbers, 2 * s.M + i, squares)
 
 
-def _rows_dbeta(tag, acc):
-    @plain
-    def rows_dbeta_task(arguments, task, thread):
-        backward_rows(tag, acc, DBETA_ONLY, None, 1, arguments, task, thread)
-
-    return rows_dbeta_task
-
-
-def _short_rows(tag, acc):
-    @plain
-    def short_rows_task(arguments, task, thread):
-        backward_rows(tag, acc, FOUR_BY_FOUR, 1, 1, arguments, task, thread)
-
-    return short_rows_task
+@plain
+def slice_forward(storage, acc, arguments, task, thread):
+    """One task: y of some rows, from their mean and rstd."""
+    s = read(Slice, arguments)
+    for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
+        row_mean, row_rstd = splat_group(load_scalar(acc, s.mean, i)), splat_group(load_scalar(acc, s.rstd, i))
+        row = s.x + i * s.x_stride, s.result + i * s.result_stride, row_mean, row_rstd
+        if s.streaming:
+            write_row(storage, acc, row, s.x_stride, s.gamma, s.beta, s.N, 1)
+        else:
+            write_row(storage, acc, row, s.x_stride, s.gamma, s.beta, s.N, None)
 
 
-def _tiny_rows(tag, acc):
-    @plain
-    def tiny_rows_task(arguments, task, thread):
-        backward_rows(tag, acc, ACROSS, 1, 1, arguments, task, thread)
-
-    return tiny_rows_task
-
-
-def _segment_sums(tag, acc):
-    @plain
-    def segment_sums_task(arguments, task, thread):
-        backward_segment_sums(tag, acc, arguments, task, thread)
-
-    return segment_sums_task
+@plain
+def slice_row_sums(storage, acc, arguments, task, thread):
+    """One task: sum of dxhat and of dxhat·xhat of each row, to row_numbers (2, M)."""
+    s = read(Slice, arguments)
+    for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
+        m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
+        sums = row_sums(storage, acc, s.dy + i * s.dy_stride, s.x + i * s.x_stride, None, s.gamma, s.N, m, r)
+        store_scalar(acc, s.row_numbers, i, sums[0])
+        store_scalar(acc, s.row_numbers, s.M + i, sums[1])
 
 
-def _columns(tag, acc):
-    @plain
-    def columns_task(arguments, task, thread):
-        backward_columns(tag, acc, 1, arguments, task, thread)
-
-    return columns_task
-
-
-def _columns_dx(tag, acc):
-    @plain
-    def columns_dx_task(arguments, task, thread):
-        backward_columns(tag, acc, None, arguments, task, thread)
-
-    return columns_dx_task
+@plain
+def slice_dx(storage, acc, arguments, task, thread):
+    """One task: dx of some rows, from mean_dxhat and mean_dxhat_xhat of whole rows in row_numbers (2, M)."""
+    s = read(Slice, arguments)
+    for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
+        dy, x, dx = s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.result + i * s.result_stride
+        m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
+        mean_dxhat = splat(load_scalar(acc, s.row_numbers, i))
+        mean_dxhat_xhat = splat(load_scalar(acc, s.row_numbers, s.M + i))
+        row = dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
+        row_pass(storage, acc, row, None, None, None, s.dy_stride, s.x_stride, s.gamma, None, s.N, s.N, s.streaming)
 
 
-def _combine(tag, acc):
-    @plain
-    def combine_task(arguments, task, thread):
-        combine(acc, tag, arguments, task, thread)
-
-    return combine_task
+RECORD_BYTES = 8 * len(Convert._fields)
 
 
-def _forward_rows(tag, acc):
-    @plain
-    def forward_rows_task(arguments, task, thread):
-        forward_rows(tag, acc, arguments, task, thread)
-
-    return forward_rows_task
-
-
-def _widen(tag, acc):
-    @plain
-    def widen_task(arguments, task, thread):
-        convert(tag, acc, arguments, task, thread)
-
-    return widen_task
+@plain
+def convert(source_storage, target_storage, arguments, task, thread):
+    """One task: one array, described by the task-th record."""
+    c = read(Convert, arguments + RECORD_BYTES * task)
+    whole = c.elements - c.elements % LANES
+    for j in range(0, whole, LANES):
+        store(target_storage, c.target, j, load(source_storage, c.source, j))
+    for j in range(whole, c.elements):
+        store_scalar(target_storage, c.target, j, load_scalar(source_storage, c.source, j))
 
 
-def _narrow(tag, acc):
-    @plain
-    def narrow_task(arguments, task, thread):
-        convert(acc, tag, arguments, task, thread)
-
-    return narrow_task
-
-
-def _slice_moments(tag, acc):
-    @plain
-    def slice_moments_task(arguments, task, thread):
-        slice_moments(tag, acc, arguments, task, thread)
-
-    return slice_moments_task
+@plain
+def triad(storage, streaming, arguments, task, thread):
+    """result = a + b for one block, whole vectors only: what a backward must read and write at the least."""
+    t = read(Triad, arguments)
+    for j in range(task * TRIAD_BLOCK, min(t.elements, (task + 1) * TRIAD_BLOCK), LANES):
+        total = load(storage, t.a, j) + load(storage, t.b, j)
+        if streaming is None:
+            store(storage, t.result, j, total)
+        else:
+            stream(storage, t.result, j, total)
 
 
-def _slice_forward(tag, acc):
-    @plain
-    def slice_forward_task(arguments, task, thread):
-        slice_forward(tag, acc, arguments, task, thread)
-
-    return slice_forward_task
-
-
-def _slice_row_sums(tag, acc):
-    @plain
-    def slice_row_sums_task(arguments, task, thread):
-        slice_row_sums(tag, acc, arguments, task, thread)
-
-    return slice_row_sums_task
-
-
-def _slice_dx(tag, acc):
-    @plain
-    def slice_dx_task(arguments, task, thread):
-        slice_dx(tag, acc, arguments, task, thread)
-
-    return slice_dx_task
-
-
-def _gather(outer, inner):
-    @plain
-    def gather_copy(base, table, first, rows, N, packed):
-        move_rows(outer, inner, None, base, table, first, rows, N, packed)
-
-    return gather_copy
-
-
-def _scatter(outer, inner):
-    @plain
-    def scatter_copy(base, table, first, rows, N, packed):
-        move_rows(outer, inner, 1, base, table, first, rows, N, packed)
-
-    return scatter_copy
-
-
-COPY_FUNCTIONS = {"gather": _gather, "scatter": _scatter}  # from or to rows of one tag, as if they were of another
-
+# By (storage of the elements, storage of the sums).
 TASK_FUNCTIONS = {
-    "rows": _rows,
-    "rows_dx": _rows_dx,
-    "rows_sums": _rows_sums,
-    "rows_dbeta": _rows_dbeta,
-    "short_rows": _short_rows,
-    "tiny_rows": _tiny_rows,
-    "segment_sums": _segment_sums,
-    "columns": _columns,
-    "columns_dx": _columns_dx,
-    "combine": _combine,
-    "forward_rows": _forward_rows,
-    "slice_moments": _slice_moments,
-    "slice_forward": _slice_forward,
-    "slice_row_sums": _slice_row_sums,
-    "slice_dx": _slice_dx,
-    "widen": _widen,
-    "narrow": _narrow,
+    "rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, ONE_BY_ONE, 1, 1, arguments, task, thread)
+    ),
+    "rows_dx": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, ONE_BY_ONE, 1, None, arguments, task, thread)
+    ),
+    "rows_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, ONE_BY_ONE, None, 1, arguments, task, thread)
+    ),
+    "rows_dbeta": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, DBETA_ONLY, None, 1, arguments, task, thread)
+    ),
+    "short_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, FOUR_BY_FOUR, 1, 1, arguments, task, thread)
+    ),
+    "tiny_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, ACROSS, 1, 1, arguments, task, thread)
+    ),
+    "segment_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_segment_sums(storage, acc, arguments, task, thread)
+    ),
+    "columns": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_columns(storage, acc, 1, arguments, task, thread)
+    ),
+    "columns_dx": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_columns(storage, acc, None, arguments, task, thread)
+    ),
+    "combine": lambda storage, acc: plain(
+        lambda arguments, task, thread: combine(acc, storage, arguments, task, thread)
+    ),
+    "forward_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: forward_rows(storage, acc, arguments, task, thread)
+    ),
+    "slice_moments": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_moments(storage, acc, arguments, task, thread)
+    ),
+    "slice_forward": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_forward(storage, acc, arguments, task, thread)
+    ),
+    "slice_row_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_row_sums(storage, acc, arguments, task, thread)
+    ),
+    "slice_dx": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_dx(storage, acc, arguments, task, thread)
+    ),
+    "widen": lambda storage, acc: plain(lambda arguments, task, thread: convert(storage, acc, arguments, task, thread)),
+    "narrow": lambda storage, acc: plain(
+        lambda arguments, task, thread: convert(acc, storage, arguments, task, thread)
+    ),
+}
+
+# Of float32, for measurements.
+TRIADS = {
+    "triad_streamed": lambda storage, acc: plain(
+        lambda arguments, task, thread: triad(storage, 1, arguments, task, thread)
+    ),
+    "triad_stored": lambda storage, acc: plain(
+        lambda arguments, task, thread: triad(storage, None, arguments, task, thread)
+    ),
+}
+
+# By (storage in which the rows lie, storage in which a kernel takes them).
+COPY_FUNCTIONS = {
+    "gather": lambda outer, inner: plain(
+        lambda base, table, first, rows, N, packed: move_rows(outer, inner, None, base, table, first, rows, N, packed)
+    ),
+    "scatter": lambda outer, inner: plain(
+        lambda base, table, first, rows, N, packed: move_rows(outer, inner, 1, base, table, first, rows, N, packed)
+    ),
 }

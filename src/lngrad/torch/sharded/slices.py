@@ -19,9 +19,8 @@ from typing import Any
 import torch
 import torch.distributed
 
-from lngrad.core.threads import use_parallel_for
-from lngrad.core.torch_threads import parallel_for, thread_count
-from lngrad.cpu.slices import LEAST_COLUMNS, run_slices
+from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
+from lngrad.cpu.plan import MIN_COLUMNS, run_slices
 from lngrad.errors import BackendUnavailable, PeerError, ShapeError
 from lngrad.torch.calls import accumulator_of
 
@@ -92,14 +91,14 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
     given = [tensor for tensor in (x, dy, *arrays.values()) if tensor is not None]
     if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in given):
         return False
-    if n < LEAST_COLUMNS:
+    if n < MIN_COLUMNS:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}
-    with use_parallel_for(parallel_for()):
+    with use_parallel_for(torch_parallel_for()):
         run_slices(
             task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
-            threads=thread_count(),
+            threads=torch_thread_count(),
             **{name: array.data_ptr() for name, array in ready.items()},
         )  # fmt: skip
     return True

@@ -1,0 +1,45 @@
+"""The table of the regression corpus: which report, judged by which standard, named how often.
+
+    python -m cases.regression_corpus.table
+
+Prints the rows that stand in docs/check.md.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from cases.regression_corpus import columns, rows, statistics
+from cases.regression_corpus.frame import BUG_REPORTS, BugReport
+
+from lngrad.check.inputs import draw
+from lngrad.check.judge import Options, check_case
+
+MISTAKES = (rows, columns, statistics)  # importing them fills BUG_REPORTS
+CASES = 10
+
+
+def verdict(one: BugReport, seed: int) -> tuple[str, str, str]:
+    """(status, the mistake that was named, the sentence) of one random case."""
+    result = check_case(one.case(seed), Options(impl=f"cases.regression_corpus.{one.name}", seed=seed))
+    return result.status, result.mistake or "", result.sentence
+
+
+def row(one: BugReport) -> str:
+    results = [verdict(one, seed) for seed in range(CASES)]
+    failed = sum(status == "failed" for status, _, _ in results)
+    named = sum(name.startswith(one.named) for _, name, _ in results)
+    version = f", {one.version}" if one.version else ""
+    return f"| {one.story} | {one.report}, {one.date}{version} | {one.standard}: {failed} of {CASES} | {named} of {CASES} |"
+
+
+def main() -> int:
+    for one in BUG_REPORTS.values():
+        print(row(one), flush=True)
+    return 0
+
+
+__all__ = ["BUG_REPORTS", "MISTAKES", "draw", "row", "verdict"]
+
+if __name__ == "__main__":
+    sys.exit(main())

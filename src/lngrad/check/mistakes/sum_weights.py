@@ -1,0 +1,210 @@
+"""Rows and columns: which of them entered a sum, by which rule an index is wrong, and both in words.
+
+Weights w of a sum are recovered from its values, A·w = b; most are 0, 1 or 2. Where there are more sums than terms, least
+squares gives every weight. Where there are fewer, weights are looked for that are equal over blocks, over a prefix or a
+suffix, or repeat with a period: what loops, tiles, cores and blocks do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import pairwise
+
+import numpy as np
+
+from lngrad.typing import Array, Shape
+
+BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PERIODS = (2, 3, 4, 8)
+MAX_DENSE = 2048  # unknowns of a least squares problem
+ENOUGH = 1.25  # sums for each unknown, so that the fit is a test as well
+NEAR = 0.05  # of a whole number
+MAX_RULES = 4  # of a kind
+LOOKED_AT = 4  # places, one by one
+
+Fits = Callable[[Array], bool]
+
+
+def recover_weights(A: Array, b: Array, fits: Fits) -> Array | None:
+    """Weights of the terms.
+
+    Args:
+        A: (sums, terms), b: (sums,). Rows of A should have about the same size.
+        fits: Whether given weights explain the result; the last word on every candidate.
+
+    Returns:
+        The simplest weights that fit and are not all the same; None if there are none.
+    """
+    for weights in _candidates(A, b):
+        if not (weights == weights[0]).all() and fits(weights):
+            return weights
+    return None
+
+
+def _candidates(A: Array, b: Array) -> Iterator[Array]:
+    terms = A.shape[1]
+    yield from _prefixes(A, b)
+    yield from _periodic(A, b)
+    for block in BLOCKS:
+        blocks = -(-terms // block)
+        if blocks > MAX_DENSE or blocks * ENOUGH > len(A) or blocks < 2:
+            continue
+        found = _by_least_squares(A, b, block)
+        if found is not None:
+            yield found
+
+
+def _by_least_squares(A: Array, b: Array, block: int) -> Array | None:
+    terms = A.shape[1]
+    summed = A if block == 1 else np.add.reduceat(A, np.arange(0, terms, block), axis=1)
+    weights, _, rank, _ = np.linalg.lstsq(summed, b, rcond=1e-9)
+    whole = np.round(weights)
+    if rank < summed.shape[1] or not np.isfinite(weights).all() or np.abs(weights - whole).max() > NEAR:
+        return None
+    return np.repeat(whole, block)[:terms]
+
+
+def _prefixes(A: Array, b: Array) -> Iterator[Array]:
+    """The first k terms lost, or all but them, or counted twice: k by the smallest remainder."""
+    sums = np.cumsum(A, axis=1)
+    whole = sums[:, -1:]
+    for target, inner, outer in ((sums, 1.0, 0.0), (whole - sums, 0.0, 1.0), (whole + sums, 2.0, 1.0),
+                                 (2 * whole - sums, 1.0, 2.0)):  # fmt: skip
+        left = np.square(target - b[:, None]).sum(0)
+        k = int(np.argmin(left)) + 1
+        weights = np.full(A.shape[1], outer)
+        weights[:k] = inner
+        yield weights
+
+
+def _periodic(A: Array, b: Array) -> Iterator[Array]:
+    """Every p-th block of terms lost, alone, or counted twice."""
+    terms = A.shape[1]
+    best: list[tuple[float, int, Array]] = []
+    index = np.arange(terms)
+    whole = A.sum(1)
+    for block in BLOCKS:
+        for period in PERIODS:
+            if block * 2 > terms:
+                continue
+            for phase in range(min(period, -(-terms // block))):
+                chosen = (index // block) % period == phase
+                part = A[:, chosen].sum(1)
+                for value, rest in ((0.0, 1.0), (2.0, 1.0), (1.0, 0.0)):
+                    left = float(np.square(value * part + rest * (whole - part) - b).sum())
+                    if np.isfinite(left):
+                        best.append((left, len(best), np.where(chosen, value, rest)))
+        best = sorted(best, key=lambda one: one[:2])[:3]
+    yield from (weights for _, _, weights in best)
+
+
+def runs_of(weights: Array) -> tuple[tuple[int, int, float], ...]:
+    """(first, number, weight) of neighbours with the same weight."""
+    starts = np.flatnonzero(np.diff(weights, prepend=np.nan) != 0)
+    ends = np.append(starts[1:], len(weights))
+    return tuple((int(a), int(b - a), float(weights[a])) for a, b in zip(starts, ends, strict=True))
+
+
+def describe_weights(weights: Array, what: str) -> str:
+    """Weights in words: "the last 5 rows are missing", "every 2nd block of 16 rows is counted twice".
+
+    Args:
+        weights: Not all 1.
+        what: "row" or "column".
+    """
+    odd = weights != 1
+    values = set(weights[odd].tolist())
+    verb = {0.0: "missing", 2.0: "counted twice"}.get(next(iter(values)), "") if len(values) == 1 else ""
+    verb = verb or (f"counted {next(iter(values)):g} times" if len(values) == 1 else "weighted by other numbers than 1")
+    total, number = len(weights), int(odd.sum())
+    if values == {0.0} and number > total / 2:
+        return f"only {_places(~odd, what)} of {total} are counted"
+    return f"{_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}"
+
+
+def describe_places(chosen: Array, what: str) -> str:
+    """Which rows or columns, in words: "the last 4 columns (from 96 on) of 100"."""
+    return f"all {len(chosen)} {what}s" if chosen.all() else f"{_places(chosen, what)} of {len(chosen)}"
+
+
+def _places(chosen: Array, what: str) -> str:
+    places = np.flatnonzero(chosen)
+    first, last, number, total = int(places[0]), int(places[-1]), len(places), len(chosen)
+    if number == 1:
+        return f"{'the last' if first == total - 1 and first else ''}{what} {first}".replace("last", "last ", 1)
+    if number == last - first + 1:
+        if first == 0:
+            return f"the first {number} {what}s"
+        return f"the last {number} {what}s (from {first} on)" if last == total - 1 else f"{what}s {first} to {last}"
+    runs = [run for run in runs_of(chosen.astype(float)) if run[2] == 1]
+    steps = {after[0] - before[0] for before, after in pairwise(runs)}
+    sizes = {run[1] for run in runs[:-1]}
+    if len(steps) == 1 and len(sizes) == 1 and len(runs) > 2:
+        step, size = steps.pop(), sizes.pop()
+        if step % size == 0:
+            block = f"{what}" if size == 1 else f"block of {size} {what}s"
+            return f"every {ordinal(step // size)} {block}, from {what} {first} on: {number} {what}s"
+    shown = ", ".join(str(start) if size == 1 else f"{start} to {start + size - 1}" for start, size, _ in runs[:6])
+    return f"{number} {what}s ({shown}{', …' if len(runs) > 6 else ''})"
+
+
+def ordinal(number: int) -> str:
+    return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")
+
+
+def spread(places: Array) -> Array:
+    """A few of the places, from the first to the last."""
+    return np.asarray(places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)])
+
+
+def maps_through(
+    pairs: Sequence[tuple[int, Set[int]]], size: int, dims: Shape, what: str
+) -> Iterator[tuple[str, Array]]:
+    """Rules that all pairs obey, the simplest first: (in words, the place that each place uses).
+
+    Args:
+        pairs: (place, those that may have been used).
+        size: Number of places.
+        dims: The dimensions that the places are counted over.
+        what: "row" or "column".
+    """
+    index = np.arange(size)
+    if not pairs:
+        return
+    if len(pairs) > 1:
+        for source in sorted(set.intersection(*(set(sources) for _, sources in pairs)))[:MAX_RULES]:
+            yield f"of {what} {source}", np.full(size, source)
+    offsets = set.intersection(*({(place - source) % size for source in sources} for place, sources in pairs))
+    wraps = any(place - offset < 0 for place, _ in pairs for offset in offsets)
+    for offset in sorted((one - size if wraps and 2 * one > size else one for one in offsets), key=abs)[:MAX_RULES]:
+        text = f"of the {what} {abs(offset)} {'before' if offset > 0 else 'after'}"
+        yield text, np.clip(index - offset, 0, size - 1)
+        yield text, (index - offset) % size
+    found = [(f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS[1:9]]
+    found += [
+        (f"of the {what} at its place in the transposed dimensions {text}", one) for text, one in _transposed(dims)
+    ]
+    found += [(f"of the {what} modulo {count}", index % count) for count in _counts(pairs, size)]
+    found += [(f"of the {what} at {step} times its index", index * step % size) for step in (2, 4, 8)]
+    found.append((f"of the {what} counted from the end", index[::-1]))
+    for text, one in found:
+        if all(int(one[place]) in sources for place, sources in pairs):
+            yield text, one
+
+
+def _transposed(dims: Shape) -> Iterator[tuple[str, Array]]:
+    """The two orders that places have where an array is read as if its dimensions were reversed."""
+    if sum(one > 1 for one in dims) < 2:
+        return
+    index, text = np.arange(math.prod(dims)), "×".join(map(str, dims))
+    yield text, index.reshape(dims).T.reshape(-1)
+    if dims != dims[::-1]:
+        yield text, index.reshape(dims[::-1]).T.reshape(-1)
+
+
+def _counts(pairs: Sequence[tuple[int, Set[int]]], size: int) -> list[int]:
+    """After how many places an index may begin anew, powers of two first."""
+    last = max(place for place, _ in pairs)
+    found = [count for count in range(2, last + 1) if all(place % count in sources for place, sources in pairs)]
+    return sorted(found, key=lambda count: (count & (count - 1) != 0, count))[:MAX_RULES]

@@ -1,0 +1,169 @@
+"""Workers sleep in semaphores, which wake them once whether posted before or after; calls run with the threads there are."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lngrad
+from lngrad.cpu import workers
+from lngrad.cpu.jobs import ASLEEP, Worker
+from lngrad.cpu.workers import Semaphore
+from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
+
+
+def gradients(inputs: Inputs) -> tuple[object, ...]:
+    return tuple(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+
+
+def _sleeping(one: Semaphore) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What waits, and what posts."""
+    if not one.wait_function:
+        return one.wait, one.post
+    wait, post = (
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(address) for address in (one.wait_function, one.post_function)
+    )
+
+    def sleep() -> None:
+        while wait(one.address) != 0:
+            pass
+
+    return sleep, lambda: post(one.address)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_sleeper_wakes_once_a_post(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(workers, "_semaphores", lambda: None)
+    one = Semaphore()
+    if native and not one.wait_function:
+        pytest.skip("this system has no semaphores of its own")
+    assert bool(one.wait_function) == native
+    (sleep, post_it), woken = _sleeping(one), threading.Semaphore(0)
+
+    def live() -> None:
+        for _ in range(2):
+            sleep()
+            woken.release()
+
+    post_it()  # before anybody sleeps
+    sleeper = threading.Thread(target=live)
+    sleeper.start()
+    assert woken.acquire(timeout=60)
+    assert not woken.acquire(timeout=0.05)  # and once only
+    post_it()
+    assert woken.acquire(timeout=60)
+    sleeper.join(60)
+    assert not sleeper.is_alive()
+
+
+def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bare:
+        sem_init = staticmethod(lambda *arguments: -1)
+        sem_wait = sem_post = None
+
+    monkeypatch.setattr(workers, "_semaphores", Bare)
+    one = Semaphore()
+    assert (one.wait_function, one.post_function) == (0, 0)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("sleeps_natively", [True, False])
+def test_workers_of_other_systems_share_a_call(sleeps_natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without processors' numbers workers wake where the system likes, without semaphores they sleep in Python's locks."""
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=5)
+    lngrad.set_num_threads(1)
+    alone = gradients(inputs)
+    monkeypatch.setattr(workers, "_processors", lambda: None)
+    if not sleeps_natively:
+        monkeypatch.setattr(workers, "_semaphores", lambda: None)
+    monkeypatch.setattr(workers, "_workers", workers._Workers())
+    lngrad.set_num_threads(3)
+    for _ in range(3):
+        check_same_bits(gradients(inputs), alone)
+        time.sleep(0.01)  # they fall asleep, and are woken by the next call
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_call_runs_with_the_threads_that_start(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a limit on threads, as RLIMIT_NPROC is, a call has fewer; once they start again, it has them."""
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=8)
+    lngrad.set_num_threads(4)
+    expected = gradients(inputs)
+    pool, start = workers._Workers(), threading.Thread.start
+    monkeypatch.setattr(workers, "_workers", pool)
+
+    def limited(thread: threading.Thread) -> None:
+        if len(pool._all) >= allowed:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as limits:
+        limits.setattr(threading.Thread, "start", limited)
+        for calls in (1, 2):
+            check_same_bits(gradients(inputs), expected)
+            assert (len(pool._all), pool.refusals > 0) == (allowed, True)
+            assert pool.refusals >= calls
+        assert not pool._slots[workers.SLOT_BYTES // 8 * allowed + workers.WORKER]
+    check_same_bits(gradients(inputs), expected)
+    assert len(pool._all) == 3
+
+
+def _asleep(pool: workers._Workers) -> bool:
+    end = time.monotonic() + 20
+    while pool._slots[0] != ASLEEP and time.monotonic() < end:
+        time.sleep(0.001)
+    return bool(pool._slots[0] == ASLEEP)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_semaphores", lambda: None)
+    pool = workers._Workers()
+    monkeypatch.setattr(workers, "_workers", pool)
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=6)
+    gradients(inputs)
+    assert _asleep(pool)
+    wake, interrupts = pool.wake, [KeyboardInterrupt()]
+
+    def interrupted(bits: int) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        wake(bits)
+
+    monkeypatch.setattr(pool, "wake", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gradients(inputs)
+    assert not interrupts
+    assert _asleep(pool)  # it woke, found nothing to do, and may be woken again
+    gradients(inputs)
+    assert _asleep(pool)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_post_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = workers._Workers()
+    monkeypatch.setattr(workers, "_workers", pool)
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=7)
+    expected = gradients(inputs)
+    assert _asleep(pool)
+    worker = pool._all[0]
+    _, post_it = _sleeping(worker._semaphore)
+    post_it()
+    post_it()
+    assert _asleep(pool)
+    stat = Path(f"/proc/self/task/{worker._words[Worker._fields.index('native_id')]}/stat")
+    if stat.exists():
+        end = time.monotonic() + 20
+        while stat.read_text().rpartition(")")[2].split()[0] != "S":  # one that waits actively for good runs
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    check_same_bits(gradients(inputs), expected)

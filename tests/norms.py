@@ -1,0 +1,44 @@
+"""The family around layer normalization as a parameter of tests: each norm's switches, and calls with its inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lngrad
+from lngrad.testing import Inputs, Normalization
+
+RMS = Normalization(centred=False)
+
+# What make_inputs takes for each.
+NORMS: dict[str, dict[str, Any]] = {
+    "layer_norm": {},
+    "rms_norm": {"normalization": RMS},
+    "gemma": {"normalization": RMS._replace(offset=1.0)},
+    "zero-centred gamma": {"normalization": Normalization(offset=1.0)},
+    "add_rms_norm": {"normalization": RMS, "residual": True},
+    "deep_norm": {"normalization": Normalization(alpha=1.7), "residual": True},
+}
+
+
+def forward(inputs: Inputs, **options: Any) -> Any:
+    """The forward of the inputs' norm, with the eps of check_forward."""
+    norm = inputs.normalization
+    switches = {"eps": 1e-5, "offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha, **options}
+    if norm.centred:
+        return lngrad.layer_norm(inputs.x, inputs.normalized_shape, inputs.gamma, inputs.beta, **switches)
+    return lngrad.rms_norm(inputs.x, inputs.normalized_shape, inputs.gamma, **switches)
+
+
+def backward(inputs: Inputs, **options: Any) -> Any:
+    """Its backward, from the inputs' total and statistics."""
+    norm = inputs.normalization
+    statistics = (inputs.mean, inputs.rstd) if norm.centred else (inputs.rstd,)
+    function = lngrad.layer_norm_backward if norm.centred else lngrad.rms_norm_backward
+    arrays = inputs.dy, inputs.total, *statistics, inputs.gamma
+    switches = {"offset": norm.offset, "dtotal": inputs.dtotal, "normalized_shape": inputs.normalized_shape, **options}
+    return function(*arrays, **switches)
+
+
+def everything(inputs: Inputs) -> tuple[bool, ...]:
+    """The mask of all gradients."""
+    return (True,) * (3 if inputs.normalization.centred else 2)

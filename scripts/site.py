@@ -15,9 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lngrad.ascend.prototypes import FUNCTIONS
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-source"
 LINK = re.compile(r"```.*?```|`[^`\n]*`|(\]\()([^)#\s]+)((?:#[^)]*)?\))", re.DOTALL)  # code is passed over
+ENTRY = re.compile(r"^::: lngrad\.ascend\.aclnn?\.(\w+)$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".csv": "text"}
 PAGES_ON_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
 
@@ -54,12 +57,19 @@ def add(file: Path, known: set[Path]) -> None:
             add(linked, known)
             return f"{found[1]}{_relative(place(linked), target)}{found[3]}"
 
-        target.write_text(LINK.sub(translate, file.read_text(encoding="utf-8")), encoding="utf-8")
+        text = LINK.sub(translate, file.read_text(encoding="utf-8"))
+        target.write_text(ENTRY.sub(with_prototype, text), encoding="utf-8")
     elif file.suffix in LANGUAGES:
         text = file.read_text(encoding="utf-8")
         target.write_text(f"# {file.relative_to(ROOT)}\n\n````{LANGUAGES[file.suffix]}\n{text}````\n", encoding="utf-8")
     else:
         shutil.copyfile(file, target)
+
+
+def with_prototype(entry: re.Match[str]) -> str:
+    """An entry of the reference; under a function of acl or aclnn its C prototype, which is written in one table alone."""
+    row = FUNCTIONS.get(entry[1])
+    return entry[0] if row is None else f"{entry[0]}\n\n```c\n{row.prototype};\n```"
 
 
 def _title(file: Path) -> str:

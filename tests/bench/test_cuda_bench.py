@@ -17,16 +17,12 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 from lngrad.api import execute  # noqa: E402
-from lngrad.bench.arguments import Arguments  # noqa: E402
-from lngrad.bench.cases import Job  # noqa: E402
-from lngrad.bench.cuda import bench as cuda_bench  # noqa: E402
-from lngrad.bench.cuda import checks as cuda_checks  # noqa: E402
-from lngrad.bench.cuda import contestants as cuda  # noqa: E402
-from lngrad.bench.runner import plan_of, run  # noqa: E402
-from lngrad.bench.settings import Settings  # noqa: E402
-from lngrad.bench.trial import Peer, PeerMissing  # noqa: E402
+from lngrad.bench import cuda, peers  # noqa: E402
+from lngrad.bench.cases import Job, Settings  # noqa: E402
+from lngrad.bench.runner import plan_of, prepared, run  # noqa: E402
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable  # noqa: E402
 from lngrad.cli import bench as command  # noqa: E402
-from lngrad.cli.app import app  # noqa: E402
+from lngrad.cli.main import app  # noqa: E402  # with its commands
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402
@@ -55,9 +51,9 @@ class FakeClock:
         return next(self.seconds)
 
 
-def faked(clock: FakeClock, prepare: Any = interpreted) -> cuda_bench.CudaBench:
+def faked(clock: FakeClock, prepare: Any = interpreted) -> cuda.CudaBench:
     """The bench of a CUDA device on this CPU."""
-    return cuda_bench.CudaBench(clock, "cpu", prepare, 1 << 20)
+    return cuda.CudaBench(clock, "cpu", prepare, 1 << 20)
 
 
 SMALL = Settings(("call",), (), ("float32",), ((6, 40),), rounds=1)
@@ -66,7 +62,7 @@ SMALL = Settings(("call",), (), ("float32",), ((6, 40),), rounds=1)
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, records, picture = FakeClock(), tmp_path / "gpu.jsonl", tmp_path / "gpu.svg"
     bench = faked(clock)
-    monkeypatch.setattr(cuda_bench, "CudaBench", lambda: bench)
+    monkeypatch.setattr(cuda, "CudaBench", lambda: bench)
     monkeypatch.setattr(command, "why_no_device", lambda: None)
     arguments = ["bench", "--device", "cuda", "--scopes", "call,forward", "--cases", "6x40,3x96", "--dtypes", "float32"]
     result = CliRunner().invoke(app, [*arguments, "--rounds", "2", "--json", str(records), "--plot", str(picture)])
@@ -84,7 +80,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert max(line["error"]["lngrad"].values()) <= 1
     assert picture.read_text().startswith("<?xml")
     # In turns: ours, the copy, torch; small jobs twenty at a time, the copy once.
-    assert clock.turns[:6] == [cuda_bench.REPEATS, 1, cuda_bench.REPEATS] * 2
+    assert clock.turns[:6] == [cuda.REPEATS, 1, cuda.REPEATS] * 2
 
 
 def test_a_wrong_result_is_not_timed() -> None:
@@ -99,11 +95,11 @@ def test_a_wrong_result_is_not_timed() -> None:
 
 
 def test_a_peer_that_fails_is_said_and_passed_over() -> None:
-    def failing(job: Job, t: Arguments) -> Any:
+    def failing(t: Arguments) -> Any:
         raise RuntimeError("feature dim too large")
 
     bench, said = faked(FakeClock()), []
-    bench.known_peers = {**cuda.CUDA_PEERS, "compile": Peer("torch", failing)}
+    bench.known_peers = {**peers.CUDA_PEERS, "compile": Implementation("compile", failing, needs="torch")}
     settings = Settings(("call",), ("liger", "quack", "compile", "torch"), ("float32",), ((3, 20),), rounds=1)
     (line,) = run(bench, settings, said.append)
     assert set(line["ratio"]) == {"torch"}
@@ -112,7 +108,7 @@ def test_a_peer_that_fails_is_said_and_passed_over() -> None:
 
 
 def settings_of(scopes: str, cases: str, dtypes: str, peers: str, quick: bool) -> Settings:
-    return command.settings_of(cuda_bench.CudaBench, scopes, cases, dtypes, peers, "", 15, quick)
+    return command.settings_of(cuda.CudaBench, scopes, cases, dtypes, peers, "", 15, quick)
 
 
 def test_the_cases_are_those_of_the_options() -> None:
@@ -152,7 +148,7 @@ def test_what_can_not_be_drawn_is_refused_before_the_run(
 ) -> None:
     clock = FakeClock()
     bench = faked(clock)
-    monkeypatch.setattr(cuda_bench, "CudaBench", lambda: bench)
+    monkeypatch.setattr(cuda, "CudaBench", lambda: bench)
     monkeypatch.setattr(command, "why_no_device", lambda: None)
     options = {"scopes": scopes, "peers": peers, "cases": "6x40", "plot": tmp_path / "gpu.svg"}
     arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -174,18 +170,18 @@ def test_the_timed_job_itself_is_checked() -> None:
     right = torch.ops.aten.native_layer_norm_backward(
         t.dy, t.x, [40], t.mean, t.rstd, t.gamma, t.beta, [True, True, True]
     )
-    assert max(cuda_checks.check_timed(job, t, right).values()) <= 1
+    assert max(cuda.check_timed(job, t, right).values()) <= 1
     dx, dgamma, dbeta = right
     lost = t.dy[4000:4032].sum(0)
     last = torch.cat((dx[:-1], dx[:1]))
     for wrong, name in (((dx, dgamma, dbeta - lost), "dbeta"), ((last, dgamma, dbeta), "dx")):
         with pytest.raises(GradientError, match=name):
-            cuda_checks.check_timed(job, t, wrong)
+            cuda.check_timed(job, t, wrong)
     y, mean, rstd = torch.ops.aten.native_layer_norm(t.x, [40], t.gamma, t.beta, 1e-5)
     job = Job(9000, 40, "float32", "forward")
-    assert cuda_checks.check_timed(job, t, (y, mean, rstd))["y"] <= 1
+    assert cuda.check_timed(job, t, (y, mean, rstd))["y"] <= 1
     with pytest.raises(GradientError, match="rstd"):
-        cuda_checks.check_timed(job, t, (y, mean, rstd.roll(1)))
+        cuda.check_timed(job, t, (y, mean, rstd.roll(1)))
 
 
 def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +190,7 @@ def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "compile", lambda function, **options: made.append(options) or function)
     monkeypatch.setattr(torch._dynamo, "reset", lambda: made.append("reset"))
     job = Job(3, 20, "float32")
-    cuda.CUDA_PEERS["compile"].prepare(job, cuda.tensors(job, "cpu"))
+    peers.CUDA_PEERS["compile"].backward(cuda.tensors(job, "cpu"))
     assert made == ["reset", {"dynamic": False}]
 
 
@@ -218,20 +214,20 @@ def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         module.layernorm_bwd = layernorm_bwd  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
     monkeypatch.setitem(sys.modules, "quack.rmsnorm", module)
-    monkeypatch.setattr(cuda, "version", lambda package: "0.5.0")
+    monkeypatch.setattr(peers, "version", lambda package: "0.5.0")
     job = Job(3, 20, "bfloat16", "forward")
     t = cuda.tensors(job, "cpu")
-    assert cuda_checks.check_timed(job, t, cuda.CUDA_PEERS["quack"].prepare(job, t)())["y"] <= 1
+    assert cuda.check_timed(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)())["y"] <= 1
     job = Job(3, 20, "bfloat16")
     if has_backward:
-        assert set(cuda_checks.check_timed(job, t, cuda.CUDA_PEERS["quack"].prepare(job, t)())) == {
+        assert set(cuda.check_timed(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)())) == {
             "dx",
             "dgamma",
             "dbeta",
         }
     else:
-        with pytest.raises(PeerMissing, match=r"quack-kernels 0\.5\.0 has no backward"):
-            cuda.CUDA_PEERS["quack"].prepare(job, t)
+        with pytest.raises(NotApplicable, match=r"quack-kernels 0\.5\.0 has no backward"):
+            prepared(peers.CUDA_PEERS["quack"], job, t)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")

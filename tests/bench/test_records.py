@@ -10,11 +10,10 @@ import pytest
 from rich.console import Console
 
 from lngrad.bench import records, tables
-from lngrad.bench.cases import Job
+from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Timing
-from lngrad.bench.records import best, finished, key_of, newest, record
-from lngrad.bench.settings import Settings
-from lngrad.bench.trial import Trial
+from lngrad.bench.records import best, finished, key_of, newest
+from lngrad.bench.runner import Trial, record
 from lngrad.cli import bench_report
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from lngrad.ascend.ascendc import CompileError
 from lngrad.ascend.cpp.compiling import compiler
 from lngrad.check.certify import sums
-from lngrad.check.certify.doors import subject_of
+from lngrad.check.certify.measured import subject_of
 from lngrad.check.implementations import find
 from lngrad.check.judge import Options, check_case
 from lngrad.errors import BackendUnavailable

@@ -7,21 +7,17 @@ import runpy
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lngrad.check.certify import bits, doors, sums
-from lngrad.check.certify import effects as effects_of
+from lngrad.check.certify import bits, properties, sums
 from lngrad.check.certify.bits import batch_invariance, repeatability
-from lngrad.check.certify.doors import subject_of
-from lngrad.check.certify.effects import effects, memory
-from lngrad.check.certify.measured import Certificate, different_bits
-from lngrad.check.certify.numbers import accuracy, number_range
-from lngrad.check.certify.replays import product_sums, replay
-from lngrad.check.certify.subject import Subject
-from lngrad.check.certify.sums import column_order, row_order
+from lngrad.check.certify.measured import Certificate, Subject, different_bits, subject_of
+from lngrad.check.certify.properties import accuracy, effects, memory, number_range
+from lngrad.check.certify.sums import column_order, product_sums, replay, row_order
 from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, size_of, text_of, words
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.reports.certificate import (
@@ -210,8 +206,8 @@ def test_in_place_is_measured_where_there_are_outputs_to_give():
 
 
 def test_memory_beyond_the_results_is_seen(monkeypatch):
-    monkeypatch.setattr(effects_of, "RESIDENT", (4096, 2304))
-    monkeypatch.setattr(effects_of, "CALLS", 1)
+    monkeypatch.setattr(properties, "RESIDENT", (4096, 2304))
+    monkeypatch.setattr(properties, "CALLS", 1)
     allocated, resident = memory(numpy_subject())
     assert allocated.facts is not None
     # xhat, dxhat and products of them in float32 are alive at once: some times x.
@@ -306,9 +302,12 @@ def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(sim
 
 
 @pytest.mark.parametrize("name", ["triton:somebody:backward", "ascendc:k.cpp:k", "cmd:./k {in} {out}"])
-def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, monkeypatch):
-    monkeypatch.setattr(doors, "find", lambda name: lambda case, given: None)
+def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "somebody.py").write_text("def backward(dy, x): ...\n")
+    (tmp_path / "k.cpp").write_text("__global__ __aicore__ void k(uint8_t* dy, uint8_t* dx) {}\n")
     if name.startswith("triton"):
+        pytest.importorskip("triton")
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
@@ -323,3 +322,35 @@ def test_the_page_shows_the_committed_certificates():
     paths = [ROOT / "docs" / "certificates" / f"{name}.json" for name in names]
     assert set((ROOT / "docs" / "certificates").glob("*.json")) <= set(paths)
     assert markdown_of([read_certificate(path) for path in paths if path.is_file()]) in page
+
+
+DEEP = {  # (the tree, the size of the smallest subtree with two places i < j)
+    "2 parts of 500 rows in sequence, then 2 of these in sequence": (
+        (sequence(0, 500), sequence(500, 500)),
+        lambda i, j: 1000 if i < 500 <= j else j % 500 + 1,
+    ),
+    "1100 rows in sequence, from the last to the first": (
+        reduce(lambda tree, place: (place, tree), range(1098, -1, -1), 1099),
+        lambda i, j: 1100 - i,
+    ),
+}
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_a_sum_in_sequence_may_be_longer_than_python_recurses(text):
+    """Two threads of torch add 500 rows each."""
+    tree, size_shared = DEEP[text]
+    n = size_of(tree)
+    found = reveal(n, lambda pairs: [float(n - size_shared(i, j)) for i, j in pairs])
+    assert text_of(found) == text_of(tree)
+    assert words(found, "rows") == text
+
+
+def test_the_order_of_two_sequential_halves():
+    def backward(dy, x, mean, rstd, gamma):
+        sums = [np.add.accumulate(part)[-1] for part in (dy[:500], dy[500:])]
+        return Grads(dy, sums[0] + sums[1], sums[0] + sums[1])
+
+    dbeta, _ = column_order(Subject("halves", "1", backward), 1000, 64)
+    expected = "2 parts of 500 rows in sequence, then 2 of these in sequence; in float32, confirmed by replay"
+    assert dbeta.answer.startswith(expected)

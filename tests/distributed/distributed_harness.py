@@ -1,7 +1,8 @@
 """Worlds of forked gloo processes that run named checks: one import of torch for all of them.
 
-`results(size)` starts a fresh interpreter (this file as a program). It imports what the checks need, forks `size` ranks,
-waits for them no longer than a deadline, and kills those that are left. Each rank writes what became of each check.
+`results(module)` starts a fresh interpreter (this file as a program). It imports what the checks need, forks the ranks of all
+worlds, which run at the same time, waits for them no longer than a deadline, and kills those that are left. Each rank writes
+what became of each check.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from pathlib import Path
 
 from lngrad.cpu.entries import compile_ahead, kernels
 
-DEADLINE_S = 200  # of a world
+DEADLINE_S = 250  # of all worlds
 TIMEOUT_S = 30  # of a collective
 
 
 @cache
-def results(module: str, size: int) -> dict[str, list[str]]:
-    """For each check of a module that wants a world of this size: what the ranks said, "" for success."""
+def results(module: str) -> dict[tuple[int, str], list[str]]:
+    """For each size of a world and each check of a module that wants it: what the ranks said, "" for success."""
+    checks = importlib.import_module(module).CHECKS
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, __file__, module, str(size), folder]
+        program = [sys.executable, __file__, module, folder]
         done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S + 300)
-        ranks = []
-        for rank in range(size):
-            path = Path(folder) / f"{rank}.json"
-            ranks.append(json.loads(path.read_text()) if path.exists() else {})
-    names = importlib.import_module(module).CHECKS[size]
+        said = {}
+        for size in checks:
+            paths = [Path(folder) / str(size) / f"{rank}.json" for rank in range(size)]
+            said[size] = [json.loads(path.read_text()) if path.exists() else {} for path in paths]
     lost = f"the rank ended before this check did\n{done.stdout}\n{done.stderr}"
-    return {name: [rank.get(name, lost) for rank in ranks] for name in names}
+    return {(size, name): [rank.get(name, lost) for rank in said[size]] for size in checks for name in checks[size]}
 
 
 def _rank(module: str, rank: int, size: int, folder: Path) -> None:
@@ -64,21 +65,23 @@ def _rank(module: str, rank: int, size: int, folder: Path) -> None:
         path.with_suffix(".new").replace(path)
 
 
-def _main(module: str, size: int, folder: Path) -> None:
-    importlib.import_module(module)
+def _main(module: str, folder: Path) -> None:
+    checks = importlib.import_module(module).CHECKS
+    importlib.import_module("torch._dynamo.backends.debugging")  # two seconds that each rank would take for itself
     for kernel in kernels():  # once for all ranks
         compile_ahead(*kernel)
     children = {}
-    for rank in range(size):
+    for world, rank in [(size, rank) for size in checks for rank in range(size)]:
+        (folder / str(world)).mkdir(exist_ok=True)
         child = os.fork()
         if child == 0:
             try:
-                _rank(module, rank, size, folder)
+                _rank(module, rank, world, folder / str(world))
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(0)  # no teardown: a peer may be gone, and waiting for it is what is being tested
-        children[child] = rank
+        children[child] = world, rank
     deadline = time.monotonic() + DEADLINE_S
     while children and time.monotonic() < deadline:
         child, _ = os.waitpid(-1, os.WNOHANG)
@@ -90,4 +93,4 @@ def _main(module: str, size: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    _main(sys.argv[1], Path(sys.argv[2]))

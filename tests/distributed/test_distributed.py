@@ -20,7 +20,7 @@ NAMED = [(size, name) for size, checks in distributed_checks.CHECKS.items() for 
 @pytest.mark.timeout(600)  # the first check of a world waits for all of them, and perhaps for kernels to be compiled
 @pytest.mark.parametrize(("size", "name"), NAMED, ids=lambda value: str(value))
 def test_in_a_world(size, name):
-    ranks = distributed_harness.results("distributed_checks", size)[name]
+    ranks = distributed_harness.results("distributed_checks")[size, name]
     said = [text for rank, text in enumerate(ranks) if text and rank != distributed_checks.SILENT.get(name)]
     assert not said, "\n".join(said)
 

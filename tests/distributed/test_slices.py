@@ -15,7 +15,6 @@ from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
-from lngrad.torch.sharded.moments import combined_statistics, combined_sums  # noqa: E402
 
 
 def tensor(array, shape=None):
@@ -31,9 +30,9 @@ def both_ways(inputs):
     x, dy = tensor(inputs.x, (-1, N)), tensor(inputs.dy, (-1, N))
     wide = accumulator_of(x)
     gamma, beta = (None if a is None else tensor(a, (N,)).to(wide) for a in (inputs.gamma, inputs.beta))
-    mean, rstd = combined_statistics(slices.moments(x), N, N, 1e-5, [])
+    mean, rstd = slices.combined_statistics(slices.moments(x), N, N, 1e-5, [])
     y = slices.normalized(x, mean, rstd, gamma, beta)
-    means = combined_sums(slices.row_sums(dy, x, mean, rstd, gamma), []) / N
+    means = slices.combined_sums(slices.row_sums(dy, x, mean, rstd, gamma), []) / N
     dx = slices.input_gradient(dy, x, mean, rstd, gamma, means)
     rows = as_numpy(inputs.mean).shape
     return Forward(y.reshape(inputs.x.shape), mean.reshape(rows), rstd.reshape(rows)), dx.reshape(inputs.x.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import warnings
 import zipfile
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 
 from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
-from lngrad.files import npy
+from lngrad.files.formats import npy_header
 from lngrad.files.reading import read_tensors
-from lngrad.files.writing import new_output
+from lngrad.files.writing import new_output, write_tensor
 from lngrad.testing import check_same_bits
 
 SUFFIXES = (".npz", ".safetensors", "")
@@ -301,6 +302,32 @@ def test_outputs_that_can_not_be(tmp_path):
         write(tmp_path / "file", arrays, replace=True)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_pipe_and_a_symbolic_link_are_not_replaced(tmp_path, suffix, replace):
+    arrays, pipe, link, dangling = {"dx": sample((2, 3), "float32")}, *(tmp_path / f"{n}{suffix}" for n in "plg")
+    os.mkfifo(pipe)
+    aim = tmp_path / f"aim{suffix}"
+    write(aim, arrays)
+    link.symlink_to(aim)
+    dangling.symlink_to(tmp_path / "nowhere")
+    before = entries(tmp_path)
+    for path, kind in ((pipe, "pipe, socket or device"), (link, "symbolic link"), (dangling, "symbolic link")):
+        with pytest.raises(FileFormatError, match=rf"{path.name}: is a {kind}, and is not replaced"):
+            write(path, {"dx": sample((4, 3), "float32")}, replace=replace)
+    assert entries(tmp_path) == before
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    check_same_bits(read_tensors(aim, ("dx",)).arrays["dx"], arrays["dx"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_names_the_file_of_one_array():
+    with pytest.raises(FileFormatError, match=r"^/dev/full: can't be written: No space left on device$"):
+        write_tensor(Path("/dev/full"), sample((4096, 3), "float32"))
+
+
 def write_half(path: Path, failure: BaseException | type[BaseException]) -> None:
     with new_output(path, {"dx": ((4, 3), "float32")}, replace=True) as output:
         output.append("dx", sample((2, 3), "float32", seed=1))
@@ -322,4 +349,4 @@ def test_a_failure_leaves_nothing_behind(tmp_path, suffix, failure):
 def test_bfloat16_is_saved_as_numpy_saves_it():
     array = sample((3, 5), "bfloat16")
     assert array.dtype == ml_dtypes.bfloat16
-    assert npy.header_of(array.shape, "bfloat16") == saved(array)[: -array.nbytes]
+    assert npy_header(array.shape, "bfloat16") == saved(array)[: -array.nbytes]

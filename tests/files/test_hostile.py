@@ -22,8 +22,8 @@ from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
 from lngrad.check.reports.journal import append, read_journal
 from lngrad.errors import FileFormatError, LngradError
+from lngrad.files.boundary import parse_json, read_text
 from lngrad.files.reading import read_tensor, read_tensors
-from lngrad.files.text import parse_json, read_text
 
 CASES = Path(__file__).parents[2] / "cases"
 MOST = 1 << 20  # bytes of an array that a mutated file may ask for

@@ -532,14 +532,13 @@ def test_mixed_on_a_device(columns: int, dtype: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1024, 131072])
 def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
+    from lngrad.bench import cuda
     from lngrad.bench.cases import Job
-    from lngrad.bench.cuda import checks as cuda_checks
-    from lngrad.bench.cuda import contestants as cuda
 
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GiB of the device's memory")
     backward_job = Job((1 << 31) // columns + 5, columns, "bfloat16")
     t = cuda.tensors(backward_job, "cuda")
-    cuda_checks.check_timed(backward_job, t, cuda.ours(backward_job, t)())
+    cuda.check_timed(backward_job, t, cuda.ours(backward_job, t)())
     forward_job = Job(backward_job.M, columns, "bfloat16", "forward")
-    cuda_checks.check_timed(forward_job, t, cuda.ours(forward_job, t)())
+    cuda.check_timed(forward_job, t, cuda.ours(forward_job, t)())

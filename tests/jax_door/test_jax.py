@@ -22,7 +22,7 @@ import lngrad.jax as door  # noqa: E402
 from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
-from lngrad.jax import calls, formulas, frames  # noqa: E402
+from lngrad.jax import calls, operators  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 SOME = (CASES[0], Case((3, 5, 7), (4, 6)), Case((65,), (1000,), gamma=False))
@@ -403,12 +403,12 @@ def test_many_threads_at_once():
 def test_formulas_have_the_numerics_of_the_kernels(case, dtype):
     inputs = make_inputs(case, dtype)
     normalized = len(case.normalized)
-    forward = jax.jit(partial(formulas.forward, normalized=normalized, eps=1e-5))
+    forward = jax.jit(partial(operators.forward_formula, normalized=normalized, eps=1e-5))
     y, mean, rstd = numpy(forward(inputs.x, inputs.gamma, inputs.beta))
     check_forward(Forward(y, mean, rstd), inputs)
     parameter = (inputs.x if inputs.gamma is None else inputs.gamma).dtype
     backward = partial(
-        formulas.backward, normalized=normalized, wanted=(True, True, True), dtypes=(parameter, parameter)
+        operators.backward_formula, normalized=normalized, wanted=(True, True, True), dtypes=(parameter, parameter)
     )
     grads = jax.jit(backward)(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
     check_grads(Grads(*numpy(grads)), inputs)
@@ -426,7 +426,7 @@ def test_lowered_for_another_platform_there_is_no_call_of_ours(platform):
 def test_the_layout_of_call_frames_is_the_one_we_know():
     """A new major version of XLA's interface may move fields; jaxlib ships the header."""
     header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
-    assert f"#define XLA_FFI_API_MAJOR {frames.MAJOR}\n" in header
+    assert f"#define XLA_FFI_API_MAJOR {calls.MAJOR}\n" in header
 
 
 def test_symbolic_sizes():

@@ -1,36 +1,56 @@
-"""The two ways of a torch call: through Python, and through the compiled glue where it can be built."""
+"""The two ways of a torch call: through Python, and through the native code where it can be built."""
 
 from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 
-@pytest.fixture(scope="session")
-def library():
-    """The glue's library, built now if no earlier run has; a minute."""
-    pytest.importorskip("torch")
+@cache
+def built() -> Path | str:
+    """The library of native code, built now if no earlier run has, which takes a minute; or why it can't be."""
     from lngrad.torch.native import building
 
     try:
         return building.build()
     except building.BuildError as reason:
-        pytest.skip(str(reason))
+        return str(reason)
+
+
+def pytest_collection_finish(session):
+    """Build before the first test, so that the build does not count against a test's time limit."""
+    needed = any("library" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and find_spec("torch") is not None and not session.config.option.collectonly:
+        built()
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The library of native code."""
+    pytest.importorskip("torch")
+    path = built()
+    if isinstance(path, str):
+        pytest.skip(path)
+    return path
 
 
 @pytest.fixture
-def glue(library):
-    """The glue, loaded."""
-    from lngrad.torch import compiled
+def native_code(library):
+    """The native code, loaded."""
+    from lngrad.torch import native
 
-    return compiled.glue or compiled.load()
+    return native.module or native.load()
 
 
-@pytest.fixture(params=["python", "glue"])
+@pytest.fixture(params=["python", "native"])
 def way(request, monkeypatch):
-    """A test's calls go through Python, and then through the glue."""
-    from lngrad.torch import compiled
+    """A test's calls go through Python, and then through the native code."""
+    from lngrad.torch import native
 
     if request.param == "python":
-        monkeypatch.setattr(compiled, "glue", None)
+        monkeypatch.setattr(native, "module", None)
     else:
-        assert request.getfixturevalue("glue") is compiled.glue is not None
+        assert request.getfixturevalue("native_code") is native.module is not None

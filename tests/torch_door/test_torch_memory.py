@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 
 import pytest
@@ -123,3 +124,47 @@ def test_threads_do_not_get_the_same_memory():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+class AtEveryLine:
+    """Calls a function again at each line of a module, as a signal handler or a __del__ may come anywhere."""
+
+    def __init__(self, module, call):
+        self.file, self.call, self.lines, self.calling = module.__file__, call, set(), False
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename != self.file:
+            return None
+        if event == "line" and not self.calling:
+            self.calling = True
+            self.lines.add(frame.f_lineno)
+            self.call()
+            self.calling = False
+        return self
+
+
+@pytest.mark.timeout(60, method="thread")  # a lock that is not re-entrant waits for ever, and signals do not end that
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_result_inside_a_result(monkeypatch, clear):
+    monkeypatch.setattr(memory, "KEPT_BYTES", 3 * 512 * 384 * 4)
+    held = [large(), large()]
+
+    def inside():
+        held.append(large())
+        if clear:
+            door.empty_cache()
+
+    traced = AtEveryLine(memory, inside)
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        for _ in range(2):
+            del held[:]
+            held += [large() for _ in range(3)]
+            held.append(large())
+    finally:
+        sys.settrace(before)
+    assert len(traced.lines) > 15
+    addresses = [tensor.data_ptr() for tensor in held]
+    assert len(set(addresses)) == len(addresses) > 20
+    assert not memory._changing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ from lngrad.core import reference  # noqa: E402
 from lngrad.core.arrays import as_numpy  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch import aten  # noqa: E402
 
 forward = torch.ops.aten.native_layer_norm.default
 backward = torch.ops.aten.native_layer_norm_backward.default
@@ -298,6 +301,35 @@ def test_threads_switch_and_compute_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Python's: the process has threads
+def test_a_child_forked_while_another_thread_enables():
+    entered, leave = threading.Event(), threading.Event()
+
+    def enable_slowly():
+        with aten._lock:
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=enable_slowly)
+    thread.start()
+    entered.wait(60)
+    threading.Timer(0.5, leave.set).start()
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        code = 1
+        try:
+            with door.override():
+                code = 0
+        finally:
+            os._exit(code)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    with door.override():
+        pass
 
 
 def test_no_warning_of_torch_is_shown():

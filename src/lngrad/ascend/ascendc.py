@@ -1,5 +1,4 @@
-"""Everything that the author of a kernel imports: ``from lngrad.ascend.ascendc import *`` reads
-like AscendC."""
+"""Everything that the author of a kernel imports: ``from lngrad.ascend.ascendc import *`` reads like AscendC."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import numpy as np
 from lngrad.ascend.cpp.compiling import CompileError
 from lngrad.ascend.cpp.kernel import CompiledKernel
 from lngrad.ascend.cpp.kernel import compile as compile  # not in __all__: a star import keeps Python's own
-from lngrad.ascend.device.datacopy import (
+from lngrad.ascend.device.copies import (
     DataCopy,
     DataCopyExtParams,
     DataCopyPad,
@@ -17,14 +16,16 @@ from lngrad.ascend.device.datacopy import (
     DataCopyPadParams,
     DataCopyParams,
     PaddingMode,
+    TransDataTo5HD,
+    TransDataTo5HDParams,
 )
+from lngrad.ascend.device.descriptors import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.operations import RoundMode
-from lngrad.ascend.device.pipe import GetTPipePtr, TBuf, TPipe, TQue
+from lngrad.ascend.device.numerics import RoundMode
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.repeat_params import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
+from lngrad.ascend.device.queues import GetTPipePtr, TBuf, TPipe, TQue
 from lngrad.ascend.device.report import BlockReport, LaunchReport
 from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
 from lngrad.ascend.device.system import (
@@ -45,7 +46,6 @@ from lngrad.ascend.device.system import (
     ToBfloat16,
     ToFloat,
 )
-from lngrad.ascend.device.transpose import TransDataTo5HD, TransDataTo5HDParams
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import (
     Abs,
@@ -75,10 +75,8 @@ from lngrad.ascend.device.vector import (
     WholeReduceSum,
 )
 from lngrad.ascend.faults import AscendWarning, DeviceFault
-from lngrad.ascend.tile.checks import DataFormat
-from lngrad.ascend.tile.layernorm import LayerNorm
-from lngrad.ascend.tile.layernorm_forward import LayerNormConfig, LayerNormPara
-from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
+from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
@@ -104,119 +102,31 @@ PIPE_ALL = pipe_t.PIPE_ALL
 EVENT_ID0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVENT_ID7 = range(8)
 
 __all__ = [
-    "CompileError",
-    "CompiledKernel",
-    "DataCopy",
-    "DataCopyExtParams",
-    "DataCopyPad",
-    "DataCopyPadExtParams",
-    "DataCopyPadParams",
-    "DataCopyParams",
-    "PaddingMode",
-    "GlobalAddress",
-    "GlobalTensor",
-    "launch",
-    "LocalTensor",
-    "GetTPipePtr",
-    "TBuf",
-    "TPipe",
-    "TQue",
-    "HardEvent",
-    "pipe_t",
-    "BinaryRepeatParams",
-    "BrcbRepeatParams",
-    "CopyRepeatParams",
-    "UnaryRepeatParams",
-    "BlockReport",
-    "LaunchReport",
-    "CrossCoreSetFlag",
-    "CrossCoreWaitFlag",
-    "PipeBarrier",
-    "SetFlag",
-    "SyncAll",
-    "WaitFlag",
-    "CopyTiling",
-    "DisableDmaAtomic",
-    "GET_TILING_DATA",
-    "GET_TILING_DATA_MEMBER",
-    "GET_TILING_DATA_WITH_STRUCT",
-    "GetBlockIdx",
-    "GetBlockNum",
-    "GetSubBlockIdx",
-    "GetSubBlockNum",
-    "GetUserWorkspace",
-    "InitOutput",
-    "SetAtomicAdd",
-    "SetAtomicNone",
-    "TILING_KEY_IS",
-    "ToBfloat16",
-    "ToFloat",
-    "TransDataTo5HD",
-    "TransDataTo5HDParams",
-    "TPosition",
-    "Abs",
-    "Add",
-    "Adds",
-    "Brcb",
-    "Cast",
-    "Copy",
-    "Div",
-    "Duplicate",
-    "Exp",
-    "Ln",
-    "Max",
-    "Maxs",
-    "Min",
-    "Mins",
-    "Mul",
-    "Muls",
-    "Reciprocal",
-    "ReduceRepeat",
-    "ReduceSum",
-    "ReduceType",
-    "Relu",
-    "RoundMode",
-    "Rsqrt",
-    "Sqrt",
-    "Sub",
-    "WholeReduceSum",
-    "AscendWarning",
-    "DeviceFault",
-    "DataFormat",
-    "LayerNorm",
-    "LayerNormConfig",
-    "LayerNormPara",
-    "LayerNormGrad",
-    "LayerNormGradBeta",
-    "LayerNormGradShapeInfo",
-    "LayerNormGradBetaTiling",
-    "LayerNormGradTiling",
-    "LayerNormSeparateTiling",
-    "LayerNormTiling",
-    "TilingStruct",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "half",
-    "float32",
-    "bfloat16_t",
+    # launching
+    "launch", "CompiledKernel", "CompileError", "LaunchReport", "BlockReport", "AscendWarning", "DeviceFault",
+    # memory
+    "GlobalAddress", "GlobalTensor", "LocalTensor", "TPipe", "GetTPipePtr", "TQue", "TBuf", "TPosition",
     "QuePosition",
-    "PIPE_S",
-    "PIPE_V",
-    "PIPE_MTE2",
-    "PIPE_MTE3",
-    "PIPE_ALL",
-    "EVENT_ID0",
-    "EVENT_ID1",
-    "EVENT_ID2",
-    "EVENT_ID3",
-    "EVENT_ID4",
-    "EVENT_ID5",
-    "EVENT_ID6",
-    "EVENT_ID7",
-]
+    # copies
+    "DataCopy", "DataCopyParams", "DataCopyPad", "DataCopyExtParams", "DataCopyPadParams", "DataCopyPadExtParams",
+    "PaddingMode", "TransDataTo5HD", "TransDataTo5HDParams", "InitOutput", "SetAtomicAdd", "SetAtomicNone",
+    "DisableDmaAtomic",
+    # vector instructions
+    "Abs", "Add", "Adds", "Brcb", "Cast", "Copy", "Div", "Duplicate", "Exp", "Ln", "Max", "Maxs", "Min", "Mins",
+    "Mul", "Muls", "Reciprocal", "ReduceRepeat", "ReduceSum", "ReduceType", "Relu", "RoundMode", "Rsqrt", "Sqrt",
+    "Sub", "WholeReduceSum", "BinaryRepeatParams", "BrcbRepeatParams", "CopyRepeatParams", "UnaryRepeatParams",
+    "ToBfloat16", "ToFloat",
+    # order
+    "HardEvent", "pipe_t", "SetFlag", "WaitFlag", "PipeBarrier", "SyncAll", "CrossCoreSetFlag", "CrossCoreWaitFlag",
+    "PIPE_S", "PIPE_V", "PIPE_MTE2", "PIPE_MTE3", "PIPE_ALL", "EVENT_ID0", "EVENT_ID1", "EVENT_ID2", "EVENT_ID3",
+    "EVENT_ID4", "EVENT_ID5", "EVENT_ID6", "EVENT_ID7",
+    # the launch: blocks, tiling, workspace
+    "GetBlockIdx", "GetBlockNum", "GetSubBlockIdx", "GetSubBlockNum", "GetUserWorkspace", "CopyTiling",
+    "GET_TILING_DATA", "GET_TILING_DATA_MEMBER", "GET_TILING_DATA_WITH_STRUCT", "TILING_KEY_IS", "TilingStruct",
+    "LayerNormGradBetaTiling", "LayerNormGradTiling", "LayerNormSeparateTiling", "LayerNormTiling",
+    # tile APIs
+    "LayerNorm", "LayerNormConfig", "LayerNormPara", "LayerNormGrad", "LayerNormGradBeta", "LayerNormGradShapeInfo",
+    "DataFormat",
+    # types
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "half", "float32", "bfloat16_t",
+]  # fmt: skip

@@ -1,14 +1,31 @@
-"""What the simulated NPU raises, one class per rule that a kernel can break, and the class of its
-warnings.
+"""What the simulated NPU raises, one class per rule that a kernel can break, and the class of its warnings.
 
-On a device most of these rules are not checked: the kernel hangs, stops with a vector-core
-exception that names no line, or writes wrong numbers. Every text here names the object, the rule
-with its numbers, and what came.
+On a device most of these rules are not checked: the kernel hangs, stops with a vector-core exception that names no
+line, or writes wrong numbers. Every text here names the object, the rule with its numbers, and what came.
 """
 
 from __future__ import annotations
 
 from lngrad.errors import LngradError
+
+__all__ = [
+    "AlignmentFault",
+    "AscendWarning",
+    "BoundsFault",
+    "CapacityFault",
+    "DeadlockFault",
+    "DeviceFault",
+    "LeakFault",
+    "LifetimeFault",
+    "OverlapFault",
+    "PoisonFault",
+    "PositionFault",
+    "QueueFault",
+    "RaceFault",
+    "SyncFault",
+    "TilingError",
+    "UnknownSoc",
+]
 
 
 class UnknownSoc(LngradError, ValueError):
@@ -16,8 +33,7 @@ class UnknownSoc(LngradError, ValueError):
 
 
 class TilingError(LngradError, ValueError):
-    """A tiling function or a tiling buffer got values that upstream would only log, or wrap
-    silently."""
+    """A tiling function or a tiling buffer got values that upstream would only log, or wrap silently."""
 
 
 class DeviceFault(LngradError, RuntimeError):
@@ -41,8 +57,7 @@ class PositionFault(DeviceFault):
 
 
 class QueueFault(DeviceFault):
-    """AllocTensor, EnQue, DeQue and FreeTensor in an order, or a number, that the queue does not
-    take."""
+    """AllocTensor, EnQue, DeQue and FreeTensor in an order, or a number, that the queue does not take."""
 
 
 class LifetimeFault(DeviceFault):
@@ -62,8 +77,7 @@ class OverlapFault(DeviceFault):
 
 
 class SyncFault(DeviceFault):
-    """A flag that is set twice, waited for without being set, never waited for, or between pipes
-    that have none."""
+    """A flag that is set twice, waited for without being set, never waited for, or between pipes that have none."""
 
 
 class DeadlockFault(SyncFault):

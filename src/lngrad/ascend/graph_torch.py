@@ -1,10 +1,8 @@
-"""The graph ops as torch custom ops, so that torch.export and torch.compile capture them, with
-dynamic shapes too.
+"""The graph ops as torch custom ops, so that torch.export and torch.compile capture them, with dynamic shapes too.
 
-Importing this module defines ``torch.ops.lngrad.layer_norm_grad`` and
-``torch.ops.lngrad.layer_norm_grad_v3``; a saved graph that has them needs the import before it is
-loaded. An op of torch can't return None: where an output is masked off, the op returns a tensor
-without elements, and the functions of this module None.
+Importing this module defines ``torch.ops.lngrad.layer_norm_grad`` and ``torch.ops.lngrad.layer_norm_grad_v3``; a
+saved graph that has them needs the import before it is loaded. An op of torch can't return None: where an output is
+masked off, the op returns a tensor without elements, and the functions of this module None.
 """
 
 from __future__ import annotations

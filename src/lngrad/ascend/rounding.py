@@ -1,6 +1,4 @@
-"""bfloat16 as Atlas A2 and A3 round it: to nearest, ties away from zero (their kernels'
-CAST_ROUND).
-"""
+"""bfloat16 as Atlas A2 and A3 round it: to nearest, ties away from zero (their kernels' CAST_ROUND)."""
 
 from __future__ import annotations
 
@@ -15,15 +13,12 @@ MAGNITUDE, INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 
 
 def rounds_half_away(target: Target) -> bool:
-    """Whether bfloat16 results are to be rounded so. Ascend 950 rounds ties to even, as does
-    everything by default.
-    """
+    """Whether bfloat16 results are to be rounded so. Ascend 950 rounds ties to even, as does everything by default."""
     return target.rounding == "device" and target.soc.arch == 2201
 
 
 def round_half_away(values: Array) -> None:
-    """Round float32 values in place to those that bfloat16 has, ties away from zero. NaN stays as
-    it is.
+    """Round float32 values in place to those that bfloat16 has, ties away from zero. NaN stays as it is.
 
     Args:
         values: contiguous, any shape. Their cast to bfloat16 is exact afterwards.

@@ -1,10 +1,8 @@
-"""The backward on a simulated Ascend SoC: the tile kernels of ``lngrad.ascend`` on the SoC that
-this thread uses.
+"""The backward on a simulated Ascend SoC: the tile kernels of ``lngrad.ascend`` on the SoC that this thread uses.
 
-It computes what the tile APIs compute, which differs from the other backends in two ways: where
-``mean`` is not the row's mean, the tile formula keeps a term that they drop; and with everything in
-half, so are the statistics, and each step's sums are rounded to half. The tile APIs take a
-variance: it is rstd⁻², with epsilon 0.
+It computes what the tile APIs compute, which differs from the other backends in two ways: where ``mean`` is not the
+row's mean, the tile formula keeps a term that they drop; and with everything in half, so are the statistics, and each
+step's sums are rounded to half. The tile APIs take a variance: it is rstd⁻², with epsilon 0.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ TILE_DTYPES = ("float16", "float32")
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The SoC, the element type T of the kernels, and their tiling (None where there is nothing to
-    compute)."""
+class SimulatedSteps:
+    """The SoC, the element type T of the kernels, and their tiling (None where there is nothing to compute)."""
 
     soc: socs.Soc
     dtype: Dtype
@@ -52,8 +49,8 @@ def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
         soc: The SoC.
 
     Raises:
-        BackendUnavailable: A forward, another dtype, a SoC without the tile APIs, or rows that do
-            not fit its Unified Buffer; the text states the largest that do.
+        BackendUnavailable: A forward, another dtype, a SoC without the tile APIs, or rows that do not fit its Unified
+            Buffer; the text states the largest that do.
     """
     if problem.op != "backward":
         raise BackendUnavailable("backend: ascend_sim computes the backward only")
@@ -66,14 +63,14 @@ def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
     if not soc.tile_api:
         raise BackendUnavailable(f"backend: ascend_sim: {soc.name} ({soc.product}) has no LayerNormGrad tile API")
     # T is half only if nothing would lose precision by it; else everything is widened, exactly.
-    given = [facts.dtype for facts in problem.inputs.values() if facts is not None]
-    dtype = numpy_dtype("float16" if all(name == "float16" for name in given) else "float32")
+    dtypes = [spec.dtype for spec in problem.inputs.values() if spec is not None]
+    dtype = numpy_dtype("float16" if all(name == "float16" for name in dtypes) else "float32")
     tiling = None
     if problem.M and problem.N:
         tiling = plan_backward(problem.M, problem.N, dtype.itemsize, soc)
         if tiling is None:
             raise BackendUnavailable(_too_long(problem.N, dtype, soc))
-    return Plan(problem, "ascend_sim", 0, Steps(soc, dtype, tiling), run)
+    return Plan(problem, "ascend_sim", 0, SimulatedSteps(soc, dtype, tiling), run)
 
 
 def _too_long(N: int, dtype: Dtype, soc: socs.Soc) -> str:

@@ -1,8 +1,7 @@
 """The SoCs that can be simulated, and which of them this thread uses.
 
-One row per SoC: what the tiling functions, the memory rules and the aclnn checks need to know about
-it. The row says where its numbers come from; a number that could not be confirmed is marked
-UNVERIFIED there.
+One row per SoC: what the tiling functions, the memory rules and the aclnn checks need to know about it. The row
+says where its numbers come from; a number that could not be confirmed is marked UNVERIFIED there.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ class Soc:
     Attributes:
         name: the name that ``use`` takes.
         product: the product family, in the words of the manuals.
-        arch: the architecture number (``NpuArch``); 2002 and 2201 run the "common" tile code, 3510
-            the register code.
+        arch: the architecture number (``NpuArch``); 2002 and 2201 run the "common" tile code, 3510 the register
+            code.
         ub_bytes: Unified Buffer of one vector core that a kernel may fill.
-        vector_cores: cores that run vector kernels; a coupled architecture (1001, 2002) counts its
-            AI cores.
+        vector_cores: cores that run vector kernels; a coupled architecture (1001, 2002) counts its AI cores.
         bf16: whether the vector unit knows bfloat16.
         tile_api: whether the manuals list LayerNormGrad and LayerNormGradBeta for the product.
         data_copy_pad: whether DataCopyPad exists (the separated architectures).
@@ -69,11 +67,9 @@ class Target:
 
     Attributes:
         soc: the facts of the SoC.
-        cann: the CANN release whose documents the checks follow; "master" for the pages as they are
-            published now.
+        cann: the CANN release whose documents the checks follow; "master" for the pages as they are published now.
         mode: "strict" follows the documents, "compat" the published code, quirk for quirk.
-        rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels
-            do.
+        rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels do.
     """
 
     soc: Soc
@@ -83,9 +79,7 @@ class Target:
 
     @property
     def documents(self) -> Documents:
-        """Which of the documents that are known apply: those of the first release, the later ones,
-        or the newest.
-        """
+        """Which of the documents that are known apply: those of the first release, the later ones, or the newest."""
         if self.cann.startswith("8.0.RC1"):
             return "8.0.RC1"
         return "master" if self.cann == "master" else "8.3"
@@ -146,8 +140,8 @@ class use:
 
     Args:
         name: a SoC of ``names()``.
-        cann: the CANN release whose documents the checks follow, such as "8.0.RC1" or "8.3";
-            "master" for the pages as they are published now.
+        cann: the CANN release whose documents the checks follow, such as "8.0.RC1" or "8.3"; "master" for the pages
+            as they are published now.
         mode: "strict" (documents) or "compat" (published code).
         rounding: "even" or "device".
 
@@ -186,9 +180,7 @@ class use:
 
 
 def current() -> Target:
-    """Return what this thread simulates: the last ``use``, else Ascend910B1, strict, nearest
-    even.
-    """
+    """Return what this thread simulates: the last ``use``, else Ascend910B1, strict, nearest even."""
     return _thread.target
 
 

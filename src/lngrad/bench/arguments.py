@@ -1,39 +1,17 @@
-"""The arguments of a job, as NumPy arrays or torch tensors."""
+"""The arguments of a job as NumPy arrays, and the check of its first rows."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 import lngrad
 from lngrad.bench.cases import Job
-from lngrad.core.arrays import Output, as_numpy, empty
-from lngrad.core.dtypes import to_torch
-from lngrad.core.threads import get_num_threads
-from lngrad.testing import Inputs
+from lngrad.check.implementations import Arguments
+from lngrad.core.arrays import Output, empty
+from lngrad.testing import Inputs, check_forward, check_grads
 from lngrad.typing import Array
 
 CHECKED_ROWS = 256  # the first rows of a job are compared with the reference
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Arguments of a job: arrays of one library.
-
-    Attributes:
-        dy, x: (M, N), in the job's dtype.
-        gamma, beta: (N,), in the job's dtype.
-        mean, rstd: (M, 1), in the accumulator's dtype.
-    """
-
-    dy: Any
-    x: Any
-    gamma: Any
-    beta: Any
-    mean: Any
-    rstd: Any
 
 
 def random_arguments(job: Job) -> Arguments:
@@ -54,7 +32,7 @@ def random_arguments(job: Job) -> Arguments:
     x, dy = noise((job.M, job.N), 0.5), noise((job.M, job.N), 0.0)
     gamma, beta = noise((job.N,), 1.0), noise((job.N,), 0.0)
     forward = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-    return Arguments(dy, x, gamma, beta, forward.mean, forward.rstd)
+    return Arguments(dy, x, forward.mean, forward.rstd, gamma, beta, (job.N,))
 
 
 def first_rows(a: Arguments) -> Inputs:
@@ -63,12 +41,14 @@ def first_rows(a: Arguments) -> Inputs:
     return Inputs(a.dy[rows], a.x[rows], a.mean[rows], a.rstd[rows], a.gamma, a.beta, 1)
 
 
-def as_tensors(a: Arguments | Inputs) -> Arguments:
-    """torch's CPU tensors on the same memory; mean and rstd in x's dtype, as its forward keeps them."""
-    import torch
+def check_first_rows(a: Arguments, *, forward: bool = True, backward: bool = True) -> None:
+    """Refuse to time wrong kernels: compare the first rows with the reference.
 
-    torch.set_num_threads(get_num_threads())
-    dy, x, gamma, beta, mean, rstd = (
-        to_torch(as_numpy(array)) for array in (a.dy, a.x, a.gamma, a.beta, a.mean, a.rstd)
-    )
-    return Arguments(dy, x, gamma, beta, mean.to(x.dtype), rstd.to(x.dtype))
+    Raises:
+        GradientError: A result is wrong.
+    """
+    inputs = first_rows(a)
+    if forward:
+        check_forward(lngrad.layer_norm(inputs.x, gamma=a.gamma, beta=a.beta), inputs)
+    if backward:
+        check_grads(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, a.gamma), inputs)

@@ -1,13 +1,16 @@
-"""What is timed."""
+"""What is timed: jobs, and the settings of a run from the options of the command."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from lngrad.core.dtypes import bytes_of
+from lngrad.core.threads import get_num_threads
 
 DTYPES = ("float32", "bfloat16", "float16")
+QUICK_ROUNDS = 3
 Shapes: TypeAlias = tuple[tuple[int, int], ...]
 
 _PASSES = {"backward": 3, "forward": 2, "both": 5}  # over M·N elements, at the least
@@ -44,3 +47,81 @@ def parse_shape(text: str) -> tuple[int, int]:
     if cross != "x" or not (M.isdigit() and N.isdigit()) or int(M) * int(N) == 0:
         raise ValueError(f"cases: expected ROWSxCOLUMNS, for example 4096x768, got {text!r}")
     return int(M), int(N)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to time.
+
+    Attributes:
+        scopes, dtypes, peers: Names.
+        shapes: None: those of each scope.
+        threads: Numbers of threads; a job is timed with each of them.
+        rounds: Turns of each contestant.
+        quick: Fewer shapes.
+    """
+
+    scopes: tuple[str, ...]
+    peers: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = DTYPES
+    shapes: Shapes | None = None
+    threads: tuple[int, ...] = ()
+    rounds: int = 15
+    quick: bool = False
+
+
+def names_of(option: str, text: str, allowed: Iterable[str], default: tuple[str, ...]) -> tuple[str, ...]:
+    """Names separated by commas; the default where there is none.
+
+    Raises:
+        ValueError: A name is not allowed; the text names the option and what it takes.
+    """
+    allowed = tuple(allowed)
+    names = tuple(filter(None, text.split(",")))
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"{option}: expected some of {', '.join(allowed)}, got {name!r}")
+    return names or default
+
+
+def shapes_of(text: str) -> Shapes | None:
+    """Shapes ROWSxCOLUMNS separated by commas, or None for an empty text.
+
+    Raises:
+        ValueError: One of them is no shape.
+    """
+    return tuple(map(parse_shape, text.split(","))) if text else None
+
+
+def threads_of(text: str) -> tuple[int, ...]:
+    """Numbers of threads separated by commas; what this process is granted for an empty text.
+
+    Raises:
+        ValueError: One of them is no positive number.
+    """
+    if not text:
+        return (get_num_threads(),)
+    for number in text.split(","):
+        if not number.isdigit() or int(number) == 0:
+            raise ValueError(f"threads: expected positive numbers, for example 1,2, got {number!r}")
+    return tuple(map(int, text.split(",")))
+
+
+def check_plot(settings: Settings, drawn: str, reason: Callable[[str], str | None]) -> None:
+    """Refuse a picture without bars before a run, which may take long.
+
+    Args:
+        settings: Of the run.
+        drawn: The scope that is drawn.
+        reason: Why a peer cannot be compared with, or None.
+
+    Raises:
+        ValueError: There will be nothing to draw.
+    """
+    scopes = ",".join(settings.scopes)
+    if drawn not in settings.scopes:
+        raise ValueError(f"plot: expected {drawn} among the scopes, since it is what is drawn, got {scopes}")
+    reasons = {name: reason(name) for name in settings.peers}
+    if None not in reasons.values():
+        got = ", ".join(f"{name} ({why})" for name, why in reasons.items()) or "none"
+        raise ValueError(f"plot: expected a peer that can be compared with, got {got}")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 REST = 0.004  # seconds before a turn, at the least
 LONGEST_REST = 0.25  # seconds; then threads are not waiting, but at work
@@ -20,6 +20,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 Call: TypeAlias = Callable[[], Any]
 Context: TypeAlias = Callable[[], AbstractContextManager[Any]]
+Clock: TypeAlias = Callable[[str, Call], float]  # times one turn of a contestant, by name: seconds a call
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,6 @@ class Timing:
         times = sorted(times)
         late = times[min(len(times) - 1, int(0.9 * len(times)))]
         return Timing(len(times), times[0], statistics.median(times), late)
-
-
-class Clock(Protocol):
-    """Times one turn of a contestant: seconds a call."""
-
-    def __call__(self, name: str, call: Call) -> float: ...
 
 
 @dataclass

@@ -7,19 +7,11 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
-from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-import lngrad
 from lngrad.bench.cases import Job
-from lngrad.bench.measure import Timing
-from lngrad.bench.trial import LNGRAD, ROOFLINE, Trial
 from lngrad.core.machine import caches, instruction_sets, processor
-from lngrad.core.threads import get_num_threads
 
 Record: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, int, Job]
@@ -50,56 +42,6 @@ def commit() -> str:
 
     found = git("rev-parse", "--short", "HEAD")
     return f"{found}{'+' if git('status', '--porcelain', '.') else ''}" if found else "release"
-
-
-def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial, passed_over: list[str]) -> Record:
-    """One line: our timing of a job, the ratio to each peer, and the share of the roofline.
-
-    Times are in microseconds a call, bandwidths in GB/s (10^9 bytes).
-
-    Args:
-        scope, job: What was timed.
-        timings: By contestant.
-        trial: How.
-        passed_over: Peers that could not do the job.
-    """
-    timings = dict(timings)
-    roofline = timings.pop(ROOFLINE, None)
-    ours = timings[LNGRAD]
-    line: Record = {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
-        "scope": scope,
-        **asdict(job),
-        "threads": get_num_threads(),
-        "rounds": ours.rounds,
-        "time_us": {name: _microseconds(timing) for name, timing in timings.items()},
-        "ratio": {name: round(timing.median / ours.median, 3) for name, timing in timings.items() if name != LNGRAD},
-        "bytes": job.nbytes,
-        "bandwidth": round(job.nbytes / ours.median / 1e9, 2),
-    }
-    if passed_over:
-        line["passed_over"] = passed_over
-    if roofline is not None:
-        line["roofline"] = round(trial.roofline_bytes / roofline.median / 1e9, 2)
-        line["of_roofline"] = round(line["bandwidth"] / line["roofline"], 3)
-    line["commit"] = commit()
-    line["versions"] = {
-        "lngrad": lngrad.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        **trial.versions,
-    }
-    line["machine"] = machine() | ({"device": trial.device} if trial.device else {})
-    line.update(trial.facts)
-    return line
-
-
-def _microseconds(timing: Timing) -> dict[str, float]:
-    return {
-        "minimum": round(timing.minimum * 1e6, 2),
-        "median": round(timing.median * 1e6, 2),
-        "p90": round(timing.p90 * 1e6, 2),
-    }
 
 
 def threads_of(line: Record) -> int:

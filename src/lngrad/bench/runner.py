@@ -1,15 +1,99 @@
-"""From settings to records."""
+"""From settings to records: what a device gives, every job in turns, and the line that says how long it took."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import platform
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeAlias
 
-from lngrad.bench.cases import Job
-from lngrad.bench.measure import Others, interleave
-from lngrad.bench.records import Record, key, record
-from lngrad.bench.settings import Settings
-from lngrad.bench.trial import Bench, PeerMissing, Say, why_not
+import numpy as np
+
+import lngrad
+from lngrad.bench.cases import Job, Settings
+from lngrad.bench.measure import Clock, Context, Others, Timing, interleave
+from lngrad.bench.records import Record, commit, key, machine
+from lngrad.check.implementations import Arguments, Call, Implementation, NotApplicable
 from lngrad.core.threads import get_num_threads, set_num_threads
+
+LNGRAD, ROOFLINE = "lngrad", "roofline"  # names among the contestants
+
+Say: TypeAlias = Callable[[str], None]  # takes a sentence about something that is passed over
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One job, whose results are checked, and those who do it.
+
+    Attributes:
+        calls: By contestant; LNGRAD, perhaps ROOFLINE, and peers.
+        clock: Times their turns.
+        rounds: How many turns each of them has.
+        versions: Of the peers' packages.
+        during: Contexts of some contestants' turns.
+        roofline_bytes: That the call ROOFLINE moves.
+        facts: What else the record says; the runner adds what other processes used.
+        device: A GPU's name.
+    """
+
+    calls: dict[str, Call]
+    clock: Clock
+    rounds: int
+    versions: dict[str, str]
+    during: Mapping[str, Context] = field(default_factory=dict)
+    roofline_bytes: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
+
+
+class Bench(Protocol):
+    """What can be timed on one kind of device.
+
+    Attributes:
+        scopes: In the order in which they must run.
+        dtypes, peers: Those that are timed by default.
+        known_peers: By name.
+        drawn: The scope that a picture shows.
+    """
+
+    scopes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    peers: tuple[str, ...]
+    known_peers: Mapping[str, Implementation]
+    drawn: str
+
+    def jobs(self, settings: Settings, scope: str) -> list[Job]:
+        """The jobs of a scope."""
+
+    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+        """Check the results of a job and prepare all contestants.
+
+        Raises:
+            GradientError: Our own result is wrong, so there is nothing to time.
+            NotApplicable: The scope compares with one peer, which is not there.
+        """
+
+
+def why_not(bench: Bench, name: str) -> str | None:
+    """Why a known peer cannot be compared with here, or None."""
+    peer = bench.known_peers[name]
+    missing = bool(peer.needs) and find_spec(peer.needs) is None
+    reason = f"{peer.package} is not installed" if missing else peer.missing()
+    return None if reason is None else f"peers: {name}: {reason}"
+
+
+def prepared(peer: Implementation, job: Job, arguments: Arguments) -> Call:
+    """The call of a peer that does a job.
+
+    Raises:
+        NotApplicable: The peer does not do it.
+    """
+    prepare = peer.forward if job.op == "forward" else peer.backward
+    if prepare is None:
+        raise NotApplicable("it is compared for the backward alone")
+    return prepare(arguments)
 
 
 def plan_of(bench: Bench, settings: Settings) -> list[tuple[str, int, Job]]:
@@ -57,7 +141,7 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
             set_num_threads(threads)
             try:
                 trial = bench.trial(settings, scope, job, peers, say_once)
-            except PeerMissing as missing:
+            except NotApplicable as missing:
                 say_once(str(missing))
                 continue
             others = Others()
@@ -67,3 +151,53 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
             yield record(scope, job, timings, trial, passed_over)
     finally:
         set_num_threads(before)
+
+
+def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial, passed_over: list[str]) -> Record:
+    """One line: our timing of a job, the ratio to each peer, and the share of the roofline.
+
+    Times are in microseconds a call, bandwidths in GB/s (10^9 bytes).
+
+    Args:
+        scope, job: What was timed.
+        timings: By contestant.
+        trial: How.
+        passed_over: Peers that could not do the job.
+    """
+    timings = dict(timings)
+    roofline = timings.pop(ROOFLINE, None)
+    ours = timings[LNGRAD]
+    line: Record = {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+        "scope": scope,
+        **asdict(job),
+        "threads": get_num_threads(),
+        "rounds": ours.rounds,
+        "time_us": {name: _microseconds(timing) for name, timing in timings.items()},
+        "ratio": {name: round(timing.median / ours.median, 3) for name, timing in timings.items() if name != LNGRAD},
+        "bytes": job.nbytes,
+        "bandwidth": round(job.nbytes / ours.median / 1e9, 2),
+    }
+    if passed_over:
+        line["passed_over"] = passed_over
+    if roofline is not None:
+        line["roofline"] = round(trial.roofline_bytes / roofline.median / 1e9, 2)
+        line["of_roofline"] = round(line["bandwidth"] / line["roofline"], 3)
+    line["commit"] = commit()
+    line["versions"] = {
+        "lngrad": lngrad.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        **trial.versions,
+    }
+    line["machine"] = machine() | ({"device": trial.device} if trial.device else {})
+    line.update(trial.facts)
+    return line
+
+
+def _microseconds(timing: Timing) -> dict[str, float]:
+    return {
+        "minimum": round(timing.minimum * 1e6, 2),
+        "median": round(timing.median * 1e6, 2),
+        "p90": round(timing.p90 * 1e6, 2),
+    }

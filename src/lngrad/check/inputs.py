@@ -19,7 +19,7 @@ from lngrad.check.case import INPUTS, CheckCase
 from lngrad.core import reference
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
-from lngrad.files.places import inside
+from lngrad.files.boundary import inside
 from lngrad.files.reading import read_tensor, read_tensors
 from lngrad.testing import Inputs
 

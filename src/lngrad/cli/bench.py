@@ -13,8 +13,8 @@ from lngrad import backends
 from lngrad.cli.app import REFUSED, UNFINISHED, fail, need
 
 if TYPE_CHECKING:
-    from lngrad.bench.settings import Settings
-    from lngrad.bench.trial import Bench
+    from lngrad.bench.cases import Settings
+    from lngrad.bench.runner import Bench
 
 
 def bench(
@@ -83,8 +83,8 @@ def bench(
             fail(reason, REFUSED)
     from rich.console import Console
 
-    from lngrad.bench.settings import check_plot
-    from lngrad.bench.trial import why_not
+    from lngrad.bench.cases import check_plot
+    from lngrad.bench.runner import why_not
     from lngrad.cli.bench_report import run_and_print
 
     chosen = _bench_of(device)
@@ -108,10 +108,10 @@ def bench(
 
 def _bench_of(device: str) -> Bench:
     if device == "cuda":
-        from lngrad.bench.cuda.bench import CudaBench
+        from lngrad.bench.cuda import CudaBench
 
         return CudaBench()
-    from lngrad.bench.cpu.bench import CpuBench
+    from lngrad.bench.cpu import CpuBench
 
     return CpuBench()
 
@@ -125,9 +125,8 @@ def settings_of(
         ValueError: A name, shape or number cannot be used; the text names the option and what it
             takes.
     """
-    from lngrad.bench.cases import DTYPES
-    from lngrad.bench.settings import Settings, names_of, shapes_of, threads_of
-    from lngrad.bench.trial import why_not
+    from lngrad.bench.cases import DTYPES, Settings, names_of, shapes_of, threads_of
+    from lngrad.bench.runner import why_not
 
     default = tuple(name for name in chosen.peers if why_not(chosen, name) is None) or chosen.peers[:1]
     return Settings(

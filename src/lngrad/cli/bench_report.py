@@ -9,11 +9,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lngrad.bench.cases import Settings
 from lngrad.bench.records import Record, append, best, finished, key, key_of, machine, read
-from lngrad.bench.runner import plan_of, run
-from lngrad.bench.settings import Settings
+from lngrad.bench.runner import Bench, plan_of, run
 from lngrad.bench.tables import geometric_mean
-from lngrad.bench.trial import Bench
 
 BUSY = 0.1  # share of all cores: more of it spoils a record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -27,19 +28,18 @@ EXTRAS = {
 
 def info(
     warm: Annotated[
-        bool, typer.Option("--warm", help="Compile every kernel, and the glue to torch, into the cache now.")
+        bool, typer.Option("--warm", help="Compile every kernel, and the native code for torch, into the cache now.")
     ] = False,
 ) -> None:
     """Show versions, backends, threads, caches, and what to install for what.
 
-    With --warm, compile the kernels ahead of their first use, and for torch the glue that makes small calls fast.
+    With --warm, compile the kernels ahead of their first use, and for torch the native code that makes small calls fast.
 
     Example: lngrad info
     """
     from lngrad.core.compiler import c_compiler, cxx_compiler
     from lngrad.core.fallbacks import last_run
     from lngrad.core.machine import caches, huge_pages, processor, versions
-    from lngrad.torch.native.building import state
 
     if warm:
         _warm()
@@ -51,7 +51,7 @@ def info(
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
         "kernel cache": _kernel_cache(),
-        "torch glue": state(),
+        "torch native code": _native(build=False),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     _echo(facts)
@@ -115,18 +115,22 @@ def _warm() -> None:
     for kernel in track(kernels(), "Compiling", console=Console(stderr=True)):
         compile_ahead(*kernel)
     typer.echo(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
-    typer.echo(f"torch glue: {_glue()}")
+    typer.echo(f"torch native code: {_native(build=True)}")
 
 
-def _glue() -> str:
-    """Build the glue where it can be built; what became of it."""
-    from lngrad.torch.native.building import BuildError, build, state
-    from lngrad.torch.native.library import is_off, torch_folder
-
-    if torch_folder() is None or is_off():
-        return state()
-    typer.echo("Compiling the glue between torch and the kernels, about a minute", err=True)
+def _native(*, build: bool) -> str:
+    """Whether there is native code for torch, which is built first if that is wanted and can be done."""
+    if find_spec("torch") is None:
+        return "none, without torch"
     try:
-        return str(build())
-    except (BuildError, OSError) as reason:
+        from lngrad.torch import native
+        from lngrad.torch.native import building
+    except ImportError as reason:  # of a torch that is too old
+        return f"none: {reason}"
+    if not build or native.is_off():
+        return building.state()
+    typer.echo("Compiling the native code between torch and the kernels, about a minute", err=True)
+    try:
+        return str(building.build())
+    except (building.BuildError, OSError) as reason:
         return f"none: {reason}"

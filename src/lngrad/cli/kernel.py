@@ -104,11 +104,10 @@ def _array(text: str) -> tuple[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    from lngrad.files.npy import array_in
-    from lngrad.files.places import map_file
+    from lngrad.files.boundary import map_file
+    from lngrad.files.formats import npy_array
 
-    mapped = map_file(path)
-    return np.array(array_in(mapped, 0, len(mapped), str(path)))  # its own memory: the kernel may write to it
+    return np.array(npy_array(map_file(path), str(path)))  # its own memory: the kernel may write to it
 
 
 def _target(text: str, arrays: dict[str, Any]) -> tuple[Path, str]:

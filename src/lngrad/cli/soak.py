@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lngrad.cli.app import FAILED
+from lngrad.cli.app import FAILED, REFUSED, fail
 
 
 def soak(
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="For how long.", show_default="60, or as long as --calls take")
+        float | None, typer.Option(help="For how long.", show_default="60, or as long as --calls take")
     ] = None,
-    calls: Annotated[int | None, typer.Option(min=0, help="How many calls at most.", show_default="no limit")] = None,
+    calls: Annotated[int | None, typer.Option(help="How many calls at most.", show_default="no limit")] = None,
     seed: Annotated[int, typer.Option(help="Equal seeds draw equal calls.")] = 0,
     doors: Annotated[
         str | None,
@@ -34,7 +34,10 @@ def soak(
     from lngrad.check.soak import soak as run_calls
 
     chosen = DOORS if doors is None else tuple(doors.split(","))
-    report = run_calls(calls=calls, seconds=seconds, seed=seed, doors=chosen)
+    try:
+        report = run_calls(calls=calls, seconds=seconds, seed=seed, doors=chosen)
+    except ValueError as error:
+        fail(str(error), REFUSED)
     typer.echo(str(report))
     if report.violations:
         typer.echo(report.programs())

@@ -31,7 +31,7 @@ def tiling(
     from rich.console import Console
 
     from lngrad.ascend.tiling.lint import lint
-    from lngrad.ascend.tiling.sweep import sweep as count
+    from lngrad.ascend.tiling.lint import sweep as count
     from lngrad.cli import tiling_report
 
     if sweep:

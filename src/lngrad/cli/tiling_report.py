@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lngrad.ascend.tiling.lint import Buffer, TilingReport
-from lngrad.ascend.tiling.sweep import SweepRow
+from lngrad.ascend.tiling.lint import Buffer, SweepRow, TilingReport
 
 BAR_CELLS, LEAST_CELLS = 32, 16  # of a bar: on a usual terminal, and on the narrowest
 PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and the columns beside a bar

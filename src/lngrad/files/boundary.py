@@ -1,17 +1,23 @@
-"""Where a failure of parsing becomes the one clear error, whatever a parser below raises."""
+"""Where a file's content comes in: one clear error for whatever a parser raises, paths, bytes, text and JSON."""
 
 from __future__ import annotations
 
+import json
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from lngrad.errors import FileFormatError, LngradError
 
-MOST_REASON = 160  # characters of the parser's own words
+MAX_REASON_CHARACTERS = 160  # characters of the parser's own words
+MAX_TEXT_BYTES = 64 << 20
+MAX_DIGITS = 40  # of an integer: a longer one becomes a float
 
 
 @contextmanager
-def parsing(where: object, what: str) -> Iterator[None]:
+def as_format_error(where: object, what: str) -> Iterator[None]:
     """Turn every exception raised inside into a FileFormatError.
 
     A damaged file can make a parser raise almost anything: zipfile lets LZMAError, zlib.error and NotImplementedError
@@ -32,5 +38,65 @@ def parsing(where: object, what: str) -> Iterator[None]:
     except OSError as error:
         raise FileFormatError(f"{error.filename or where}: can't be read: {error.strerror or error}") from error
     except Exception as error:
-        words = (str(error).splitlines() or [""])[0][:MOST_REASON] or type(error).__name__
+        words = (str(error).splitlines() or [""])[0][:MAX_REASON_CHARACTERS] or type(error).__name__
         raise FileFormatError(f"{where}: {what} ({words})") from error
+
+
+def inside(folder: Path, path: str) -> Path:
+    """A path written in a file of a folder; it must stay in that folder.
+
+    Raises:
+        FileFormatError: It leaves the folder, or names no regular file.
+    """
+    where = f"{folder}: {path[:200]!r}"
+    with as_format_error(where, "expected a path"):
+        root = folder.resolve()
+        full = (root / path).resolve()
+        if not full.is_relative_to(root):
+            raise FileFormatError(f"{where}: expected a path inside the folder of the file that names it")
+        if not full.is_file():
+            raise FileFormatError(f"{where}: no such file")
+    return full
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """A file's bytes, read when they are touched. An empty file can't be mapped."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+
+
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """A file of UTF-8, with or without a byte order mark.
+
+    Raises:
+        FileFormatError: It can't be read, is longer than max_bytes, or is not UTF-8.
+    """
+    with as_format_error(path, "can't be read"):
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise FileFormatError(f"{path}: expected at most {max_bytes} bytes, got {size}")
+        content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path}: is not UTF-8 at byte {error.start}") from None
+
+
+def parse_json(text: str, where: object) -> Any:
+    """JSON with NaN and Infinity, which Python writes.
+
+    Raises:
+        FileFormatError: It is none; line and column are named.
+    """
+    with as_format_error(where, "is no JSON"):
+        try:
+            return json.loads(text, parse_int=_integer)
+        except json.JSONDecodeError as error:
+            raise FileFormatError(f"{where}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+        except RecursionError:
+            raise FileFormatError(f"{where}: too many brackets inside each other") from None
+
+
+def _integer(text: str) -> int | float:
+    return int(text) if len(text) <= MAX_DIGITS else float(text)

@@ -13,9 +13,8 @@ import numpy as np
 
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
-from lngrad.files import npy, npz, safetensors
-from lngrad.files.boundary import parsing
-from lngrad.files.places import map_file
+from lngrad.files.boundary import as_format_error, map_file
+from lngrad.files.formats import Buffer, npy_array, npz_arrays, safetensors_arrays
 from lngrad.typing import Array, Shape
 
 
@@ -40,15 +39,14 @@ def read_tensors(path: Path, names: tuple[str, ...] | None = None, max_bytes: in
     Raises:
         FileFormatError: One line that names the file and says what is wrong with it.
     """
-    with parsing(path, "can't be read"):
+    with as_format_error(path, "can't be read"):
         if path.is_dir():
             return _read_folder(path, names, max_bytes)
         if path.suffix == ".npz":
             _check_size(path, max_bytes)
-            return Tensors(*npz.arrays_in(path, names, max_bytes))
+            return Tensors(*npz_arrays(path, names, max_bytes))
         if path.suffix == ".safetensors":
-            _check_size(path, max_bytes)
-            return Tensors(*safetensors.arrays_in(map_file(path), names, str(path)))
+            return Tensors(*safetensors_arrays(_mapped(path, max_bytes), names, str(path)))
         if not path.exists():
             raise FileFormatError(f"{path}: does not exist")
     raise FileFormatError(f"{path}: expected a .npz, a .safetensors or a folder of .npy files")
@@ -66,11 +64,10 @@ def read_tensor(path: Path, dtype: str, shape: Shape | None, max_bytes: int | No
     Raises:
         FileFormatError: One line that names the file and says what is wrong with it.
     """
-    with parsing(path, "can't be read"):
-        _check_size(path, max_bytes)
-        mapped = map_file(path)
+    with as_format_error(path, "can't be read"):
+        mapped = _mapped(path, max_bytes)
         if path.suffix == ".npy":
-            array = npy.array_in(mapped, 0, len(mapped), str(path))
+            array = npy_array(mapped, str(path))
             if array.dtype != numpy_dtype(dtype):
                 raise FileFormatError(f"{path}: expected {dtype}, got {array.dtype}")
             if shape is not None and array.size != math.prod(shape):
@@ -88,12 +85,15 @@ def _read_folder(path: Path, names: tuple[str, ...] | None, max_bytes: int | Non
     arrays, others = {}, []
     for file in sorted(path.glob("*.npy")):
         if names is None or file.stem in names:
-            _check_size(file, max_bytes)
-            mapped = map_file(file)
-            arrays[file.stem] = npy.array_in(mapped, 0, len(mapped), str(file))
+            arrays[file.stem] = npy_array(_mapped(file, max_bytes), str(file))
         else:
             others.append(file.stem)
     return Tensors(arrays, others)
+
+
+def _mapped(path: Path, max_bytes: int | None) -> Buffer:
+    _check_size(path, max_bytes)
+    return map_file(path)
 
 
 def _check_size(path: Path, max_bytes: int | None) -> None:

@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from lngrad.errors import FileFormatError
-from lngrad.files import npy, safetensors
+from lngrad.files.formats import npy_header, safetensors_header
 from lngrad.typing import Array, Shape
 
 Tensors = dict[str, tuple[Shape, str]]  # shape and dtype by name
@@ -43,7 +43,7 @@ def new_output(path: Path, tensors: Tensors, *, replace: bool = False) -> Iterat
         path: What it will be called; its suffix says which of the three, none says a folder.
         tensors: Shape and dtype of every array that will be written.
         replace: Whether something of that name may be there already. A folder is replaced only if it holds nothing but
-            these arrays.
+            these arrays; a symbolic link, a pipe or a device never is.
 
     Raises:
         FileFormatError: One line that names the path and says why it can't be written.
@@ -60,7 +60,7 @@ def new_output(path: Path, tensors: Tensors, *, replace: bool = False) -> Iterat
         _publish(temporary, path)
     except OSError as reason:
         _remove(temporary)
-        raise FileFormatError(f"{path}: can't be written: {reason.strerror or reason}") from None
+        raise _can_not_write(path, reason) from None
     except BaseException:
         _remove(temporary)
         raise
@@ -74,11 +74,22 @@ def write_tensors(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def write_tensor(path: Path, array: Array) -> None:
-    """One array: a .npy by that suffix, raw elements by any other."""
-    with path.open("wb") as file:
-        if path.suffix == ".npy":
-            file.write(npy.header_of(array.shape, array.dtype.name))
-        file.write(_bytes_of(array))
+    """One array: a .npy by that suffix, raw elements by any other.
+
+    Raises:
+        FileFormatError: One line that names the path and says why it can't be written.
+    """
+    try:
+        with path.open("wb") as file:
+            if path.suffix == ".npy":
+                file.write(npy_header(array.shape, array.dtype.name))
+            file.write(_bytes_of(array))
+    except OSError as reason:
+        raise _can_not_write(path, reason) from None
+
+
+def _can_not_write(path: Path, reason: OSError) -> FileFormatError:
+    return FileFormatError(f"{path}: can't be written: {reason.strerror or reason}")
 
 
 def _writer_for(path: Path) -> Any:
@@ -93,6 +104,9 @@ def _check_place(path: Path, tensors: Tensors, replace: bool) -> None:
         raise FileFormatError(f"{path}: can't be written: there is no folder {path.parent}")
     if not os.path.lexists(path):
         return
+    if path.is_symlink() or not (path.is_dir() or path.is_file()):  # to replace it would not write where it leads
+        kind = "symbolic link" if path.is_symlink() else "pipe, socket or device"
+        raise FileFormatError(f"{path}: is a {kind}, and is not replaced")
     if path.is_dir() != (path.suffix == ""):
         raise FileFormatError(f"{path}: is a {'folder' if path.is_dir() else 'file'}, and is not replaced")
     holds = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
@@ -139,7 +153,7 @@ class _FolderWriter:
         self._files: dict[str, IO[bytes]] = {}
         for name, (shape, dtype) in tensors.items():
             self._files[name] = (path / f"{name}.npy").open("wb")
-            self._files[name].write(npy.header_of(shape, dtype))
+            self._files[name].write(npy_header(shape, dtype))
 
     def append(self, name: str, rows: Array) -> None:
         self._files[name].write(_bytes_of(rows))
@@ -151,7 +165,7 @@ class _FolderWriter:
 
 class _SafetensorsWriter:
     def __init__(self, path: Path, tensors: Tensors):
-        header, self._places = safetensors.header_of(tensors)
+        header, self._places = safetensors_header(tensors)
         self._file = path.open("wb")
         self._file.write(header)
 
@@ -179,7 +193,7 @@ class _NpzWriter:
             self._finish()
             self._name = name
             self._member = self._archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-            self._member.write(npy.header_of(*self._tensors[name]))
+            self._member.write(npy_header(*self._tensors[name]))
         self._member.write(_bytes_of(rows))
 
     def _finish(self) -> None:

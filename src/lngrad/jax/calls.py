@@ -1,16 +1,21 @@
 """Calls of the core with XLA's buffers: from a call frame to a plan and back, looked up by its facts. No jax here.
 
+XLA calls a handler with the address of a call frame, a C struct with the addresses of all buffers. The handler is a Python
+function behind ctypes, so it holds the GIL but while a kernel runs. Source: xla/ffi/api/c_api.h, versions 0.1 to 0.3, which
+jaxlib ships (jax.ffi.include_dir()); XLA promises to keep the layout, and asks every handler which version it knows.
+
 Every buffer is contiguous, statistics and parameters are in the accumulator's dtype, and results are XLA's own memory: no
 array is copied. Under jax.vmap buffers have batch dimensions in front, of size 1 where an argument is the same for all.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
-from ctypes import memset
+from collections.abc import Callable, Hashable, Iterator
+from functools import cache
 from itertools import product
 from struct import Struct
 from threading import get_ident
@@ -24,11 +29,107 @@ from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.huge_pages import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Grads, Problem
-from lngrad.jax.frames import Buffer, make_handler
+
+# --- Call frames ----------------------------------------------------------------------------------------------------
+
+Buffer = tuple[int, str, tuple[int, ...]]  # address, dtype, shape; contiguous in row-major order
+
+DTYPES = {10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"}  # XLA_FFI_DataType
+
+# Places of fields, in words of 8 bytes.
+FRAME_WORDS, BUFFER_WORDS, API_WORDS = 21, 6, 7
+EXTENSION, API = 1, 2  # in XLA_FFI_CallFrame
+ARGS_SIZE, ARGS, RETS_SIZE, RETS, ATTRS = 7, 9, 12, 14, 20  # in its args, rets and attrs
+VERSION, ERROR_CREATE = 4, 6  # in XLA_FFI_Api: major and minor version in one word; a function
+MAJOR = 0
+METADATA, METADATA_VERSION, METADATA_TRAITS = 3, 3, 4  # in XLA_FFI_Metadata_Extension and XLA_FFI_Metadata
+INTERNAL, CANCELLED = 13, 1  # XLA_FFI_Error_Code
+
+_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _ErrorArgs(ctypes.Structure):
+    """XLA_FFI_Error_Create_Args."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("errc", ctypes.c_int),
+    )
+
+
+@cache
+def _array(words: int) -> Any:
+    return ctypes.c_int64 * words
+
+
+_frame, _buffer = _array(FRAME_WORDS).from_address, _array(BUFFER_WORDS).from_address
+
+
+def _words(address: int, count: int) -> list[int]:
+    return _array(count).from_address(address)[:]  # type: ignore[no-any-return]
+
+
+def make_handler(run: Callable[[tuple[int, ...], list[Buffer], list[Buffer]], None]) -> Any:
+    """A C function that XLA can call.
+
+    Args:
+        run: (attribute, arguments, results): computes, from any thread, and writes all results. Of the call's attributes
+            there must be one alone, an array of int64. What it raises ends the XLA program with an error.
+
+    Returns:
+        The function. It must be kept as long as XLA may call it.
+    """
+
+    def handle(address: int) -> int | None:
+        frame = _frame(address)[:]
+        try:
+            if frame[EXTENSION]:
+                _introduce(frame[EXTENSION], frame[API])
+            else:
+                attribute = _words(_words(frame[ATTRS], 1)[0], 3)  # XLA_FFI_Array: dtype, size, data
+                run(
+                    tuple(_words(attribute[2], attribute[1])),
+                    _buffers(frame[ARGS], frame[ARGS_SIZE]),
+                    _buffers(frame[RETS], frame[RETS_SIZE]),
+                )
+        except BaseException as reason:  # Ctrl-C too: C code can't pass it on, and the results are not there
+            return _error(frame[API], reason)
+        return None
+
+    return _HANDLER(handle)
+
+
+def _buffers(address: int, count: int) -> list[Buffer]:
+    buffers = []
+    for pointer in _words(address, count):
+        _, _, dtype, data, rank, dims = _buffer(pointer)[:]
+        name = DTYPES[dtype & 0xFFFFFFFF]  # an enum of 4 bytes, then padding
+        buffers.append((data, name, tuple(_words(dims, rank))))
+    return buffers
+
+
+def _introduce(extension: int, api: int) -> None:
+    """Answer XLA's question which version the handler knows: any minor one, which only adds fields, of major version 0."""
+    metadata = _words(extension, METADATA + 1)[METADATA]
+    minor = _words(api, API_WORDS)[VERSION] >> 32
+    ctypes.c_int64.from_address(metadata + 8 * METADATA_VERSION).value = minor << 32 | MAJOR
+    ctypes.c_uint32.from_address(metadata + 8 * METADATA_TRAITS).value = 0
+
+
+def _error(api: int, reason: BaseException) -> int:
+    """An XLA_FFI_Error, which XLA will free."""
+    text = f"lngrad: {type(reason).__name__}: {reason}"
+    code = INTERNAL if isinstance(reason, Exception) else CANCELLED
+    arguments = _ErrorArgs(_ErrorArgs.errc.offset + _ErrorArgs.errc.size, None, text.encode(), code)
+    create = _HANDLER(_words(api, API_WORDS)[ERROR_CREATE])
+    return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
+
 
 FORWARD, BACKWARD = 0, 1
 _PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
-_MOST = 4096  # calls that are remembered
+_MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
 
@@ -95,7 +196,7 @@ class _Call:
             advise_huge(addresses[at], nbytes)
         if self._empty:
             for at, nbytes in self._fresh:
-                memset(addresses[at], 0, nbytes)  # sums over no rows
+                ctypes.memset(addresses[at], 0, nbytes)  # sums over no rows
             return
         run = make_plan(self._problem, "numba_cpu").on_addresses
         for example in self._examples(addresses) if self._batch else (addresses,):
@@ -143,7 +244,7 @@ def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, 
     return Problem.backward(*inputs, (N,), mask, Grads(None, facts("dgamma", N), facts("dbeta", N)))[0]
 
 
-_calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
+_calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 _running: set[int] = set()  # threads in a call
 _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 

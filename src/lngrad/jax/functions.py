@@ -18,7 +18,7 @@ except ImportError as reason:
 if not hasattr(jax.sharding, "ManualAxisType"):
     raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
 
-from lngrad.jax import derivatives, formulas
+from lngrad.jax import derivatives, operators
 from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together
 
 
@@ -60,8 +60,8 @@ def layer_norm(
         )
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
         raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
-    return formulas.forward(
-        x, gamma, beta, normalized=normalized, eps=eps.astype(formulas.accumulator(x, gamma, beta))
+    return operators.forward_formula(
+        x, gamma, beta, normalized=normalized, eps=eps.astype(operators.accumulator(x, gamma, beta))
     )[0]
 
 

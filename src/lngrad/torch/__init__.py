@@ -6,8 +6,15 @@
 ...     train(model)
 """
 
+# First of all, and not at the first call that misses something: which torch is needed.
+try:
+    import torch
+except ImportError as reason:
+    raise ImportError("lngrad.torch: expected torch 2.13 or later, got none: pip install 'lngrad[torch]'") from reason
+if not hasattr(torch.library, "get_kernel"):
+    raise ImportError(f"lngrad.torch: expected torch 2.13 or later, got {torch.__version__}")
+
 from lngrad.core.fallbacks import counts as fallbacks
-from lngrad.torch import version as _version  # noqa: F401  # first: it says what is missing
 from lngrad.torch.aten import disable, enable, override
 from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward
 from lngrad.torch.memory import empty_cache

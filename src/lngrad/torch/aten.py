@@ -6,6 +6,7 @@ What they do not take (an error, an empty tensor) goes to the kernel that was th
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import torch
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
 from lngrad.errors import LngradError
-from lngrad.torch import calls, compiled
+from lngrad.torch import calls, native
 
 FORWARD, BACKWARD = "native_layer_norm", "native_layer_norm_backward"
 _ARGUMENTS = {
@@ -28,10 +29,14 @@ _ARGUMENTS = {
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: a signal handler may come while it is taken
 _users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
 _library: Any = None
 _atens: dict[str, Any] = {}
+
+
+if hasattr(os, "register_at_fork"):  # a child finds no enable() half done, and no lock that a thread it lacks has taken
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class _NotOurs(LngradError):
@@ -90,9 +95,9 @@ def _install() -> Any:
     with warnings.catch_warnings():
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
-        if compiled.glue is not None:
-            compiled.glue.install()
-            return compiled.glue
+        if native.module is not None:
+            native.module.install()
+            return native.module
         library = torch.library.Library("aten", "IMPL")
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
@@ -152,7 +157,7 @@ def _native_layer_norm_backward(
         return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)
 
 
-compiled.answer("aten_forward", _native_layer_norm)
-compiled.answer("aten_backward", _native_layer_norm_backward)
-compiled.answer("prepare_aten_forward", calls.prepare_forward(_parameter_dtype))
-compiled.answer("prepare_aten_backward", calls.prepare_backward(_gradient_dtype))
+native.register("aten_forward", _native_layer_norm)
+native.register("aten_backward", _native_layer_norm_backward)
+native.register("prepare_aten_forward", calls.prepare(calls.plan_forward, _parameter_dtype))
+native.register("prepare_aten_backward", calls.prepare(calls.plan_backward, _gradient_dtype))

@@ -6,7 +6,6 @@ Below the dispatcher's autograd keys. A plan runs on addresses; results are torc
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from lngrad.errors import LngradError
 from lngrad.torch.memory import empty
 from lngrad.typing import Mask, Shape, Tensor
 
-_MOST = 512  # calls that are remembered; each keeps a little memory of its own
+_MAX_CALLS = 512  # calls that are remembered; each keeps a little memory of its own
 SMALL_ELEMENTS = 1 << 15  # below, a call is one core's, and its results are small blocks of torch's allocator
 
 _PLAIN = torch.contiguous_format  # else the stride of a dimension of one element would be x's
@@ -40,9 +39,8 @@ def _contiguous(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.contiguous()
 
 
-_Spans = tuple[
-    tuple[str, int], ...
-]  # of every argument its name and the bytes from its first element to behind its last
+# Of every argument its name and the bytes from its first element to behind its last.
+_Spans = tuple[tuple[str, int], ...]
 
 
 def _spans(names: tuple[str, ...], tensors: tuple[Tensor | None, ...]) -> _Spans:
@@ -61,7 +59,7 @@ def _require_storage(spans: _Spans, tensors: tuple[Tensor | None, ...]) -> None:
             require_memory(name, tensor)
 
 
-def _plan_forward(
+def plan_forward(
     check: Callable[..., Any], x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None
 ) -> tuple[Plan, Tensor]:
     """The plan of a forward whose gamma and beta are contiguous, and a tensor like mean and rstd."""
@@ -73,7 +71,7 @@ def _plan_forward(
     return make_plan(problem, None, thread_count()), statistics
 
 
-def _plan_backward(
+def plan_backward(
     check: Callable[..., Any], dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None,
     beta: Tensor | None, mask: Mask,
 ) -> tuple[Plan, Tensor]:  # fmt: skip
@@ -87,31 +85,27 @@ def _plan_backward(
     return make_plan(problem, None, thread_count()), parameter
 
 
-_Packed = tuple[Tensor, Tensor]  # a tensor like the small results, and a plan as numbers
+def prepare(plan_call: Callable[..., tuple[Plan, Tensor]], check: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that prepares contiguous calls for the native code.
 
+    Args:
+        plan_call: plan_forward or plan_backward.
+        check: As in forward_calls or backward_calls.
 
-def _packed(plan_of: Callable[..., tuple[Plan, Tensor]]) -> Callable[..., _Packed | None]:
-    """A function that prepares a call for the compiled glue, or returns None if that shall leave it to Python."""
+    Returns:
+        The function, with the arguments of plan_call behind check: a tensor like the small results, and the plan as numbers; or
+        None where the native code shall leave the call to Python.
+    """
 
-    def prepare(*arguments: Any) -> _Packed | None:
+    def prepare_call(*arguments: Any) -> tuple[Tensor, Tensor] | None:
         try:
-            plan, like = plan_of(*arguments)
+            plan, like = plan_call(check, *arguments)
         except LngradError:
             return None
         numbers = None if plan.pack is None else plan.pack(plan)
         return None if numbers is None else (like, torch.from_numpy(numbers))
 
-    return prepare
-
-
-def prepare_forward(check: Callable[..., Any]) -> Callable[..., _Packed | None]:
-    """The preparation of forward_calls(check)'s calls, all contiguous: (x, shape, gamma, beta) -> _Packed or None."""
-    return _packed(partial(_plan_forward, check))
-
-
-def prepare_backward(check: Callable[..., Any]) -> Callable[..., _Packed | None]:
-    """The preparation of backward_calls(check)'s calls, all contiguous, with their arguments but those for results."""
-    return _packed(partial(_plan_backward, check))
+    return prepare_call
 
 
 def _bind(plan: Plan, is_small: bool) -> RunOnAddresses:
@@ -143,7 +137,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tens
         The function. x: (*A, *R), any strides; shape: R; gamma, beta: (*R) or None. y: in x's dtype; mean, rstd
         (*A, 1, …, 1). All contiguous. It raises what check raises, and ShapeError and DtypeError of the core.
     """
-    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
+    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 
     def forward(
         x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float
@@ -165,7 +159,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tens
         return y, mean, rstd
 
     def new(key: Hashable, x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None) -> _Call:
-        plan, statistics = _plan_forward(check, x, shape, gamma, beta)
+        plan, statistics = plan_forward(check, x, shape, gamma, beta)
         is_small = x.numel() < SMALL_ELEMENTS
         spans = _spans(("x", "gamma", "beta"), (x, gamma, beta))
         return calls.keep(key, (_bind(plan, is_small), statistics, is_small, spans))
@@ -185,7 +179,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         of beta the dtype alone is looked at; mask: which results are wanted, the others are None. All contiguous. It raises
         what check raises, and ShapeError and DtypeError of the core.
     """
-    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
+    calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 
     def backward(
         dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, beta: Tensor | None,
@@ -217,7 +211,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         key: Hashable, dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None,
         beta: Tensor | None, mask: Mask,
     ) -> _Call:  # fmt: skip
-        plan, parameter = _plan_backward(check, dy, x, shape, mean, rstd, gamma, beta, mask)
+        plan, parameter = plan_backward(check, dy, x, shape, mean, rstd, gamma, beta, mask)
         is_small = x.numel() < SMALL_ELEMENTS
         spans = _spans(("dy", "x", "mean", "rstd", "gamma"), (dy, x, mean, rstd, gamma))
         return calls.keep(key, (_bind(plan, is_small), parameter, is_small, spans))

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from lngrad.core.problem import Grads
-from lngrad.torch import compiled, derivatives, ops
+from lngrad.torch import native, operators
 from lngrad.typing import Tensor
 
 
@@ -41,14 +41,14 @@ def layer_norm(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
     compiling = torch.compiler.is_compiling()
-    if not compiling and compiled.glue is not None:
-        y = compiled.glue.layer_norm(input, normalized_shape, weight, bias, eps)
+    if not compiling and native.module is not None:
+        y = native.module.layer_norm(input, normalized_shape, weight, bias, eps)
         if y is not NotImplemented:
             return y
     shape = _sizes(normalized_shape)
     if compiling or torch.jit.is_tracing():
         return _traced(input, shape, weight, bias, eps)
-    return derivatives.layer_norm(input, shape, weight, bias, eps)[0]
+    return operators.differentiable_forward(input, shape, weight, bias, eps)[0]
 
 
 def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:
@@ -66,7 +66,7 @@ def _traced(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | N
     """The operator; in an export to ONNX torch's own function, which becomes LayerNormalization."""
     if torch.onnx.is_in_onnx_export():
         return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
-    return ops.layer_norm(x, shape, weight, bias, eps)[0]
+    return operators.layer_norm(x, shape, weight, bias, eps)[0]
 
 
 def layer_norm_backward(
@@ -92,7 +92,7 @@ def layer_norm_backward(
         normalized_shape = x.shape[-1:] if gamma is None else gamma.shape
     shape = _sizes(normalized_shape)
     mask = [bool(wanted) for wanted in output_mask]
-    grads = derivatives.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+    grads = operators.differentiable_backward(dy, x, shape, mean, rstd, gamma, mask)
     return Grads(*(grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)))
 
 

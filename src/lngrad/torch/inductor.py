@@ -15,7 +15,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 
-from lngrad.torch import ops
+from lngrad.torch import operators
 
 _PLACES = ("input", "normalized_shape", "weight", "bias", "eps")
 _DEFAULTS = {"weight": None, "bias": None, "eps": 1e-5}
@@ -41,7 +41,7 @@ def _replace(graph: Any, node: Any) -> None:
     if not isinstance(x, torch.Tensor) or x.device.type != "cpu" or not x.is_floating_point():
         return
     with graph.inserting_before(node):
-        call = graph.call_function(ops.layer_norm, tuple(given[name] for name in _PLACES))
+        call = graph.call_function(operators.layer_norm, tuple(given[name] for name in _PLACES))
         y = graph.call_function(operator.getitem, (call, 0))
     y.meta = node.meta
     node.replace_all_uses_with(y)

@@ -22,14 +22,17 @@ KEPT_BYTES = 1 << 29  # of all remembered storages together, in use or not
 KEPT_STORAGES = 64  # each is looked at for every result
 
 _uses = torch._C._storage_Use_Count
-_lock = threading.Lock()
 _storages: list[Any] = []  # the one that was handed out last at the end
+# Re-entrant: a __del__ that the garbage collector runs here, or a signal handler, may normalize something too. It finds the
+# list in the middle of a change, and leaves it alone.
+_lock = threading.RLock()
+_changing = False  # the list, by the thread that has the lock
 
 
 def _forked() -> None:
-    """A child has the storages, and its own copy of what is in them; the lock may have been taken."""
-    global _lock
-    _lock = threading.Lock()
+    """A child has the storages, and its own copy of what is in them; another thread may have been changing the list."""
+    global _lock, _changing
+    _lock, _changing = threading.RLock(), False
 
 
 if hasattr(os, "register_at_fork"):
@@ -47,39 +50,50 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     for size in reversed(shape):
         strides.append(step)
         step *= size
-    with _lock:
-        return torch.empty(0, dtype=dtype, device="cpu").set_(
-            _taken(nbytes), 0, shape, strides[::-1]
-        )  # a view would cost twice as much
+    tensor = torch.empty(0, dtype=dtype, device="cpu")
+    return tensor.set_(_storage(nbytes), 0, shape, strides[::-1])  # a view would cost twice as much
 
 
 def empty_cache() -> None:
     """Give back what nobody uses of the memory that is kept for large results."""
+    global _storages
+    _storages = []  # whoever is changing the old list goes on with it, and then it is gone
+
+
+def _storage(nbytes: int) -> Any:
+    global _changing
     with _lock:
-        _storages.clear()
+        if _changing:
+            return _new(nbytes)
+        try:
+            _changing = True
+            return _taken(_storages, nbytes)
+        finally:
+            _changing = False
 
 
-def _taken(nbytes: int) -> Any:
-    """A storage that nobody else refers to, now the last that was handed out."""
-    for at in range(len(_storages)):
-        if _storages[at].nbytes() == nbytes and _is_idle(at):
-            _storages.append(_storages.pop(at))
-            return _storages[-1]
+def _new(nbytes: int) -> Any:
     storage = torch.UntypedStorage(nbytes, device="cpu")
     advise_huge(storage.data_ptr(), nbytes)
-    _storages.append(storage)
-    kept = 0
-    for at in reversed(range(len(_storages))):
-        kept += _storages[at].nbytes()
-        if kept > KEPT_BYTES or len(_storages) - at > KEPT_STORAGES:
-            del _storages[: at + 1]  # handed out longest ago; whoever uses them keeps them
-            break
     return storage
 
 
-def _is_idle(at: int) -> bool:
-    """Whether neither a tensor nor a variable refers to a storage; another process may still read one that was shared."""
-    return _references(_storages, at) == _ALONE and not _storages[at].is_shared()
+def _taken(storages: list[Any], nbytes: int) -> Any:
+    """A storage that nobody else refers to, now the last that was handed out."""
+    for at in range(len(storages)):
+        # Neither a tensor nor a variable refers to it, and no other process may read it because it was shared.
+        if storages[at].nbytes() == nbytes and _references(storages, at) == _ALONE and not storages[at].is_shared():
+            storages.append(storages.pop(at))
+            return storages[-1]
+    storage = _new(nbytes)
+    storages.append(storage)
+    kept = 0
+    for at in reversed(range(len(storages))):
+        kept += storages[at].nbytes()
+        if kept > KEPT_BYTES or len(storages) - at > KEPT_STORAGES:
+            del storages[: at + 1]  # handed out longest ago; whoever uses them keeps them
+            break
+    return storage
 
 
 def _references(storages: list[Any], at: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,9 +18,8 @@ _EPSILONS = ("eps", "epsilon", "variance_epsilon")
 # Samples of C channels by layout: over the last axis, and over axis 1 as images have it.
 _SAMPLES = {"last": ((2, 3), ()), "channels first": ((2,), (3, 4))}
 _TRIAL_EPS = 0.37  # so large that a forward which does not use the attribute gives itself away
-_CLOSE = (
-    1e-4  # in float32, in which some classes compute whatever comes; something else is off by more than a hundredth
-)
+# In float32, in which some classes compute whatever comes; something else is off by more than a hundredth.
+_CLOSE = 1e-4
 
 
 class _Found(NamedTuple):
@@ -61,7 +61,7 @@ def unpatch(model: torch.nn.Module) -> int:
     """Give every turned module in a model its own class back; returns how many."""
     count = 0
     for module in model.modules():
-        if isinstance(module, _Turned):
+        if isinstance(module, _Converted):
             module.__class__ = module.turned_from
         elif type(module) is LayerNorm:
             module.__class__ = torch.nn.LayerNorm
@@ -71,7 +71,7 @@ def unpatch(model: torch.nn.Module) -> int:
     return count
 
 
-class _Turned:
+class _Converted:
     """The base of classes made for modules whose class is not torch's own."""
 
     turned_from: type
@@ -114,12 +114,12 @@ class _Turned:
 
 
 def _restore(turned_from: Any, layout: str, names: Names) -> Any:
-    kind = _turned(turned_from, layout, names)
+    kind = _converted(turned_from, layout, names)
     return kind.__new__(kind)
 
 
 @cache
-def _turned(turned_from: Any, layout: str, names: Names) -> Any:
+def _converted(turned_from: Any, layout: str, names: Names) -> Any:
     constants = [*getattr(turned_from, "__constants__", ()), "layout"]  # what TorchScript knows of a class
     body = {
         "turned_from": turned_from,
@@ -128,7 +128,7 @@ def _turned(turned_from: Any, layout: str, names: Names) -> Any:
         "__constants__": constants,
         "__module__": __name__,
     }
-    return type(turned_from.__name__, (_Turned, turned_from), body)
+    return type(turned_from.__name__, (_Converted, turned_from), body)
 
 
 # Looking
@@ -138,13 +138,13 @@ def _look(name: str, module: torch.nn.Module) -> _Found | None:
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
     if type(module) is torch.nn.LayerNorm:
         return _Found(name, kind, LayerNorm, "")
-    if isinstance(module, LayerNorm | _Turned):
+    if isinstance(module, LayerNorm | _Converted):
         return _Found(name, kind, None, "is lngrad's already")
     names = _names(module)
     if isinstance(names, str):
         return _Found(name, kind, None, names) if isinstance(module, torch.nn.LayerNorm) else None
     kind_of_it: Any = type(module)
-    tried = [_turned(kind_of_it, layout, names) for layout in _SAMPLES]
+    tried = [_converted(kind_of_it, layout, names) for layout in _SAMPLES]
     reasons = [_unlike(module, kind) for kind in tried]
     for turns_to, reason in zip(tried, reasons, strict=True):
         if not reason:
@@ -215,24 +215,21 @@ def _differs(theirs: torch.nn.Module, ours: torch.nn.Module, x: Tensor) -> str:
 
 def _sample_of(module: Any, names: Names, generator: torch.Generator) -> Any:
     """A shallow copy with random parameters and an eps of its own; the module itself is never called."""
-    sample = copy.copy(module)
-    sample.__dict__ = dict(module.__dict__)
-    sample._parameters = {
-        name: None
-        if value is None
-        else torch.nn.Parameter(torch.randn(value.shape, dtype=torch.float32, generator=generator))
-        for name, value in module._parameters.items()
-    }
+    sample = _with_parameters(module, lambda value: torch.randn(value.shape, dtype=torch.float32, generator=generator))
     setattr(sample, names[2], _TRIAL_EPS)
     return sample
 
 
 def _in_bfloat16(module: Any) -> Any:
+    return _with_parameters(module, lambda value: value.detach().bfloat16())
+
+
+def _with_parameters(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A shallow copy whose parameters are changed ones."""
     sample = copy.copy(module)
     sample.__dict__ = dict(module.__dict__)
     sample._parameters = {
-        name: None if value is None else torch.nn.Parameter(value.detach().bfloat16())
-        for name, value in module._parameters.items()
+        name: None if value is None else torch.nn.Parameter(change(value)) for name, value in module._parameters.items()
     }
     return sample
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lngrad.ascend import acl, aclnn, soc
-from lngrad.ascend.acl.stream_worker import submit
+from lngrad.ascend.acl.streams import submit
 from lngrad.testing import check_same_bits
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,8 +12,8 @@ import numpy as np
 import pytest
 
 from lngrad.ascend import acl, soc
-from lngrad.ascend.acl.heap import heap
-from lngrad.ascend.acl.stream_worker import submit
+from lngrad.ascend.acl.memory import heap
+from lngrad.ascend.acl.streams import submit
 from lngrad.testing import check_same_bits
 
 
@@ -332,3 +335,34 @@ def test_float16_values_one_by_one():
 def test_what_is_not_supported_says_so():
     refused(acl.aclDumpOpTensors("op", "name", None, 0, 0, None), acl.ACL_ERROR_API_NOT_SUPPORT, "aclDumpOpTensors")
     refused(acl.not_supported("aclmdlLoadFromFile"), acl.ACL_ERROR_API_NOT_SUPPORT, "aclmdlLoadFromFile: expected")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_streams_of_a_forked_child_run():
+    """In a process of its own. The parent forks while one stream runs a task, and another one's thread sleeps."""
+    program = """
+import os, threading, time, warnings
+warnings.simplefilter("ignore")
+from lngrad.ascend import acl
+from lngrad.ascend.acl.streams import submit
+acl.aclInit(None); acl.aclrtSetDevice(0)
+(busy, _), (used, _) = acl.aclrtCreateStream(), acl.aclrtCreateStream()
+gate, begun, first = threading.Event(), threading.Event(), threading.Event()
+submit(busy, lambda: begun.set() or gate.wait(60))
+submit(used, first.set)
+assert begun.wait(60) and first.wait(60)
+child = os.fork()
+if child == 0:
+    for stream in (busy, used, None):
+        done = threading.Event()
+        submit(stream, done.set)
+        if not done.wait(30) or acl.aclrtSynchronizeStreamWithTimeout(stream, 30000) != 0:
+            os._exit(1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+gate.set()
+assert acl.aclFinalize() == 0
+print("ok")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.stdout == "ok\n", result.stderr

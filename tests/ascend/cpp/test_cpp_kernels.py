@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 
 from lngrad.ascend import ascendc, soc, tiling
 from lngrad.ascend.ascendc import CompileError, DeviceFault, launch
-from lngrad.ascend.cpp.chevrons import without_chevrons
-from lngrad.ascend.cpp.headers import header_files
+from lngrad.ascend.cpp.compiling import header_files, without_chevrons
+from lngrad.ascend.cpp.handlers import HANDLERS
+from lngrad.ascend.cpp.protocol import Op
+from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.sdk import Settings, cflags, libs, write_toolkit
 from lngrad.ascend.sdk.program import run_program
 from lngrad.core.problem import Grads
@@ -285,6 +288,14 @@ def test_headers_name_what_python_names():
     assert "PIPE_V = 1," in numbers
     assert "MTE2_V = 4," in numbers
     assert "struct LayerNormGradTiling {" in header_files()["kernel_tiling/kernel_tiling.h"]
+
+
+def test_headers_and_tables_have_the_same_operations():
+    texts = "".join(header_files().values())
+    sent = {*re.findall(r"\bOp::(\w+)", texts), *re.findall(r"\bX\((\w+)\)", texts)} - {"Name"}
+    host = {"GM_ALLOC", "GM_FREE", "SET_TILING_KEY", "RUN_KERNEL"}
+    assert {operation.name for operation in OPERATIONS} - {"DataCopy"} == {name for name in sent if not name.isupper()}
+    assert {Op(number).name for number in HANDLERS} | host == {name for name in sent if name.isupper()}
 
 
 @pytest.fixture(scope="module")

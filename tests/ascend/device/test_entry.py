@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from tile_harness import check_same_bits
 
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend.device.copies import Blocks, Local, copy_global
-from lngrad.ascend.device.current import running
-from lngrad.ascend.device.element_types import CPP_NAMES, DTYPES
-from lngrad.ascend.device.operations import OPCODES
+from lngrad.ascend.device.descriptors import BITS, COUNT, PACKED, Descriptor
+from lngrad.ascend.device.numerics import CPP_NAMES, DTYPES
 from lngrad.ascend.device.pipes import HardEvent
-from lngrad.ascend.device.plan import BITS, COUNT, PACKED, Descriptor
-from lngrad.ascend.device.sync import set_flag, wait_flag
+from lngrad.ascend.device.running import running
+from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.faults import BoundsFault, DeviceFault, LifetimeFault, RaceFault
 
 F = np.float32
 N = 64
+OPCODES = {operation.name: code for code, operation in enumerate(OPERATIONS)}
 FLOAT = CPP_NAMES.index("float")
 TYPES = FLOAT | FLOAT << 8 | FLOAT << 16
 
@@ -44,8 +46,8 @@ def front(source, target, leave_out_flag=False):
     ]
     copy_global(core, ("k.cpp", 10), "DataCopy", True, FLOAT, Local(a.handle, a.start, a.end), places[0], whole)
     if not leave_out_flag:
-        set_flag(core, ("k.cpp", 11), int(HardEvent.MTE2_V), 0)
-        wait_flag(core, ("k.cpp", 12), int(HardEvent.MTE2_V), 0)
+        asc.SetFlag(HardEvent.MTE2_V, 0)
+        asc.WaitFlag(HardEvent.MTE2_V, 0)
     packed = PACKED.pack(*described("Add", b, a, a, N))
     core.issue(("k.cpp", 13), 0.0, b.handle, a.handle, a.handle, packed)
     core.issue(("k.cpp", 14), 0.5, b.handle, b.handle, 0, tuple(described("Muls", b, b, b, -1, BITS, 0, 1)))
@@ -108,12 +110,13 @@ def test_a_plan_is_made_once_and_there_is_a_limit(monkeypatch):
 def test_the_tables_agree():
     assert len(CPP_NAMES) == len(DTYPES)
     assert PACKED.size == 8 * len(Descriptor._fields)
-    from lngrad.ascend.device import vector
-    from lngrad.ascend.device.operations import OPERATIONS
-
-    for name in OPCODES:
-        constant = getattr(vector, name.upper(), None)
-        assert constant is None or OPERATIONS[constant].name == name
+    for code, operation in enumerate(OPERATIONS):
+        assert OPCODES[operation.name] == code
+        function = getattr(asc, operation.name)
+        assert operation.name in asc.__all__
+        assert function.__name__ == operation.name
+        assert function.__doc__
+        assert next(iter(inspect.signature(function).parameters)) == "dst"
 
 
 def test_nothing_runs_outside_a_launch():

@@ -6,7 +6,7 @@ import pytest
 import lngrad
 from lngrad.ascend import soc
 from lngrad.ascend.graph import LayerNormGrad, LayerNormGradV3, PdOutputs, strategy
-from lngrad.ascend.graph.rules import DTYPE_ROWS, dtype_name
+from lngrad.ascend.graph.layer_norm_grad import DTYPE_ROWS, dtype_name
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError

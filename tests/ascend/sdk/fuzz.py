@@ -7,8 +7,7 @@ It leaves out what no library can survive: a valid host buffer with a count beyo
 from __future__ import annotations
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.sdk.functions import FUNCTIONS, HEADERS
-from lngrad.ascend.sdk.prototypes import Function, Kind, Parameter
+from lngrad.ascend.prototypes import FUNCTIONS, HEADERS, HOST_SIZES, Function, Kind, Parameter
 
 __all__ = ["fuzz_program"]
 
@@ -102,8 +101,8 @@ def fuzz_program() -> str:
     codes = sorted({int(code) for kind in (acl.aclError, aclnn.aclnnStatus) for code in kind})
     head = _HEAD.replace("@CODES@", "".join(f"    case {code}:\n" for code in codes if code))
     includes = "".join(f'#include "{header}"\n' for header in HEADERS)
-    callers = "\n".join(_caller(one) for one in FUNCTIONS)
-    main = _MAIN.replace("@NAMES@", ", ".join(f"call_{one.name}" for one in FUNCTIONS))
+    callers = "\n".join(_caller(one) for one in FUNCTIONS.values())
+    main = _MAIN.replace("@NAMES@", ", ".join(f"call_{one.name}" for one in FUNCTIONS.values()))
     return includes + head + callers + main
 
 
@@ -138,7 +137,7 @@ def _argument(function: Function, one: Parameter, lines: list[str]) -> str:
         type_ = one.type.removesuffix("*").strip()
         lines.append(f"    {type_} {one.name} = 0;\n    {type_} *const to_{one.name} = below(20) ? &{one.name} : NULL;")
         return f"to_{one.name}"
-    if one.name in function.host:
+    if function.size_of(HOST_SIZES, one.name):
         buffer = "host" if one.name == "dst" else "other_host"
         return f"(below(2) ? (void *){buffer} : address())"
     if one.kind is Kind.LIST:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lngrad.ascend.sdk import cflags, libs
-from lngrad.ascend.sdk.compiler import compile_program
+from lngrad.ascend.sdk.program import compile_program
 
 __all__ = ["EXAMPLES", "build", "needs_c", "needs_cxx", "run"]
 

@@ -9,7 +9,7 @@ import pytest
 from programs import needs_c, needs_cxx
 
 from lngrad.ascend.sdk import cflags
-from lngrad.ascend.sdk.headers import headers
+from lngrad.ascend.sdk.c_sources import headers
 
 STRICT = ["-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror", "-x"]
 

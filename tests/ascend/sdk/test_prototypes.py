@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.sdk.functions import FUNCTIONS
+from lngrad.ascend.prototypes import FUNCTIONS, HEADERS, Kind, parse
 from lngrad.ascend.sdk.marshal import implementation
-from lngrad.ascend.sdk.prototypes import Kind, function
 
 # What neither acl nor aclnn has. docs/ascend-sdk.md lists what is not supported: these, and aclDumpOpTensors.
 WITHOUT_AN_ANSWER = {
@@ -17,7 +16,7 @@ WITHOUT_AN_ANSWER = {
 
 
 def kinds(prototype: str) -> list[Kind]:
-    return [one.kind for one in function(prototype).parameters]
+    return [one.kind for one in parse(prototype).parameters]
 
 
 def test_types_say_what_a_parameter_is() -> None:
@@ -30,7 +29,7 @@ def test_types_say_what_a_parameter_is() -> None:
 
 
 def test_lists_know_their_length() -> None:
-    made = function("aclTensor *f(const int64_t *viewDims, uint64_t viewDimsNum, const int64_t *stride, void *data)")
+    made = parse("aclTensor *f(const int64_t *viewDims, uint64_t viewDimsNum, const int64_t *stride, void *data)")
     assert [one.kind for one in made.parameters] == [Kind.LIST, Kind.LENGTH, Kind.LIST, Kind.ADDRESS]
     assert [one.length for one in made.parameters] == [1, -1, 1, -1]
     assert made.result == "aclTensor *"
@@ -40,16 +39,16 @@ def test_lists_know_their_length() -> None:
 @pytest.mark.parametrize("text", ["aclError f", "aclError f(int)", "aclError f(const int64_t *values)"])
 def test_what_is_no_prototype(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        function(text)
+        parse(text)
 
 
 def test_names_are_unique() -> None:
-    names = [one.name for one in FUNCTIONS]
+    names = [one.name for functions in HEADERS.values() for one in functions]
     assert len(set(names)) == len(names)
 
 
 def test_the_functions_without_an_answer() -> None:
-    assert {one.name for one in FUNCTIONS if implementation(one) is None} == WITHOUT_AN_ANSWER
+    assert {one.name for one in FUNCTIONS.values() if implementation(one) is None} == WITHOUT_AN_ANSWER
 
 
 def test_every_public_function_of_acl_and_aclnn_has_a_prototype() -> None:
@@ -59,4 +58,4 @@ def test_every_public_function_of_acl_and_aclnn_has_a_prototype() -> None:
         for name in module.__all__
         if callable(getattr(module, name)) and not isinstance(getattr(module, name), type)
     }
-    assert public - {"not_supported"} <= {one.name for one in FUNCTIONS}
+    assert public - {"not_supported"} <= {one.name for one in FUNCTIONS.values()}

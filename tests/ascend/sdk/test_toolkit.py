@@ -11,8 +11,8 @@ import pytest
 from programs import EXAMPLES, needs_c, needs_cxx, run
 
 from lngrad.ascend.faults import UnknownSoc
+from lngrad.ascend.prototypes import FUNCTIONS
 from lngrad.ascend.sdk import Settings, cflags, is_toolkit, libs, write_toolkit
-from lngrad.ascend.sdk.functions import FUNCTIONS
 from lngrad.ascend.sdk.toolkit import LIBRARIES
 from lngrad.errors import LngradError
 
@@ -30,7 +30,7 @@ def test_the_library_exports_the_table_and_what_kernels_connect_with(toolkit: Pa
     assert set(re.findall(rb" T (\w+)", listed.stdout)) == {
         b"lngrad_kernel_connect",
         b"lngrad_kernel_fault",
-        *(one.name.encode() for one in FUNCTIONS),
+        *(one.name.encode() for one in FUNCTIONS.values()),
     }
 
 

@@ -23,7 +23,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend import tiling
 from lngrad.ascend.ascendc import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo, TPipe, launch
 from lngrad.ascend.device.local_tensor import pop_stack_buffer
-from lngrad.ascend.device.summation import pairwise_sum
+from lngrad.ascend.device.numerics import pairwise_sum
 from lngrad.ascend.faults import (
     AlignmentFault,
     AscendWarning,

@@ -11,8 +11,7 @@ import pytest
 
 import lngrad
 from lngrad.check.soak import Call, Violation, draw, program, run, shrink, soak
-from lngrad.check.soak.call import LAYOUTS, SPECIALS
-from lngrad.check.soak.memory import Guarded
+from lngrad.check.soak.call import LAYOUTS, SPECIALS, Guarded
 
 
 def test_random_calls_of_the_core():
@@ -182,3 +181,7 @@ def test_the_command_line(command):
     result = ended("--doors", "numpy_cpu,nowhere")
     assert result.returncode == 2
     assert "doors: expected some of numba_cpu, numpy_cpu, torch, override, jax, got 'nowhere'" in result.stderr
+    for option, value in (("calls", "0"), ("calls", "-1"), ("seconds", "0")):  # nothing is checked, which is no success
+        result = ended(f"--{option}", value)
+        assert result.returncode == 2
+        assert f"{option}: expected a positive number, got " in result.stderr

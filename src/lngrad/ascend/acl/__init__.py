@@ -1,25 +1,13 @@
 """What ``acl/acl.h`` and ``aclnn/acl_meta.h`` declare, under the same names.
 
 Each function returns values first, its status last, as pyACL does; those that return a pointer in C
-(aclCreateTensor, aclCreateIntArray, …, aclGetRecentErrMsg) return the object alone, None for a null
-pointer. Nothing raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg.
+(aclCreateTensor, aclCreateIntArray, …, aclGetRecentErrMsg) return the object alone, None for a null pointer.
+Nothing raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg.
 """
 
 from __future__ import annotations
 
 from lngrad.ascend.acl import enums as acl_enums
-from lngrad.ascend.acl import status as acl_status
-from lngrad.ascend.acl.contexts import (
-    aclrtContext,
-    aclrtCreateContext,
-    aclrtCtxGetSysParamOpt,
-    aclrtCtxSetSysParamOpt,
-    aclrtDestroyContext,
-    aclrtGetCurrentContext,
-    aclrtGetSysParamOpt,
-    aclrtSetCurrentContext,
-    aclrtSetSysParamOpt,
-)
 from lngrad.ascend.acl.copies import (
     aclrtMemcpy,
     aclrtMemcpyAsync,
@@ -30,29 +18,29 @@ from lngrad.ascend.acl.device import (
     aclFinalize,
     aclFinalizeReference,
     aclInit,
+    aclrtContext,
+    aclrtCreateContext,
+    aclrtCtxGetSysParamOpt,
+    aclrtCtxSetSysParamOpt,
+    aclrtDestroyContext,
+    aclrtGetCurrentContext,
     aclrtGetDevice,
     aclrtGetDeviceCount,
     aclrtGetRunMode,
     aclrtGetSocName,
+    aclrtGetSysParamOpt,
     aclrtGetVersion,
     aclrtResetDevice,
     aclrtResetDeviceForce,
+    aclrtSetCurrentContext,
     aclrtSetDevice,
-)
-from lngrad.ascend.acl.element_types import (
-    aclDataTypeSize,
-    aclFloat16ToFloat,
-    aclFloatToFloat16,
+    aclrtSetSysParamOpt,
 )
 from lngrad.ascend.acl.enums import *  # noqa: F403 - the enumerators are plain names in C too
-from lngrad.ascend.acl.events import (
-    aclrtCreateEvent,
-    aclrtDestroyEvent,
-    aclrtEvent,
-    aclrtEventElapsedTime,
-    aclrtRecordEvent,
-    aclrtStreamWaitEvent,
-    aclrtSynchronizeEvent,
+from lngrad.ascend.acl.interface import (
+    aclDumpOpTensors,
+    aclGetRecentErrMsg,
+    not_supported,
 )
 from lngrad.ascend.acl.memory import (
     aclrtFree,
@@ -63,30 +51,30 @@ from lngrad.ascend.acl.memory import (
     aclrtMallocCached,
     aclrtMallocHost,
 )
-from lngrad.ascend.acl.refusals import (
-    aclGetRecentErrMsg,
-)
-from lngrad.ascend.acl.status import *  # noqa: F403
-from lngrad.ascend.acl.stream import (
+from lngrad.ascend.acl.streams import (
+    aclrtCreateEvent,
     aclrtCreateStream,
     aclrtCreateStreamWithConfig,
+    aclrtDestroyEvent,
     aclrtDestroyStream,
     aclrtDestroyStreamForce,
+    aclrtEvent,
+    aclrtEventElapsedTime,
+    aclrtRecordEvent,
+    aclrtStream,
     aclrtStreamQuery,
+    aclrtStreamWaitEvent,
     aclrtSynchronizeDevice,
+    aclrtSynchronizeEvent,
     aclrtSynchronizeStream,
     aclrtSynchronizeStreamWithTimeout,
 )
-from lngrad.ascend.acl.stream_worker import (
-    aclrtStream,
-)
 from lngrad.ascend.acl.tensor import (
     aclCreateTensor,
+    aclDataTypeSize,
     aclDestroyTensor,
-    aclInitTensor,
-    aclTensor,
-)
-from lngrad.ascend.acl.tensor_properties import (
+    aclFloat16ToFloat,
+    aclFloatToFloat16,
     aclGetDataType,
     aclGetFormat,
     aclGetRawTensorAddr,
@@ -94,11 +82,9 @@ from lngrad.ascend.acl.tensor_properties import (
     aclGetViewOffset,
     aclGetViewShape,
     aclGetViewStrides,
+    aclInitTensor,
     aclSetRawTensorAddr,
-)
-from lngrad.ascend.acl.unsupported import (
-    aclDumpOpTensors,
-    not_supported,
+    aclTensor,
 )
 from lngrad.ascend.acl.values import (
     aclBoolArray,
@@ -125,95 +111,27 @@ from lngrad.ascend.acl.values import (
     aclScalarList,
     aclTensorList,
 )
+from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [
-    "aclBoolArray",
-    "aclCreateBoolArray",
-    "aclCreateFloatArray",
-    "aclCreateIntArray",
-    "aclCreateScalar",
-    "aclCreateScalarList",
-    "aclCreateTensor",
-    "aclCreateTensorList",
-    "aclDataTypeSize",
-    "aclDestroyBoolArray",
-    "aclDestroyFloatArray",
-    "aclDestroyIntArray",
-    "aclDestroyScalar",
-    "aclDestroyScalarList",
-    "aclDestroyTensor",
-    "aclDestroyTensorList",
-    "aclDumpOpTensors",
-    "aclFinalize",
-    "aclFinalizeReference",
-    "aclFloat16ToFloat",
-    "aclFloatArray",
-    "aclFloatToFloat16",
-    "aclGetBoolArraySize",
-    "aclGetDataType",
-    "aclGetFloatArraySize",
-    "aclGetFormat",
-    "aclGetIntArraySize",
-    "aclGetRawTensorAddr",
-    "aclGetRecentErrMsg",
-    "aclGetScalarListSize",
-    "aclGetStorageShape",
-    "aclGetTensorListSize",
-    "aclGetViewOffset",
-    "aclGetViewShape",
-    "aclGetViewStrides",
-    "aclInit",
-    "aclInitTensor",
-    "aclIntArray",
-    "aclScalar",
-    "aclScalarList",
-    "aclSetRawTensorAddr",
-    "aclTensor",
-    "aclTensorList",
-    "aclrtContext",
-    "aclrtCreateContext",
-    "aclrtCreateEvent",
-    "aclrtCreateStream",
-    "aclrtCreateStreamWithConfig",
-    "aclrtCtxGetSysParamOpt",
-    "aclrtCtxSetSysParamOpt",
-    "aclrtDestroyContext",
-    "aclrtDestroyEvent",
-    "aclrtDestroyStream",
-    "aclrtDestroyStreamForce",
-    "aclrtEvent",
-    "aclrtEventElapsedTime",
-    "aclrtFree",
-    "aclrtFreeHost",
-    "aclrtGetCurrentContext",
-    "aclrtGetDevice",
-    "aclrtGetDeviceCount",
-    "aclrtGetMemInfo",
-    "aclrtGetRunMode",
-    "aclrtGetSocName",
-    "aclrtGetSysParamOpt",
-    "aclrtGetVersion",
-    "aclrtMalloc",
-    "aclrtMallocAlign32",
-    "aclrtMallocCached",
-    "aclrtMallocHost",
-    "aclrtMemcpy",
-    "aclrtMemcpyAsync",
-    "aclrtMemset",
-    "aclrtMemsetAsync",
-    "aclrtRecordEvent",
-    "aclrtResetDevice",
-    "aclrtResetDeviceForce",
-    "aclrtSetCurrentContext",
-    "aclrtSetDevice",
-    "aclrtSetSysParamOpt",
-    "aclrtStream",
-    "aclrtStreamQuery",
-    "aclrtStreamWaitEvent",
-    "aclrtSynchronizeDevice",
-    "aclrtSynchronizeEvent",
-    "aclrtSynchronizeStream",
-    "aclrtSynchronizeStreamWithTimeout",
-    "not_supported",
-]
-__all__ += acl_enums.__all__ + acl_status.__all__
+    "aclBoolArray", "aclCreateBoolArray", "aclCreateFloatArray", "aclCreateIntArray", "aclCreateScalar",
+    "aclCreateScalarList", "aclCreateTensor", "aclCreateTensorList", "aclDataTypeSize", "aclDestroyBoolArray",
+    "aclDestroyFloatArray", "aclDestroyIntArray", "aclDestroyScalar", "aclDestroyScalarList", "aclDestroyTensor",
+    "aclDestroyTensorList", "aclDumpOpTensors", "aclFinalize", "aclFinalizeReference", "aclFloat16ToFloat",
+    "aclFloatArray", "aclFloatToFloat16", "aclGetBoolArraySize", "aclGetDataType", "aclGetFloatArraySize",
+    "aclGetFormat", "aclGetIntArraySize", "aclGetRawTensorAddr", "aclGetRecentErrMsg", "aclGetScalarListSize",
+    "aclGetStorageShape", "aclGetTensorListSize", "aclGetViewOffset", "aclGetViewShape", "aclGetViewStrides",
+    "aclInit", "aclInitTensor", "aclIntArray", "aclScalar", "aclScalarList", "aclSetRawTensorAddr", "aclTensor",
+    "aclTensorList", "aclrtContext", "aclrtCreateContext", "aclrtCreateEvent", "aclrtCreateStream",
+    "aclrtCreateStreamWithConfig", "aclrtCtxGetSysParamOpt", "aclrtCtxSetSysParamOpt", "aclrtDestroyContext",
+    "aclrtDestroyEvent", "aclrtDestroyStream", "aclrtDestroyStreamForce", "aclrtEvent", "aclrtEventElapsedTime",
+    "aclrtFree", "aclrtFreeHost", "aclrtGetCurrentContext", "aclrtGetDevice", "aclrtGetDeviceCount",
+    "aclrtGetMemInfo", "aclrtGetRunMode", "aclrtGetSocName", "aclrtGetSysParamOpt", "aclrtGetVersion",
+    "aclrtMalloc", "aclrtMallocAlign32", "aclrtMallocCached", "aclrtMallocHost", "aclrtMemcpy", "aclrtMemcpyAsync",
+    "aclrtMemset", "aclrtMemsetAsync", "aclrtRecordEvent", "aclrtResetDevice", "aclrtResetDeviceForce",
+    "aclrtSetCurrentContext", "aclrtSetDevice", "aclrtSetSysParamOpt", "aclrtStream", "aclrtStreamQuery",
+    "aclrtStreamWaitEvent", "aclrtSynchronizeDevice", "aclrtSynchronizeEvent", "aclrtSynchronizeStream",
+    "aclrtSynchronizeStreamWithTimeout", "not_supported",
+]  # fmt: skip
+__all__ += acl_enums.__all__
+add_to_docstrings(globals()[name] for name in __all__)

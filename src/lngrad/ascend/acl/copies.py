@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from lngrad.ascend.acl.device import require_device
-from lngrad.ascend.acl.enums import aclrtMemcpyKind
-from lngrad.ascend.acl.heap import Region, region_of, require_allocated
-from lngrad.ascend.acl.refusals import invalid_param, returns_status
-from lngrad.ascend.acl.status import aclError
-from lngrad.ascend.acl.stream_worker import aclrtStream, submit
+from lngrad.ascend.acl.enums import aclError, aclrtMemcpyKind
+from lngrad.ascend.acl.interface import invalid_param, returns_status
+from lngrad.ascend.acl.memory import Region, region_of, require_allocated
+from lngrad.ascend.acl.streams import aclrtStream, submit
 
 # Whether the destination and the source are the device's; None: either will do.
 SIDES: dict[aclrtMemcpyKind, tuple[bool | None, bool | None]] = {
@@ -27,15 +26,10 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
     """Copy bytes now, whatever waits in the streams.
 
     Args:
-        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray;
-            bytes as a source.
-        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory
-            too.
+        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray; bytes as a source.
+        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory too.
         count: Bytes to copy.
         kind: Of aclrtMemcpyKind.
-
-    C: ``aclError aclrtMemcpy(void *dst, size_t destMax, const void *src, size_t count,
-    aclrtMemcpyKind kind)``
     """
     require_device("aclrtMemcpy")
     target, source = _sides(dst, destMax, src, count, kind)
@@ -44,11 +38,7 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
 
 @returns_status(aclError)
 def aclrtMemcpyAsync(dst: object, destMax: int, src: object, count: int, kind: int, stream: aclrtStream | None) -> None:
-    """Copy bytes on a stream, after what was submitted before. Arguments as for aclrtMemcpy.
-
-    C: ``aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t count,
-    aclrtMemcpyKind kind, aclrtStream stream)``
-    """
+    """Copy bytes on a stream, after what was submitted before. Arguments as for aclrtMemcpy."""
     require_device("aclrtMemcpyAsync")
     target, source = _sides(dst, destMax, src, count, kind)
     blocks = [region.block for region in (target, source) if region.block is not None]
@@ -69,8 +59,6 @@ def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
         maxCount: Bytes that devPtr has room for.
         value: Its lowest 8 bits.
         count: Bytes to fill.
-
-    C: ``aclError aclrtMemset(void *devPtr, size_t maxCount, int32_t value, size_t count)``
     """
     require_device("aclrtMemset")
     region, byte = _filled_region(devPtr, maxCount, value, count)
@@ -79,11 +67,7 @@ def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
 
 @returns_status(aclError)
 def aclrtMemsetAsync(devPtr: object, maxCount: int, value: int, count: int, stream: aclrtStream | None) -> None:
-    """Fill bytes on a stream, after what was submitted before. Arguments as for aclrtMemset.
-
-    C: ``aclError aclrtMemsetAsync(void *devPtr, size_t maxCount, int32_t value, size_t count,
-    aclrtStream stream)``
-    """
+    """Fill bytes on a stream, after what was submitted before. Arguments as for aclrtMemset."""
     require_device("aclrtMemsetAsync")
     region, byte = _filled_region(devPtr, maxCount, value, count)
 

@@ -1,5 +1,7 @@
-"""Whether the host interfaces are initialised, and the device. There is one, number 0, made of host
-memory.
+"""Whether the host interfaces are initialised; the device; contexts, and the switches of a context or the process.
+
+There is one device, number 0, made of host memory. CANN: streams and memory belong to contexts. Here all contexts
+share the one device, so that a context is a handle that is current in some thread, and the owner of its switches.
 """
 
 from __future__ import annotations
@@ -7,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Literal
+from weakref import WeakSet
 
 from lngrad.ascend import soc
-from lngrad.ascend.acl.enums import aclrtRunMode
-from lngrad.ascend.acl.refusals import Refused, returns_status, returns_value
-from lngrad.ascend.acl.status import aclError
+from lngrad.ascend.acl.enums import aclError, aclrtRunMode, aclSysParamOpt
+from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, invalid_param, returns_status, returns_value
 
 DEVICES = 1
 VERSION = (1, 17, 0)  # of acl.h whose declarations these are
@@ -40,9 +42,7 @@ _state = _State()
 
 
 def on_release(resource: Resource, release: Callable[[], None]) -> None:
-    """Have what belongs to the device released with it: streams first, as their tasks use the
-    memory.
-    """
+    """Have what belongs to the device released with it: streams first, as their tasks use the memory."""
     _state.release[resource] = release
 
 
@@ -50,11 +50,11 @@ def require_device(function: str) -> None:
     """Refuse a call before aclInit and aclrtSetDevice.
 
     Raises:
-        Refused: With ACL_ERROR_UNINITIALIZE.
+        StatusError: With ACL_ERROR_UNINITIALIZE.
     """
     if not _state.device_users:
         missing = "aclrtSetDevice" if _state.initialised else "aclInit and aclrtSetDevice"
-        raise Refused(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected {missing} to be called before")
+        raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected {missing} to be called before")
 
 
 @returns_status(aclError)
@@ -67,13 +67,13 @@ def aclInit(configPath: str | None = None) -> None:
     Returns:
         ACL_ERROR_REPEAT_INITIALIZE from the second call on. It is harmless: each call counts, and
         aclFinalizeReference counts them down. As in CANN's runtime.
-
-    C: ``aclError aclInit(const char *configPath)``
     """
     with _state.lock:
         _state.initialised += 1
         if _state.initialised > 1:
-            raise Refused(aclError.ACL_ERROR_REPEAT_INITIALIZE, "aclInit: expected one call, but it was called before")
+            raise StatusError(
+                aclError.ACL_ERROR_REPEAT_INITIALIZE, "aclInit: expected one call, but it was called before"
+            )
         _state.finalised = False
 
 
@@ -81,12 +81,10 @@ def aclInit(configPath: str | None = None) -> None:
 def aclFinalize() -> None:
     """Wait for all streams, then release them, all device memory and the device, however often
     aclInit was called.
-
-    C: ``aclError aclFinalize()``
     """
     with _state.lock:
         if not _state.initialised and not _state.finalised:
-            raise Refused(aclError.ACL_ERROR_UNINITIALIZE, "aclFinalize: expected aclInit to be called before")
+            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, "aclFinalize: expected aclInit to be called before")
         _finalize("aclFinalize")
 
 
@@ -94,8 +92,6 @@ def aclFinalize() -> None:
 def aclFinalizeReference() -> int:
     """Undo one aclInit; the last one releases everything, as aclFinalize does. Returns (calls left,
     ret).
-
-    C: ``aclError aclFinalizeReference(uint64_t *refCount)``
     """
     with _state.lock:
         if _state.initialised > 1:
@@ -107,17 +103,14 @@ def aclFinalizeReference() -> int:
 
 def _finalize(function: str) -> None:
     if not _state.initialised:
-        raise Refused(aclError.ACL_ERROR_REPEAT_FINALIZE, f"{function}: expected one call after aclInit")
+        raise StatusError(aclError.ACL_ERROR_REPEAT_FINALIZE, f"{function}: expected one call after aclInit")
     _state.release_device()
     _state.initialised, _state.finalised = 0, True
 
 
 @returns_status(aclError)
 def aclrtSetDevice(deviceId: int) -> None:
-    """Use a device. CANN: for this thread; here for the process, as there is one device.
-
-    C: ``aclError aclrtSetDevice(int32_t deviceId)``
-    """
+    """Use a device. CANN: for this thread; here for the process, as there is one device."""
     set_device("aclrtSetDevice", deviceId)
 
 
@@ -125,11 +118,11 @@ def set_device(function: str, deviceId: int) -> None:
     """Count one more user of the device.
 
     Raises:
-        Refused: There is no such device, or aclInit was not called.
+        StatusError: There is no such device, or aclInit was not called.
     """
     with _state.lock:
         if not _state.initialised:
-            raise Refused(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
+            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
         _check_device(deviceId)
         _state.device_users += 1
 
@@ -138,8 +131,6 @@ def set_device(function: str, deviceId: int) -> None:
 def aclrtResetDevice(deviceId: int) -> None:
     """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all
     device memory.
-
-    C: ``aclError aclrtResetDevice(int32_t deviceId)``
     """
     with _state.lock:
         _check_device(deviceId)
@@ -154,8 +145,6 @@ def aclrtResetDevice(deviceId: int) -> None:
 def aclrtResetDeviceForce(deviceId: int) -> None:
     """Wait for all streams, then release them and all device memory, however often aclrtSetDevice
     was called.
-
-    C: ``aclError aclrtResetDeviceForce(int32_t deviceId)``
     """
     with _state.lock:
         _check_device(deviceId)
@@ -165,49 +154,164 @@ def aclrtResetDeviceForce(deviceId: int) -> None:
 
 @returns_value(aclError, otherwise=0)
 def aclrtGetDevice() -> int:
-    """Return (the device that is set, ret).
-
-    C: ``aclError aclrtGetDevice(int32_t *deviceId)``
-    """
+    """Return (the device that is set, ret)."""
     require_device("aclrtGetDevice")
     return 0
 
 
 @returns_value(aclError, otherwise=0)
 def aclrtGetDeviceCount() -> int:
-    """Return (how many devices there are, ret).
-
-    C: ``aclError aclrtGetDeviceCount(uint32_t *count)``
-    """
+    """Return (how many devices there are, ret)."""
     return DEVICES
 
 
 @returns_value(aclError, otherwise=aclrtRunMode.ACL_HOST)
 def aclrtGetRunMode() -> aclrtRunMode:
-    """Return (ACL_HOST, ret): programs run on the host, and copy to the device.
-
-    C: ``aclError aclrtGetRunMode(aclrtRunMode *runMode)``
-    """
+    """Return (ACL_HOST, ret): programs run on the host, and copy to the device."""
     return aclrtRunMode.ACL_HOST
 
 
 def aclrtGetVersion() -> tuple[int, int, int, aclError]:
-    """Return (major, minor, patch, ret): the version of acl.h whose declarations are followed.
-
-    C: ``aclError aclrtGetVersion(int32_t *majorVersion, int32_t *minorVersion, int32_t
-    *patchVersion)``
-    """
+    """Return (major, minor, patch, ret): the version of acl.h whose declarations are followed."""
     return *VERSION, aclError.ACL_SUCCESS
 
 
 def aclrtGetSocName() -> str:
-    """Return the name of the SoC that this thread simulates.
-
-    C: ``const char *aclrtGetSocName()``
-    """
+    """Return the name of the SoC that this thread simulates."""
     return soc.current().soc.name
 
 
 def _check_device(number: object) -> None:
     if type(number) is not int or not 0 <= number < DEVICES:
-        raise Refused(aclError.ACL_ERROR_INVALID_DEVICE, f"deviceId: expected 0 to {DEVICES - 1}, got {number!r}")
+        raise StatusError(aclError.ACL_ERROR_INVALID_DEVICE, f"deviceId: expected 0 to {DEVICES - 1}, got {number!r}")
+
+
+HIGHEST = {aclSysParamOpt.ACL_OPT_DETERMINISTIC: 3}  # off, deterministic, strongly consistent, consistent in batches
+
+
+class aclrtContext(Handle):
+    """A context of the device.
+
+    Attributes:
+        switches: What aclrtCtxSetSysParamOpt set.
+    """
+
+    __slots__ = ("switches",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.switches: dict[aclSysParamOpt, int] = {}
+        _contexts.add(self)
+
+
+class _Thread(threading.local):
+    context: aclrtContext | None = None
+
+
+_contexts: WeakSet[aclrtContext] = WeakSet()
+_thread = _Thread()
+_default: list[aclrtContext] = []  # of the device, in threads that have set none: empty, or that one
+_process_switches: dict[aclSysParamOpt, int] = {}
+
+
+def _release_contexts() -> None:
+    for context in list(_contexts):
+        context.alive = False
+    _default.clear()
+    _process_switches.clear()
+
+
+on_release("contexts", _release_contexts)
+
+
+def _current(function: str) -> aclrtContext:
+    require_device(function)
+    if _thread.context is not None and _thread.context.alive:
+        return _thread.context
+    if not _default:
+        _default.append(aclrtContext())
+    return _default[0]
+
+
+@returns_value(aclError, otherwise=None)
+def aclrtCreateContext(deviceId: int) -> aclrtContext:
+    """Create a context and make it this thread's. Returns (context, ret)."""
+    set_device("aclrtCreateContext", deviceId)
+    context = _thread.context = aclrtContext()
+    return context
+
+
+@returns_status(aclError)
+def aclrtDestroyContext(context: aclrtContext) -> None:
+    """Destroy a context. A thread whose context it was gets the default one."""
+    check_handle(context, aclrtContext, "context").alive = False
+
+
+@returns_status(aclError)
+def aclrtSetCurrentContext(context: aclrtContext) -> None:
+    """Make a context this thread's."""
+    _thread.context = check_handle(context, aclrtContext, "context")
+
+
+@returns_value(aclError, otherwise=None)
+def aclrtGetCurrentContext() -> aclrtContext:
+    """Return (this thread's context, ret). It is the device's default one where none was set.
+
+    Returns:
+        ACL_ERROR_RT_CONTEXT_NULL before aclrtSetDevice.
+    """
+    try:
+        return _current("aclrtGetCurrentContext")
+    except StatusError as error:
+        raise StatusError(aclError.ACL_ERROR_RT_CONTEXT_NULL, error.text) from None
+
+
+@returns_status(aclError)
+def aclrtSetSysParamOpt(opt: int, value: int) -> None:
+    """Set a switch for the process. It changes nothing here: results are the same in every run
+    anyway.
+
+    Args:
+        opt: Of aclSysParamOpt.
+        value: 0 or 1; for ACL_OPT_DETERMINISTIC up to 3.
+    """
+    switch, number = _switch(opt, value)
+    _process_switches[switch] = number
+
+
+@returns_value(aclError, otherwise=0)
+def aclrtGetSysParamOpt(opt: int) -> int:
+    """Return (what aclrtSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did not."""
+    return _setting(_process_switches, opt)
+
+
+@returns_status(aclError)
+def aclrtCtxSetSysParamOpt(opt: int, value: int) -> None:
+    """Set a switch for this thread's context; see aclrtSetSysParamOpt."""
+    switch, number = _switch(opt, value)
+    _current("aclrtCtxSetSysParamOpt").switches[switch] = number
+
+
+@returns_value(aclError, otherwise=0)
+def aclrtCtxGetSysParamOpt(opt: int) -> int:
+    """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did
+    not.
+    """
+    return _setting(_current("aclrtCtxGetSysParamOpt").switches, opt)
+
+
+def _switch(opt: object, value: object) -> tuple[aclSysParamOpt, int]:
+    if not isinstance(opt, int) or opt not in list(aclSysParamOpt):
+        raise invalid_param(f"opt: expected one of aclSysParamOpt, got {opt!r}")
+    switch = aclSysParamOpt(opt)
+    highest = HIGHEST.get(switch, 1)
+    if type(value) is not int or not 0 <= value <= highest:
+        raise invalid_param(f"value: expected 0 to {highest} for {switch.name}, got {value!r}")
+    return switch, value
+
+
+def _setting(switches: dict[aclSysParamOpt, int], opt: object) -> int:
+    switch, _ = _switch(opt, 0)
+    if switch not in switches:
+        raise StatusError(aclError.ACL_ERROR_RT_SYSPARAMOPT_NOT_SET, f"opt: expected {switch.name} to be set before")
+    return switches[switch]

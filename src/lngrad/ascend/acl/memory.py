@@ -1,17 +1,168 @@
-"""Allocating and freeing: device memory, and host memory that streams may copy from."""
+"""Device memory, and host memory that streams may copy from: what an address or a buffer gives access to.
+
+A device address is a number that the host can't dereference, as on a device. Addresses grow and are never given out
+twice, so that one kept after aclrtFree can't point into a younger block: use after free is an error, never a
+mix-up.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
 
 from lngrad.ascend import soc
-from lngrad.ascend.acl.device import require_device
-from lngrad.ascend.acl.enums import aclrtMemAttr, aclrtMemMallocPolicy
-from lngrad.ascend.acl.heap import aligned_bytes, heap
-from lngrad.ascend.acl.refusals import Refused, invalid_param, report, returns_status, returns_value
-from lngrad.ascend.acl.status import aclError
-from lngrad.core.arrays import address_of
-from lngrad.typing import Address, Bytes
+from lngrad.ascend.acl.device import on_release, require_device
+from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemMallocPolicy
+from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_status, returns_value
+from lngrad.core.arrays import address_of, as_numpy
+from lngrad.errors import DtypeError
+from lngrad.typing import Address, Array, Bytes
+
+FIRST_ADDRESS = 0x12C0_0000_0000
+ALIGNMENT = 64  # of a block's start, as documented
+
+
+class Block:
+    """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive`` does not."""
+
+    __slots__ = ("address", "alive", "memory", "reserved")
+
+    def __init__(self, address: Address, memory: Bytes, reserved: int):
+        self.address, self.memory, self.reserved, self.alive = address, memory, reserved, True
+
+
+class Region(NamedTuple):
+    """The bytes from an address, or a buffer's start, to its end; and the block if they are the device's."""
+
+    memory: Bytes
+    block: Block | None
+
+
+class Heap:
+    """All blocks of the device, by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starts: list[Address] = []
+        self._blocks: dict[Address, Block] = {}
+        self._next = FIRST_ADDRESS
+        self.allocated = 0
+
+    def allocate(self, size: int, reserved: int) -> Address:
+        """Make a block of `size` bytes that takes the place of `reserved` bytes.
+
+        Raises:
+            MemoryError, ValueError, OverflowError: NumPy can't allocate as many.
+        """
+        memory = aligned_bytes(size)
+        with self._lock:
+            address = self._next
+            self._next += -(-reserved // ALIGNMENT) * ALIGNMENT
+            self._starts.append(address)  # addresses grow, so the list stays sorted
+            self._blocks[address] = Block(address, memory, reserved)
+            self.allocated += reserved
+        return address
+
+    def free(self, address: Address) -> bool:
+        """Free a block. Returns whether there was one."""
+        with self._lock:
+            block = self._blocks.pop(address, None)
+            if block is None:
+                return False
+            block.alive = False
+            self.allocated -= block.reserved
+            del self._starts[bisect_right(self._starts, address) - 1]
+        return True
+
+    def find(self, address: Address) -> Block | None:
+        """The block that an address lies in."""
+        with self._lock:
+            at = bisect_right(self._starts, address) - 1
+            if at < 0:
+                return None
+            block = self._blocks[self._starts[at]]
+        return block if address < block.address + block.memory.nbytes else None
+
+    def blocks(self) -> list[Block]:
+        """All blocks, by address."""
+        with self._lock:
+            return [self._blocks[start] for start in self._starts]
+
+    def clear(self) -> None:
+        """Free all blocks."""
+        with self._lock:
+            for block in self._blocks.values():
+                block.alive = False
+            self._blocks.clear()
+            self._starts.clear()
+            self.allocated = 0
+
+
+heap = Heap()
+on_release("memory", heap.clear)
+
+
+def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
+    """Uninitialised bytes whose first lies at a multiple of `alignment`."""
+    memory = np.empty(size + alignment, np.uint8)
+    start = -address_of(memory) % alignment
+    return memory[start : start + size]
+
+
+def region_of(name: str, data: object) -> Region:
+    """The memory behind a device address or a host buffer.
+
+    Args:
+        name: The argument's name, for the text.
+        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer protocol.
+
+    Raises:
+        StatusError: The address lies in no block, or the object is no contiguous buffer; ACL_ERROR_INVALID_PARAM.
+    """
+    if type(data) is int:
+        block = heap.find(data)
+        if block is None:
+            raise invalid_param(f"{name}: expected an address inside device memory from aclrtMalloc, got {data:#x}")
+        return Region(block.memory[data - block.address :], block)
+    array = data if type(data) is np.ndarray else _host_array(name, data)
+    if array.dtype.hasobject:
+        raise invalid_param(f"{name}: expected a buffer of numbers, got one of Python objects")
+    if not array.flags.c_contiguous:
+        raise invalid_param(
+            f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
+        )
+    return Region(array.reshape(-1).view(np.uint8), None)
+
+
+def _host_array(name: str, data: object) -> Array:
+    """Another object's memory as a NumPy array."""
+    try:
+        if hasattr(data, "data_ptr"):
+            return as_numpy(data)
+        return np.frombuffer(data, np.uint8)  # type: ignore[call-overload,no-any-return]  # or TypeError
+    except (AttributeError, BufferError, DtypeError, LookupError, RuntimeError, TypeError, ValueError) as reason:
+        kind = type(data).__name__
+        raise invalid_param(
+            f"{name}: expected a device address or a contiguous host buffer, got {kind}: {reason}"
+        ) from None
+
+
+def require_allocated(function: str, blocks: Iterable[Block]) -> None:
+    """Check, when a task runs at last, that the memory it was submitted with is still there.
+
+    Raises:
+        StatusError: With ACL_ERROR_RT_FAILURE.
+    """
+    if not all(block.alive for block in blocks):
+        raise StatusError(
+            aclError.ACL_ERROR_RT_FAILURE, f"{function}: device memory that it uses was freed before the stream ran"
+        )
+
 
 UNIT_BYTES = 32  # a size is rounded up to a multiple of it
 TAIL_BYTES = 32  # and has as many more, except on Ascend 950
@@ -26,24 +177,19 @@ FLAGS = (
 def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate uninitialised device memory, aligned to 64 bytes. Returns (address, ret).
 
-    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies
-    past `size` is reserved and can't be used: an access there is refused.
+    The size is rounded up to a multiple of 32 bytes; all SoCs but Ascend 950 add 32 more. What lies past `size` is
+    reserved and can't be used: an access there is refused.
 
     Args:
         size: In bytes, at least 1.
         policy: Of aclrtMemMallocPolicy; all memory is the same here.
-
-    C: ``aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
     """
     return _allocate("aclrtMalloc", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
 
 
 @returns_value(aclError, otherwise=None)
 def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
-    """Allocate as aclrtMalloc does, without the 32 bytes more. Returns (address, ret).
-
-    C: ``aclError aclrtMallocAlign32(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
-    """
+    """Allocate as aclrtMalloc does, without the 32 bytes more. Returns (address, ret)."""
     return _allocate("aclrtMallocAlign32", size, policy, 0)
 
 
@@ -51,8 +197,6 @@ def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MAL
 def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address,
     ret).
-
-    C: ``aclError aclrtMallocCached(void **devPtr, size_t size, aclrtMemMallocPolicy policy)``
     """
     return _allocate("aclrtMallocCached", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
 
@@ -70,10 +214,7 @@ def _allocate(function: str, size: object, policy: object, tail: int) -> Address
 
 @returns_status(aclError)
 def aclrtFree(devPtr: Address) -> None:
-    """Free what aclrtMalloc returned.
-
-    C: ``aclError aclrtFree(void *devPtr)``
-    """
+    """Free what aclrtMalloc returned."""
     require_device("aclrtFree")
     if type(devPtr) is not int or not heap.free(devPtr):
         got = f"{devPtr:#x}" if type(devPtr) is int else repr(devPtr)
@@ -87,8 +228,7 @@ _host: dict[Address, Bytes] = {}  # from aclrtMallocHost, until aclrtFreeHost
 def aclrtMallocHost(size: int) -> Bytes:
     """Allocate uninitialised host memory, aligned to 64 bytes. Returns (buffer, ret).
 
-    C: ``aclError aclrtMallocHost(void **hostPtr, size_t size)``. CANN: pinned memory, for faster
-    copies.
+    CANN: pinned memory, for faster copies.
     """
     require_device("aclrtMallocHost")
     number = _checked_size(size)
@@ -106,8 +246,6 @@ def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
 
     Args:
         hostPtr: The buffer, or its address.
-
-    C: ``aclError aclrtFreeHost(void *hostPtr)``
     """
     address = hostPtr if type(hostPtr) is int else getattr(getattr(hostPtr, "ctypes", None), "data", None)
     if _host.pop(address, None) is None:  # type: ignore[arg-type]  # None is no key
@@ -122,15 +260,13 @@ def aclrtGetMemInfo(attr: int) -> tuple[int, int, aclError]:
 
     Args:
         attr: Of aclrtMemAttr; all memory is the same here.
-
-    C: ``aclError aclrtGetMemInfo(aclrtMemAttr attr, size_t *free, size_t *total)``
     """
     try:
         require_device("aclrtGetMemInfo")
         if not isinstance(attr, int) or attr not in list(aclrtMemAttr):
             raise invalid_param(f"attr: expected one of aclrtMemAttr, got {attr!r}")
-    except Refused as refusal:
-        return 0, 0, report(refusal, aclError)
+    except StatusError as error:
+        return 0, 0, report(error, aclError)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(total - heap.allocated, 0), total, aclError.ACL_SUCCESS
 
@@ -141,5 +277,5 @@ def _checked_size(size: object) -> int:
     return size
 
 
-def _no_memory(size: int) -> Refused:
-    return Refused(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated")
+def _no_memory(size: int) -> StatusError:
+    return StatusError(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated")

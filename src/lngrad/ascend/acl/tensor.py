@@ -1,4 +1,4 @@
-"""aclTensor: a strided view of memory that C programs describe, and hand to the aclnn functions."""
+"""aclTensor: a strided view of memory that C programs describe, and hand to the aclnn functions; its element types."""
 
 from __future__ import annotations
 
@@ -8,16 +8,77 @@ from enum import IntEnum
 from operator import index
 from typing import NamedTuple, TypeVar
 
+import ml_dtypes
 import numpy as np
 
-from lngrad.ascend.acl.element_types import NUMPY_DTYPES
-from lngrad.ascend.acl.enums import aclDataType, aclFormat
-from lngrad.ascend.acl.handles import Handle, check_handle, destroy
-from lngrad.ascend.acl.heap import Region, region_of
-from lngrad.ascend.acl.refusals import invalid_argument, returns_pointer, returns_status
-from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.enums import aclDataType, aclFormat, aclnnStatus
+from lngrad.ascend.acl.interface import (
+    Handle,
+    check_handle,
+    destroy,
+    invalid_argument,
+    returns_pointer,
+    returns_status,
+    returns_value,
+)
+from lngrad.ascend.acl.memory import Region, region_of
 from lngrad.core.dtypes import contiguous_strides
-from lngrad.typing import Array, Shape
+from lngrad.typing import Array, Dtype, Shape
+
+# Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface
+# refuses.
+NUMPY_DTYPES: dict[aclDataType, Dtype] = {
+    aclDataType.ACL_FLOAT: np.dtype(np.float32),
+    aclDataType.ACL_FLOAT16: np.dtype(np.float16),
+    aclDataType.ACL_INT8: np.dtype(np.int8),
+    aclDataType.ACL_INT32: np.dtype(np.int32),
+    aclDataType.ACL_UINT8: np.dtype(np.uint8),
+    aclDataType.ACL_INT16: np.dtype(np.int16),
+    aclDataType.ACL_UINT16: np.dtype(np.uint16),
+    aclDataType.ACL_UINT32: np.dtype(np.uint32),
+    aclDataType.ACL_INT64: np.dtype(np.int64),
+    aclDataType.ACL_UINT64: np.dtype(np.uint64),
+    aclDataType.ACL_DOUBLE: np.dtype(np.float64),
+    aclDataType.ACL_BOOL: np.dtype(np.bool_),
+    aclDataType.ACL_COMPLEX64: np.dtype(np.complex64),
+    aclDataType.ACL_COMPLEX128: np.dtype(np.complex128),
+    aclDataType.ACL_BF16: np.dtype(ml_dtypes.bfloat16),
+}
+
+_BYTES = {kind: dtype.itemsize for kind, dtype in NUMPY_DTYPES.items()} | {
+    aclDataType.ACL_COMPLEX32: 4,
+    aclDataType.ACL_HIFLOAT8: 1,
+    aclDataType.ACL_FLOAT8_E5M2: 1,
+    aclDataType.ACL_FLOAT8_E4M3FN: 1,
+    aclDataType.ACL_FLOAT8_E8M0: 1,
+}
+
+
+def aclDataTypeSize(dataType: int) -> int:
+    """Return the bytes of one element; 0 for an unknown type, a string, and types of less than a
+    byte.
+    """
+    return _BYTES.get(dataType, 0) if isinstance(dataType, int) else 0  # type: ignore[call-overload,no-any-return]
+
+
+def aclFloat16ToFloat(value: int) -> float:
+    """Return the number that 16 bits stand for; NaN for anything that is not 16 bits."""
+    if type(value) is not int or not 0 <= value < 1 << 16:
+        return float("nan")
+    return float(np.uint16(value).view(np.float16))
+
+
+def aclFloatToFloat16(value: float) -> int:
+    """Return the 16 bits of the nearest float16, ties to even; those of NaN for anything that is no
+    number.
+    """
+    try:
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:  # an integer beyond every float
+        number = math.inf if value > 0 else -math.inf
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).astype(np.float16).view(np.uint16))
+
 
 # What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions
 # count as 1.
@@ -36,9 +97,7 @@ class TensorFacts(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor's elements as an array, and what they lie in: None for an array without elements and
-    memory.
-    """
+    """A tensor's elements as an array, and what they lie in: None for an array without elements and memory."""
 
     array: Array
     region: Region | None
@@ -48,8 +107,7 @@ class aclTensor(Handle):
     """A strided view of a storage. Made by aclCreateTensor.
 
     Attributes:
-        facts: The view's dtype, shape and strides; a new object whenever the tensor is initialised
-            anew.
+        facts: The view's dtype, shape and strides; a new object whenever the tensor is initialised anew.
         offset: The view's first element, counted in elements from the storage's first.
         format: As given; only ND is computed.
         storage_dims: The storage's shape; its product is how many elements there are.
@@ -72,7 +130,7 @@ class aclTensor(Handle):
         """Take new facts and a storage; after an error everything is as before.
 
         Raises:
-            Refused: The view reaches past the storage, or the storage past its memory.
+            StatusError: The view reaches past the storage, or the storage past its memory.
         """
         _check_extent(facts, offset, storage_dims)
         view = _view("data", data, facts, offset, storage_dims)
@@ -87,7 +145,7 @@ class aclTensor(Handle):
             data: A device address, a host buffer, or None for a null pointer.
 
         Raises:
-            Refused: The storage is too small, or its first element misaligned.
+            StatusError: The storage is too small, or its first element misaligned.
         """
         return _view(name, data, self.facts, self.offset, self.storage_dims)
 
@@ -156,14 +214,11 @@ def aclCreateTensor(
         offset: The view's first element, in elements from the storage's first.
         format: Of aclFormat.
         storageDims: The storage's shape.
-        data: A device address (a multiple of 32), or a contiguous host buffer: NumPy, torch on the
-            CPU, anything with the buffer protocol. Its bytes are taken as dataType, as in C. None:
-            set later.
+        data: A device address (a multiple of 32), or a contiguous host buffer: NumPy, torch on the CPU, anything
+            with the buffer protocol. Its bytes are taken as dataType, as in C. None: set later.
 
-    C: ``aclTensor *aclCreateTensor(const int64_t *viewDims, uint64_t viewDimsNum, aclDataType
-    dataType, const int64_t *stride, int64_t offset, aclFormat format, const int64_t *storageDims,
-    uint64_t storageDimsNum, void *tensorData)``. CANN: no bounds are checked; here a view that
-    reaches past its storage, or a storage past its memory, is refused.
+    CANN: no bounds are checked; here a view that reaches past its storage, or a storage past its memory, is
+    refused.
     """
     return aclTensor(*_description(viewDims, dataType, strides, offset, format, storageDims), data)
 
@@ -181,9 +236,6 @@ def aclInitTensor(
 ) -> None:
     """Describe an existing tensor anew; after a failure it is as before. Arguments as for
     aclCreateTensor.
-
-    C: ``aclnnStatus aclInitTensor(aclTensor *tensor, const int64_t *viewDims, …, void
-    *tensorDataAddr)``
     """
     known = check_handle(tensor, aclTensor, "tensor")
     known.describe(*_description(viewDims, dataType, strides, offset, format, storageDims), data)
@@ -191,10 +243,7 @@ def aclInitTensor(
 
 @returns_status(aclnnStatus)
 def aclDestroyTensor(tensor: aclTensor | None) -> None:
-    """Destroy a tensor, not its memory. A null pointer is fine, a second time is not.
-
-    C: ``aclnnStatus aclDestroyTensor(const aclTensor *tensor)``
-    """
+    """Destroy a tensor, not its memory. A null pointer is fine, a second time is not."""
     destroy(tensor, aclTensor, "tensor")
 
 
@@ -230,9 +279,57 @@ def enumerator(name: str, kind: type[Enumeration], value: object) -> Enumeration
     """The enumerator with a number.
 
     Raises:
-        Refused: There is none.
+        StatusError: There is none.
     """
     try:
         return kind(value)  # type: ignore[arg-type]  # whatever it is
     except ValueError:
         raise invalid_argument(f"{name}: expected one of {kind.__name__}, got {value!r}") from None
+
+
+@returns_value(aclnnStatus, otherwise=())
+def aclGetViewShape(tensor: aclTensor) -> Shape:
+    """Return (viewDims, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").facts.shape
+
+
+@returns_value(aclnnStatus, otherwise=())
+def aclGetStorageShape(tensor: aclTensor) -> Shape:
+    """Return (storageDims, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").storage_dims
+
+
+@returns_value(aclnnStatus, otherwise=())
+def aclGetViewStrides(tensor: aclTensor) -> Shape:
+    """Return (strides in elements, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").facts.strides
+
+
+@returns_value(aclnnStatus, otherwise=0)
+def aclGetViewOffset(tensor: aclTensor) -> int:
+    """Return (offset in elements, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").offset
+
+
+@returns_value(aclnnStatus, otherwise=aclFormat.ACL_FORMAT_UNDEFINED)
+def aclGetFormat(tensor: aclTensor) -> aclFormat:
+    """Return (format, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").format
+
+
+@returns_value(aclnnStatus, otherwise=aclDataType.ACL_DT_UNDEFINED)
+def aclGetDataType(tensor: aclTensor) -> aclDataType:
+    """Return (dataType, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").facts.dtype
+
+
+@returns_value(aclnnStatus, otherwise=None)
+def aclGetRawTensorAddr(tensor: aclTensor) -> object:
+    """Return (the storage's address or buffer as given, ret)."""
+    return check_handle(tensor, aclTensor, "tensor").data
+
+
+@returns_status(aclnnStatus)
+def aclSetRawTensorAddr(tensor: aclTensor, addr: object) -> None:
+    """Lay the tensor's view over another storage of the same shape; None takes it away."""
+    check_handle(tensor, aclTensor, "tensor").attach("addr", addr)

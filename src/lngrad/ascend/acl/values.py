@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterable
 from operator import index
 from typing import TypeVar
 
-from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.handles import Array, Handle, check_handle, destroy
-from lngrad.ascend.acl.refusals import invalid_argument, null_argument, returns_pointer, returns_status, returns_value
-from lngrad.ascend.acl.status import aclnnStatus
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import (
+    Array,
+    Handle,
+    check_handle,
+    destroy,
+    invalid_argument,
+    null_argument,
+    returns_pointer,
+    returns_status,
+    returns_value,
+)
 from lngrad.ascend.acl.tensor import aclTensor, enumerator
 
 Value = TypeVar("Value")
@@ -64,10 +72,7 @@ def _members(value: Iterable[object], kind: type[Member]) -> tuple[Member, ...]:
 
 @returns_pointer
 def aclCreateScalar(value: float, dataType: int) -> aclScalar:
-    """Copy a number. Returns a null pointer, None, if it is none.
-
-    C: ``aclScalar *aclCreateScalar(void *value, aclDataType dataType)``
-    """
+    """Copy a number. Returns a null pointer, None, if it is none."""
     if value is None:
         raise null_argument("value: expected a number, got a null pointer")
     if not isinstance(value, (bool, int, float)):
@@ -77,28 +82,19 @@ def aclCreateScalar(value: float, dataType: int) -> aclScalar:
 
 @returns_pointer
 def aclCreateIntArray(value: Iterable[int]) -> aclIntArray:
-    """Copy integers. Returns a null pointer, None, if they are none.
-
-    C: ``aclIntArray *aclCreateIntArray(const int64_t *value, uint64_t size)``
-    """
+    """Copy integers. Returns a null pointer, None, if they are none."""
     return aclIntArray(_copied(value, index, "integers"))  # type: ignore[arg-type]  # what has no index is refused
 
 
 @returns_pointer
 def aclCreateFloatArray(value: Iterable[float]) -> aclFloatArray:
-    """Copy floating-point numbers. Returns a null pointer, None, if they are none.
-
-    C: ``aclFloatArray *aclCreateFloatArray(const float *value, uint64_t size)``
-    """
+    """Copy floating-point numbers. Returns a null pointer, None, if they are none."""
     return aclFloatArray(_copied(value, float, "numbers"))  # type: ignore[arg-type]  # what is no number is refused
 
 
 @returns_pointer
 def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
-    """Copy booleans. Returns a null pointer, None, if it is no sequence.
-
-    C: ``aclBoolArray *aclCreateBoolArray(const bool *value, uint64_t size)``
-    """
+    """Copy booleans. Returns a null pointer, None, if it is no sequence."""
     return aclBoolArray(_copied(value, bool, "booleans"))
 
 
@@ -106,8 +102,6 @@ def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
 def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
     """Copy a list of tensors: the tensors themselves are not copied. Returns a null pointer, None,
     if they are none.
-
-    C: ``aclTensorList *aclCreateTensorList(const aclTensor *const *value, uint64_t size)``
     """
     return aclTensorList(_members(value, aclTensor))
 
@@ -116,63 +110,43 @@ def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
 def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
     """Copy a list of scalars: the scalars themselves are not copied. Returns a null pointer, None,
     if they are none.
-
-    C: ``aclScalarList *aclCreateScalarList(const aclScalar *const *value, uint64_t size)``
     """
     return aclScalarList(_members(value, aclScalar))
 
 
 @returns_status(aclnnStatus)
 def aclDestroyScalar(scalar: aclScalar | None) -> None:
-    """Destroy a scalar; a null pointer is fine, a second time is not.
-
-    C: ``aclnnStatus aclDestroyScalar(const aclScalar *scalar)``
-    """
+    """Destroy a scalar; a null pointer is fine, a second time is not."""
     destroy(scalar, aclScalar, "scalar")
 
 
 @returns_status(aclnnStatus)
 def aclDestroyIntArray(array: aclIntArray | None) -> None:
-    """Destroy an array of integers; a null pointer is fine, a second time is not.
-
-    C: ``aclnnStatus aclDestroyIntArray(const aclIntArray *array)``
-    """
+    """Destroy an array of integers; a null pointer is fine, a second time is not."""
     destroy(array, aclIntArray, "array")
 
 
 @returns_status(aclnnStatus)
 def aclDestroyFloatArray(array: aclFloatArray | None) -> None:
-    """Destroy an array of floating-point numbers; a null pointer is fine, a second time is not.
-
-    C: ``aclnnStatus aclDestroyFloatArray(const aclFloatArray *array)``
-    """
+    """Destroy an array of floating-point numbers; a null pointer is fine, a second time is not."""
     destroy(array, aclFloatArray, "array")
 
 
 @returns_status(aclnnStatus)
 def aclDestroyBoolArray(array: aclBoolArray | None) -> None:
-    """Destroy an array of booleans; a null pointer is fine, a second time is not.
-
-    C: ``aclnnStatus aclDestroyBoolArray(const aclBoolArray *array)``
-    """
+    """Destroy an array of booleans; a null pointer is fine, a second time is not."""
     destroy(array, aclBoolArray, "array")
 
 
 @returns_status(aclnnStatus)
 def aclDestroyTensorList(array: aclTensorList | None) -> None:
-    """Destroy a list and the tensors in it, which need not, and can't, be destroyed again.
-
-    C: ``aclnnStatus aclDestroyTensorList(const aclTensorList *array)``
-    """
+    """Destroy a list and the tensors in it, which need not, and can't, be destroyed again."""
     _destroy_list(array, aclTensorList)
 
 
 @returns_status(aclnnStatus)
 def aclDestroyScalarList(array: aclScalarList | None) -> None:
-    """Destroy a list and the scalars in it, which need not, and can't, be destroyed again.
-
-    C: ``aclnnStatus aclDestroyScalarList(const aclScalarList *array)``
-    """
+    """Destroy a list and the scalars in it, which need not, and can't, be destroyed again."""
     _destroy_list(array, aclScalarList)
 
 
@@ -187,44 +161,29 @@ def _destroy_list(array: object, kind: type[aclTensorList] | type[aclScalarList]
 
 @returns_value(aclnnStatus, otherwise=0)
 def aclGetIntArraySize(array: aclIntArray) -> int:
-    """Return (size, ret).
-
-    C: ``aclnnStatus aclGetIntArraySize(const aclIntArray *array, uint64_t *size)``
-    """
+    """Return (size, ret)."""
     return len(check_handle(array, aclIntArray, "array").values)
 
 
 @returns_value(aclnnStatus, otherwise=0)
 def aclGetFloatArraySize(array: aclFloatArray) -> int:
-    """Return (size, ret).
-
-    C: ``aclnnStatus aclGetFloatArraySize(const aclFloatArray *array, uint64_t *size)``
-    """
+    """Return (size, ret)."""
     return len(check_handle(array, aclFloatArray, "array").values)
 
 
 @returns_value(aclnnStatus, otherwise=0)
 def aclGetBoolArraySize(array: aclBoolArray) -> int:
-    """Return (size, ret).
-
-    C: ``aclnnStatus aclGetBoolArraySize(const aclBoolArray *array, uint64_t *size)``
-    """
+    """Return (size, ret)."""
     return len(check_handle(array, aclBoolArray, "array").values)
 
 
 @returns_value(aclnnStatus, otherwise=0)
 def aclGetTensorListSize(tensorList: aclTensorList) -> int:
-    """Return (size, ret).
-
-    C: ``aclnnStatus aclGetTensorListSize(const aclTensorList *tensorList, uint64_t *size)``
-    """
+    """Return (size, ret)."""
     return len(check_handle(tensorList, aclTensorList, "tensorList").values)
 
 
 @returns_value(aclnnStatus, otherwise=0)
 def aclGetScalarListSize(scalarList: aclScalarList) -> int:
-    """Return (size, ret).
-
-    C: ``aclnnStatus aclGetScalarListSize(const aclScalarList *scalarList, uint64_t *size)``
-    """
+    """Return (size, ret)."""
     return len(check_handle(scalarList, aclScalarList, "scalarList").values)

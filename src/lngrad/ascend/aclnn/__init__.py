@@ -1,7 +1,6 @@
 """What the headers of ``aclnnop`` and ``aclnn/aclnn_base.h`` declare, under the same names."""
 
-from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.ascend.aclnn.base import aclnnFinalize, aclnnInit
+from lngrad.ascend.acl.enums import aclnnStatus
 from lngrad.ascend.aclnn.executor import (
     AclSetDynamicInputTensorAddr,
     AclSetDynamicOutputTensorAddr,
@@ -10,6 +9,8 @@ from lngrad.ascend.aclnn.executor import (
     AclSetOutputTensorAddr,
     AclSetTensorAddr,
     aclDestroyAclOpExecutor,
+    aclnnFinalize,
+    aclnnInit,
     aclOpExecutor,
     aclSetAclOpExecutorRepeatable,
     aclSetDynamicInputTensorAddr,
@@ -28,35 +29,19 @@ from lngrad.ascend.aclnn.layer_norm import (
     aclnnLayerNormWithImplModeGetWorkspaceSize,
 )
 from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
+from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [
-    "AclSetDynamicInputTensorAddr",
-    "AclSetDynamicOutputTensorAddr",
-    "AclSetDynamicTensorAddr",
-    "AclSetInputTensorAddr",
-    "AclSetOutputTensorAddr",
-    "AclSetTensorAddr",
-    "aclDestroyAclOpExecutor",
-    "aclOpExecutor",
-    "aclSetAclOpExecutorRepeatable",
-    "aclSetDynamicInputTensorAddr",
-    "aclSetDynamicOutputTensorAddr",
-    "aclSetDynamicTensorAddr",
-    "aclSetInputTensorAddr",
-    "aclSetOutputTensorAddr",
-    "aclSetTensorAddr",
-    "aclnnFastLayerNorm",
-    "aclnnFastLayerNormGetWorkspaceSize",
-    "aclnnFinalize",
-    "aclnnInit",
-    "aclnnLayerNorm",
-    "aclnnLayerNormBackward",
-    "aclnnLayerNormBackwardGetWorkspaceSize",
-    "aclnnLayerNormGetWorkspaceSize",
-    "aclnnLayerNormWithImplMode",
-    "aclnnLayerNormWithImplModeGetWorkspaceSize",
+    "AclSetDynamicInputTensorAddr", "AclSetDynamicOutputTensorAddr", "AclSetDynamicTensorAddr",
+    "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor",
+    "aclOpExecutor", "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr",
+    "aclSetDynamicOutputTensorAddr", "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr",
+    "aclSetTensorAddr", "aclnnFastLayerNorm", "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnInit",
+    "aclnnLayerNorm", "aclnnLayerNormBackward", "aclnnLayerNormBackwardGetWorkspaceSize",
+    "aclnnLayerNormGetWorkspaceSize", "aclnnLayerNormWithImplMode", "aclnnLayerNormWithImplModeGetWorkspaceSize",
     "aclnnStatus",
-]
+]  # fmt: skip
 
 globals().update(aclnnStatus.__members__)  # the enumerators are plain names in C too
 __all__ += list(aclnnStatus.__members__)
+add_to_docstrings(globals()[name] for name in __all__)

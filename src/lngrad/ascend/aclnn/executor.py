@@ -1,17 +1,26 @@
-"""aclOpExecutor: a decided call and its tensors, run once, or again and again with other
-addresses.
+"""The two phases, and between them aclOpExecutor: a decided call and its tensors, run once, or again and again with
+other addresses.
 """
 
 from __future__ import annotations
 
-from lngrad.ascend.acl.handles import Handle
-from lngrad.ascend.acl.heap import Block
-from lngrad.ascend.acl.refusals import Refused, invalid_argument, null_argument, returns_status
-from lngrad.ascend.acl.status import aclnnStatus
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lngrad.ascend import soc
+from lngrad.ascend.acl.enums import aclnnStatus
+from lngrad.ascend.acl.interface import Handle, StatusError, invalid_argument, null_argument, report, returns_status
+from lngrad.ascend.acl.memory import Block, Region, region_of, require_allocated
+from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.ascend.acl.tensor import View, aclTensor
 from lngrad.ascend.acl.values import aclTensorList
-from lngrad.ascend.aclnn.decision import Argument, Decision
+from lngrad.ascend.aclnn.decision import Argument, Decision, decide
+from lngrad.ascend.aclnn.operator import Operator
+from lngrad.core.threads import get_num_threads
 from lngrad.typing import Array
+
+Phase1: TypeAlias = "tuple[int, aclOpExecutor | None, aclnnStatus]"
+Phase2: TypeAlias = "Callable[[object, int, aclOpExecutor | None, aclrtStream | None], aclnnStatus]"
 
 
 class aclOpExecutor(Handle):
@@ -22,24 +31,23 @@ class aclOpExecutor(Handle):
         repeatable: Whether it may run again.
     """
 
-    __slots__ = ("_rebound", "_tensors", "decision", "repeatable")
+    __slots__ = ("_arguments", "_places", "_rebound", "decision", "repeatable")
 
-    def __init__(self, decision: Decision, tensors: tuple[object, ...]):
+    def __init__(self, decision: Decision, arguments: tuple[object, ...]):
         super().__init__()
         self.decision, self.repeatable = decision, False
-        prototype = decision.prototype
-        self._tensors = dict(zip(prototype.inputs + prototype.outputs, tensors, strict=True))
+        self._arguments, self._places = arguments, decision.operator.places
         self._rebound: dict[str, View] = {}  # by aclSetInputTensorAddr and its like
 
     def bind(self, name: str, tensor: object, addr: object) -> None:
         """Lay a tensor's view over another storage in the runs to come.
 
         Raises:
-            Refused: The tensor is not the one that phase 1 got, or the storage does not fit it.
+            StatusError: The tensor is not the one that phase 1 got, or the storage does not fit it.
         """
         if tensor is None:
             raise null_argument("tensor: expected an aclTensor, got a null pointer")
-        if not isinstance(tensor, aclTensor) or self._tensors[name] is not tensor:
+        if not isinstance(tensor, aclTensor) or self._arguments[self._places[name]] is not tensor:
             raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
         if addr is None:
             raise null_argument("addr: expected an address, got a null pointer")
@@ -48,12 +56,11 @@ class aclOpExecutor(Handle):
             self._rebound[name] = view
 
     def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
-        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's
-        blocks among them.
+        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
 
         Raises:
-            Refused: A tensor was destroyed or described anew since phase 1, has no data, or its
-                memory was freed.
+            StatusError: A tensor was destroyed or described anew since phase 1, has no data, or its memory was
+                freed.
         """
         blocks: list[Block] = []
         reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
@@ -63,7 +70,8 @@ class aclOpExecutor(Handle):
     def _array(self, argument: Argument, blocks: list[Block]) -> Array | None:
         if argument.facts is None:
             return None
-        name, tensor = argument.name, self._tensors[argument.name]
+        name = argument.name
+        tensor = self._arguments[self._places[name]]
         assert isinstance(tensor, aclTensor)
         if not tensor.alive:
             raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
@@ -82,6 +90,77 @@ class aclOpExecutor(Handle):
         return view.array
 
 
+def phase1(operator: Operator, *arguments: object) -> Phase1:
+    """Check a call and plan it: the results of a first phase.
+
+    Args:
+        operator: The row.
+        arguments: All of them, in the order of the C prototype.
+    """
+    decision = decide(operator, operator.facts_of(arguments), soc.current(), get_num_threads())
+    if isinstance(decision, StatusError):
+        return 0, None, report(decision, aclnnStatus)
+    return decision.workspace_bytes, aclOpExecutor(decision, arguments), aclnnStatus.ACLNN_SUCCESS
+
+
+def phase2(name: str) -> Phase2:
+    """The second phase of an operator under its name. All run whatever the executor has."""
+
+    @returns_status(aclnnStatus)
+    def call(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
+        """Run an executor on a stream; as aclnnLayerNormBackward."""
+        run(workspace, workspaceSize, executor, stream)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def run(workspace: object, workspaceSize: object, executor: object, stream: object) -> None:
+    """The second phase: check what may have changed since the first, and submit the rest to the stream.
+
+    Raises:
+        StatusError: A null pointer, or what can't be run. Nothing was written, and a one-shot executor is used up.
+    """
+    known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
+    known.alive = known.repeatable
+    decision = known.decision
+    region = _workspace(decision, workspace, workspaceSize)
+    inputs, outputs, blocks = known.arrays()
+    memory = None if region is None else region.memory
+    decision.check_memory(inputs, outputs, memory)
+    if region is not None and region.block is not None:
+        blocks.append(region.block)
+
+    def task() -> None:
+        require_allocated(decision.operator.name, blocks)
+        decision.run(inputs, outputs, memory)
+
+    submit(stream, task)
+
+
+def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> Region | None:
+    """The checked workspace, cut to its size."""
+    if type(workspaceSize) is not int or workspaceSize < 0:
+        raise invalid_argument(f"workspaceSize: expected a number of bytes, got {workspaceSize!r}")
+    if workspaceSize > 0 and workspace is None:
+        raise null_argument(f"workspace: expected {workspaceSize} bytes of memory, got a null pointer")
+    if workspaceSize < decision.workspace_bytes:
+        raise invalid_argument(
+            f"workspaceSize: expected at least the {decision.workspace_bytes} bytes that phase 1 returned, "
+            f"got {workspaceSize}"
+        )
+    if decision.workspace_bytes == 0:
+        return None
+    memory, block = region_of("workspace", workspace)
+    if memory.nbytes < workspaceSize:
+        raise invalid_argument(
+            f"workspace: expected memory of workspaceSize, {workspaceSize} bytes, got {memory.nbytes}"
+        )
+    if not memory.flags.writeable:
+        raise invalid_argument("workspace: expected writable memory, got a read-only buffer")
+    return Region(memory[:workspaceSize], block)
+
+
 def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
     """Return an executor that may be used.
 
@@ -90,10 +169,10 @@ def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
         null: The code for a null pointer.
 
     Raises:
-        Refused: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
+        StatusError: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
     """
     if executor is None:
-        raise Refused(null, "executor: expected an aclOpExecutor, got a null pointer")
+        raise StatusError(null, "executor: expected an aclOpExecutor, got a null pointer")
     if not isinstance(executor, aclOpExecutor):
         raise invalid_argument(f"executor: expected an aclOpExecutor, got {type(executor).__name__}")
     if not executor.alive:
@@ -105,19 +184,13 @@ def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
 
 @returns_status(aclnnStatus)
 def aclSetAclOpExecutorRepeatable(executor: aclOpExecutor | None) -> None:
-    """Let an executor run any number of times, until aclDestroyAclOpExecutor.
-
-    C: ``aclnnStatus aclSetAclOpExecutorRepeatable(aclOpExecutor *executor)``
-    """
+    """Let an executor run any number of times, until aclDestroyAclOpExecutor."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).repeatable = True
 
 
 @returns_status(aclnnStatus)
 def aclDestroyAclOpExecutor(executor: aclOpExecutor | None) -> None:
-    """Destroy an executor that has not run, or is repeatable; what it has submitted still runs.
-
-    C: ``aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor *executor)``
-    """
+    """Destroy an executor that has not run, or is repeatable; what it has submitted still runs."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).alive = False
 
 
@@ -127,18 +200,14 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
 
     Args:
         executor: From phase 1, made repeatable.
-        index: Its place among the input tensors of the prototype, whether or not the optional ones
-            were given. Of aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3,
-            weightOptional 4, biasOptional 5; of aclnnLayerNorm and its like: input 0,
-            weightOptional 1, biasOptional 2.
+        index: Its place among the input tensors of the prototype, whether or not the optional ones were given. Of
+            aclnnLayerNormBackward: gradOut 0, input 1, mean 2, rstd 3, weightOptional 4, biasOptional 5; of
+            aclnnLayerNorm and its like: input 0, weightOptional 1, biasOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
-
-    C: ``aclnnStatus aclSetInputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
-    *tensor, void *addr)``
     """
     known = _repeatable(executor)
-    _rebind(known, known.decision.prototype.inputs, index, tensor, addr)
+    _rebind(known, known.decision.operator.inputs, index, tensor, addr)
 
 
 @returns_status(aclnnStatus)
@@ -147,17 +216,14 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
 
     Args:
         executor: From phase 1, made repeatable.
-        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward:
-            gradInputOut 0, gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0,
-            meanOutOptional 1, rstdOutOptional 2.
+        index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward: gradInputOut 0,
+            gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0, meanOutOptional 1,
+            rstdOutOptional 2.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
-
-    C: ``aclnnStatus aclSetOutputTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
-    *tensor, void *addr)``
     """
     known = _repeatable(executor)
-    _rebind(known, known.decision.prototype.outputs, index, tensor, addr)
+    _rebind(known, known.decision.operator.outputs, index, tensor, addr)
 
 
 @returns_status(aclnnStatus)
@@ -169,24 +235,17 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
         index: Its place among all tensors of the prototype: the inputs, then the outputs.
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
-
-    C: ``aclnnStatus aclSetTensorAddr(aclOpExecutor *executor, const size_t index, aclTensor
-    *tensor, void *addr)``
     """
     known = _repeatable(executor)
-    prototype = known.decision.prototype
-    _rebind(known, prototype.inputs + prototype.outputs, index, tensor, addr)
+    operator = known.decision.operator
+    _rebind(known, operator.inputs + operator.outputs, index, tensor, addr)
 
 
 @returns_status(aclnnStatus)
 def aclSetDynamicInputTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
-    """Refused: the functions here have no list of tensors among their inputs.
-
-    C: ``aclnnStatus aclSetDynamicInputTensorAddr(aclOpExecutor *executor, size_t irIndex, const
-    size_t relativeIndex, aclTensorList *tensors, void *addr)``
-    """
+    """Refused: the functions here have no list of tensors among their inputs."""
     _refuse_dynamic(executor)
 
 
@@ -194,11 +253,7 @@ def aclSetDynamicInputTensorAddr(
 def aclSetDynamicOutputTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
-    """Refused: the functions here have no list of tensors among their outputs.
-
-    C: ``aclnnStatus aclSetDynamicOutputTensorAddr(aclOpExecutor *executor, size_t irIndex, const
-    size_t relativeIndex, aclTensorList *tensors, void *addr)``
-    """
+    """Refused: the functions here have no list of tensors among their outputs."""
     _refuse_dynamic(executor)
 
 
@@ -206,11 +261,7 @@ def aclSetDynamicOutputTensorAddr(
 def aclSetDynamicTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
-    """Refused: the functions here have no list of tensors.
-
-    C: ``aclnnStatus aclSetDynamicTensorAddr(aclOpExecutor *executor, size_t irIndex, const size_t
-    relativeIndex, aclTensorList *tensors, void *addr)``
-    """
+    """Refused: the functions here have no list of tensors."""
     _refuse_dynamic(executor)
 
 
@@ -237,5 +288,15 @@ def _rebind(executor: aclOpExecutor, names: tuple[str, ...], index: object, tens
 
 
 def _refuse_dynamic(executor: object) -> None:
-    function = _repeatable(executor).decision.prototype.function
+    function = _repeatable(executor).decision.operator.name
     raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
+
+
+@returns_status(aclnnStatus)
+def aclnnInit(configPath: str | None = None) -> None:
+    """Nothing to do: the aclnn functions need no initialising."""
+
+
+@returns_status(aclnnStatus)
+def aclnnFinalize() -> None:
+    """Nothing to do."""

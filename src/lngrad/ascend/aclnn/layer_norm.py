@@ -1,26 +1,173 @@
-"""aclnnLayerNorm, aclnnLayerNormWithImplMode and aclnnFastLayerNorm in two phases; see
-layer_norm_backward.py.
+"""aclnnLayerNorm, aclnnLayerNormWithImplMode and aclnnFastLayerNorm: their checks, their rows, and their two phases.
 
-All three compute the same here: the core's forward, in float32, each result rounded once. CANN: the
-implementation modes and the fast function trade accuracy for speed on a device.
+The order of the checks and their codes are those of the published code (aclnn_layer_norm.cpp,
+aclnn_fast_layer_norm.cpp); ``strict`` adds what only the documents say. Every difference is listed in
+docs/ascend.md with its test.
+
+All three compute the same here: the core's forward, in float32, each result rounded once. CANN: the implementation
+modes and the fast function trade accuracy for speed on a device.
 """
 
 from __future__ import annotations
 
-from lngrad.ascend import soc
-from lngrad.ascend.acl.refusals import returns_status
-from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.ascend.acl.stream_worker import aclrtStream
+import math
+from collections.abc import Callable
+
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import StatusError, invalid_argument
 from lngrad.ascend.acl.tensor import aclTensor
 from lngrad.ascend.acl.values import aclIntArray
-from lngrad.ascend.aclnn.arguments import Prototype, array_values, number, tensor_facts
-from lngrad.ascend.aclnn.executor import aclOpExecutor
-from lngrad.ascend.aclnn.forward_decision import decide
-from lngrad.ascend.aclnn.forward_rules import FAST, LAYER_NORM, WITH_IMPL_MODE, Arguments
-from lngrad.ascend.aclnn.phases import get_workspace_size, run
-from lngrad.core.threads import get_num_threads
+from lngrad.ascend.aclnn.checks import (
+    Check,
+    dtypes_of_product,
+    in_strict,
+    known_dtype,
+    most_dims,
+    normalized_rank,
+    own_places,
+    parameter_dtype,
+    parameter_shape,
+    required,
+    same_dtype,
+    same_shape,
+    usable,
+    when,
+)
+from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
+from lngrad.ascend.aclnn.operator import FLOATS, Call, Operator, Output, Specs
+from lngrad.ascend.soc import Target
+from lngrad.core.problem import Forward, Problem
 
-HIGH_PRECISION = 0
+_INPUTS = ("input", "weightOptional", "biasOptional")
+_STATISTICS = ("meanOutOptional", "rstdOutOptional")
+_OUTPUTS = ("out", *_STATISTICS)
+
+IMPL_MODES = {0: "high precision", 1: "high performance", 2: "float16"}
+FLOAT16_MODE = 2
+FAST_MOST_ELEMENTS = 583_705_600  # normalized, of aclnnFastLayerNorm
+FAST_ARCH = 2201  # Atlas A2 and A3 have it, by its page
+
+
+def _product_without(missing: Callable[[Target], bool]) -> Check:
+    """The pages list the products. The published code does not look."""
+
+    def check(call: Call) -> None:
+        if missing(call.target):
+            soc = call.target.soc
+            raise StatusError(
+                aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR,
+                f"{call.operator.name}: expected a product that has it, got {soc.name} ({soc.product})",
+            )
+
+    return check
+
+
+def _normalized_shape(call: Call) -> None:
+    if call.trailing != call.norm:
+        raise invalid_argument(
+            f"normalizedShape: expected the last dimensions of input {call.x.shape}, {call.trailing}, got {call.norm}"
+        )
+
+
+def _statistics(exact: Callable[[Call], bool]) -> Check:
+    def check(call: Call) -> None:
+        rows = math.prod(call.lead)
+        for name, facts in call.given(*_STATISTICS):
+            if exact(call) and facts.shape != call.rows:
+                raise invalid_argument(
+                    f"{name}: expected the shape {call.rows}, one element per row of input, got {facts.shape}"
+                )
+            if math.prod(facts.shape) != rows:  # the code lets it pass here, and copies the results to no end
+                raise StatusError(
+                    aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
+                    f"{name}: expected {rows} elements, one per row of input, got {math.prod(facts.shape)}: {facts.shape}",
+                )
+
+    return check
+
+
+def _impl_mode(call: Call) -> None:
+    mode = call.values["implMode"]
+    if mode not in IMPL_MODES:
+        known = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
+        raise invalid_argument(f"implMode: expected {known}, got {mode!r}")
+    for name, tensor in call.given(*_INPUTS):
+        if mode == FLOAT16_MODE and tensor.dtype != aclDataType.ACL_FLOAT16:
+            raise invalid_argument(f"{name}: expected ACL_FLOAT16, as implMode is 2, got {tensor.dtype.name}")
+
+
+def _fast_limit(call: Call) -> None:
+    if math.prod(call.norm) > FAST_MOST_ELEMENTS:
+        raise StatusError(
+            aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
+            f"normalizedShape: expected at most {FAST_MOST_ELEMENTS} elements, got {call.norm}",
+        )
+
+
+def _problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+    x, gamma, beta = inputs
+    problem, _ = Problem.forward(x, gamma, beta, call.norm, Forward(*outputs))
+    return problem
+
+
+def _forward(
+    name: str,
+    *own: Check,
+    missing: Callable[[Target], bool] = lambda target: target.soc.arch == 2002 and target.documents == "master",
+    exact: Callable[[Call], bool] = lambda call: call.strict or call.target.soc.regbase,
+    dtypes: Callable[[Target], tuple[aclDataType, ...]] = dtypes_of_product,
+) -> Operator:
+    """The row of a forward function.
+
+    Args:
+        own: Checks that it alone has.
+        missing: Which targets' pages do not list the product.
+        exact: Whether mean and rstd must have their documented shape; else the right number of elements will do.
+        dtypes: As Operator's.
+    """
+    return Operator(
+        name,
+        reads={"input": "x", "weightOptional": "gamma", "biasOptional": "beta"},
+        writes={
+            "out": Output("out.y", like="x"),
+            "meanOutOptional": Output("out.mean", like="rows", always=True),
+            "rstdOutOptional": Output("out.rstd", like="rows", always=True, fill=math.nan),  # rows of nothing
+        },
+        numbers=("eps",),
+        dtypes=dtypes,
+        problem=_problem,
+        checks=(
+            when(in_strict, _product_without(missing)),
+            required("input", "normalizedShape", "out"),
+            usable,
+            known_dtype("input"),
+            known_dtype("weightOptional"),
+            parameter_dtype("weightOptional"),
+            known_dtype("biasOptional"),
+            parameter_dtype("biasOptional"),
+            same_dtype("biasOptional", "weightOptional"),
+            known_dtype(*_OUTPUTS),
+            most_dims("input", "out", "weightOptional", "biasOptional", *_STATISTICS, "normalizedShape"),
+            normalized_rank,
+            _normalized_shape,
+            parameter_shape("weightOptional", "biasOptional"),
+            same_shape("out", "input"),
+            _statistics(exact),
+            *own,
+            own_places(*_OUTPUTS),
+        ),
+    )
+
+
+LAYER_NORM = _forward("aclnnLayerNorm")
+WITH_IMPL_MODE = _forward("aclnnLayerNormWithImplMode", _impl_mode)
+FAST = _forward(
+    "aclnnFastLayerNorm",
+    _fast_limit,
+    missing=lambda target: target.soc.arch != FAST_ARCH,
+    exact=lambda call: True,
+    dtypes=lambda target: dtypes_of_product(target) if target.mode == "strict" else FLOATS,
+)
 
 
 def aclnnLayerNormGetWorkspaceSize(
@@ -32,7 +179,7 @@ def aclnnLayerNormGetWorkspaceSize(
     out: aclTensor,
     meanOutOptional: aclTensor | None,
     rstdOutOptional: aclTensor | None,
-) -> tuple[int, aclOpExecutor | None, aclnnStatus]:
+) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     out = (input - mean)·rstd·weight + bias, with rstd = 1/sqrt(variance + eps) of each row.
@@ -40,23 +187,17 @@ def aclnnLayerNormGetWorkspaceSize(
     Args:
         input: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides; empty ones are taken.
         normalizedShape: [R1, …, Rj].
-        weightOptional, biasOptional: [R1, …, Rj] in input's dtype or FLOAT, both in the same; None
-            for 1 and for 0.
+        weightOptional, biasOptional: [R1, …, Rj] in input's dtype or FLOAT, both in the same; None for 1 and for 0.
         eps: Added to the biased variance of a row.
         out: As input. May take the place of input exactly.
-        meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once
-            to its tensor's own dtype.
+        meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once to its tensor's
+            own dtype.
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
-
-    C: ``aclnnStatus aclnnLayerNormGetWorkspaceSize(const aclTensor *input, const aclIntArray
-    *normalizedShape, const aclTensor *weightOptional, const aclTensor *biasOptional, double eps,
-    aclTensor *out, aclTensor *meanOutOptional, aclTensor *rstdOutOptional, uint64_t *workspaceSize,
-    aclOpExecutor **executor)``
     """
-    tensors = (input, weightOptional, biasOptional, out, meanOutOptional, rstdOutOptional)
-    return _get_workspace_size(LAYER_NORM, tensors, normalizedShape, eps, HIGH_PRECISION)
+    arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
+    return phase1(LAYER_NORM, *arguments)
 
 
 def aclnnLayerNormWithImplModeGetWorkspaceSize(
@@ -69,20 +210,17 @@ def aclnnLayerNormWithImplModeGetWorkspaceSize(
     meanOutOptional: aclTensor | None,
     rstdOutOptional: aclTensor | None,
     implMode: int,
-) -> tuple[int, aclOpExecutor | None, aclnnStatus]:
+) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     Args:
-        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
-            rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize.
-        implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants
-            ACL_FLOAT16 inputs. All compute with high precision here.
-
-    C: ``aclnnStatus aclnnLayerNormWithImplModeGetWorkspaceSize(…, aclTensor *rstdOutOptional,
-    int32_t implMode, uint64_t *workspaceSize, aclOpExecutor **executor)``
+        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional: As for
+            aclnnLayerNormGetWorkspaceSize.
+        implMode: 0 for high precision, 1 for high performance, 2 for float16, which wants ACL_FLOAT16 inputs. All
+            compute with high precision here.
     """
-    tensors = (input, weightOptional, biasOptional, out, meanOutOptional, rstdOutOptional)
-    return _get_workspace_size(WITH_IMPL_MODE, tensors, normalizedShape, eps, implMode)
+    arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
+    return phase1(WITH_IMPL_MODE, *arguments, implMode)
 
 
 def aclnnFastLayerNormGetWorkspaceSize(
@@ -94,62 +232,22 @@ def aclnnFastLayerNormGetWorkspaceSize(
     out: aclTensor,
     meanOutOptional: aclTensor | None,
     rstdOutOptional: aclTensor | None,
-) -> tuple[int, aclOpExecutor | None, aclnnStatus]:
+) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
     Args:
-        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional,
-            rstdOutOptional: As for aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized
-            elements. Atlas A2 and A3 alone have it.
-
-    C: ``aclnnStatus aclnnFastLayerNormGetWorkspaceSize(…)``, as aclnnLayerNormGetWorkspaceSize.
+        input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional: As for
+            aclnnLayerNormGetWorkspaceSize; at most 583,705,600 normalized elements. Atlas A2 and A3 alone have it.
     """
-    tensors = (input, weightOptional, biasOptional, out, meanOutOptional, rstdOutOptional)
-    return _get_workspace_size(FAST, tensors, normalizedShape, eps, HIGH_PRECISION)
+    arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
+    return phase1(FAST, *arguments)
 
 
-def _get_workspace_size(
-    prototype: Prototype, tensors: tuple[object, ...], normalizedShape: object, eps: object, implMode: object
-) -> tuple[int, aclOpExecutor | None, aclnnStatus]:
-    names = prototype.inputs + prototype.outputs
-    source, weight, bias, out, mean, rstd = map(tensor_facts, names, tensors)
-    norm = array_values("normalizedShape", normalizedShape, aclIntArray)
-    numbers = number("eps", eps), number("implMode", implMode)
-    arguments = Arguments(source, norm, weight, bias, numbers[0], out, mean, rstd, numbers[1])
-    return get_workspace_size(decide(prototype, arguments, soc.current(), get_num_threads()), tensors)
+aclnnLayerNorm = phase2("aclnnLayerNorm")
+"""Run an executor on a stream; as aclnnLayerNormBackward."""
 
+aclnnLayerNormWithImplMode = phase2("aclnnLayerNormWithImplMode")
+"""Run an executor on a stream; as aclnnLayerNormBackward."""
 
-@returns_status(aclnnStatus)
-def aclnnLayerNorm(
-    workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None
-) -> None:
-    """Run an executor on a stream; as aclnnLayerNormBackward.
-
-    C: ``aclnnStatus aclnnLayerNorm(void *workspace, uint64_t workspaceSize, aclOpExecutor
-    *executor, aclrtStream stream)``
-    """
-    run(workspace, workspaceSize, executor, stream)
-
-
-@returns_status(aclnnStatus)
-def aclnnLayerNormWithImplMode(
-    workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None
-) -> None:
-    """Run an executor on a stream; as aclnnLayerNormBackward.
-
-    C: ``aclnnStatus aclnnLayerNormWithImplMode(void *workspace, uint64_t workspaceSize,
-    aclOpExecutor *executor, aclrtStream stream)``
-    """
-    run(workspace, workspaceSize, executor, stream)
-
-
-@returns_status(aclnnStatus)
-def aclnnFastLayerNorm(
-    workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None
-) -> None:
-    """Run an executor on a stream; as aclnnLayerNormBackward.
-
-    C: ``aclnnStatus aclnnFastLayerNorm(void *workspace, uint64_t workspaceSize, aclOpExecutor
-    *executor, aclrtStream stream)``
-    """
-    run(workspace, workspaceSize, executor, stream)
+aclnnFastLayerNorm = phase2("aclnnFastLayerNorm")
+"""Run an executor on a stream; as aclnnLayerNormBackward."""

@@ -1,24 +1,180 @@
-"""aclnnLayerNormBackward in two phases: check and plan, then run.
+"""aclnnLayerNormBackward: its checks in the documented order, its row, and its two phases.
 
-Phase 1 is the core's plan, phase 2 runs it on the caller's outputs and workspace: there is no
-second arithmetic. Which SoC, CANN release, mode and rounding apply is what
-``lngrad.ascend.soc.use`` chose when phase 1 was called.
+The order of the checks and their codes are those of the published code (aclnn_layer_norm_backward.cpp); ``strict``
+adds what only the documents say, ``compat`` has the code's own rules in its place. Every difference is listed in
+docs/ascend.md with its test.
+
+Phase 1 is the core's plan, phase 2 runs it on the caller's outputs and workspace: there is no second arithmetic.
+Which SoC, CANN release, mode and rounding apply is what ``lngrad.ascend.soc.use`` chose when phase 1 was called.
 """
 
 from __future__ import annotations
 
-from lngrad.ascend import soc
-from lngrad.ascend.acl.refusals import returns_status
-from lngrad.ascend.acl.status import aclnnStatus
-from lngrad.ascend.acl.stream_worker import aclrtStream
-from lngrad.ascend.acl.tensor import aclTensor
+import math
+
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_status
+from lngrad.ascend.acl.streams import aclrtStream
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
-from lngrad.ascend.aclnn.arguments import array_values, tensor_facts
-from lngrad.ascend.aclnn.backward_decision import decide
-from lngrad.ascend.aclnn.backward_rules import Arguments
-from lngrad.ascend.aclnn.executor import aclOpExecutor
-from lngrad.ascend.aclnn.phases import get_workspace_size, run
-from lngrad.core.threads import get_num_threads
+from lngrad.ascend.aclnn.checks import (
+    MOST_DIMS,
+    dtypes_of_product,
+    in_compat,
+    known_dtype,
+    mask_fits,
+    most_dims,
+    normalized_rank,
+    one_per_row,
+    own_places,
+    parameter_dtype,
+    parameter_shape,
+    required,
+    same_dtype,
+    same_shape,
+    usable,
+    when,
+)
+from lngrad.ascend.aclnn.executor import Phase1, aclOpExecutor, phase1, run
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Operator, Output, Specs
+from lngrad.ascend.soc import Target
+from lngrad.core.problem import Grads, Problem
+
+_INPUTS = ("gradOut", "input", "mean", "rstd", "weightOptional", "biasOptional")
+_SUMS = ("gradWeightOut", "gradBiasOut")
+_OUTPUTS = ("gradInputOut", *_SUMS)
+
+
+def _dtypes(target: Target) -> tuple[aclDataType, ...]:
+    """The published code has one list for all SoCs, the documents have one per product."""
+    if target.mode == "compat":
+        return FLOATS
+    if target.documents == "8.0.RC1":  # gives bfloat16 to Atlas A2 alone
+        return FLOATS if target.soc.product.startswith("Atlas A2") else FLOATS[:2]
+    return dtypes_of_product(target)
+
+
+def _first_release(call: Call) -> bool:
+    return call.strict and call.target.documents == "8.0.RC1"
+
+
+def _tied(call: Call) -> bool:
+    """The document of 8.0.RC1 lists dtypes, and ties none but the weight's to another."""
+    return call.strict and call.target.documents != "8.0.RC1"
+
+
+def _newest_page(call: Call) -> bool:
+    return call.strict and call.target.documents == "master"
+
+
+def _wide_mean(call: Call) -> None:
+    mean, wide = call.facts("mean").dtype, call.x.dtype
+    if NUMPY_DTYPES[mean].itemsize < NUMPY_DTYPES[wide].itemsize:
+        raise invalid_argument(f"mean: expected a dtype no narrower than input's, {wide.name}, got {mean.name}")
+
+
+def _float_sums(call: Call) -> None:
+    for name, output in call.wanted(*_SUMS):
+        if output.dtype != FLOAT:
+            raise invalid_argument(
+                f"{name}: expected ACL_FLOAT, as CANN {call.target.cann} has it, got {output.dtype.name}"
+            )
+
+
+def _not_empty(call: Call) -> None:
+    """The newest page refuses empty tensors, and tensors without dimensions."""
+    for name, facts in call.wanted(*_INPUTS, *_OUTPUTS):
+        if not 1 <= len(facts.shape) <= MOST_DIMS:
+            raise invalid_argument(
+                f"{name}: expected 1 to {MOST_DIMS} dimensions, got {len(facts.shape)}: {facts.shape}"
+            )
+        if 0 in facts.shape:
+            raise invalid_argument(f"{name}: expected a tensor that is not empty, got {facts.shape}")
+
+
+def _normalized_shape(call: Call) -> None:
+    """normalizedShape against input's last dimensions.
+
+    CANN: the published loop begins at the first normalized axis instead of at 0, so that dimensions go uncompared:
+    all of them as soon as input has twice as many as normalizedShape.
+    """
+    shape, norm, axis = call.x.shape, call.norm, len(call.lead)
+    for position in range(0 if call.strict else axis, len(norm)):
+        if norm[position] != shape[axis + position]:
+            raise invalid_argument(
+                f"normalizedShape: expected the last dimensions of input {shape}, got {norm}: {norm[position]} at "
+                f"{position} against {shape[axis + position]}"
+            )
+
+
+def _sum_shapes(call: Call) -> None:
+    trailing = call.trailing
+    for name, output in call.wanted(*_SUMS):
+        if call.strict and output.shape != trailing:
+            raise invalid_argument(f"{name}: expected the shape of normalizedShape, {trailing}, got {output.shape}")
+        if math.prod(output.shape) != math.prod(trailing):
+            raise invalid_argument(
+                f"{name}: expected the {math.prod(trailing)} elements of normalizedShape, got "
+                f"{math.prod(output.shape)}: {output.shape}"
+            )
+        own_places(name)(call)
+
+
+def _weight_of_tiling(call: Call) -> None:
+    """In compat the checks let a weight pass that is not like input; the code's tiling stops it."""
+    for name, weight in call.given("weightOptional"):
+        if weight.shape != call.trailing:
+            raise StatusError(
+                aclnnStatus.ACLNN_ERR_INNER_TILING_ERROR,
+                f"{name}: expected the last dimensions of input, {call.trailing}, got {weight.shape}",
+            )
+
+
+def _problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+    dy, x, mean, rstd, gamma = inputs
+    problem, _ = Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))
+    return problem
+
+
+LAYER_NORM_BACKWARD = Operator(
+    "aclnnLayerNormBackward",
+    reads={"gradOut": "dy", "input": "x", "mean": "mean", "rstd": "rstd", "weightOptional": "gamma"},
+    writes={
+        "gradInputOut": Output("out.dx", like="x"),
+        "gradWeightOut": Output("out.dgamma", like="columns"),
+        "gradBiasOut": Output("out.dbeta", like="columns"),
+    },
+    mask="outputMask",
+    dtypes=_dtypes,
+    problem=_problem,
+    half_away=True,
+    checks=(
+        required("gradOut", "input", "normalizedShape", "mean", "rstd", "outputMask"),
+        usable,
+        mask_fits,
+        known_dtype("gradOut", "input", "mean", "rstd"),
+        same_dtype("gradOut", "input"),
+        when(_tied, _wide_mean, same_dtype("rstd", "mean")),
+        known_dtype("weightOptional"),
+        parameter_dtype("weightOptional"),
+        known_dtype("biasOptional"),
+        when(_tied, parameter_dtype("biasOptional"), same_dtype("biasOptional", "weightOptional")),
+        known_dtype(*_OUTPUTS),
+        when(_first_release, _float_sums),
+        when(_newest_page, _not_empty),
+        most_dims("gradOut", "input", "mean", "rstd", "normalizedShape", *_OUTPUTS),
+        normalized_rank,
+        _normalized_shape,
+        parameter_shape("weightOptional", "biasOptional"),
+        same_shape("gradOut", "input"),
+        when(in_compat, same_shape("rstd", "mean")),
+        one_per_row("mean", "rstd"),
+        same_shape("gradInputOut", "input"),
+        own_places("gradInputOut"),
+        _sum_shapes,
+        _weight_of_tiling,
+    ),
+)
 
 
 def aclnnLayerNormBackwardGetWorkspaceSize(
@@ -33,12 +189,12 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
     gradInputOut: aclTensor | None,
     gradWeightOut: aclTensor | None,
     gradBiasOut: aclTensor | None,
-) -> tuple[int, aclOpExecutor | None, aclnnStatus]:
+) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
-    With res = (input - mean)·rstd, dy_g = gradOut·weight, means over the normalized dimensions,
-    sums over the others: gradInput = (dy_g - (mean(dy_g) + res·mean(dy_g·res)))·rstd, gradWeight =
-    Σ gradOut·res, gradBias = Σ gradOut.
+    With res = (input - mean)·rstd, dy_g = gradOut·weight, means over the normalized dimensions, sums over the
+    others: gradInput = (dy_g - (mean(dy_g) + res·mean(dy_g·res)))·rstd, gradWeight = Σ gradOut·res, gradBias = Σ
+    gradOut.
 
     Args:
         gradOut, input: [A1, …, Ai, R1, …, Rj], the same dtype, 1 to 8 dimensions, any strides.
@@ -46,36 +202,15 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
         mean, rstd: One element per row, used as they are.
         weightOptional: [R1, …, Rj] in input's dtype or FLOAT; None for 1.
         biasOptional: Checked as weightOptional is, and never read.
-        outputMask: Three booleans: which outputs are wanted. The others may be None and are never
-            touched.
-        gradInputOut: As input; gradWeightOut, gradBiasOut: [R1, …, Rj]. Each is rounded once to its
-            tensor's own dtype.
+        outputMask: Three booleans: which outputs are wanted. The others may be None and are never touched.
+        gradInputOut: As input; gradWeightOut, gradBiasOut: [R1, …, Rj]. Each is rounded once to its tensor's own
+            dtype.
 
     Returns:
         On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
-
-    C: ``aclnnStatus aclnnLayerNormBackwardGetWorkspaceSize(const aclTensor *gradOut, const
-    aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *mean, const aclTensor
-    *rstd, const aclTensor *weightOptional, const aclTensor *biasOptional, const aclBoolArray
-    *outputMask, aclTensor *gradInputOut, aclTensor *gradWeightOut, aclTensor *gradBiasOut, uint64_t
-    *workspaceSize, aclOpExecutor **executor)``
     """
-    arguments = Arguments(
-        tensor_facts("gradOut", gradOut),
-        tensor_facts("input", input),
-        array_values("normalizedShape", normalizedShape, aclIntArray),
-        tensor_facts("mean", mean),
-        tensor_facts("rstd", rstd),
-        tensor_facts("weightOptional", weightOptional),
-        tensor_facts("biasOptional", biasOptional),
-        array_values("outputMask", outputMask, aclBoolArray),
-        tensor_facts("gradInputOut", gradInputOut),
-        tensor_facts("gradWeightOut", gradWeightOut),
-        tensor_facts("gradBiasOut", gradBiasOut),
-    )
-    decision = decide(arguments, soc.current(), get_num_threads())
-    inputs = (gradOut, input, mean, rstd, weightOptional, biasOptional)
-    return get_workspace_size(decision, (*inputs, gradInputOut, gradWeightOut, gradBiasOut))
+    arguments = (gradOut, input, normalizedShape, mean, rstd, weightOptional, biasOptional, outputMask)
+    return phase1(LAYER_NORM_BACKWARD, *arguments, gradInputOut, gradWeightOut, gradBiasOut)
 
 
 @returns_status(aclnnStatus)
@@ -88,19 +223,17 @@ def aclnnLayerNormBackward(
     An executor runs once, unless it was made repeatable; a failure, too, uses it up.
 
     Args:
-        workspace: A device address or a writable host buffer; None if the size is 0. No tensor's
-            memory, and the stream's alone until it has run.
+        workspace: A device address or a writable host buffer; None if the size is 0. No tensor's memory, and the
+            stream's alone until it has run.
         workspaceSize: At least what phase 1 returned.
         executor: From phase 1.
         stream: From aclrtCreateStream, or None for the default stream.
 
     Returns:
-        ACLNN_ERR_PARAM_NULLPTR for a null executor, workspace or data address;
-        ACLNN_ERR_PARAM_INVALID for anything else that can't be run. Nothing was written then.
+        ACLNN_ERR_PARAM_NULLPTR for a null executor, workspace or data address; ACLNN_ERR_PARAM_INVALID for anything
+        else that can't be run. Nothing was written then.
 
-    C: ``aclnnStatus aclnnLayerNormBackward(void *workspace, uint64_t workspaceSize, aclOpExecutor
-    *executor, aclrtStream stream)``. CANN: memory that an output shares with an input, another
-    output or the workspace goes unnoticed; here it is refused, unless gradInputOut takes the place
-    of gradOut or input exactly.
+    CANN: memory that an output shares with an input, another output or the workspace goes unnoticed; here it is
+    refused, unless gradInputOut takes the place of gradOut or input exactly.
     """
     run(workspace, workspaceSize, executor, stream)

@@ -1,35 +1,137 @@
-"""The function that C++ calls: it reads a request, lets the simulator answer it, and writes the answer.
+"""The function that C++ calls: it reads a request, calls the simulator, and writes the reply.
 
-A fault can't cross C++ as a Python exception. It is kept in the session, the kernel's stack is unwound
-by a C++ exception, and whoever called the kernel raises the fault again.
+A program without a running kernel has global memory here, and its kernels run on the simulated NPU.
+
+A fault can't cross C++ as a Python exception. It is kept in the session, the kernel's stack is unwound by a C++
+exception, and whoever called the kernel raises the fault again.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from lngrad.ascend.cpp import host, protocol
-from lngrad.ascend.cpp.answers import ANSWERS
+from lngrad.ascend import acl
+from lngrad.ascend.acl.memory import aligned_bytes, heap
+from lngrad.ascend.cpp import protocol
+from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.protocol import Op, Request
-from lngrad.ascend.cpp.session import Session, current_session
+from lngrad.ascend.cpp.session import Session, current_session, run_block
+from lngrad.ascend.device.global_memory import GlobalRegion
+from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.source import Site, site_text
+from lngrad.ascend.device.running import Site, running, site_text
+from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.faults import DeviceFault
-from lngrad.errors import LngradError
+from lngrad.core.arrays import address_of
+from lngrad.errors import LngradError, ShapeError
+from lngrad.typing import Array
+
+SETTINGS_VARIABLE = "LNGRAD_KERNEL"
+ALIGNMENT = 512  # bytes, as aclrtMalloc's
+_RunBlock = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class _Thread(threading.local):
+    """What a thread of the program has set, and its last fault."""
+
+    tiling_key = 0
+    fault = ""
+
+
+_thread = _Thread()
+_memory: dict[int, Array] = {}
+_lock = threading.Lock()  # over _memory
+
+
+def last_fault() -> str:
+    """Return the text of this thread's last fault."""
+    return _thread.fault
+
+
+def _handle_host(op: int, integers: tuple[int, ...]) -> int:
+    """Return what a call gives that a program makes outside of a kernel.
+
+    Raises:
+        LngradError: A kernel broke a rule, or the call makes no sense there.
+    """
+    if op == Op.GM_ALLOC:
+        return _allocate(integers[0])
+    if op == Op.GM_FREE:
+        with _lock:
+            if _memory.pop(integers[0], None) is None:
+                raise DeviceFault(f"GmFree: {integers[0]:#x} is not an address that GmAlloc returned [ErrorFree]")
+        return 0
+    if op == Op.SET_TILING_KEY:
+        _thread.tiling_key = integers[0]
+        return 0
+    if op == Op.RUN_KERNEL:
+        _run_kernel(*integers)
+        return 0
+    raise DeviceFault(f"{Op(op).name if op in tuple(Op) else 'a vector instruction'}: no kernel is running")
+
+
+def _allocate(size: int) -> int:
+    if size < 0:
+        raise ShapeError(f"GmAlloc: expected a size of at least 0 bytes, got {size}")
+    memory = aligned_bytes(size, ALIGNMENT)
+    memory[:] = 0xFF
+    address = address_of(memory)
+    with _lock:
+        _memory[address] = memory
+    return address
+
+
+def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
+    """Run a closure of the program once a block."""
+    call = _RunBlock(block)
+
+    def kernel() -> None:
+        run_block(Session(running("ICPU_RUN_KF")), kernel.__name__, lambda: int(call(closure)))
+
+    kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
+    with _lock:
+        memory = [GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in _memory.items()]
+    acl.aclrtSynchronizeDevice()  # a launch comes behind what waits in streams
+    memory += [GlobalRegion(b.memory, f"the device memory at {b.address:#x}", b.address) for b in heap.blocks()]
+    launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
+
+
+def _settings() -> dict[str, Any]:
+    """Return how strict launches are: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off``.
+
+    Raises:
+        LngradError: A word of it is not known.
+    """
+    known: dict[str, dict[str, Any]] = {
+        "strictness": {"checked": "checked", "device": "device"},
+        "ordering": {"on": True, "off": False},
+        "auto_sync": {"on": True, "off": False},
+    }
+    chosen: dict[str, Any] = {}
+    for word in filter(None, os.environ.get(SETTINGS_VARIABLE, "").split(",")):
+        name, _, value = word.partition("=")
+        if value not in known.get(name, {}):
+            allowed = "; ".join(f"{key}={'|'.join(values)}" for key, values in known.items())
+            raise LngradError(f"{SETTINGS_VARIABLE}: expected {allowed}, got {word!r}")
+        chosen[name] = known[name][value]
+    return chosen
+
 
 _Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 _INSTRUCTIONS = len(OPERATIONS)
-MOST_RECORDS = 1024
+MAX_RECORDS = 1024
 _records: dict[int, memoryview] = {}
 
 
 def _record(address: int) -> memoryview:
-    """The memory of a thread's record. A record lives as long as its library and its thread."""
-    if len(_records) >= MOST_RECORDS:  # those of threads that have ended
+    """Return the memory of a thread's record. A record lives as long as its library and its thread."""
+    if len(_records) >= MAX_RECORDS:  # those of threads that have ended
         _records.clear()
     view = memoryview((ctypes.c_char * protocol.CALL_BYTES).from_address(address)).cast("B")
     _records[address] = view
@@ -38,61 +140,60 @@ def _record(address: int) -> memoryview:
 
 @cache
 def _file(address: int) -> str:
-    """The name of a file, which the compiler has put into the library once."""
+    """Return the name of a file, which the compiler has put into the library once."""
     return ctypes.string_at(address).decode(errors="replace")
 
 
 def _run(address: int) -> int:
-    """Answer one request. Returns 0, or 1 if there is a fault."""
+    """Handle one request. Return 0, or 1 if there is a fault."""
     record = _records.get(address) or _record(address)
     request = protocol.read_request(record)
     session = current_session.get()
     if session is None:
-        return _answer_host(request, record)
+        return _run_host(request, record)
     site: Site = (_file(request.file), request.line)
     try:
         if request.op < _INSTRUCTIONS:
             descriptor = protocol.read_descriptor(record)
             session.core.issue(site, request.real, request.dst, request.src0, request.src1, descriptor)
         else:
-            _answer(session, site, request, record)
+            _handle(session, site, request, record)
         return 0
     except BaseException as error:  # also what stops a block that waits for another one
         session.error = _placed(error, site, request.op)
         return 1
 
 
-def _answer(session: Session, site: Site, request: Request, record: memoryview) -> None:
-    """Answer what is not a vector instruction."""
+def _handle(session: Session, site: Site, request: Request, record: memoryview) -> None:
+    """Handle what is not a vector instruction."""
     core = session.core
     outer, core.site = core.site, site
     try:
         operands, integers = protocol.read_arguments(record, request.locals_used)
         tensors = [operands[at : at + 4] for at in range(0, len(operands), 4)]
-        answer = ANSWERS[request.op](session, site, tensors, integers, request.real)
+        reply = HANDLERS[request.op](KernelCall(session, site, tensors, integers, request.real))
     finally:
         core.site = outer
-    if isinstance(answer, LocalTensor):
-        protocol.write_tensor(record, answer.handle, answer.code, answer.start, answer.nbytes)
-    elif answer is not None:
-        protocol.write_result(
-            record, 0 if _is_real(answer) else int(answer), float(answer) if _is_real(answer) else 0.0
-        )
+    if isinstance(reply, LocalTensor):
+        protocol.write_tensor(record, reply.handle, reply.code, reply.start, reply.nbytes)
+    elif reply is not None:
+        real = _is_real(reply)
+        protocol.write_result(record, 0 if real else int(reply), float(reply) if real else 0.0)
 
 
-def _answer_host(request: Request, record: memoryview) -> int:
-    """Answer a program that runs no kernel."""
+def _run_host(request: Request, record: memoryview) -> int:
+    """Handle a request of a program that runs no kernel."""
     try:
         _, integers = protocol.read_arguments(record, request.locals_used)
-        protocol.write_result(record, host.host_answer(request.op, integers))
+        protocol.write_result(record, _handle_host(request.op, integers))
         return 0
     except BaseException as error:
-        host.keep_fault(f"{type(error).__name__}: {error}")
+        _thread.fault = f"{type(error).__name__}: {error}"
         return 1
 
 
 def _placed(error: BaseException, site: Site, op: int) -> BaseException:
-    """An error of ours with the line of the kernel."""
+    """Return an error of ours with the line of the kernel."""
     if isinstance(error, LngradError):
         api = Op(op).name if op >= _INSTRUCTIONS else OPERATIONS[op].name
         text = f"{site_text(site)}: {error}"
@@ -100,9 +201,9 @@ def _placed(error: BaseException, site: Site, op: int) -> BaseException:
     return error
 
 
-def _is_real(answer: object) -> bool:
-    """Whether a scalar is a half, a float or a bfloat16, which is a type of its own to NumPy."""
-    return isinstance(answer, float) or (isinstance(answer, np.generic) and answer.dtype.kind not in "iu")
+def _is_real(reply: object) -> bool:
+    """Return whether a scalar is a half, a float or a bfloat16, which is a type of its own to NumPy."""
+    return isinstance(reply, float) or (isinstance(reply, np.generic) and reply.dtype.kind not in "iu")
 
 
 RUN = _Run(_run)

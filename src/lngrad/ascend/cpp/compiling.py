@@ -1,4 +1,8 @@
-"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content."""
+"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content.
+
+The headers that a kernel includes are those of the folder include/, and two that are written from Python's tables:
+the numbers of operations and the tiling structs.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,123 @@ import re
 import shutil
 import subprocess
 import tempfile
+import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
-from lngrad.ascend.cpp import headers
+from lngrad.ascend.cpp.protocol import numbers_header
+from lngrad.ascend.tiling.structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormSeparateTiling,
+    LayerNormTiling,
+    TilingStruct,
+)
 from lngrad.core.cache_folder import cache_folder
 from lngrad.core.compiler import compiler_version, cxx_compiler
 from lngrad.errors import LngradError
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
-MOST_ERRORS = 5  # lines of the compiler that an error repeats
+MAX_ERRORS = 5  # lines of the compiler that an error repeats
+INCLUDE = Path(__file__).parent / "include"
+_STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
+
+
+class CompileError(LngradError, RuntimeError):
+    """A kernel's file can't be compiled."""
+
+
+@cache
+def header_files() -> dict[str, str]:
+    """Return every header, as its path in the include folder and its text."""
+    texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
+    texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
+    texts["lngrad/numbers.h"] = numbers_header()
+    return texts
+
+
+@cache
+def headers_digest() -> str:
+    """Return a name for the content of all headers."""
+    content = hashlib.sha256()
+    for name, text in header_files().items():
+        content.update(f"{name}\0{text}\0".encode())
+    return content.hexdigest()
+
+
+def write_headers(folder: Path) -> None:
+    """Write every header below a folder.
+
+    Args:
+        folder: Becomes what a compiler is given as ``-I``. It and its folders are made.
+
+    Raises:
+        OSError: A file can't be written.
+    """
+    for name, text in header_files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _tiling_structs() -> str:
+    structs = "\n\n".join(map(_struct, _STRUCTS))
+    names = "\n".join(f"using ::{struct.__name__};" for struct in _STRUCTS)
+    return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
+// Written from lngrad.ascend.tiling.structs; change them there.
+#ifndef LNGRAD_KERNEL_TILING_H
+#define LNGRAD_KERNEL_TILING_H
+
+#include <cstdint>
+#include <cstring>
+
+{structs}
+
+namespace AscendC {{
+namespace tiling {{
+{names}
+}} // namespace tiling
+}} // namespace AscendC
+
+#endif
+"""
+
+
+def _struct(struct: type[TilingStruct]) -> str:
+    types = typing.get_type_hints(struct)
+    lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
+    return "\n".join([f"struct {struct.__name__} {{", *lines, "};"])
+
+
+_LAUNCH = re.compile(r"(?P<kernel>[A-Za-z_][\w:]*(?:<[^<>;]*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)")
+
+
+def without_chevrons(text: str) -> str:
+    """Write every launch as ACLRT_LAUNCH_KERNEL, which tikicpulib.h declares.
+
+    Args:
+        text: A C++ file.
+
+    Returns:
+        The file with the same lines. A launch's second number, the L2 control, has no meaning here.
+
+    Raises:
+        CompileError: A launch has not three numbers between its chevrons.
+    """
+
+    def plain(launch: re.Match[str]) -> str:
+        numbers = [one.strip() for one in launch["numbers"].split(",")]
+        if len(numbers) != 3:
+            line = text.count("\n", 0, launch.start()) + 1
+            raise CompileError(
+                f"line {line}: {launch['kernel']}<<<…>>>: expected blocks, l2ctrl and stream, got {launch['numbers']!r}"
+            )
+        return f"ACLRT_LAUNCH_KERNEL({launch['kernel']})({numbers[0]}, {numbers[2]}{')' if launch['rest'] else ', '}"
+
+    return _LAUNCH.sub(plain, text)
+
 
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
@@ -32,12 +143,8 @@ extern "C" int lngrad_entry(void* const* arguments) {{ return lngrad::call_kerne
 """
 
 
-class CompileError(LngradError, RuntimeError):
-    """A kernel's file can't be compiled."""
-
-
 def compiler() -> list[str]:
-    """The command of the C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
+    """Return the command of the C++ compiler: ``$CXX``, else the first of c++, g++ and clang++ that is installed.
 
     Raises:
         CompileError: There is none.
@@ -53,19 +160,10 @@ def build(
 ) -> Path:
     """Compile a kernel, or find what an earlier process compiled.
 
-    Args:
-        source: The C++ file.
-        kernel: The kernel function, as C++ names it: ``my_kernel``, ``space::my_kernel<0>``.
-        include: Folders to search for headers, before the source's own.
-        ahead: Headers to include before the source.
-        define: Macros by name; None defines without a value.
+    Arguments and errors are those of `kernel.compile`; ``ahead`` are headers to include before the source.
 
     Returns:
         The shared library. It is kept as long as no file that went into it changes.
-
-    Raises:
-        CompileError: There is no compiler, or it refuses the file; the text names the line.
-        FileNotFoundError: There is no such source or header.
     """
     source = source.resolve(strict=True)
     included = "".join(f"#include {json.dumps(str(path.resolve(strict=True)))}\n" for path in ahead)
@@ -75,7 +173,7 @@ def build(
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
     key = hashlib.sha256(
-        "\0".join([text, *options, compiler_version(*compiler()), headers.digest()]).encode()
+        "\0".join([text, *options, compiler_version(*compiler()), headers_digest()]).encode()
     ).hexdigest()
     folder = cache_folder() / "ascendc" / key[:32]
     library = _fresh(folder)
@@ -88,7 +186,7 @@ def build(
 
 
 def _fresh(folder: Path) -> Path | None:
-    """The library, if it is there and every file that it was made of is as it was."""
+    """Return the library, if it is there and every file that it was made of is as it was."""
     try:
         files: dict[str, str] = json.loads((folder / "files.json").read_text(encoding="utf-8"))
         library = folder / _library_name(files)
@@ -98,7 +196,7 @@ def _fresh(folder: Path) -> Path | None:
 
 
 def _library_name(files: dict[str, str]) -> str:
-    """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
+    """Return a name of its own for each content: a process that has loaded a path gets the same library for it again."""
     return f"kernel-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}.so"
 
 
@@ -110,7 +208,7 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name)
-        headers.write_headers(draft / "include")
+        write_headers(draft / "include")
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
         command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
@@ -132,7 +230,7 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
 
 
 def _used_files(dependencies: Path) -> list[Path]:
-    """The files that the compiler read, from its make rule, but for those of the system."""
+    """Return the files that the compiler read, from its make rule, but for those of the system."""
     words = dependencies.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
     return [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
 
@@ -148,7 +246,7 @@ _ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?erro
 
 
 def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
-    """The compiler's first errors, those about Ascend C in our words."""
+    """Return the compiler's first errors, those about Ascend C in our words."""
     lines: list[str] = []
     for error in _ERROR.finditer(output):
         place, text = f"{error['file']}:{error['line']}", error["text"]
@@ -164,5 +262,5 @@ def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
             lines.append(line)
     if not lines:
         return f"{source}: {output.strip()[:2000]}"
-    rest = f"\n… and {len(lines) - MOST_ERRORS} more" if len(lines) > MOST_ERRORS else ""
-    return "\n".join(lines[:MOST_ERRORS]) + rest
+    rest = f"\n… and {len(lines) - MAX_ERRORS} more" if len(lines) > MAX_ERRORS else ""
+    return "\n".join(lines[:MAX_ERRORS]) + rest

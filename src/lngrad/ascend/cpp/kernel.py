@@ -10,16 +10,16 @@ from pathlib import Path
 from lngrad.ascend.cpp.bridge import RUN
 from lngrad.ascend.cpp.compiling import build
 from lngrad.ascend.cpp.session import Session, run_block
-from lngrad.ascend.device.current import running
 from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.running import running
 from lngrad.errors import ShapeError
 
 
 class CompiledKernel:
     """A kernel in C++, compiled for the simulated NPU.
 
-    Call `launch(kernel, blocks, …)` with it. Its blocks run native code; every Ascend C call in them
-    is answered by the simulator.
+    Call `launch(kernel, blocks, …)` with it. Its blocks run native code; every Ascend C call in them is answered by
+    the simulator.
 
     Args:
         library: The shared library, from `build`.
@@ -79,16 +79,16 @@ def compile(
 
     Args:
         path: The C++ file.
-        kernel: The ``__global__ __aicore__`` function, as C++ names it; a template with its arguments,
-            as ``my_kernel<0>``.
+        kernel: The ``__global__ __aicore__`` function, as C++ names it; a template with its arguments, as
+            ``my_kernel<0>``.
         include: Folders to search for headers, before the file's own.
-        headers: Headers to include ahead of the file, behind kernel_operator.h: those that an operator's
-            build writes, with the tiling structs.
+        headers: Headers to include ahead of the file, behind kernel_operator.h: those that an operator's build
+            writes, with the tiling structs.
         define: Macros: name and value; None defines without a value.
 
     Returns:
-        What `launch` takes in the place of a Python kernel. A library that an earlier process compiled
-        is used again while no file that went into it has changed.
+        What `launch` takes in the place of a Python kernel. A library that an earlier process compiled is used again
+        while no file that went into it has changed.
 
     Raises:
         CompileError: There is no compiler, or it refuses the file; the text names the line.

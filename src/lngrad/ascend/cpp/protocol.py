@@ -1,7 +1,6 @@
 """What C++ and Python call the same thing: the numbers of operations, types, pipes and events.
 
-They are written once, in Python; ``numbers.h`` is made from here, so that a header and the bridge
-can't disagree.
+They are written once, in Python; ``numbers.h`` is made from here, so that a header and the bridge can't disagree.
 """
 
 from __future__ import annotations
@@ -11,73 +10,24 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from lngrad.ascend.device.element_types import CPP_NAMES
-from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.device.descriptors import PACKED
+from lngrad.ascend.device.numerics import CPP_NAMES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.plan import PACKED
+from lngrad.ascend.device.vector import OPERATIONS, Operands
 
-# A vector instruction has the number that the device gives it; everything else comes behind.
-_OTHERS = 1000
-
-
-class Op(IntEnum):
-    """What a header can ask for, apart from vector instructions."""
-
-    BLOCK_IDX = _OTHERS
-    BLOCK_NUM = _OTHERS + 1
-    TILING_KEY = _OTHERS + 2
-    PIPE_NEW = _OTHERS + 3
-    PIPE_RESET = _OTHERS + 4
-    PIPE_INIT_QUEUE = _OTHERS + 5
-    PIPE_INIT_BUFFER = _OTHERS + 6
-    EVENT_ALLOC = _OTHERS + 7
-    EVENT_RELEASE = _OTHERS + 8
-    EVENT_FETCH = _OTHERS + 9
-    QUEUE_ALLOC = _OTHERS + 10
-    QUEUE_ENQUE = _OTHERS + 11
-    QUEUE_DEQUE = _OTHERS + 12
-    QUEUE_FREE = _OTHERS + 13
-    QUEUE_VACANT = _OTHERS + 14
-    QUEUE_COUNT = _OTHERS + 15
-    QUEUE_IDLE = _OTHERS + 16
-    QUEUE_FREE_EVENTS = _OTHERS + 17
-    BUFFER_GET = _OTHERS + 18
-    BUFFER_GET_OFFSET = _OTHERS + 19
-    LOCAL_GET = _OTHERS + 20
-    LOCAL_SET = _OTHERS + 21
-    LOCAL_ADDRESS = _OTHERS + 22
-    LOCAL_SET_SIZE = _OTHERS + 23
-    GLOBAL_GET = _OTHERS + 24
-    GLOBAL_SET = _OTHERS + 25
-    COPY_IN = _OTHERS + 26
-    COPY_OUT = _OTHERS + 27
-    COPY_LOCAL = _OTHERS + 28
-    COPY_IN_BLOCKS = _OTHERS + 29
-    COPY_OUT_BLOCKS = _OTHERS + 30
-    COPY_LOCAL_BLOCKS = _OTHERS + 31
-    PAD_IN = _OTHERS + 32
-    PAD_OUT = _OTHERS + 33
-    REDUCE_SUM_REPEAT = _OTHERS + 34
-    TRANS_DATA_TO_5HD = _OTHERS + 35
-    SET_FLAG = _OTHERS + 36
-    WAIT_FLAG = _OTHERS + 37
-    PIPE_BARRIER = _OTHERS + 38
-    SYNC_ALL = _OTHERS + 39
-    CROSS_SET_FLAG = _OTHERS + 40
-    CROSS_WAIT_FLAG = _OTHERS + 41
-    ATOMIC_ADD = _OTHERS + 42
-    ATOMIC_NONE = _OTHERS + 43
-    INIT_OUTPUT = _OTHERS + 44
-    USER_WORKSPACE = _OTHERS + 45
-    LAYER_NORM = _OTHERS + 46
-    LAYER_NORM_RSTD = _OTHERS + 47
-    LAYER_NORM_GRAD = _OTHERS + 48
-    LAYER_NORM_GRAD_BETA = _OTHERS + 49
-    SET_TILING_KEY = _OTHERS + 50
-    GM_ALLOC = _OTHERS + 51
-    GM_FREE = _OTHERS + 52
-    RUN_KERNEL = _OTHERS + 53
-    GLOBAL_READ = _OTHERS + 54
+# What a header can ask for, apart from vector instructions; a vector instruction has its place in OPERATIONS.
+# Numbers stay, for programs that were compiled before: nothing sends REDUCE_SUM_REPEAT any more.
+Op = IntEnum(
+    "Op",
+    "BLOCK_IDX BLOCK_NUM TILING_KEY PIPE_NEW PIPE_RESET PIPE_INIT_QUEUE PIPE_INIT_BUFFER EVENT_ALLOC "
+    "EVENT_RELEASE EVENT_FETCH QUEUE_ALLOC QUEUE_ENQUE QUEUE_DEQUE QUEUE_FREE QUEUE_VACANT QUEUE_COUNT QUEUE_IDLE "
+    "QUEUE_FREE_EVENTS BUFFER_GET BUFFER_GET_OFFSET LOCAL_GET LOCAL_SET LOCAL_ADDRESS LOCAL_SET_SIZE GLOBAL_GET "
+    "GLOBAL_SET COPY_IN COPY_OUT COPY_LOCAL COPY_IN_BLOCKS COPY_OUT_BLOCKS COPY_LOCAL_BLOCKS PAD_IN PAD_OUT "
+    "REDUCE_SUM_REPEAT TRANS_DATA_TO_5HD SET_FLAG WAIT_FLAG PIPE_BARRIER SYNC_ALL CROSS_SET_FLAG CROSS_WAIT_FLAG "
+    "ATOMIC_ADD ATOMIC_NONE INIT_OUTPUT USER_WORKSPACE LAYER_NORM LAYER_NORM_RSTD LAYER_NORM_GRAD "
+    "LAYER_NORM_GRAD_BETA SET_TILING_KEY GM_ALLOC GM_FREE RUN_KERNEL GLOBAL_READ",
+    start=1000,
+)
 
 
 def numbers_header() -> str:
@@ -85,6 +35,11 @@ def numbers_header() -> str:
     operations = [(operation.name, code) for code, operation in enumerate(OPERATIONS)]
     operations += [(op.name, op.value) for op in Op]
     types = [(name.removesuffix("_t").upper(), code) for code, name in enumerate(CPP_NAMES)]
+    forms = "\n".join(
+        f"#define LNGRAD_{form.name}_INSTRUCTIONS(X) "
+        + " ".join(f"X({o.name})" for o in OPERATIONS if o.operands is form)
+        for form in (Operands.BINARY, Operands.SCALAR, Operands.UNARY)
+    )
     return f"""// The numbers that the simulator gives to operations, types, pipes and events.
 // Written from lngrad.ascend.cpp.protocol; change them there.
 #ifndef LNGRAD_NUMBERS_H
@@ -97,6 +52,9 @@ namespace lngrad {{
 {_enum("enum class Op : int32_t", operations)}
 
 {_enum("enum class Type : int32_t", types)}
+
+// The instructions of each form, for vector.h.
+{forms}
 
 }} // namespace lngrad
 
@@ -128,7 +86,7 @@ _REAL_AT = _HEAD.size - 16
 CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
 
 _used = struct.Struct("<q")
-_answer = struct.Struct("<dq")
+_result = struct.Struct("<dq")
 _locals = [struct.Struct("<" + "iiqq" * count) for count in range(_LOCALS + 1)]
 _integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
 
@@ -142,7 +100,7 @@ class Request(NamedTuple):
         dst, src0, src1: Handles of a vector instruction's tensors.
         locals_used: How many tensors follow, for the others.
         real: The scalar.
-        result: What the last answer was.
+        result: What the last reply was.
     """
 
     op: int
@@ -175,10 +133,10 @@ def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[int, ...
 
 
 def write_result(record: memoryview, integer: int, real: float = 0.0) -> None:
-    """Answer with a number."""
-    _answer.pack_into(record, _REAL_AT, real, integer)
+    """Reply with a number."""
+    _result.pack_into(record, _REAL_AT, real, integer)
 
 
 def write_tensor(record: memoryview, handle: int, code: int, start: int, nbytes: int) -> None:
-    """Answer with a tensor: its handle, the code of its type, its first byte and its bytes."""
+    """Reply with a tensor: its handle, the code of its type, its first byte and its bytes."""
     _LOCAL.pack_into(record, _LOCALS_AT, handle, code, start, nbytes)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextvars import ContextVar
-
-import numpy as np
+from typing import TypeVar
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.element_types import DTYPES
-from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalRegion, GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.numerics import DTYPES
+from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 
+O = TypeVar("O", TQue, TBuf)
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
 
@@ -53,26 +53,16 @@ class Session:
         self._owners.append(owner)
         return len(self._owners) - 1
 
-    def queue(self, api: str, number: int) -> TQue:
-        """The queue of a number.
+    def owner(self, api: str, kind: type[O], number: int) -> O:
+        """The queue or the buffer of a number.
 
         Raises:
             QueueFault: InitBuffer has not given it memory.
         """
         owner = self._owners[number] if number >= 0 else None
-        if not isinstance(owner, TQue):
-            raise QueueFault(f"{api}: the queue has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
-        return owner
-
-    def buffer(self, api: str, number: int) -> TBuf:
-        """The TBuf of a number.
-
-        Raises:
-            QueueFault: InitBuffer has not given it memory.
-        """
-        owner = self._owners[number] if number >= 0 else None
-        if not isinstance(owner, TBuf):
-            raise QueueFault(f"{api}: the TBuf has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        if not isinstance(owner, kind):
+            name = "queue" if kind is TQue else "TBuf"
+            raise QueueFault(f"{api}: the {name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
         return owner
 
     def local(self, api: str, operand: tuple[int, ...]) -> LocalTensor:
@@ -94,10 +84,15 @@ class Session:
         Raises:
             DeviceFault: The address lies in no memory of the launch.
         """
+        region, dtype = self._region(api, address, 0), DTYPES[code]
+        start, length = address - region.start, region.data.size
+        stop = length if size < 0 else min(length, start + size * dtype.itemsize)
+        return GlobalTensor.at(region, start, stop, dtype)
+
+    def _region(self, api: str, address: int, nbytes: int) -> GlobalRegion:
         if self.core.regions is None:
             raise DeviceFault(f"{api}: the core has no global memory")
-        dtype = DTYPES[code]
-        return GlobalTensor.at(self.core.regions.find(api, address, 0), address, size, np.dtype(dtype))
+        return self.core.regions.find(api, address, nbytes)
 
     def read_global(self, target: int, address: int, size: int) -> None:
         """Copy bytes of global memory, or of the tiling that `launch` has passed, to the kernel's own variables.
@@ -110,9 +105,7 @@ class Session:
                 raise BoundsFault(f"CopyTiling: the tiling has {self.tilings[address]} bytes, the struct has {size}")
             ctypes.memmove(target, address, size)
             return
-        if self.core.regions is None:
-            raise DeviceFault("CopyTiling: the core has no global memory")
-        region = self.core.regions.find("CopyTiling", address, size)
+        region = self._region("CopyTiling", address, size)
         first = address - region.start
         ctypes.memmove(target, region.data[first : first + size].tobytes(), size)
 
@@ -129,7 +122,7 @@ current_session: ContextVar[Session | None] = ContextVar("current_session", defa
 
 
 def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
-    """Run native code whose Ascend C calls this session answers.
+    """Run native code whose Ascend C calls go to this session.
 
     Args:
         session: Of the block.

@@ -1,8 +1,8 @@
 """One simulated vector core: every instruction enters here, as plain integers, and is checked here.
 
-``Core.issue`` takes vector instructions, ``Core.copy`` (in ``copies``) those between global memory
-and the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and a
-compiled front all end here, so that there is one place for the rules, the counters and the texts.
+``Core.issue`` takes vector instructions; `copies.copy_global`, by way of ``Core.touch``, those between global memory and
+the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and compiled kernels all end here, so
+that there is one place for the rules, the counters and the texts.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.clock import ALWAYS, Clock
-from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import S, V
-from lngrad.ascend.device.plan import PACKED, Descriptor, Plan, check_place
-from lngrad.ascend.device.plans import make_plan
-from lngrad.ascend.device.races import GlobalOrder, race
-from lngrad.ascend.device.regions import Region, Regions
-from lngrad.ascend.device.source import Site, kernel_site, warn_at_kernel
-from lngrad.ascend.device.spans import Instruction, Span
+from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
+from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
+from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
+from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
+from lngrad.ascend.device.races import GlobalOrder, Span, race
+from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at_kernel
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.vector import OPERATIONS
 from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
+
+if TYPE_CHECKING:
+    from lngrad.ascend.device.launch import BlockSchedule
+    from lngrad.ascend.device.queues import TPipe
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -38,11 +40,11 @@ class Rules:
     """How strict a launch is.
 
     Attributes:
-        strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device":
-            what the hardware runs without a word, runs: use after FreeTensor, content that
-            survives it, tensors never freed, the states of queues.
-        auto_sync: Whether the compiler inserts barriers between vector instructions, and flags
-            around scalar accesses.
+        strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device": what the hardware
+            runs without a word, runs: use after FreeTensor, content that survives it, tensors never freed, the states
+            of queues.
+        auto_sync: Whether the compiler inserts barriers between vector instructions, and flags around scalar
+            accesses.
         ordering: Whether races between pipes and between blocks are looked for.
         timeline: Whether every instruction is kept for the picture in the report.
     """
@@ -60,28 +62,13 @@ class Rules:
 
 @dataclass
 class Tally:
-    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside
-    these, by name."""
+    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
 
     bytes_in: int = 0
     bytes_out: int = 0
     instructions: Counter[str] = field(default_factory=Counter)
     tile_apis: Counter[str] = field(default_factory=Counter)
     api_instructions: Counter[str] = field(default_factory=Counter)
-
-
-class Owner(Protocol):
-    """What has given out memory of the core, and knows what was not given back."""
-
-    def check_leaks(self) -> None: ...
-
-
-class Schedule(Protocol):
-    """What lets blocks wait for each other; a core outside a launch has none."""
-
-    def set(self, core: Core, flag: object, snapshot: list[int]) -> None: ...
-
-    def wait(self, core: Core, flag: object, what: str) -> None: ...
 
 
 class Core:
@@ -120,22 +107,22 @@ class Core:
         self.count = count
         self.rules = rules or Rules()
         self.ub = UnifiedBuffer(soc, size)
-        self.clock = Clock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
+        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
         self.order = order or GlobalOrder()
         self.tally = Tally()
         self.log: deque[Instruction] | list[Instruction] = [] if self.rules.timeline else deque(maxlen=RECENT)
         self.arrows: deque[tuple[Instruction, Instruction]] | list[tuple[Instruction, Instruction]]
         self.arrows = [] if self.rules.timeline else deque(maxlen=RECENT)
-        self.pipes: list[Owner] = []
+        self.pipes: list[TPipe] = []
         self.site: Site | None = None
         self.atomic: int | None = None
         self.quiet = False
         self.tiling_key = 0
-        self.schedule: Schedule | None = None
-        self.regions: Regions | None = None
+        self.schedule: BlockSchedule | None = None
+        self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.events: dict[int, set[int]] = {}
-        self._plans: dict[Sequence[int] | bytes, Plan] = {}
+        self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
 
     def issue(
@@ -205,7 +192,7 @@ class Core:
         self._counts[plan.op] += 1
         self.log.append(instruction)
 
-    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int]) -> Plan:
+    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int]) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
         places = {"dst": (handles[0], d.dst), "src1": (handles[2], d.src1), "sharedTmpBuffer": (handles[2], d.src1)}
 
@@ -213,7 +200,7 @@ class Core:
             handle, start = places.get(role, (handles[1], d.src0))
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
-        plan = make_plan(d, self.ub, names)
+        plan = plan_instruction(d, self.ub, names)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan
@@ -221,7 +208,7 @@ class Core:
             self.ub.peak = max(self.ub.peak, stop)
         return plan
 
-    def _warn_stale(self, plan: Plan) -> None:
+    def _warn_stale(self, plan: PlannedInstruction) -> None:
         for access in plan.reads:
             for start, stop in access.runs:
                 self.ub.warn_stale(start, stop)
@@ -292,8 +279,7 @@ class Core:
         return merged
 
     def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
-        """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads
-        something."""
+        """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
         holes = [(span.start, span.stop) for span in self.ub.spans.cover(start, stop) if not span.valid]
         missing = sum(end - begin for begin, end in holes)
         text = (
@@ -316,8 +302,7 @@ class Core:
     def refuse(
         self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool
     ) -> None:
-        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the
-        access."""
+        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the access."""
         if not self.rules.checked and allocation.handle != handle and allocation in self.ub.allocations:
             return  # freed, or handed out again: the hardware does not know
         name = f"{allocation.name} at byte {allocation.start if start < 0 else start}"
@@ -336,9 +321,8 @@ class Core:
             fix = "EnQue and DeQue it between the computation and the copy"
         else:
             fix = "free it and allocate a new one before the next computation"
-        unit = ("the scalar unit", "the vector unit", "the copy from global memory", "the copy to global memory")[pipe]
         raise QueueFault(
-            f"{api}: {role} ({name}) is {allocation.state.value}, {unit} must not use it: {fix} [ErrorBuffer2]"
+            f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
         )
 
     def knows(self, pipe: int, other: Instruction, epoch: int) -> bool:
@@ -350,7 +334,7 @@ class Core:
             return epoch <= self.clock.known[pipe][other_pipe]
         return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
 
-    def scalar_global(self, api: str, region: Region, start: int, stop: int, writing: bool) -> None:
+    def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():
@@ -370,8 +354,7 @@ class Core:
 
     @contextmanager
     def tile_api(self, api: str) -> Iterator[None]:
-        """Count one call of a tile API; inside it vector instructions are in order, by its own
-        barriers."""
+        """Count one call of a tile API; inside it vector instructions are in order, by its own barriers."""
         before = self.instructions().total()
         known, outer = self.clock.known[V], self.site
         self.site = outer or kernel_site()
@@ -396,8 +379,7 @@ class Core:
     def access(
         self, api: str, role: str, place: tuple[int, int, int, int], align: int, pipe: int, writing: bool
     ) -> None:
-        """Check an access of a unit to part of a tensor: (handle, start, stop, end of the
-        tensor)."""
+        """Check an access of a unit to part of a tensor: (handle, start, stop, end of the tensor)."""
         handle, start, stop, end = place
         check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
         instruction = (api, pipe, self.index, self.site or kernel_site())

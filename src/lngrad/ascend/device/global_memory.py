@@ -1,25 +1,70 @@
-"""Global memory: the arrays that a kernel is launched on, as addresses, regions and typed
-tensors."""
+"""Global memory: the arrays that a kernel is launched on, as addresses, regions and typed tensors."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lngrad.ascend.device.current import current_core
-from lngrad.ascend.device.element_types import element_type
-from lngrad.ascend.device.regions import Region
+from lngrad.ascend.device.numerics import element_type
+from lngrad.ascend.device.running import current_core
 from lngrad.ascend.faults import BoundsFault, LifetimeFault
-from lngrad.errors import DtypeError
-from lngrad.typing import Array, Dtype
+from lngrad.errors import DtypeError, ShapeError
+from lngrad.typing import Array, Bytes, Dtype
+
+
+class GlobalRegion:
+    """A contiguous array in global memory.
+
+    Attributes:
+        start, stop: Addresses of its first byte and of the byte behind its last one: the host's, or those that a
+            device has for it.
+        data: Its bytes.
+    """
+
+    __slots__ = ("data", "name", "start", "stop")
+
+    def __init__(self, array: Array, name: str, start: int | None = None) -> None:
+        if not array.flags.c_contiguous:
+            raise ShapeError(f"{name}: global memory must be contiguous, got strides {array.strides}")
+        self.name = name
+        self.data: Bytes = array.reshape(-1).view(np.uint8)
+        self.start = int(array.__array_interface__["data"][0]) if start is None else start
+        self.stop = self.start + array.nbytes
+
+
+class GlobalRegions:
+    """The regions that a launch may touch, found by address: what a compiled kernel has of them."""
+
+    def __init__(self, regions: list[GlobalRegion]) -> None:
+        self._regions = sorted(regions, key=lambda region: region.start)
+        self._starts = [region.start for region in self._regions]
+
+    def find(self, api: str, address: int, nbytes: int) -> GlobalRegion:
+        """Return the region that [address, address + nbytes) lies in.
+
+        Raises:
+            BoundsFault: None does; the text says how far away the nearest one is.
+        """
+        place = bisect_right(self._starts, address) - 1
+        # Two arrays of a launch may be views of one memory, so that the nearest start is not the
+        # only one.
+        for region in reversed(self._regions[: place + 1]):
+            if address + nbytes <= region.stop:
+                return region
+        nearest = self._regions[place] if place >= 0 else None
+        where = f"; {nearest.name} ends {address + nbytes - nearest.stop} bytes before its end" if nearest else ""
+        raise BoundsFault(
+            f"{api}: {nbytes} bytes of global memory at {address:#x} belong to no array of the launch{where} "
+            "[ErrorRead3, ErrorWrite2]"
+        )
 
 
 @dataclass(frozen=True)
 class GlobalAddress:
-    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can
-    be added."""
+    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can be added."""
 
     array: Array
     name: str = "global memory"
@@ -46,8 +91,8 @@ class GlobalTensor:
     """A window on global memory (``GlobalTensor<T>``).
 
     Args:
-        dtype: T; None takes the type of the address. Raw bytes (a workspace) can become any type,
-            else the two agree; ``GlobalAddress.ReinterpretCast`` changes the type on purpose.
+        dtype: T; None takes the type of the address. Raw bytes (a workspace) can become any type, else the two agree;
+            ``GlobalAddress.ReinterpretCast`` changes the type on purpose.
     """
 
     __slots__ = ("_end", "_region", "_start", "dtype", "name")
@@ -55,7 +100,7 @@ class GlobalTensor:
     def __init__(self, dtype: DTypeLike | None = None) -> None:
         self.dtype: Dtype | None = None if dtype is None else element_type("GlobalTensor", dtype)
         self.name = "a GlobalTensor without SetGlobalBuffer"
-        self._region: Region | None = None
+        self._region: GlobalRegion | None = None
         self._start = self._end = 0
 
     def SetGlobalBuffer(self, buffer: GlobalAddress | Array, bufferSize: int | None = None) -> None:
@@ -65,11 +110,10 @@ class GlobalTensor:
 
             void SetGlobalBuffer(__gm__ PrimType* buffer, uint64_t bufferSize)
 
-        CANN: an array serves as an address, and a size past its end is refused here rather than at
-        the access.
+        CANN: an array serves as an address, and a size past its end is refused here rather than at the access.
         """
         address = buffer if isinstance(buffer, GlobalAddress) else GlobalAddress(buffer)
-        region = Region(address.array, address.name)
+        region = GlobalRegion(address.array, address.name)
         given = address.array.dtype
         wanted = given if self.dtype is None else self.dtype
         if given not in (wanted, np.uint8):
@@ -83,13 +127,11 @@ class GlobalTensor:
         self._region, self._start, self._end = region, start, start + size * wanted.itemsize
 
     @classmethod
-    def at(cls, region: Region, address: int, size: int, dtype: Dtype) -> GlobalTensor:
-        """Return the tensor of ``size`` elements at an address in a region; -1: to the region's end."""
-        start = address - region.start
-        stop = region.data.size if size < 0 else min(region.data.size, start + size * dtype.itemsize)
+    def at(cls, region: GlobalRegion, start: int, end: int, dtype: Dtype) -> GlobalTensor:
+        """Return the tensor of bytes [start, end) of a region."""
         tensor = cls.__new__(cls)
         tensor.dtype, tensor.name = dtype, region.name
-        tensor._region, tensor._start, tensor._end = region, start, stop
+        tensor._region, tensor._start, tensor._end = region, start, end
         return tensor
 
     def GetSize(self) -> int:
@@ -107,7 +149,7 @@ class GlobalTensor:
         typed = whole[: whole.size // dtype.itemsize * dtype.itemsize].view(dtype)
         return GlobalAddress(typed, self.name, self._start // dtype.itemsize + offset)
 
-    def bound(self, api: str) -> tuple[Region, Dtype]:
+    def bound(self, api: str) -> tuple[GlobalRegion, Dtype]:
         """Return the memory and T.
 
         Raises:
@@ -117,7 +159,7 @@ class GlobalTensor:
             raise LifetimeFault(f"{api}: {self.name}")
         return self._region, self.dtype
 
-    def window(self, api: str, first: int, count: int) -> tuple[Region, int, int]:
+    def window(self, api: str, first: int, count: int) -> tuple[GlobalRegion, int, int]:
         """Return the region and the byte range of elements [first, first + count).
 
         Raises:
@@ -162,16 +204,10 @@ class GlobalTensor:
         """
         dtype = element_type("ReinterpretCast", T)
         region, _ = self.bound("ReinterpretCast")
-        return self._derived(region, self._start, self._end, dtype)
+        return self.at(region, self._start, self._end, dtype)
 
     def __getitem__(self, offset: int) -> GlobalTensor:
         region, dtype = self.bound("operator[]")
         if not 0 <= offset <= self.GetSize():
             raise BoundsFault(f"{self.name}: has {self.GetSize()} elements, got [{offset}]")
-        return self._derived(region, self._start + offset * dtype.itemsize, self._end, dtype)
-
-    def _derived(self, region: Region, start: int, end: int, dtype: Dtype) -> GlobalTensor:
-        rest = GlobalTensor.__new__(GlobalTensor)
-        rest.dtype, rest.name = dtype, self.name
-        rest._region, rest._start, rest._end = region, start, end
-        return rest
+        return self.at(region, self._start + offset * dtype.itemsize, self._end, dtype)

@@ -1,11 +1,16 @@
 """Run a kernel function on the simulated SoC: once a block, each block on a core of its own.
 
-A kernel is a Python function that takes what a ``__global__ __aicore__`` function takes: one
-address an array, then the workspace and the tiling where they are given.
+A kernel is a Python function that takes what a ``__global__ __aicore__`` function takes: one address an array, then
+the workspace and the tiling where they are given. One block runs at a time, in a fixed order, so that every run gives
+the same bits: until it ends or waits for a flag that is not up; then the next one in order goes on. Only while a
+block waits do others get threads of their own, so that kernels without barriers between blocks run in the caller's
+thread.
 """
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,17 +18,168 @@ import numpy as np
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core, Rules, Strictness
-from lngrad.ascend.device.current import current_core
-from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.global_memory import GlobalAddress, GlobalRegion, GlobalRegions
+from lngrad.ascend.device.pipes import S
 from lngrad.ascend.device.races import GlobalOrder
-from lngrad.ascend.device.regions import Region, Regions
 from lngrad.ascend.device.report import BlockReport, LaunchReport, timeline_of
-from lngrad.ascend.device.schedule import Blocks
+from lngrad.ascend.device.running import current_core
 from lngrad.ascend.device.sync import check_flags
-from lngrad.ascend.faults import DeviceFault
+from lngrad.ascend.faults import DeadlockFault, DeviceFault
 from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array
+
+NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
+Barrier = tuple[object, int]  # a flag, and how often it has been used before
+
+
+class _Abandoned(BaseException):
+    """Unwinds a waiting block when another one has failed."""
+
+
+class BlockSchedule:
+    """The blocks of one launch, which take turns.
+
+    Args:
+        count: How many.
+        run: Runs the kernel on the block of that index, to its end; makes the core when it starts.
+    """
+
+    def __init__(self, count: int, run: Callable[[int], None]) -> None:
+        self._run = run
+        self._states = [NEW] * count
+        self._gates: dict[int, threading.Semaphore] = {}
+        self._threads: list[threading.Thread] = []
+        self._sets: dict[tuple[object, int], int] = {}  # (flag, block) -> how often set
+        self._waits: dict[tuple[object, int], int] = {}  # (flag, block) -> how often waited for
+        self._snapshots: dict[Barrier, dict[int, list[int]]] = {}  # what each block had finished
+        self._passed: dict[Barrier, int] = {}
+        self._reasons: dict[int, tuple[Barrier, str]] = {}  # what a waiting block waits for
+        self._failure: BaseException | None = None
+
+    def run_all(self) -> None:
+        """Run every block to its end.
+
+        Raises:
+            BaseException: The first one that a kernel raised.
+            DeadlockFault: No block can go on.
+        """
+        self._drive(0)
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def set(self, core: Core, flag: object, snapshot: list[int]) -> None:
+        """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
+        number = self._sets.get((flag, core.index), 0)
+        self._sets[flag, core.index] = number + 1
+        self._snapshots.setdefault((flag, number), {})[core.index] = snapshot
+
+    def wait(self, core: Core, flag: object, what: str) -> None:
+        """Wait until a flag is up; other blocks run meanwhile.
+
+        Raises:
+            DeadlockFault: It will never be.
+        """
+        if self._failure is not None:
+            raise _Abandoned
+        index, count = core.index, len(self._states)
+        if count > core.soc.vector_cores:
+            raise DeadlockFault(
+                f"{what}: {count} blocks wait for each other, and {core.soc.name} runs {core.soc.vector_cores} at a "
+                "time: a device would hang"
+            )
+        number = self._waits.get((flag, index), 0)
+        self._waits[flag, index] = number + 1
+        barrier = (flag, number)
+        if not self._is_up(barrier):
+            self._states[index], self._reasons[index] = WAITING, (barrier, what)
+            self._gates.setdefault(index, threading.Semaphore(0))
+            following = self._next(index)
+            if following is None:
+                self._states[index] = RUNNING
+                raise self._deadlock(index)
+            if self._states[following] is NEW:
+                self._start_thread(following)
+            else:
+                self._gates[following].release()
+            self._gates[index].acquire()
+            if self._failure is not None:
+                raise _Abandoned
+            self._states[index] = RUNNING
+        snapshots = self._snapshots[barrier]
+        core.clock.acquire(S, snapshots[index])
+        core.clock.learn_others([snapshots[other] for other in range(count)])
+        self._passed[barrier] = self._passed.get(barrier, 0) + 1
+        if self._passed[barrier] == count:
+            del self._passed[barrier], self._snapshots[barrier]
+
+    def _is_up(self, barrier: Barrier) -> bool:
+        return len(self._snapshots.get(barrier, ())) == len(self._states)
+
+    def _next(self, after: int) -> int | None:
+        """Return the next block in turn that can run, or None."""
+        count = len(self._states)
+        for step in range(1, count + 1):
+            index = (after + step) % count
+            state = self._states[index]
+            if state is NEW or (state is WAITING and self._is_up(self._reasons[index][0])):
+                return index
+        return None
+
+    def _drive(self, index: int) -> None:
+        """Run a block to its end, and then others that have not started, or let one that waits go on."""
+        while True:
+            self._states[index] = RUNNING
+            try:
+                self._run(index)
+            except BaseException as error:
+                self._fail(error)
+            self._states[index] = ENDED
+            if self._failure is not None:
+                return
+            following = self._next(index)
+            if following is None:
+                if WAITING in self._states:
+                    self._fail(self._deadlock(index))
+                return
+            if self._states[following] is WAITING:
+                self._gates[following].release()
+                return
+            index = following
+
+    def _start_thread(self, index: int) -> None:
+        target, context = socs.current(), contextvars.copy_context()
+
+        def work() -> None:
+            socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
+            context.run(self._drive, index)
+
+        thread = threading.Thread(target=work, name=f"block {index}", daemon=True)
+        self._states[index] = RUNNING
+        self._threads.append(thread)
+        thread.start()
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep the first failure, and let every waiting block unwind."""
+        if isinstance(error, _Abandoned):
+            return
+        if self._failure is None:
+            self._failure = error
+            for index, state in enumerate(self._states):
+                if state is WAITING:
+                    self._gates[index].release()
+
+    def _deadlock(self, index: int) -> DeadlockFault:
+        waiting = [
+            f"block {block} waits in {what}"
+            for block, (_, what) in sorted(self._reasons.items())
+            if self._states[block] is WAITING or (block == index and self._states[block] is RUNNING)
+        ]
+        ended = ", ".join(str(block) for block, state in enumerate(self._states) if state is ENDED)
+        tail = f"; ended: {ended}" if ended else ""
+        return DeadlockFault(f"deadlock: {'; '.join(waiting)}{tail}. A device would wait for ever [ErrorSync3]")
 
 
 def launch(
@@ -38,7 +194,7 @@ def launch(
     auto_sync: bool = True,
     ordering: bool = True,
     timeline: bool = False,
-    memory: Sequence[Region] = (),
+    memory: Sequence[GlobalRegion] = (),
 ) -> LaunchReport:
     """Run ``kernel`` on ``block_num`` blocks, in place on ``arrays``.
 
@@ -48,18 +204,17 @@ def launch(
         kernel: Called once a block as ``kernel(address, …[, workspace][, tiling])``.
         block_num: Blocks; more than the SoC has vector cores run in turns on a device.
         arrays: Contiguous NumPy arrays; results are written into them.
-        workspace: Bytes of scratch in global memory, or an array of uint8; filled with 0xFF when
-            allocated here.
+        workspace: Bytes of scratch in global memory, or an array of uint8; filled with 0xFF when allocated here.
         tiling: A struct or its bytes; the kernel reads it with CopyTiling or GET_TILING_DATA.
         tiling_key: What TILING_KEY_IS compares with.
         soc: Default: this thread's.
-        strictness: "checked": what CANN's CPU checker reports is an error. "device": what the
-            hardware runs without a word runs: use after FreeTensor, tensors never freed, content
-            that survives FreeTensor; reading bytes never written warns.
-        auto_sync: Whether the compiler inserts barriers between vector instructions and flags
-            around scalar accesses, as it does unless told not to.
-        ordering: Whether races are looked for: two accesses to the same bytes, one of them a write,
-            that no flag, queue or barrier orders.
+        strictness: "checked": what CANN's CPU checker reports is an error. "device": what the hardware runs without a
+            word runs: use after FreeTensor, tensors never freed, content that survives FreeTensor; reading bytes
+            never written warns.
+        auto_sync: Whether the compiler inserts barriers between vector instructions and flags around scalar accesses,
+            as it does unless told not to.
+        ordering: Whether races are looked for: two accesses to the same bytes, one of them a write, that no flag,
+            queue or barrier orders.
         timeline: Whether every instruction is kept for ``LaunchReport.timeline_svg``.
         memory: More global memory, which a compiled kernel may touch by address.
 
@@ -77,20 +232,20 @@ def launch(
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
     rules = Rules(strictness, auto_sync, ordering, timeline)
-    order, regions = GlobalOrder(), Regions([*(Region(a.array, a.name) for a in addresses), *memory])
+    order, regions = GlobalOrder(), GlobalRegions([*(GlobalRegion(a.array, a.name) for a in addresses), *memory])
     reports: dict[int, BlockReport] = {}
     kept: dict[int, Core] = {}
 
     def run(index: int) -> None:
         core = Core(target, index=index, count=block_num, rules=rules, order=order)
-        core.regions, core.tiling_key, core.schedule = regions, tiling_key, blocks
+        core.regions, core.tiling_key, core.schedule = regions, tiling_key, schedule
         _run(kernel, core, arguments)
         reports[index] = BlockReport.of(core)
         if timeline:
             kept[index] = core
 
-    blocks = Blocks(block_num, run)
-    blocks.run_all()
+    schedule = BlockSchedule(block_num, run)
+    schedule.run_all()
     picture = timeline_of([kept[index] for index in range(block_num)]) if timeline else None
     return LaunchReport(
         getattr(kernel, "__name__", "kernel"),

@@ -1,17 +1,13 @@
-"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's
-checks."""
+"""Tensors in the Unified Buffer: typed windows, whose every access goes through the core's checks."""
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.element_types import CODES, element_type
+from lngrad.ascend.device.numerics import CODES, element_type
 from lngrad.ascend.device.pipes import S, V
-from lngrad.ascend.device.source import Site
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import BoundsFault
 from lngrad.typing import Array, Dtype
@@ -20,8 +16,8 @@ from lngrad.typing import Array, Dtype
 class LocalTensor:
     """A typed window on the Unified Buffer (``LocalTensor<T>``).
 
-    Indexing follows C++: ``tensor[n]`` is the rest of the tensor from element n on; a slice is a
-    window. Kernels get tensors from a TQue or a TBuf; nothing else constructs them.
+    Indexing follows C++: ``tensor[n]`` is the rest of the tensor from element n on; a slice is a window. Kernels get
+    tensors from a TQue or a TBuf; nothing else constructs them.
 
     Attributes:
         core: The core whose Unified Buffer it is.
@@ -79,8 +75,7 @@ class LocalTensor:
     def GetPhyAddr(self, offset: int = 0) -> int:
         """Return the byte address of an element in the Unified Buffer.
 
-        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset)
-        const``
+        C prototypes: ``uint64_t GetPhyAddr() const`` and ``GetPhyAddr(const uint32_t offset) const``
         """
         return self.start + offset * self.dtype.itemsize
 
@@ -148,8 +143,7 @@ class LocalTensor:
         return window
 
     def read(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
-        """Return the first ``count`` elements as a view to read, for code that is one instruction
-        or many.
+        """Return the first ``count`` elements as a view to read, for code that is one instruction or many.
 
         Raises:
             DeviceFault: A rule of the memory is broken; the text starts with ``api`` and ``role``.
@@ -178,15 +172,8 @@ class LocalTensor:
         return self.core is other.core and self.start < other.end and other.start < self.end
 
 
-def caller() -> Site:
-    """Return where the caller of the function that calls this stands: the line of a kernel."""
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti
-
-
 def pop_stack_buffer(core: Core) -> LocalTensor:
-    """Return what no allocation has taken, as the framework's temporary buffer
-    (``PopStackBuffer``)."""
+    """Return what no allocation has taken, as the framework's temporary buffer (``PopStackBuffer``)."""
     ub = core.ub
     start, size = ub.next_free, ub.size - ub.next_free
     rest = Allocation("the framework's temporary buffer", TPosition.LCM, start, size, State.BUFFER)

@@ -1,13 +1,10 @@
-"""What orders a kernel: flags and barriers between the pipes of a core, and barriers between
-blocks."""
+"""What orders a kernel: flags and barriers between the pipes of a core, and barriers between blocks."""
 
 from __future__ import annotations
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.current import running
-from lngrad.ascend.device.local_tensor import caller
 from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
-from lngrad.ascend.device.source import Site, site_text
+from lngrad.ascend.device.running import caller, running, site_text
 from lngrad.ascend.faults import SyncFault
 
 CROSS_CORE_FLAGS = 16
@@ -21,7 +18,18 @@ def SetFlag(event: HardEvent, eventID: int) -> None:
     Raises:
         SyncFault: The flag is raised already, or no vector core has the event or the id.
     """
-    set_flag(running("SetFlag"), caller(), int(event), eventID)
+    core = running("SetFlag")
+    source, _ = _pipes(core, "SetFlag", event, eventID)
+    raised = core.flags.get((event, eventID))
+    name = f"SetFlag<{HardEvent(event).name}>({eventID})"
+    if raised is not None:
+        raise SyncFault(
+            f"{name}: the flag is raised already, at {site_text(raised[1][3])}; WaitFlag must lower it first "
+            "[ErrorSync4]"
+        )
+    instruction = (name, source, core.index, core.site or caller())
+    core.flags[event, eventID] = (core.clock.release(source), instruction)
+    core.log.append(instruction)
 
 
 def WaitFlag(event: HardEvent, eventID: int) -> None:
@@ -32,7 +40,16 @@ def WaitFlag(event: HardEvent, eventID: int) -> None:
     Raises:
         SyncFault: Nothing has raised the flag: a device would wait for ever.
     """
-    wait_flag(running("WaitFlag"), caller(), int(event), eventID)
+    core = running("WaitFlag")
+    _, target = _pipes(core, "WaitFlag", event, eventID)
+    raised = core.flags.pop((event, eventID), None)
+    name = f"WaitFlag<{HardEvent(event).name}>({eventID})"
+    if raised is None:
+        raise SyncFault(f"{name}: no SetFlag has raised the flag; a device would wait for ever [ErrorSync3]")
+    core.clock.acquire(target, raised[0])
+    instruction = (name, target, core.index, core.site or caller())
+    core.log.append(instruction)
+    core.arrows.append((raised[1], instruction))
 
 
 def PipeBarrier(pipe: pipe_t) -> None:
@@ -40,85 +57,8 @@ def PipeBarrier(pipe: pipe_t) -> None:
 
     C prototype: ``template <pipe_t pipe> void PipeBarrier()``
     """
-    pipe_barrier(running("PipeBarrier"), caller(), int(pipe))
-
-
-def SyncAll(isAIVOnly: bool = True) -> None:
-    """Wait until every block is here; what they did before is finished for all.
-
-    C prototype: ``template <bool isAIVOnly = true> void SyncAll()``
-
-    Raises:
-        DeadlockFault: Some block will never come here.
-    """
-    sync_all(running("SyncAll"), caller())
-
-
-def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MTE3) -> None:
-    """Say that everything issued so far on ``pipe`` counts for a barrier of all blocks.
-
-    C prototype: ``template <uint8_t modeId, pipe_t pipe> void CrossCoreSetFlag(uint16_t flagId)``
-
-    The flag goes up when every block has set it.
-
-    Raises:
-        SyncFault: A mode other than 0, or a pipe that takes no flag.
-    """
-    cross_core_set(running("CrossCoreSetFlag"), caller(), flagId, modeId, int(pipe))
-
-
-def CrossCoreWaitFlag(flagId: int) -> None:
-    """Wait until every block has set the flag.
-
-    C prototype: ``template <uint8_t modeId = 0, pipe_t pipe = PIPE_S> void CrossCoreWaitFlag(uint16_t flagId)``
-
-    Raises:
-        DeadlockFault: Some block will never set it.
-    """
-    cross_core_wait(running("CrossCoreWaitFlag"), caller(), flagId)
-
-
-def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:
-    pipes = EVENT_PIPES.get(event)
-    if pipes is None:
-        name = HardEvent(event).name if event in tuple(HardEvent) else str(event)
-        raise SyncFault(f"{api}: HardEvent::{name} is not between two pipes of a vector core")
-    limit = core.soc.tensors_per_position  # as many as a queue has events
-    if not 0 <= identity < limit:
-        raise SyncFault(f"{api}: an event id is 0 to {limit - 1} on {core.soc.name}, got {identity}")
-    return pipes
-
-
-def set_flag(core: Core, site: Site, event: int, identity: int) -> None:
-    """Execute SetFlag."""
-    source, _ = _pipes(core, "SetFlag", event, identity)
-    raised = core.flags.get((event, identity))
-    name = f"SetFlag<{HardEvent(event).name}>({identity})"
-    if raised is not None:
-        raise SyncFault(
-            f"{name}: the flag is raised already, at {site_text(raised[1][3])}; WaitFlag must lower it first "
-            "[ErrorSync4]"
-        )
-    instruction = (name, source, core.index, site)
-    core.flags[event, identity] = (core.clock.release(source), instruction)
-    core.log.append(instruction)
-
-
-def wait_flag(core: Core, site: Site, event: int, identity: int) -> None:
-    """Execute WaitFlag."""
-    _, target = _pipes(core, "WaitFlag", event, identity)
-    raised = core.flags.pop((event, identity), None)
-    name = f"WaitFlag<{HardEvent(event).name}>({identity})"
-    if raised is None:
-        raise SyncFault(f"{name}: no SetFlag has raised the flag; a device would wait for ever [ErrorSync3]")
-    core.clock.acquire(target, raised[0])
-    instruction = (name, target, core.index, site)
-    core.log.append(instruction)
-    core.arrows.append((raised[1], instruction))
-
-
-def pipe_barrier(core: Core, site: Site, pipe: int) -> None:
-    """Execute PipeBarrier."""
+    core = running("PipeBarrier")
+    site = core.site or caller()
     if pipe == pipe_t.PIPE_ALL:
         core.clock.barrier_all()
         for each in ALL_PIPES:
@@ -131,8 +71,16 @@ def pipe_barrier(core: Core, site: Site, pipe: int) -> None:
     core.log.append((f"PipeBarrier<PIPE_{PIPE_NAMES[pipe]}>", pipe, core.index, site))
 
 
-def sync_all(core: Core, site: Site) -> None:
-    """Execute SyncAll: every pipe waits for every pipe of every block."""
+def SyncAll(isAIVOnly: bool = True) -> None:
+    """Wait until every block is here; what they did before is finished for all.
+
+    C prototype: ``template <bool isAIVOnly = true> void SyncAll()``
+
+    Raises:
+        DeadlockFault: Some block will never come here.
+    """
+    core = running("SyncAll")
+    site = core.site or caller()
     instruction = ("SyncAll", S, core.index, site)
     core.log.append(instruction)
     core.clock.barrier_all()
@@ -141,24 +89,52 @@ def sync_all(core: Core, site: Site) -> None:
         core.schedule.wait(core, "SyncAll", f"SyncAll at {site_text(site)}")
 
 
-def cross_core_set(core: Core, site: Site, flag: int, mode: int, pipe: int) -> None:
-    """Execute CrossCoreSetFlag."""
-    if mode != 0:
-        raise SyncFault(f"CrossCoreSetFlag: modeId 0 (all vector cores) is simulated, got {mode}")
+def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MTE3) -> None:
+    """Say that everything issued so far on ``pipe`` counts for a barrier of all blocks.
+
+    C prototype: ``template <uint8_t modeId, pipe_t pipe> void CrossCoreSetFlag(uint16_t flagId)``
+
+    The flag goes up when every block has set it.
+
+    Raises:
+        SyncFault: A mode other than 0, or a pipe that takes no flag.
+    """
+    core = running("CrossCoreSetFlag")
+    if modeId != 0:
+        raise SyncFault(f"CrossCoreSetFlag: modeId 0 (all vector cores) is simulated, got {modeId}")
     if pipe not in ALL_PIPES or pipe == S:
         raise SyncFault(f"CrossCoreSetFlag: pipe must be V, MTE2 or MTE3, got {pipe_t(pipe).name}")
-    flag %= CROSS_CORE_FLAGS  # the low 4 bits count
-    core.log.append((f"CrossCoreSetFlag({flag})", pipe, core.index, site))
+    flag = flagId % CROSS_CORE_FLAGS  # the low 4 bits count
+    core.log.append((f"CrossCoreSetFlag({flag})", pipe, core.index, core.site or caller()))
     if core.schedule is not None:
         core.schedule.set(core, flag, core.clock.release(pipe))
 
 
-def cross_core_wait(core: Core, site: Site, flag: int) -> None:
-    """Execute CrossCoreWaitFlag."""
-    flag %= CROSS_CORE_FLAGS
+def CrossCoreWaitFlag(flagId: int) -> None:
+    """Wait until every block has set the flag.
+
+    C prototype: ``template <uint8_t modeId = 0, pipe_t pipe = PIPE_S> void CrossCoreWaitFlag(uint16_t flagId)``
+
+    Raises:
+        DeadlockFault: Some block will never set it.
+    """
+    core = running("CrossCoreWaitFlag")
+    site = core.site or caller()
+    flag = flagId % CROSS_CORE_FLAGS
     core.log.append((f"CrossCoreWaitFlag({flag})", S, core.index, site))
     if core.schedule is not None:
         core.schedule.wait(core, flag, f"CrossCoreWaitFlag({flag}) at {site_text(site)}")
+
+
+def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:
+    pipes = EVENT_PIPES.get(event)
+    if pipes is None:
+        name = HardEvent(event).name if event in tuple(HardEvent) else str(event)
+        raise SyncFault(f"{api}: HardEvent::{name} is not between two pipes of a vector core")
+    limit = core.soc.tensors_per_position  # as many as a queue has events
+    if not 0 <= identity < limit:
+        raise SyncFault(f"{api}: an event id is 0 to {limit - 1} on {core.soc.name}, got {identity}")
+    return pipes
 
 
 def check_flags(core: Core) -> None:

@@ -1,5 +1,4 @@
-"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory,
-scalars."""
+"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory, scalars."""
 
 from __future__ import annotations
 
@@ -9,13 +8,13 @@ import ml_dtypes
 import numpy as np
 
 from lngrad.ascend.device.copies import Blocks, Local, copy_global
-from lngrad.ascend.device.current import running
-from lngrad.ascend.device.element_types import CODES
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
-from lngrad.ascend.device.local_tensor import caller, pop_stack_buffer
-from lngrad.ascend.device.operations import OPCODES
+from lngrad.ascend.device.local_tensor import pop_stack_buffer
+from lngrad.ascend.device.numerics import CODES
 from lngrad.ascend.device.pipes import MTE3, V
+from lngrad.ascend.device.running import caller, running
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
+from lngrad.ascend.device.vector import DUPLICATE
 from lngrad.ascend.faults import DeviceFault, TilingError
 from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError
@@ -50,8 +49,7 @@ def GetSubBlockNum() -> int:
 def CopyTiling(kind: type[S], tiling: bytes) -> S:
     """Read the tiling of a kernel, as the samples' CopyTiling does word by word.
 
-    CANN: the struct is returned, and a buffer that is too short is refused instead of read past its
-    end.
+    CANN: the struct is returned, and a buffer that is too short is refused instead of read past its end.
 
     Raises:
         TilingError: The buffer is shorter than the struct.
@@ -96,8 +94,8 @@ def SetAtomicAdd(T: Any) -> None:
 
     C prototype: ``template <typename T> void SetAtomicAdd()``
 
-    Adds of several blocks need no order among each other. The simulator adds in the order of the
-    blocks, so that every run gives the same bits; a device does not promise any.
+    Adds of several blocks need no order among each other. The simulator adds in the order of the blocks, so that
+    every run gives the same bits; a device does not promise any.
 
     Raises:
         DtypeError: No copy adds in that type.
@@ -137,7 +135,7 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     handle = core.ub.new_handle(source)
     count = nbytes // size_bytes
     places = (room.start, room.start + nbytes, 0, 0, 0, 0)
-    core.issue(site, value, handle, 0, 0, (OPCODES["Duplicate"], code, 0, count, 0, 0, 1, 1, 1, 8, 8, 8, *places))
+    core.issue(site, value, handle, 0, 0, (DUPLICATE, code, 0, count, 0, 0, 1, 1, 1, 8, 8, 8, *places))
     core.clock.acquire(MTE3, core.clock.release(V))
     local = Local(handle, room.start, room.start + nbytes)
     for first in range(0, size, count):

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.clock import Snapshot
-from lngrad.ascend.device.element_types import DTYPES
-from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.device.spans import Span, Spans
+from lngrad.ascend.device.numerics import DTYPES
+from lngrad.ascend.device.pipes import Snapshot
+from lngrad.ascend.device.races import Span, Spans
+from lngrad.ascend.device.running import warn_at_kernel
 from lngrad.ascend.faults import CapacityFault
 from lngrad.typing import Array, Bytes
 
 
 class TPosition(enum.Enum):
-    """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's
-    are not."""
+    """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's are not."""
 
     GM = "GM"
     VECIN = "VECIN"
@@ -62,8 +61,8 @@ class Allocation:
     """A piece of the Unified Buffer with an owner.
 
     Attributes:
-        handle: Number under which tensors of its present life know it; -1 when it is free. A
-            tensor with another number is one that was freed.
+        handle: Number under which tensors of its present life know it; -1 when it is free. A tensor with another
+            number is one that was freed.
         forbidden: Bits of what no unit may do in its present state.
         in_queue: What EnQue's flag says to be finished, until DeQue has waited for it.
         freed: The same of FreeTensor's flag, until AllocTensor has waited for it.
@@ -158,8 +157,7 @@ class UnifiedBuffer:
         self.unmark_stale(start, stop)
 
     def copy_to(self, start: int, stop: int, target: UnifiedBuffer, there: int) -> None:
-        """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of
-        another buffer."""
+        """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of another buffer."""
         target.data[there : there + stop - start] = self.data[start:stop]
         for span in self.spans.cover(start, stop):
             if span.valid:

@@ -1,13 +1,16 @@
-"""The vector instructions as kernels call them: the count form, and the form with a mask and
-repeats.
+"""The table of the vector instructions, and the functions with which kernels call them.
 
-Every function that ends in ``count, repeatTime, repeatParams`` has both forms::
+A row is one line: ``Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)``. It adds an `Operation`
+to ``OPERATIONS`` and returns the function that a kernel calls. The number of an instruction is its place in
+``OPERATIONS``: descriptors and the records of compiled kernels carry it, and the C++ headers are made from the table.
+
+Every function that ends in ``count, repeatTime, repeatParams`` has two forms::
 
     Add(dst, src0, src1, count)
     Add(dst, src0, src1, mask, repeatTime, repeatParams)
 
-``mask`` is how many elements of each repeat of 256 bytes take part, or two integers whose bits say
-which. C prototypes (Sub, Mul, … alike)::
+``mask`` is how many elements of each repeat of 256 bytes take part, or two integers whose bits say which. C
+prototypes (Sub, Mul, … alike)::
 
     template <typename T> void Add(const LocalTensor<T>& dst, const LocalTensor<T>& src0,
         const LocalTensor<T>& src1, const int32_t& count)
@@ -15,37 +18,263 @@ which. C prototypes (Sub, Mul, … alike)::
         const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask | uint64_t mask[],
         const uint8_t repeatTime, const BinaryRepeatParams& repeatParams)
 
-Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not
-simulated. All of them raise DeviceFault where a rule is broken, DtypeError for a wrong type.
+Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not simulated. All of them
+raise DeviceFault where a rule is broken, DtypeError for a wrong type.
+
+Arithmetic is IEEE in the type of the operands, rounded to nearest even after every instruction; subnormals are kept.
+CANN: Rsqrt, Reciprocal, Exp and Ln are the correctly rounded steps of NumPy; a device approximates some of them.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Union
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, Union
 
-from lngrad.ascend.device.local_tensor import LocalTensor, caller
-from lngrad.ascend.device.operations import CAST_MODES, OPCODES, RoundMode
-from lngrad.ascend.device.plan import BITS, COUNT, MASK
-from lngrad.ascend.device.repeat_params import (
+import numpy as np
+
+from lngrad.ascend.device.descriptors import (
+    COUNT,
+    MASK,
     BinaryRepeatParams,
     BrcbRepeatParams,
     CopyRepeatParams,
     Mask,
     UnaryRepeatParams,
+    elements_of,
     params_of,
 )
-from lngrad.ascend.device.source import Site
-from lngrad.ascend.faults import BoundsFault, DeviceFault
+from lngrad.ascend.device.numerics import BFLOAT16, CAST_MODES, CPP_NAMES, FLOAT, HALF, INT16, INT32, RoundMode
+from lngrad.ascend.device.running import Site, caller
+from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import DtypeError
+from lngrad.typing import Array
 
-MASK_WORD = 1 << 64
-ADD, SUB, MUL, DIV, MAX, MIN, ADDS, MULS, MAXS, MINS, SQRT, RSQRT, EXP, ABS, RECIPROCAL, LN, RELU = range(
-    17
-)  # places in OPERATIONS
-Binary = Union[BinaryRepeatParams, Sequence[int], None]  # noqa: UP007  # evaluated, on Python 3.10 too
+if TYPE_CHECKING:
+    from lngrad.ascend.device.local_tensor import LocalTensor
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+Binary = Union[BinaryRepeatParams, Sequence[int], None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 Unary = Union[UnaryRepeatParams, Sequence[int], None]  # noqa: UP007
+
+
+class BinaryInstruction(Protocol):
+    """An instruction on two tensors, as ``Add``."""
+
+    __name__: str
+
+    def __call__(
+        self, dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: Mask, repeatTime: int | None = None,
+        repeatParams: Binary = None,
+    ) -> None: ...  # fmt: skip
+
+
+class ScalarInstruction(Protocol):
+    """An instruction on a tensor and a number, as ``Adds``."""
+
+    __name__: str
+
+    def __call__(
+        self, dst: LocalTensor, src: LocalTensor, scalarValue: float, count: Mask, repeatTime: int | None = None,
+        repeatParams: Unary = None,
+    ) -> None: ...  # fmt: skip
+
+
+class UnaryInstruction(Protocol):
+    """An instruction on one tensor, as ``Sqrt``."""
+
+    __name__: str
+
+    def __call__(
+        self, dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+    ) -> None: ...
+
+
+class Operands(enum.Enum):
+    """What operands an instruction takes."""
+
+    BINARY = "dst, src0, src1"
+    SCALAR = "dst, src, scalar"
+    UNARY = "dst, src"
+    COPY = "dst, src, of any type"
+    DUPLICATE = "dst, scalar"
+    CAST = "dst, src, round mode"
+    BRCB = "dst, eight elements of src a repeat"
+    WHOLE_REDUCE = "one element of dst, a repeat of src"
+    REDUCE = "dst[0], src, temporary buffer"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The parameters that are read."""
+        return {"BINARY": ("src0", "src1"), "DUPLICATE": ()}.get(self.name, ("src",))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One vector instruction.
+
+    Attributes:
+        name: As kernels call it.
+        operands: What it takes.
+        types: Codes of the element types it takes.
+        arithmetic: Writes the result, called as ``arithmetic(…, out)`` on arrays of one shape; None for what is not
+            elementwise.
+        accumulates: Whether dst may be src1 of every repeat (Add over rows).
+    """
+
+    name: str
+    operands: Operands
+    types: frozenset[int]
+    arithmetic: Callable[..., object] | None = None
+    accumulates: bool = False
+
+
+_rows: list[Operation] = []
+
+
+def _row(
+    name: str,
+    operands: Operands,
+    types: frozenset[int],
+    arithmetic: Callable[..., object] | None = None,
+    accumulates: bool = False,
+) -> int:
+    """Add a row to the table, and return its number."""
+    _rows.append(Operation(name, operands, types, arithmetic, accumulates))
+    return len(_rows) - 1
+
+
+def _issue_unary(
+    op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None, params: Unary
+) -> None:
+    if repeatTime is None and type(count) is int:  # the common case, without a call
+        form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
+    else:
+        d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
+        form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
+    descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0)
+    dst.core.issue(caller(3), scalar, dst.handle, src.handle, 0, descriptor)
+
+
+def _binary(
+    name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object], *, accumulates: bool = False
+) -> BinaryInstruction:
+    op = _row(name, Operands.BINARY, types, arithmetic, accumulates)
+
+    def instruction(
+        dst: LocalTensor,
+        src0: LocalTensor,
+        src1: LocalTensor,
+        count: Mask,
+        repeatTime: int | None = None,
+        repeatParams: Binary = None,
+    ) -> None:
+        if repeatTime is None and type(count) is int:
+            form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
+        else:
+            strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
+            form = (*elements_of("mask", count, repeatTime), *strides)
+        codes = dst.code | src0.code << 8 | src1.code << 16
+        descriptor = (op, codes, *form, dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
+        dst.core.issue(caller(), 0.0, dst.handle, src0.handle, src1.handle, descriptor)
+
+    return _documented(instruction, name, f"dst = {formula}.")
+
+
+def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> ScalarInstruction:
+    op = _row(name, Operands.SCALAR, types, arithmetic)
+
+    def instruction(
+        dst: LocalTensor,
+        src: LocalTensor,
+        scalarValue: float,
+        count: Mask,
+        repeatTime: int | None = None,
+        repeatParams: Unary = None,
+    ) -> None:
+        _issue_unary(op, dst, src, scalarValue, count, repeatTime, repeatParams)
+
+    return _documented(instruction, name, f"dst = {formula}, the scalar rounded to T.")
+
+
+def _unary(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> UnaryInstruction:
+    op = _row(name, Operands.UNARY, types, arithmetic)
+
+    def instruction(
+        dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
+    ) -> None:
+        _issue_unary(op, dst, src, 0.0, count, repeatTime, repeatParams)
+
+    return _documented(instruction, name, f"dst = {formula}.")
+
+
+def _documented(function: F, name: str, text: str) -> F:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text
+    return function
+
+
+def _rsqrt(src: Array, out: Array) -> None:
+    np.divide(src.dtype.type(1), np.sqrt(src), out=out)
+
+
+def _reciprocal(src: Array, out: Array) -> None:
+    np.divide(src.dtype.type(1), src, out=out)
+
+
+def _max(one: Array, other: Array, out: Array) -> None:
+    np.maximum(one, other, out=out)  # by position NumPy calls it deprecated
+
+
+def _min(one: Array, other: Array, out: Array) -> None:
+    np.minimum(one, other, out=out)
+
+
+def _relu(src: Array, out: Array) -> None:
+    np.maximum(src, src.dtype.type(0), out=out)
+
+
+def _copy(src: Array, out: Array) -> None:
+    out[...] = src
+
+
+REAL = frozenset((HALF, FLOAT))
+NUMBERS = frozenset((HALF, FLOAT, INT16, INT32))
+ANY_16_32 = frozenset(
+    CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "uint16_t", "int32_t", "uint32_t")
+)
+
+Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)
+Sub = _binary("Sub", "src0 - src1", NUMBERS, np.subtract, accumulates=True)
+Mul = _binary("Mul", "src0 * src1", NUMBERS, np.multiply, accumulates=True)
+Div = _binary("Div", "src0 / src1", REAL, np.divide)
+Max = _binary("Max", "max(src0, src1)", NUMBERS, _max, accumulates=True)
+Min = _binary("Min", "min(src0, src1)", NUMBERS, _min, accumulates=True)
+Adds = _scalar("Adds", "src + scalarValue", NUMBERS, np.add)
+Muls = _scalar("Muls", "src * scalarValue", NUMBERS, np.multiply)
+Maxs = _scalar("Maxs", "max(src, scalarValue)", NUMBERS, _max)
+Mins = _scalar("Mins", "min(src, scalarValue)", NUMBERS, _min)
+Sqrt = _unary("Sqrt", "sqrt(src)", REAL, np.sqrt)
+Rsqrt = _unary("Rsqrt", "1 / sqrt(src)", REAL, _rsqrt)
+Exp = _unary("Exp", "e ** src", REAL, np.exp)
+Abs = _unary("Abs", "|src|", REAL, np.absolute)
+Reciprocal = _unary("Reciprocal", "1 / src", REAL, _reciprocal)
+Ln = _unary("Ln", "ln(src)", REAL, np.log)
+Relu = _unary("Relu", "max(src, 0)", frozenset((HALF, FLOAT, INT32)), _relu)
+
+# The others have parameters of their own; their functions follow. DataCopy's is in copies.
+COPY = _row("Copy", Operands.COPY, ANY_16_32, _copy)
+DUPLICATE = _row("Duplicate", Operands.DUPLICATE, ANY_16_32)
+CAST = _row("Cast", Operands.CAST, frozenset((HALF, FLOAT, BFLOAT16, INT32)))
+BRCB = _row("Brcb", Operands.BRCB, ANY_16_32)
+WHOLE_REDUCE_SUM = _row("WholeReduceSum", Operands.WHOLE_REDUCE, REAL)
+REDUCE_SUM = _row("ReduceSum", Operands.REDUCE, REAL)
+DATA_COPY = _row("DataCopy", Operands.COPY, frozenset(range(len(CPP_NAMES))), _copy)
+
+OPERATIONS = tuple(_rows)
 
 
 class ReduceType(enum.Enum):
@@ -54,227 +283,6 @@ class ReduceType(enum.Enum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
-
-
-def _form(api: str, count: Mask, repeatTime: int | None) -> tuple[int, int, int, int]:
-    """Return (form, n, high, repeat) of a descriptor."""
-    if isinstance(count, Sequence):
-        low, high = (*count, 0)[:2] if count else (0, 0)
-        if repeatTime is None or len(count) > 2 or not (0 <= low < MASK_WORD and 0 <= high < MASK_WORD):
-            raise BoundsFault(f"{api}: a mask of bits is one or two uint64_t with a repeatTime, got {list(count)}")
-        # A descriptor has signed words.
-        return BITS, low - MASK_WORD * (low >> 63), high - MASK_WORD * (high >> 63), repeatTime
-    if repeatTime is None:
-        return COUNT, int(count), 0, 0
-    return MASK, int(count), 0, repeatTime
-
-
-def _binary(
-    site: Site,
-    op: int,
-    operands: tuple[LocalTensor, LocalTensor, LocalTensor],
-    count: Mask,
-    repeatTime: int | None,
-    repeatParams: BinaryRepeatParams | Sequence[int] | None,
-) -> None:
-    dst, a, b = operands
-    types = dst.code | a.code << 8 | b.code << 16
-    if repeatTime is None and type(count) is int:  # the common case, without a call
-        form: tuple[int, ...] = (op, types, 0, count, 0, 0, 1, 1, 1, 8, 8, 8)
-    else:
-        strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
-        form = (op, types, *_form("mask", count, repeatTime), *strides)
-    dst.core.issue(
-        site, 0.0, dst.handle, a.handle, b.handle, (*form, dst.start, dst.end, a.start, a.end, b.start, b.end)
-    )
-
-
-def _unary(
-    site: Site,
-    op: int,
-    operands: tuple[LocalTensor, LocalTensor],
-    scalar: float,
-    count: Mask,
-    repeatTime: int | None,
-    repeatParams: UnaryRepeatParams | Sequence[int] | None,
-) -> None:
-    dst, a = operands
-    types = dst.code | a.code << 8
-    if repeatTime is None and type(count) is int:
-        form: tuple[int, ...] = (op, types, 0, count, 0, 0, 1, 1, 1, 8, 8, 8)
-    else:
-        d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, repeatParams)
-        form = (op, types, *_form("mask", count, repeatTime), d, s, 1, dr, sr, 8)
-    dst.core.issue(site, scalar, dst.handle, a.handle, 0, (*form, dst.start, dst.end, a.start, a.end, 0, 0))
-
-
-def Add(
-    dst: LocalTensor,
-    src0: LocalTensor,
-    src1: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Binary = None,
-) -> None:
-    """dst = src0 + src1."""
-    _binary(caller(), ADD, (dst, src0, src1), count, repeatTime, repeatParams)
-
-
-def Sub(
-    dst: LocalTensor,
-    src0: LocalTensor,
-    src1: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Binary = None,
-) -> None:
-    """dst = src0 - src1."""
-    _binary(caller(), SUB, (dst, src0, src1), count, repeatTime, repeatParams)
-
-
-def Mul(
-    dst: LocalTensor,
-    src0: LocalTensor,
-    src1: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Binary = None,
-) -> None:
-    """dst = src0 * src1."""
-    _binary(caller(), MUL, (dst, src0, src1), count, repeatTime, repeatParams)
-
-
-def Div(
-    dst: LocalTensor,
-    src0: LocalTensor,
-    src1: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Binary = None,
-) -> None:
-    """dst = src0 / src1."""
-    _binary(caller(), DIV, (dst, src0, src1), count, repeatTime, repeatParams)
-
-
-def Max(
-    dst: LocalTensor,
-    src0: LocalTensor,
-    src1: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Binary = None,
-) -> None:
-    """dst = max(src0, src1)."""
-    _binary(caller(), MAX, (dst, src0, src1), count, repeatTime, repeatParams)
-
-
-def Min(
-    dst: LocalTensor,
-    src0: LocalTensor,
-    src1: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Binary = None,
-) -> None:
-    """dst = min(src0, src1)."""
-    _binary(caller(), MIN, (dst, src0, src1), count, repeatTime, repeatParams)
-
-
-def Adds(
-    dst: LocalTensor,
-    src: LocalTensor,
-    scalarValue: float,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Unary = None,
-) -> None:
-    """dst = src + scalarValue, the scalar rounded to T."""
-    _unary(caller(), ADDS, (dst, src), scalarValue, count, repeatTime, repeatParams)
-
-
-def Muls(
-    dst: LocalTensor,
-    src: LocalTensor,
-    scalarValue: float,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Unary = None,
-) -> None:
-    """dst = src * scalarValue, the scalar rounded to T."""
-    _unary(caller(), MULS, (dst, src), scalarValue, count, repeatTime, repeatParams)
-
-
-def Maxs(
-    dst: LocalTensor,
-    src: LocalTensor,
-    scalarValue: float,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Unary = None,
-) -> None:
-    """dst = max(src, scalarValue), the scalar rounded to T."""
-    _unary(caller(), MAXS, (dst, src), scalarValue, count, repeatTime, repeatParams)
-
-
-def Mins(
-    dst: LocalTensor,
-    src: LocalTensor,
-    scalarValue: float,
-    count: Mask,
-    repeatTime: int | None = None,
-    repeatParams: Unary = None,
-) -> None:
-    """dst = min(src, scalarValue), the scalar rounded to T."""
-    _unary(caller(), MINS, (dst, src), scalarValue, count, repeatTime, repeatParams)
-
-
-def Sqrt(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = sqrt(src)."""
-    _unary(caller(), SQRT, (dst, src), 0.0, count, repeatTime, repeatParams)
-
-
-def Rsqrt(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = 1 / sqrt(src)."""
-    _unary(caller(), RSQRT, (dst, src), 0.0, count, repeatTime, repeatParams)
-
-
-def Exp(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = e ** src."""
-    _unary(caller(), EXP, (dst, src), 0.0, count, repeatTime, repeatParams)
-
-
-def Abs(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = |src|."""
-    _unary(caller(), ABS, (dst, src), 0.0, count, repeatTime, repeatParams)
-
-
-def Reciprocal(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = 1 / src."""
-    _unary(caller(), RECIPROCAL, (dst, src), 0.0, count, repeatTime, repeatParams)
-
-
-def Ln(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = ln(src)."""
-    _unary(caller(), LN, (dst, src), 0.0, count, repeatTime, repeatParams)
-
-
-def Relu(
-    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-) -> None:
-    """dst = max(src, 0)."""
-    _unary(caller(), RELU, (dst, src), 0.0, count, repeatTime, repeatParams)
 
 
 def Duplicate(
@@ -293,9 +301,9 @@ def Duplicate(
         void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask | uint64_t mask[],
             const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride)
     """
-    form = _form("Duplicate", count, repeatTime)
+    form = elements_of("Duplicate", count, repeatTime)
     strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
-    descriptor = (OPCODES["Duplicate"], dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0)
+    descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0)
     dst.core.issue(caller(), scalarValue, dst.handle, 0, 0, descriptor)
 
 
@@ -314,11 +322,8 @@ def Copy(
         void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask | const uint64_t mask[],
             const uint8_t repeatTime, const CopyRepeatParams& repeatParams)
     """
-    if repeatTime is None:
-        strides: Sequence[int] = (1, 1, 8, 8)
-    else:
-        strides = params_of("Copy", CopyRepeatParams, repeatParams)
-    _unary(caller(), OPCODES["Copy"], (dst, src), 0.0, count, repeatTime, tuple(strides))
+    strides = (1, 1, 8, 8) if repeatTime is None else params_of("Copy", CopyRepeatParams, repeatParams)
+    _issue_unary(COPY, dst, src, 0.0, count, repeatTime, strides)
 
 
 def Cast(
@@ -341,8 +346,7 @@ def Cast(
             const uint64_t mask | const uint64_t mask[], const uint8_t repeatTime,
             const UnaryRepeatParams& repeatParams)
 
-    A widening Cast may read from the upper half of its own result; then a repeat is counted in the
-    larger type.
+    A widening Cast may read from the upper half of its own result; then a repeat is counted in the larger type.
 
     Args:
         dst: The target.
@@ -351,12 +355,12 @@ def Cast(
         count: Elements; or the mask.
         repeatTime: Repeats, with a mask.
         repeatParams: Strides, with a mask. Default: without gaps on both sides.
-        saturate: Clamp what is too large to the largest finite number instead of infinity. On a
-            device a register decides (INFNAN is the documented default); here the caller does.
+        saturate: Clamp what is too large to the largest finite number instead of infinity. On a device a register
+            decides (INFNAN is the documented default); here the caller does.
     """
     if not isinstance(roundMode, RoundMode):
         raise DtypeError(f"Cast: roundMode must be a RoundMode, got {roundMode!r}")
-    form = _form("Cast", count, repeatTime)
+    form = elements_of("Cast", count, repeatTime)
     if repeatParams is None:
         wide = max(dst.dtype.itemsize, src.dtype.itemsize)
         strides: tuple[int, ...] = (1, 1, 8 * dst.dtype.itemsize // wide, 8 * src.dtype.itemsize // wide)
@@ -364,7 +368,7 @@ def Cast(
         strides = params_of("Cast", UnaryRepeatParams, repeatParams)
     d, s, dr, sr = strides
     places = (dst.start, dst.end, src.start, src.end, CAST_MODES.index(roundMode), int(saturate))
-    descriptor = (OPCODES["Cast"], dst.code | src.code << 8, *form, d, s, 1, dr, sr, 8, *places)
+    descriptor = (CAST, dst.code | src.code << 8, *form, d, s, 1, dr, sr, 8, *places)
     dst.core.issue(caller(), 0.0, dst.handle, src.handle, 0, descriptor)
 
 
@@ -379,7 +383,7 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: Brcb
     block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
     strides = (block, 1, 1, repeat, 8, 8)
     places = (dst.start, dst.end, src.start, src.end, 0, 0)
-    descriptor = (OPCODES["Brcb"], dst.code | src.code << 8, MASK, 0, 0, repeatTime, *strides, *places)
+    descriptor = (BRCB, dst.code | src.code << 8, MASK, 0, 0, repeatTime, *strides, *places)
     dst.core.issue(caller(), 0.0, dst.handle, src.handle, 0, descriptor)
 
 
@@ -400,8 +404,8 @@ def WholeReduceSum(
             const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
             const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride)
 
-    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other
-    two in blocks. dst needs the alignment of an element only.
+    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other two in blocks. dst
+    needs the alignment of an element only.
     """
     _whole_reduce(caller(), (dst, src), mask, repeatTime, (dstRepStride, srcBlkStride, srcRepStride))
 
@@ -436,10 +440,10 @@ def _whole_reduce(
     site: Site, operands: tuple[LocalTensor, LocalTensor], mask: Mask, repeatTime: int, strides: tuple[int, int, int]
 ) -> None:
     dst, src = operands
-    form = _form("WholeReduceSum", mask, repeatTime)
+    form = elements_of("WholeReduceSum", mask, repeatTime)
     all_strides = (1, strides[1], 1, strides[0], strides[2], 8)
     places = (dst.start, dst.end, src.start, src.end, 0, 0)
-    descriptor = (OPCODES["WholeReduceSum"], dst.code | src.code << 8, *form, *all_strides, *places)
+    descriptor = (WHOLE_REDUCE_SUM, dst.code | src.code << 8, *form, *all_strides, *places)
     dst.core.issue(site, 0.0, dst.handle, src.handle, 0, descriptor)
 
 
@@ -461,12 +465,11 @@ def ReduceSum(
             const LocalTensor<T>& sharedTmpBuffer, const int32_t mask | const uint64_t mask[],
             const int32_t repeatTime, const int32_t srcRepStride)
 
-    The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up
-    each 256 bytes as a tree and the partial sums one after another. dst needs the alignment of an
-    element only.
+    The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up each 256 bytes as
+    a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
-    form = _form("ReduceSum", count, repeatTime)
+    form = elements_of("ReduceSum", count, repeatTime)
     types = dst.code | src.code << 8
     places = (dst.start, dst.end, src.start, src.end, sharedTmpBuffer.start, sharedTmpBuffer.end)
-    descriptor = (OPCODES["ReduceSum"], types, *form, 1, 1, 1, 1, srcRepStride, 8, *places)
+    descriptor = (REDUCE_SUM, types, *form, 1, 1, 1, 1, srcRepStride, 8, *places)
     dst.core.issue(caller(), 0.0, dst.handle, src.handle, sharedTmpBuffer.handle, descriptor)

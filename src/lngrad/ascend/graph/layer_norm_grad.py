@@ -1,32 +1,185 @@
-"""The graph ops LayerNormGrad (from the variance) and LayerNormGradV3 (from rstd), run on any
-machine.
+"""The graph ops LayerNormGrad (from the variance) and LayerNormGradV3 (from rstd), run on any machine.
 
-Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamma: pd_x = (dy·gamma -
-(mean(dy·gamma) + xhat·mean(dy·gamma·xhat)))·rstd, pd_gamma = Σ dy·xhat, pd_beta = Σ dy.
+Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamma: pd_x = (dy·gamma - (mean(dy·gamma)
++ xhat·mean(dy·gamma·xhat)))·rstd, pd_gamma = Σ dy·xhat, pd_beta = Σ dy.
 
-LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon):
-that is a typo, as the header's comment, the kernel, the newer page and the tile API of the same
-name all take the root.
+LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon): that is a typo, as
+the header's comment, the kernel, the newer page and the tile API of the same name all take the root.
 
-On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend
-950; here both run with every SoC of ``lngrad.ascend.soc``.
+On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend 950; here both
+run with every SoC of ``lngrad.ascend.soc``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from lngrad.api import layer_norm_backward
 from lngrad.ascend import soc
-from lngrad.ascend.graph.rules import DtypeLike, check_mask, infer_dtype, infer_shape
+from lngrad.ascend import soc as socs
 from lngrad.ascend.rounding import round_half_away, rounds_half_away
 from lngrad.core.arrays import Output, as_array, as_numpy, empty, spec_of
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads, Problem
-from lngrad.typing import AnyArray, Array, Mask, Tensor
+from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
+from lngrad.typing import AnyArray, Array, Mask, Shape, Tensor
+
+UNKNOWN = -1  # a dimension
+UNKNOWN_RANK = (-2,)
+
+# dtypes of (dy and x, gamma, pd_gamma and pd_beta); pd_x has x's, variance or rstd and mean have
+# float32.
+DTYPE_ROWS = (
+    ("float32", "float32", "float32"),
+    ("float16", "float32", "float32"),
+    ("float16", "float16", "float32"),
+    ("bfloat16", "float32", "float32"),
+    ("bfloat16", "bfloat16", "float32"),
+    ("float16", "float16", "float16"),
+    ("bfloat16", "bfloat16", "bfloat16"),
+)
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
+
+
+class _Named(Protocol):
+    """A dtype of NumPy, or one that prints its name: torch's."""
+
+    def __str__(self) -> str: ...
+
+
+DtypeLike: TypeAlias = "str | type | _Named"
+
+
+def infer_shape(
+    names: Sequence[str], shapes: Sequence[Sequence[int]], *, empty: bool = False
+) -> tuple[Shape, Shape, Shape]:
+    """Check what is known of the inputs' shapes, and derive the outputs'.
+
+    Args:
+        names: Of dy, x, variance or rstd, mean, gamma.
+        shapes: Theirs; -1 is an unknown dimension, (-2,) an unknown rank.
+        empty: Take dimensions of 0, as the newest ops do.
+
+    Returns:
+        The shapes of pd_x, pd_gamma, pd_beta.
+
+    Raises:
+        ShapeError: Naming the argument, the rule and both values.
+    """
+    dy, x, statistic, mean, gamma = (
+        _shape(name, shape, empty or name not in ("dy", "x")) for name, shape in zip(names, shapes, strict=True)
+    )
+    _check_same(names[1], x, names[0], dy)
+    _check_same(names[3], mean, names[2], statistic)
+    if UNKNOWN_RANK not in (dy, gamma):
+        _check_gamma(dy, gamma)
+        rows = dy[: len(dy) - len(gamma)]
+        for name, shape in ((names[2], statistic), (names[3], mean)):
+            _check_rows(name, shape, rows)
+    return dy, gamma, gamma
+
+
+def _shape(name: str, shape: Sequence[int], empty: bool) -> Shape:
+    known = tuple(shape)
+    if known == UNKNOWN_RANK:
+        return known
+    for size in known:
+        if size < UNKNOWN or (size == 0 and not empty):
+            raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {known}")
+    return known
+
+
+def _check_same(name: str, shape: Shape, other_name: str, other: Shape) -> None:
+    if UNKNOWN_RANK in (shape, other):
+        return
+    if len(shape) != len(other) or any(_differ(one, two) for one, two in zip(shape, other, strict=True)):
+        raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
+
+
+def _check_gamma(dy: Shape, gamma: Shape) -> None:
+    if not gamma:
+        raise ShapeError("gamma: expected at least 1 dimension, got ()")
+    if len(gamma) > len(dy):
+        raise ShapeError(f"gamma: expected at most the {len(dy)} dimensions of dy {dy}, got {len(gamma)}: {gamma}")
+    last = dy[len(dy) - len(gamma) :]
+    if any(_differ(one, two) for one, two in zip(gamma, last, strict=True)):
+        raise ShapeError(f"gamma: expected the last dimensions of dy, {last}, got {gamma}")
+
+
+def _check_rows(name: str, shape: Shape, rows: Shape) -> None:
+    if shape == UNKNOWN_RANK or UNKNOWN in shape or UNKNOWN in rows:
+        return
+    if math.prod(shape) != math.prod(rows):
+        raise ShapeError(
+            f"{name}: expected {math.prod(rows)} elements, one per row of dy {rows}, got {math.prod(shape)}: {shape}"
+        )
+
+
+def _differ(one: int, two: int) -> bool:
+    return UNKNOWN not in (one, two) and one != two
+
+
+def check_mask(output_mask: Sequence[bool]) -> Mask:
+    """Return output_mask as three booleans.
+
+    Raises:
+        ShapeError: They are not three.
+    """
+    mask = tuple(map(bool, output_mask))
+    if len(mask) != 3:
+        raise ShapeError(f"output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta, got {len(mask)}")
+    return mask
+
+
+def infer_dtype(
+    names: Sequence[str], dtypes: Sequence[DtypeLike], pd_gamma_dtype: DtypeLike | None, strict: bool
+) -> tuple[str, str, str]:
+    """Check the inputs' dtypes, and derive the outputs'.
+
+    Args:
+        names: Of dy, x, variance or rstd, mean, gamma.
+        dtypes: Theirs: names, or dtypes of NumPy or torch.
+        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
+        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes float32 alone.
+
+    Returns:
+        The dtypes of pd_x, pd_gamma, pd_beta.
+
+    Raises:
+        DtypeError: Naming the argument, the rule and both values.
+    """
+    dy, x, statistic, mean, gamma = map(dtype_name, dtypes)
+    if dy not in _BITS:
+        raise DtypeError(f"{names[0]}: expected float32, float16 or bfloat16, got {dy}")
+    if x != dy:
+        raise DtypeError(f"{names[1]}: expected the dtype of {names[0]}, {dy}, got {x}")
+    for name, dtype in ((names[2], statistic), (names[3], mean)):
+        if not strict and dtype != "float32":
+            raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
+        if _BITS.get(dtype, 0) < _BITS[x]:
+            allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
+            raise DtypeError(f"{name}: expected {allowed} for an x in {x}, got {dtype}")
+    if mean != statistic:
+        raise DtypeError(f"{names[3]}: expected the dtype of {names[2]}, {statistic}, got {mean}")
+    if gamma not in {row[1] for row in DTYPE_ROWS if row[0] == x}:
+        raise DtypeError(f"gamma: expected float32 or the dtype of dy, {dy}, got {gamma}")
+    parameter = gamma if pd_gamma_dtype is None else dtype_name(pd_gamma_dtype)
+    if (x, gamma, parameter) not in DTYPE_ROWS:
+        raise DtypeError(f"pd_gamma_dtype: expected float32 or the dtype of gamma, {gamma}, got {parameter}")
+    return x, parameter, parameter
+
+
+def dtype_name(dtype: DtypeLike) -> str:
+    """float32 for "float32", numpy.float32, numpy.dtype("float32") and torch.float32."""
+    if isinstance(dtype, str):
+        return dtype
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return str(name).removeprefix("torch.")
+
 
 EPSILON, EPSILON_FLOAT32 = 1e-5, 1e-12  # constants of the op's tiling: no attribute
 ALL = (True, True, True)
@@ -35,9 +188,7 @@ Known: TypeAlias = "Array | Tensor"  # an argument as the core takes it
 
 
 class PdOutputs(NamedTuple):
-    """Results of a graph op, or their shapes or dtypes: pd_x like x; pd_gamma, pd_beta like gamma.
-    None: masked off.
-    """
+    """Results of a graph op, or their shapes or dtypes: pd_x like x; pd_gamma, pd_beta like gamma. None: masked off."""
 
     pd_x: Any
     pd_gamma: Any
@@ -64,8 +215,7 @@ class GraphOp:
         """Shapes of the outputs, before there is data.
 
         Args:
-            shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is
-                an unknown rank.
+            shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is an unknown rank.
             output_mask: Which outputs are wanted; the others are None.
 
         Returns:
@@ -162,15 +312,13 @@ class _LayerNormGrad(GraphOp):
         rstd = 1/sqrt(variance + epsilon), with the root that the op's older page forgets.
 
         Args:
-            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use(cann="master")``),
-                the same dtype: float32, float16 or bfloat16.
-            variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits
-                for a 16-bit x.
+            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use(cann="master")``), the same dtype:
+                float32, float16 or bfloat16.
+            variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits for a 16-bit x.
             gamma: (R1, …, Rj) in float32 or dy's dtype.
-            output_mask: Which of pd_x, pd_gamma, pd_beta are wanted; the others are None. CANN: the
-                older page has this attribute, the registered op does not.
-            epsilon: None for the constant of the op's tiling: 1e-12 for float32, else 1e-5. CANN:
-                no attribute.
+            output_mask: Which of pd_x, pd_gamma, pd_beta are wanted; the others are None. CANN: the older page has
+                this attribute, the registered op does not.
+            epsilon: None for the constant of the op's tiling: 1e-12 for float32, else 1e-5. CANN: no attribute.
             pd_gamma_dtype: float32, or gamma's dtype; None for gamma's.
 
         Returns:
@@ -179,8 +327,7 @@ class _LayerNormGrad(GraphOp):
         Raises:
             ShapeError, DtypeError: An argument breaks a rule.
 
-        IR:
-        ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
+        IR: ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta)``
         """
         arrays = self._known((dy, x, variance, mean, gamma))
@@ -210,14 +357,12 @@ class _LayerNormGradV3(GraphOp):
 
         Args:
             rstd: 1/sqrt(variance + eps) of the forward; shape and dtype as mean.
-            dy, x, mean, gamma, output_mask, pd_gamma_dtype: As for LayerNormGrad. CANN: outside
-                Ascend 950 all outputs must be wanted; there an output that is masked off has
-                meaningless data, here it is None.
+            dy, x, mean, gamma, output_mask, pd_gamma_dtype: As for LayerNormGrad. CANN: outside Ascend 950 all
+                outputs must be wanted; there an output that is masked off has meaningless data, here it is None.
 
         Returns, Raises: As LayerNormGrad.
 
-        IR:
-        ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
+        IR: ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta).ATTR(output_mask, ListBool, {true, true, true})``
         """
         arrays = self._known((dy, x, rstd, mean, gamma))
@@ -273,3 +418,103 @@ def _run_half_away(inputs: tuple[Known, ...], mask: Mask, kind: str, dtypes: tup
         as_numpy(output)[...] = result.astype(numpy_dtype(dtype))
         results.append(output)
     return PdOutputs(*results)
+
+
+class Strategy(NamedTuple):
+    """A template's name, and the tiling key that selects it in the kernel."""
+
+    template: str
+    tiling_key: int
+
+
+# The register-based architecture, 3510. Rows are M, normalized elements N; all limits exclude their
+# number.
+BLOCK_BYTES = 32
+TRANSPOSE_ROWS = 256  # N no longer than a block. That it fits the Unified Buffer is taken for granted: rows are short
+GRAD_BIG_M = (2048, 1024)  # M above, N below
+V3_BIG_M = (4096, 512)
+V3_SUMS_CORES, V3_SUMS_BIG_M = 56, ((1792, 512), (8192, 1024))  # where pd_gamma or pd_beta is wanted
+BIG_N_ROWS, BIG_N_COLUMNS = 512, 8192
+
+# Atlas A2 and A3, LayerNormGradV3: key = template·100 + deterministic·10 + dtype; deterministic is
+# always 1.
+SINGLE_READ_COLUMNS, TRANSPOSE_COLUMNS, SHORT_COLUMNS = (768, 12176), 64, 768
+TEMPLATES = {"SINGLE_READ": 1, "WORKSPACE": 2, "TRANSPOSE": 3, "COMMON": 4}
+DTYPE_KEYS = {
+    ("float32", "float32"): 1,
+    ("float16", "float16"): 2,
+    ("float16", "float32"): 3,
+    ("bfloat16", "bfloat16"): 4,
+    ("bfloat16", "float32"): 5,
+}
+
+REGISTERED = {"LayerNormGrad": "Ascend950", "LayerNormGradV3": "Ascend910B, Ascend910_93, Ascend950 and Ascend350"}
+
+
+def strategy(
+    op: GraphOp | str,
+    shape: Sequence[int],
+    dtype: DtypeLike,
+    soc: str | socs.Soc | None = None,
+    *,
+    gamma_dtype: DtypeLike | None = None,
+    normalized: int = 1,
+    output_mask: Sequence[bool] = ALL,
+) -> Strategy:
+    """Return which template and tiling key CANN would choose.
+
+    Args:
+        op: LayerNormGrad or LayerNormGradV3, or the name of one.
+        shape: Of x; on the register-based architecture dimensions may be empty.
+        dtype: Of x: float32, float16 or bfloat16.
+        soc: A SoC's name or row; None for this thread's.
+        gamma_dtype: float32 or x's; None for x's.
+        normalized: How many last dimensions of shape gamma has.
+        output_mask: Which outputs are wanted.
+
+    Raises:
+        BackendUnavailable: The op is not registered for the SoC.
+        ShapeError, DtypeError: The shape has too few or empty dimensions; the dtypes are no row of the op's table.
+    """
+    name = op if isinstance(op, str) else getattr(op, "name", op)
+    if name not in REGISTERED:
+        raise BackendUnavailable(f"op: expected LayerNormGrad or LayerNormGradV3, got {name!r}")
+    sizes, row, mask = tuple(shape), socs.get(soc), check_mask(output_mask)
+    if not 1 <= normalized <= len(sizes) or any(size < (0 if row.regbase else 1) for size in sizes):
+        raise ShapeError(f"shape: expected at least {normalized} dimensions, none of them empty, got {sizes}")
+    dtypes = dtype_name(dtype), dtype_name(dtype if gamma_dtype is None else gamma_dtype)
+    if dtypes not in {known[:2] for known in DTYPE_ROWS}:
+        raise DtypeError(f"dtype, gamma_dtype: expected a row of the op's table, got {dtypes[0]} with {dtypes[1]}")
+    M, N = math.prod(sizes[:-normalized]), math.prod(sizes[-normalized:])
+    row_bytes = N * (4 if dtypes[0] == "float32" else 2)
+    if row.regbase and (name == "LayerNormGradV3" or row.name == "Ascend950"):
+        return _regbase(name, M, N, row_bytes, any(mask[1:]) and row.vector_cores >= V3_SUMS_CORES)
+    if row.arch == 2201 and name == "LayerNormGradV3":
+        return _atlas_a2(N, row_bytes, dtypes)
+    raise BackendUnavailable(f"op: {name} is registered for {REGISTERED[name]} only, got {row.name}")
+
+
+def _regbase(name: str, M: int, N: int, row_bytes: int, sums_on_many_cores: bool) -> Strategy:
+    if M == 0 or N == 0:
+        return Strategy("EMPTY_REGBASE", 900)
+    if row_bytes <= BLOCK_BYTES and M > TRANSPOSE_ROWS:
+        return Strategy("TRANSPOSE_REGBASE", 800)
+    limits = [GRAD_BIG_M] if name == "LayerNormGrad" else [V3_BIG_M, *(V3_SUMS_BIG_M if sums_on_many_cores else ())]
+    if any(rows < M and columns > N for rows, columns in limits):
+        return Strategy("GROUPED_REDUCE_BIG_M", 600)
+    if M < BIG_N_ROWS and N > BIG_N_COLUMNS:
+        return Strategy("GROUPED_REDUCE_BIG_N", 700)
+    return Strategy("RECOMPUTE", 500)
+
+
+def _atlas_a2(N: int, row_bytes: int, dtypes: tuple[str, str]) -> Strategy:
+    least, most = SINGLE_READ_COLUMNS
+    if least <= N <= most:
+        template = "SINGLE_READ"
+    elif N <= TRANSPOSE_COLUMNS and row_bytes % BLOCK_BYTES:
+        template = "TRANSPOSE"
+    elif N <= SHORT_COLUMNS:
+        template = "COMMON"
+    else:
+        template = "WORKSPACE"
+    return Strategy(template, 100 * TEMPLATES[template] + 10 + DTYPE_KEYS[dtypes])

@@ -1,4 +1,4 @@
-"""The C and C++ doors: a folder with which CANN's host programs compile, link and run on any machine.
+"""The C and C++ interfaces: a folder with which CANN's host programs compile, link and run on any machine.
 
 A C function of the folder's library packs its arguments into words, and calls one Python function, which unpacks them,
 calls ``lngrad.ascend.acl`` or ``lngrad.ascend.aclnn``, and packs what comes back::
@@ -7,9 +7,9 @@ calls ``lngrad.ascend.acl`` or ``lngrad.ascend.aclnn``, and packs what comes bac
                interpreter.c    (by hand)    finds or starts Python, once; a state for each thread
             ─► attach.py                     frame ─► words
                marshal.py                    words ─► Python values ─► acl, aclnn ─► words
-               handles.py, host_memory.py    numbers in the place of objects; the program's memory
+               pointers.py                   numbers in the place of objects; the program's memory
 
-Headers, entry points and conversions follow from one table of prototypes, ``functions.py``. There is no rule of an
+Headers, entry points and conversions follow from one table, ``lngrad.ascend.prototypes``. There is no rule of an
 interface here, and no arithmetic. Reasons and limits: docs/decisions/0022-c-interfaces.md, docs/ascend-sdk.md.
 """
 

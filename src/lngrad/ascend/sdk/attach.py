@@ -9,20 +9,20 @@ from __future__ import annotations
 import ctypes
 
 from lngrad.ascend import acl
-from lngrad.ascend.acl.heap import FIRST_ADDRESS
-from lngrad.ascend.sdk.frame import (
+from lngrad.ascend.acl.memory import FIRST_ADDRESS
+from lngrad.ascend.sdk.marshal import (
     AT_EXIT,
     CALL,
     CONNECT_KERNELS,
+    DEVICE_SPAN,
     LIST_WORDS,
     RESULT_WORDS,
+    Dispatcher,
     Threads,
     pack,
     packed_text,
 )
-from lngrad.ascend.sdk.handles import FIRST_HANDLE, HANDLE_SPAN
-from lngrad.ascend.sdk.host_memory import InProcess, reserve
-from lngrad.ascend.sdk.marshal import DEVICE_SPAN, Doors
+from lngrad.ascend.sdk.pointers import FIRST_HANDLE, HANDLE_SPAN, InProcess, reserve
 from lngrad.ascend.sdk.settings import Settings
 
 # Where the parts of a frame begin, as shim.h declares it.
@@ -41,7 +41,7 @@ def attach(place: int, settings: Settings) -> None:
         place: the address of a pointer.
         settings: what the folder was written with.
     """
-    doors, host = Doors(settings.unified), InProcess()
+    dispatcher, host = Dispatcher(settings.unified), InProcess()
     threads = Threads(settings)
     reserve(FIRST_HANDLE, HANDLE_SPAN)
     reserve(FIRST_ADDRESS, DEVICE_SPAN)
@@ -52,7 +52,7 @@ def attach(place: int, settings: Settings) -> None:
         if number < 0:
             _serve_library(number, frame)
             return
-        results, values, text = doors.answer(number, words, host)
+        results, values, text = dispatcher.call(number, words, host)
         _write(frame + _RESULTS, pack(results))
         if values:
             _write(frame + _LIST, pack(values))
@@ -65,16 +65,16 @@ def attach(place: int, settings: Settings) -> None:
 
 
 def _serve_library(number: int, frame: int) -> None:
-    """Answer what the library asks for itself."""
+    """Reply what the library asks for itself."""
     if number == AT_EXIT:
         acl.aclrtSynchronizeDevice()  # what waits in streams is run before the process ends
         return
-    from lngrad.ascend.cpp import bridge, host  # not needed by programs without kernels
+    from lngrad.ascend.cpp import bridge  # not needed by programs without kernels
 
     if number == CONNECT_KERNELS:
         _write(frame + _RESULTS, pack([ctypes.cast(bridge.RUN, ctypes.c_void_p).value or 0]))
     else:
-        _write_text(frame, host.last_fault())
+        _write_text(frame, bridge.last_fault())
 
 
 def _write_text(frame: int, text: str) -> None:

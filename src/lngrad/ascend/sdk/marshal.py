@@ -1,26 +1,58 @@
 """From the words of a C call to a call of ``lngrad.ascend.acl`` or ``aclnn``, and from its results to words.
 
 Nothing here knows a rule of an interface but those that exist in C alone: a result needs a place to go, and a pointer
-must lead to memory. One `Door` is made for each function of the table.
+must lead to memory. One `_Entry` is made for each function of the table.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl.element_types import NUMPY_DTYPES
-from lngrad.ascend.acl.heap import FIRST_ADDRESS
-from lngrad.ascend.acl.refusals import Refused, invalid_param, report
-from lngrad.ascend.sdk.functions import FUNCTIONS
-from lngrad.ascend.sdk.handles import Handles
-from lngrad.ascend.sdk.host_memory import HostMemory, NoSuchMemory
-from lngrad.ascend.sdk.prototypes import HANDLES, Function, Kind, Parameter
+from lngrad.ascend.acl.interface import StatusError, invalid_param, report
+from lngrad.ascend.acl.memory import FIRST_ADDRESS
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES
+from lngrad.ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, Function, Kind, Parameter
+from lngrad.ascend.sdk.pointers import Handles, HostMemory, NoSuchMemory
+from lngrad.ascend.sdk.settings import Settings
+
+# The frame of a call: words that come, words that go back, numbers of an array, bytes of a text.
+CALL_WORDS, RESULT_WORDS, LIST_WORDS, TEXT_BYTES = 16, 8, 32, 4096
+
+# Numbers below 0 are not functions of CANN, but what the library itself asks for.
+AT_EXIT, CONNECT_KERNELS, KERNEL_FAULT = -1, -2, -3
+
+CALL = struct.Struct(f"={1 + CALL_WORDS}q")  # a function's number, then its words: how a frame begins
+
+
+def pack(words: Sequence[int]) -> bytes:
+    """Words as they lie in a frame."""
+    return struct.pack(f"={len(words)}q", *words)
+
+
+def packed_text(text: str | None) -> bytes:
+    """A text as C has it, without the zero at its end; it is cut where a frame has no more room."""
+    return b"" if text is None else text.encode(errors="replace")[: TEXT_BYTES - 1]
+
+
+class Threads(threading.local):
+    """Chooses what is simulated in each thread that calls for the first time."""
+
+    def __init__(self, settings: Settings):
+        self._settings = None if settings == Settings() else settings  # every thread begins with the default
+
+    def welcome(self) -> None:
+        """Choose, unless this thread has chosen before."""
+        if self._settings is not None:
+            self._settings.choose()
+            self._settings = None
+
 
 DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
 MOST_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
@@ -32,7 +64,7 @@ Words = list[int]
 Reader = Callable[["_Call"], Any]
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What goes back to C: the function's own result and what it writes through pointers, as words; a list; a text."""
 
     results: Words
@@ -51,7 +83,7 @@ class _Call:
         self.used: list[tuple[int, Any]] = []  # handles that came with it
 
 
-class Doors:
+class Dispatcher:
     """All functions of the table, by number, over one set of handles.
 
     Args:
@@ -60,25 +92,26 @@ class Doors:
 
     def __init__(self, unified: bool = False) -> None:
         self.handles = Handles()
-        self._doors = tuple(_Door(one, self.handles, unified) for one in FUNCTIONS)
+        self._entries = tuple(_Entry(one, self.handles, unified) for one in FUNCTIONS.values())
 
-    def answer(self, number: int, words: Words, host: HostMemory) -> Answer:
-        """Answer the call of a function by its number in the table. Never raises."""
-        return self._doors[number].answer(words, host)
+    def call(self, number: int, words: Words, host: HostMemory) -> Reply:
+        """Reply the call of a function by its number in the table. Never raises."""
+        return self._entries[number].call(words, host)
 
 
 def implementation(function: Function) -> Callable[..., Any] | None:
-    """The Python function that answers; None for one that is not supported."""
-    found = getattr(acl, function.python, None) or getattr(aclnn, function.python, None)
+    """The Python function behind a C function; None for one that is not supported."""
+    name = function.name[0].lower() + function.name[1:]  # AclSet… is the older spelling
+    found = getattr(acl, name, None) or getattr(aclnn, name, None)
     return found if callable(found) else None
 
 
-class _Door:
+class _Entry:
     """One function."""
 
     def __init__(self, function: Function, handles: Handles, unified: bool):
         self._function, self._handles = function, handles
-        self._call = implementation(function)
+        self._implementation = implementation(function)
         self._outs = [(at, one) for at, one in enumerate(function.parameters) if one.is_result]
         self._readers = [
             _reader(function, one, at, unified)
@@ -91,23 +124,23 @@ class _Door:
         if function.result == "aclnnStatus":
             self._null = aclnn.aclnnStatus.ACLNN_ERR_PARAM_NULLPTR
 
-    def answer(self, words: Words, host: HostMemory) -> Answer:
+    def call(self, words: Words, host: HostMemory) -> Reply:
         try:
-            return self._answer(_Call(words, host, self._handles), host)
-        except Refused as refusal:
-            return self._failure(refusal)
+            return self._reply(_Call(words, host, self._handles), host)
+        except StatusError as error:
+            return self._failure(error)
         except Exception as reason:
             text = f"{self._function.name}: {type(reason).__name__}: {reason}"
-            return self._failure(Refused(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
+            return self._failure(StatusError(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
 
-    def _answer(self, call: _Call, host: HostMemory) -> Answer:
-        if self._call is None:
+    def _reply(self, call: _Call, host: HostMemory) -> Reply:
+        if self._implementation is None:
             ret = acl.not_supported(self._function.name)
-            return Answer([int(ret) if self._function.has_status else 0])
+            return Reply([int(ret) if self._function.has_status else 0])
         for at, one in self._outs:
             if call.words[at] == 0:
-                raise Refused(self._null, f"{one.name}: expected where to write to, got a null pointer")
-        result = self._call(*[read(call) for read in self._readers])
+                raise StatusError(self._null, f"{one.name}: expected where to write to, got a null pointer")
+        result = self._implementation(*[read(call) for read in self._readers])
         if call.filled and host.at_once and self._stream is not None and result == 0:
             result = acl.aclrtSynchronizeStream(self._handles.object_of(call.words[self._stream]))
         for address, view, touched in call.filled:
@@ -116,20 +149,20 @@ class _Door:
             self._handles.forget_destroyed(number, thing)
         return self._results(result, host)
 
-    def _failure(self, refusal: Refused) -> Answer:
-        report(refusal, acl.aclError)
-        return Answer([int(refusal.code) if self._function.has_status else 0])
+    def _failure(self, error: StatusError) -> Reply:
+        report(error, acl.aclError)
+        return Reply([int(error.code) if self._function.has_status else 0])
 
-    def _results(self, result: Any, host: HostMemory) -> Answer:
+    def _results(self, result: Any, host: HostMemory) -> Reply:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
         function = self._function
         if not function.has_status:
             return self._own_result(result)
         if not self._outs:
-            return Answer([int(result)])
+            return Reply([int(result)])
         *values, ret = result
         if ret != 0:
-            return Answer([int(ret)])
+            return Reply([int(ret)])
         words, listed = [0], ()
         for (_, one), value in zip(self._with_values(), values, strict=True):
             if one.kind is Kind.OUT_LIST:
@@ -143,21 +176,21 @@ class _Door:
                 words.append(_bits_of_double(value))
             else:
                 words.append(int(value))
-        return Answer(words, listed)
+        return Reply(words, listed)
 
     def _with_values(self) -> list[tuple[int, Parameter]]:
         return [(at, one) for at, one in self._outs if one.kind is not Kind.OUT_LENGTH]
 
-    def _own_result(self, result: Any) -> Answer:
+    def _own_result(self, result: Any) -> Reply:
         """A pointer, a number or a text."""
         kind = self._function.result
         if kind == "const char *":
-            return Answer([int(result is not None)], text=result)
+            return Reply([int(result is not None)], text=result)
         if kind.endswith("*"):
-            return Answer([self._handles.number_of(kind.removesuffix("*").strip(), result)])
+            return Reply([self._handles.number_of(kind.removesuffix("*").strip(), result)])
         if kind == "float":
-            return Answer([_bits_of_double(result)])
-        return Answer([int(result)])
+            return Reply([_bits_of_double(result)])
+        return Reply([int(result)])
 
 
 def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reader:
@@ -168,7 +201,9 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
     if unified and one.base == "aclrtMemcpyKind":
         return lambda call: _kind_by_address(call.words[at])
     if one.kind is Kind.NUMBER:
-        return _number_reader(one.base, at)
+        if one.base in ("size_t", "uint64_t"):
+            return lambda call: _unsigned(call.words[at])
+        return lambda call: call.words[at]
     if one.kind is Kind.REAL:
         return lambda call: _double_of_bits(call.words[at])
     if one.kind is Kind.TEXT:
@@ -177,21 +212,18 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
         return lambda call: _list(call, one, call.words[at], call.words[one.length])
     if function.name == "aclCreateScalar":
         return lambda call: _scalar(call, one.name, call.words[at], call.words[at + 1])
-    if one.name in function.host:
-        length, touched = names.index(function.host[one.name]), names.index("count")
-        return lambda call: _side(call, one, call.words[at], call.words[length], call.words[touched])
-    if unified and one.name in function.device:
-        size = _size_reader(names, function.device[one.name])
-        return lambda call: _device_or_host(call, one, call.words[at], size)
+    host_size, device_size = function.size_of(HOST_SIZES, one.name), function.size_of(DEVICE_SIZES, one.name)
+    if host_size is not None:
+        length, used = names.index(host_size), names.index("count")
+        return lambda call: _memory(
+            call, one, call.words[at], lambda: (_unsigned(call.words[length]), _unsigned(call.words[used]))
+        )
+    if unified and device_size is not None:
+        size = _size_reader(names, device_size)
+        return lambda call: _memory(call, one, call.words[at], lambda: (size(call),) * 2)
     if function.name == "aclrtFreeHost":
         return lambda call: call.host.take_back(_unsigned(call.words[at])) or None
     return lambda call: _unsigned(call.words[at]) or None
-
-
-def _number_reader(base: str, at: int) -> Reader:
-    if base in ("size_t", "uint64_t"):
-        return lambda call: _unsigned(call.words[at])
-    return lambda call: call.words[at]
 
 
 def _kind_by_address(kind: int) -> int:
@@ -225,7 +257,7 @@ def _read(call: _Call, name: str, address: int, nbytes: int) -> bytes:
         raise _no_memory(name, address, nbytes, "readable") from None
 
 
-def _no_memory(name: str, address: int, nbytes: int, what: str) -> Refused:
+def _no_memory(name: str, address: int, nbytes: int, what: str) -> StatusError:
     text = f"{name}: expected {nbytes} {what} bytes of host memory, got the pointer {_unsigned(address):#x}"
     return invalid_param(text)
 
@@ -241,22 +273,15 @@ def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
     return float(value) if dtype.kind == "V" else value.item()
 
 
-def _side(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:
-    """One side of a copy: a device address as it is, host memory as a buffer."""
-    if address == 0 or _is_device(address):
+def _memory(call: _Call, one: Parameter, address: int, sizes: Callable[[], tuple[int, int]]) -> Any:
+    """A device address as it is; host memory as a buffer.
+
+    Args:
+        sizes: The bytes of the buffer, and how many of them the call reads or fills.
+    """
+    if address == 0 or FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN:
         return address or None
-    return _buffer(call, one, address, _unsigned(nbytes), _unsigned(touched))
-
-
-def _device_or_host(call: _Call, one: Parameter, address: int, size: Callable[[_Call], int]) -> Any:
-    """Where host memory may be in the place of device memory."""
-    if address == 0 or _is_device(address):
-        return address or None
-    nbytes = size(call)
-    return _buffer(call, one, address, nbytes, nbytes)
-
-
-def _buffer(call: _Call, one: Parameter, address: int, nbytes: int, touched: int) -> Any:
+    nbytes, touched = sizes()
     writable = not one.type.startswith("const")
     try:
         view = call.host.view(_unsigned(address), nbytes, touched, writable)
@@ -275,7 +300,7 @@ def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
         def of_dims(call: _Call) -> int:
             count = min(_unsigned(call.words[dims + 1]), MOST_ELEMENTS)
             sizes = struct.unpack(f"={count}q", _read(call, what, call.words[dims], 8 * count))
-            return int(math.prod(sizes)) * _element_bytes(call.words[kind])
+            return int(math.prod(sizes)) * acl.aclDataTypeSize(call.words[kind])
 
         return of_dims
     at = names.index(what)
@@ -284,18 +309,10 @@ def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
         def of_tensor(call: _Call) -> int:
             tensor = call.handles.object_of(call.words[at])
             (sizes, ret), (kind, _) = acl.aclGetStorageShape(tensor), acl.aclGetDataType(tensor)
-            return math.prod(sizes) * _element_bytes(kind) if ret == 0 else 0
+            return math.prod(sizes) * acl.aclDataTypeSize(kind) if ret == 0 else 0
 
         return of_tensor
     return lambda call: _unsigned(call.words[at])
-
-
-def _element_bytes(kind: int) -> int:
-    return int(acl.aclDataTypeSize(kind))
-
-
-def _is_device(address: int) -> bool:
-    return FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN
 
 
 def _unsigned(word: int) -> int:

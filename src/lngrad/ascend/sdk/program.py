@@ -9,10 +9,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lngrad.ascend.cpp.chevrons import without_chevrons
-from lngrad.ascend.sdk.compiler import compile_program
+from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, write_toolkit
+from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
+from lngrad.core.compiler import c_compiler, cxx_compiler
+from lngrad.errors import LngradError
+
+C_SUFFIXES = (".c",)
+CXX_SUFFIXES = (".cpp", ".cc", ".cxx", ".C")
 
 
 def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
@@ -52,3 +56,20 @@ def _plain(source: Path, scratch: Path) -> Path:
     text = without_chevrons(source.read_text(encoding="utf-8"))
     plain.write_text(f'#include "tikicpulib.h"\n#line 1 {place}\n{text}', encoding="utf-8")
     return plain
+
+
+def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Sequence[str]) -> None:
+    """Build a program from one C or C++ file.
+
+    Raises:
+        LngradError: it is neither, there is no compiler, or it failed; with what it wrote.
+    """
+    if source.suffix not in C_SUFFIXES + CXX_SUFFIXES:
+        raise LngradError(f"{source}: expected a file that ends in {', '.join(C_SUFFIXES + CXX_SUFFIXES)}")
+    if not source.is_file():
+        raise LngradError(f"{source}: no such file")
+    if source.suffix in C_SUFFIXES:
+        command = [*required(c_compiler), "-std=gnu11"]
+    else:
+        command = [*required(cxx_compiler), "-std=c++17"]
+    run_compiler([*command, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"], str(source))

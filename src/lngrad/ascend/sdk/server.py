@@ -1,7 +1,7 @@
-"""The Python half of the library's second form: a process that answers the calls of another one over sockets.
+"""The Python half of the library's second form: a process that runs the calls of another one over sockets.
 
 The other process has a connection for each of its threads, and gets a thread here for each. A call is a frame's number
-and words; while it is answered, the program's memory is read and written through the same connection.
+and words; while it runs, the program's memory is read and written through the same connection.
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ from typing import Any
 import numpy as np
 
 from lngrad.ascend import acl
-from lngrad.ascend.sdk.frame import AT_EXIT, CALL, KERNEL_FAULT, LIST_WORDS, RESULT_WORDS, Threads, pack, packed_text
-from lngrad.ascend.sdk.host_memory import LARGEST, NoSuchMemory
-from lngrad.ascend.sdk.marshal import Answer, Doors
+from lngrad.ascend.sdk.marshal import (
+    AT_EXIT,
+    CALL,
+    KERNEL_FAULT,
+    LIST_WORDS,
+    RESULT_WORDS,
+    Dispatcher,
+    Reply,
+    Threads,
+    pack,
+    packed_text,
+)
+from lngrad.ascend.sdk.pointers import LARGEST, NoSuchMemory
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.core.arrays import address_of
 
@@ -30,7 +40,7 @@ _WORD = struct.Struct("=q")
 
 
 def serve(control: int, settings: Settings) -> None:
-    """Answer until the program ends.
+    """Reply until the program ends.
 
     Args:
         control: the descriptor of a socket over which it sends a connection for each of its threads.
@@ -42,14 +52,14 @@ def serve(control: int, settings: Settings) -> None:
         text = b"lngrad: --unified needs a Python with a shared library (libpython), in the program's own process"
         channel.sendall(_WORD.pack(len(text)) + text)
         return
-    doors, threads = Doors(), Threads(settings)
+    dispatcher, threads = Dispatcher(), Threads(settings)
     channel.sendall(_WORD.pack(0))
     while True:
         _, connections, _, _ = socket.recv_fds(channel, 1, 1)
         if not connections:
             break
         client = _Client(socket.socket(fileno=connections[0]))
-        threading.Thread(target=client.answer, args=(doors, threads), daemon=True).start()
+        threading.Thread(target=client.run, args=(dispatcher, threads), daemon=True).start()
     os._exit(0)  # the program has ended: nobody waits for what is in streams
 
 
@@ -123,26 +133,26 @@ class _Client:
         self._connection = connection
         self._memory = _Remote(connection)
 
-    def answer(self, doors: Doors, threads: Threads) -> None:
-        """Answer its calls until it ends."""
+    def run(self, dispatcher: Dispatcher, threads: Threads) -> None:
+        """Reply its calls until it ends."""
         threads.welcome()
         try:
             while True:
                 number, *words = CALL.unpack(self._memory.receive(CALL.size))
-                self._answer(doors, number, words)
+                self._call(dispatcher, number, words)
         except (EOFError, OSError):
             self._connection.close()
 
-    def _answer(self, doors: Doors, number: int, words: list[int]) -> None:
-        answer = Answer([0])
+    def _call(self, dispatcher: Dispatcher, number: int, words: list[int]) -> None:
+        reply = Reply([0])
         if number == AT_EXIT:
             acl.aclrtSynchronizeDevice()
         elif number == KERNEL_FAULT:
-            answer = Answer([1], text=NO_KERNELS)
+            reply = Reply([1], text=NO_KERNELS)
         elif number >= 0:
-            answer = doors.answer(number, words, self._memory)
-        text = packed_text(answer.text)
-        parts = (_padded(answer.results, RESULT_WORDS), _padded(answer.values, LIST_WORDS), text)
+            reply = dispatcher.call(number, words, self._memory)
+        text = packed_text(reply.text)
+        parts = (_padded(reply.results, RESULT_WORDS), _padded(reply.values, LIST_WORDS), text)
         self._connection.sendall(_REQUEST.pack(DONE, 0, len(text)) + b"".join(parts))
 
 

@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 
 import lngrad
-from lngrad.ascend.cpp.headers import header_files
+from lngrad.ascend.cpp.compiling import header_files
 from lngrad.ascend.sdk import texts
-from lngrad.ascend.sdk.compiler import compile_library, required
-from lngrad.ascend.sdk.entry_points import entry_points, frame_header
-from lngrad.ascend.sdk.functions import HEADERS
-from lngrad.ascend.sdk.headers import headers
+from lngrad.ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.core.compiler import c_compiler
 from lngrad.errors import LngradError
@@ -96,7 +94,7 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
         **{f"include/{path}": text for path, text in header_files().items()},
         **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
         "src/frame.h": frame_header(),
-        "src/entry_points.c": entry_points(list(HEADERS)),
+        "src/entry_points.c": entry_points(),
         "src/environment.h": texts.environment_header(_python(), _libpython(), _version(), _package(), settings),
         "share/cmake/lngrad-cann/lngrad-cann-config.cmake": texts.cmake_package(LIBRARIES, LIBRARY, INCLUDE_FOLDERS),
         "set_env.sh": texts.set_env(),
@@ -130,3 +128,44 @@ def _libpython() -> str:
     folders = [str(sysconfig.get_config_var("LIBDIR") or ""), os.path.join(sys.base_prefix, "lib")]
     paths = [os.path.join(folder, name) for folder in folders for name in names if ".so" in name]
     return next((path for path in paths if os.path.exists(path)), "")
+
+
+def required(find: Callable[[], list[str]]) -> list[str]:
+    """The command of a compiler.
+
+    Raises:
+        LngradError: there is none.
+    """
+    try:
+        return find()
+    except FileNotFoundError as reason:
+        raise LngradError(str(reason)) from None
+
+
+def compile_library(
+    compiler: list[str], sources: Sequence[Path], library: Path, include: Sequence[Path], flags: Sequence[str]
+) -> None:
+    """Build a shared library from C files.
+
+    Raises:
+        LngradError: the compiler failed; with what it wrote.
+    """
+    command = [
+        *compiler,
+        "-std=gnu11",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-shared",
+        "-pthread",
+    ]
+    command += [f"-Wl,-soname,{library.name}", *(f"-I{path}" for path in include), *flags]
+    run_compiler([*command, *map(str, sources), "-o", str(library), "-ldl"], "the toolkit's library")
+
+
+def run_compiler(command: list[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LngradError(f"{what}: {command[0]} failed with {done.returncode}:\n{done.stderr or done.stdout}".rstrip())

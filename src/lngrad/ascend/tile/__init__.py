@@ -1,2 +1,1 @@
-"""The tile APIs LayerNorm, LayerNormGrad and LayerNormGradBeta, made of the device's vector
-instructions."""
+"""The tile APIs LayerNorm, LayerNormGrad and LayerNormGradBeta, made of the device's vector instructions."""

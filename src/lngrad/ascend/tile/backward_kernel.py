@@ -1,9 +1,9 @@
-"""The whole backward as Ascend C kernels: rows over blocks, the tile APIs, partial sums, and their
-sum in block order.
+"""The whole backward as Ascend C kernels: rows over blocks, the tile APIs, partial sums, and their sum in block
+order.
 
-``plan_backward`` is the host side: how many rows a step takes, with or without isReuseSource, and
-the tiling structs. ``backward_rows`` and ``combine`` are the two kernels; a launch has no way to
-wait for other blocks, so that the second one adds up what the first one left.
+``plan_backward`` is the host side: how many rows a step takes, with or without isReuseSource, and the tiling structs.
+``backward_rows`` and ``combine`` are the two kernels; a launch has no way to wait for other blocks, so that the
+second one adds up what the first one left.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lngrad.ascend.device.datacopy import DataCopy
+from lngrad.ascend.device.copies import DataCopy
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.operations import RoundMode
-from lngrad.ascend.device.pipe import TBuf, TPipe, TQue
+from lngrad.ascend.device.numerics import RoundMode
 from lngrad.ascend.device.pipes import HardEvent
+from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.sync import SetFlag, WaitFlag
 from lngrad.ascend.device.system import CopyTiling, GetBlockIdx
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import Add, Cast, Duplicate
 from lngrad.ascend.soc import Soc
 from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta
-from lngrad.ascend.tiling.layernormgrad import GetLayerNormGradBetaNDTilingInfo, GetLayerNormGradNDTilingInfo
+from lngrad.ascend.tiling.host_functions import GetLayerNormGradBetaNDTilingInfo, GetLayerNormGradNDTilingInfo, align_up
 from lngrad.ascend.tiling.lint import safe_stack_bytes
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
-from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Dtype
 
 FLOAT_BYTES = 4
@@ -47,8 +46,7 @@ class StepTiling(TilingStruct):
 class BackwardTiling(TilingStruct):
     """What the host hands to the two kernels.
 
-    ``tail`` is the last step of a block, ``last_tail`` that of the last block; either may have no
-    rows.
+    ``tail`` is the last step of a block, ``last_tail`` that of the last block; either may have no rows.
     """
 
     M: int = 0
@@ -73,8 +71,7 @@ def _safe_bytes(rows: int, H: int, originH: int, type_size: int, reuse: bool, so
 
 
 def _buffers(rows: int, H: int, type_size: int, temporary_bytes: int) -> dict[str, int]:
-    """Return the bytes of every buffer of ``backward_rows`` by name: the kernel and the plan read
-    the same list."""
+    """Return the bytes of every buffer of ``backward_rows`` by name: the kernel and the plan read the same list."""
     matrix, statistics, row = (n * type_size for n in (rows * H, rows, H))
     names = {"dy": matrix, "x": matrix, "dx": matrix, "xhat": matrix}
     names |= {"variance": statistics, "mean": statistics, "gamma": row, "dgamma": row, "dbeta": row}
@@ -159,33 +156,20 @@ def backward_rows(
 ) -> None:
     """Compute dx of the block's rows, and its share of dgamma and dbeta.
 
-    Shapes: dy, x, dx (M, H); variance, mean (M,) and room for one step more; gamma (H,); partials
-    (blocks, 2, H) float.
+    Shapes: dy, x, dx (M, H); variance, mean (M,) and room for one step more; gamma (H,); partials (blocks, 2, H)
+    float.
     """
-    _Rows(dy, x, variance, mean, gamma, dx, CopyTiling(BackwardTiling, tiling)).run(partials)
+    memory = {"dy": dy, "x": x, "variance": variance, "mean": mean, "gamma": gamma, "dx": dx}
+    _Rows(memory, CopyTiling(BackwardTiling, tiling)).run(partials)
 
 
 class _Rows:
     """One block of ``backward_rows``."""
 
-    def __init__(
-        self,
-        dy: GlobalAddress,
-        x: GlobalAddress,
-        variance: GlobalAddress,
-        mean: GlobalAddress,
-        gamma: GlobalAddress,
-        dx: GlobalAddress,
-        info: BackwardTiling,
-    ) -> None:
+    def __init__(self, memory: dict[str, GlobalAddress], info: BackwardTiling) -> None:
         self.info = info
-        self.dtype: Dtype = dy.array.dtype
-        self.memory = {
-            name: _bind(address)
-            for name, address in (
-                ("dy", dy), ("x", x), ("variance", variance), ("mean", mean), ("gamma", gamma), ("dx", dx),
-            )
-        }  # fmt: skip
+        self.dtype: Dtype = memory["dy"].array.dtype
+        self.memory = {name: _bind(address) for name, address in memory.items()}
         self.pipe = TPipe()
         sizes = _buffers(info.rows_per_step, info.H, self.dtype.itemsize, info.temporary_bytes)
         self.queues: dict[str, TQue] = {}

@@ -1,26 +1,288 @@
-"""The forward tile API, LayerNorm, in its two forms: with variance and with rstd.
+"""The forward tile API, LayerNorm, in its two forms: with variance, chunk by chunk, and with rstd.
 
-Its variance is what LayerNormGrad takes; there is no tile API that takes rstd.
+Its variance is what LayerNormGrad takes; there is no tile API that takes rstd. The orders of operations are those of
+layernorm_common_basic_impl.h and layernorm_variance_impl.h (variance form) and of layernorm_common_impl.h,
+layernorm_3510_impl.h and normalize_*_impl.h (rstd form).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
-from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.tile import checks
-from lngrad.ascend.tile.door import Door, Operand
-from lngrad.ascend.tile.layernorm_forward import (
-    ForwardTensors,
-    LayerNormConfig,
-    LayerNormPara,
-    RstdForm,
-    rstd_form,
-    variance_form_3510,
-    variance_form_common,
-)
+from lngrad.ascend.device.numerics import RoundMode, lane_sums, pairwise_sum
+from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
+from lngrad.ascend.faults import BoundsFault, TilingError
+from lngrad.ascend.soc import Soc
+from lngrad.ascend.tile.layernormgrad_2201 import add_to_rows, clear_columns, multiply_rows, reciprocal
+from lngrad.ascend.tile.tile_call import Operand, TileCall
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
+from lngrad.errors import DtypeError
+from lngrad.typing import Array
+
+API = "LayerNorm"
+FLOAT = np.dtype(np.float32)
+NONE = RoundMode.CAST_NONE
+VECTOR_FLOATS = 64
+
+
+@dataclass(frozen=True)
+class ForwardTensors:
+    """The tensors of one LayerNorm call; ``spread`` is the variance, or rstd in the rstd form."""
+
+    y: LocalTensor
+    mean: LocalTensor
+    spread: LocalTensor
+    x: LocalTensor
+    gamma: LocalTensor
+    beta: LocalTensor
+    temp: LocalTensor
+
+
+@dataclass(frozen=True)
+class LayerNormPara:
+    """The sizes of the rstd form of LayerNorm: A rows of R elements, in memory rLengthWithPadding apart."""
+
+    aLength: int
+    rLength: int
+    rLengthWithPadding: int
+
+
+@dataclass(frozen=True)
+class LayerNormConfig:
+    """The compile-time switches of the rstd form of LayerNorm."""
+
+    isNoBeta: bool = False
+    isNoGamma: bool = False
+    isOnlyOutput: bool = False
+    isOutputRstd: bool = True
+
+
+@dataclass(frozen=True)
+class RstdForm:
+    """The sizes, the tiling and the switches of one call of the rstd form, checked against each other."""
+
+    A: int
+    R: int
+    row: int
+    tiling: LayerNormSeparateTiling
+    config: LayerNormConfig
+
+    @classmethod
+    def of(
+        cls, para: LayerNormPara | None, tiling: LayerNormSeparateTiling, config: LayerNormConfig, soc: Soc
+    ) -> RstdForm:
+        """Check the sizes and switches of a call.
+
+        Raises:
+            TilingError: They do not fit the tiling, or the SoC does not have the switch.
+        """
+        if para is None:
+            raise TilingError("LayerNorm: the rstd form needs para, got None")
+        A, R = para.aLength, para.rLength
+        if tiling.rLength != R or 0 < tiling.aLength < A:
+            raise TilingError(
+                f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
+            )
+        if config.isOnlyOutput:
+            raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
+        if not config.isOutputRstd and not soc.regbase:
+            raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {soc.name}")
+        return cls(A, R, para.rLengthWithPadding, tiling, config)
+
+
+def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, reuse: bool, exact: bool) -> None:
+    """Compute y, mean and variance on 2002 and 2201.
+
+    Shapes: x, y (B·S, H); mean, variance (B·S,); gamma, beta (H,); temp bytes.
+    Dtypes: all half or all float; intermediates float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are left out when ``exact``.
+    """
+    stack = t.temp.ReinterpretCast(FLOAT)
+    half = t.y.dtype != FLOAT
+    starts = [tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos]
+    used = starts[1] if reuse else starts[2]
+    if used + tiling.oneTmpSize > stack.GetSize():
+        raise BoundsFault(
+            f"{API}: the tiling uses the temporary buffer up to float {used + tiling.oneTmpSize}, it has "
+            f"{stack.GetSize()}"
+        )
+    # With reuse the first scratch is x itself, from its start for every chunk, as published.
+    scratch = [t.x, stack[starts[0] :], stack[starts[1] :]] if reuse else [stack[s:] for s in starts]
+    means = stack[tiling.meanTmpTensorPos :] if half else t.mean
+    variances = stack[tiling.varianceTmpTensorPos :] if half else t.spread
+    rows, M = tiling.meanVarRoundSize, tiling.meanVarSize
+    for first in range(0, M, rows):
+        _forward_chunk(t, scratch, means, variances, first, min(rows, M - first), epsilon, tiling, exact)
+    if half:
+        Cast(t.mean, means, NONE, M)
+        Cast(t.spread, variances, NONE, M)
+
+
+def _forward_chunk(
+    t: ForwardTensors,
+    scratch: list[LocalTensor],
+    means: LocalTensor,
+    variances: LocalTensor,
+    first: int,
+    rows: int,
+    epsilon: float,
+    tiling: LayerNormTiling,
+    exact: bool,
+) -> None:
+    a, b, c = scratch
+    H, n, inverse_H = tiling.hLength, rows * tiling.hLength, tiling.lastDimValueBack
+    half = t.y.dtype != FLOAT
+    x, y = t.x[first * H :], t.y[first * H :]
+    if half:
+        Cast(a, x, NONE, n)
+        x = a
+    Muls(c, x, inverse_H, n)
+    _fold(means[first:], c, rows, H)
+    _spread(c, means[first:], rows, H)
+    Sub(b, x, c, n)
+    if exact:
+        clear_columns(b, rows, H, tiling.originalHLength)
+    Mul(c, b, b, n)
+    Muls(a, c, inverse_H, n)
+    _fold(variances[first:], a, rows, H)
+
+    _spread(a, variances[first:], rows, H)
+    Adds(c, a, epsilon, n)
+    Sqrt(a, c, n)
+    reciprocal(a, c, a, n)
+    Mul(c, a, b, n)
+    if half:
+        Cast(a, t.gamma, NONE, H)
+        multiply_rows(b, c, a, rows, H)
+        Cast(c, t.beta, NONE, H)
+        add_to_rows(a, b, c, rows, H)
+        Cast(y, a, NONE, n)
+    else:
+        multiply_rows(a, c, t.gamma, rows, H)
+        add_to_rows(y, a, t.beta, rows, H)
+
+
+def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
+    """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes pairwise."""
+    values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
+    dst.core.tally.instructions["Add"] += rows * ((H > 2 * VECTOR_FLOATS - 1) + (H > VECTOR_FLOATS and H % 64 > 0))
+    dst.core.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
+    dst.write("WholeReduceSum", "dst", rows, aligned=False)[:] = lane_sums(values)
+
+
+def _spread(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
+    """Fill row i of dst with src[i] (published as Select with an empty mask)."""
+    values = src.read("Select", "src", rows, aligned=False)
+    dst.core.tally.instructions["Select"] += rows
+    dst.write("Select", "dst", rows * H).reshape(rows, H)[:] = values[:, None]
+
+
+def variance_form_3510(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, exact: bool) -> None:
+    """Compute y, mean and variance on 3510.
+
+    Shapes: x, y (B·S, H); mean, variance (B·S,); gamma, beta (H,).
+    Dtypes: all half or all float; intermediates float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers"; as published H counts the padding, unless ``exact``.
+    """
+    M, H = tiling.bLength * tiling.sLength, tiling.hLength
+    width = tiling.originalHLength if exact else H
+    x = _load(t.x, "inputX", M * H).reshape(M, H)
+    gamma, beta = _load(t.gamma, "gamma", H), _load(t.beta, "beta", H)
+    divisor = np.float32(width)
+    mean = lane_sums(x[:, :width] / divisor)[:, None]
+    centred = x - mean
+    centred[:, width:] = 0
+    variance = lane_sums((centred * centred)[:, :width] / divisor)[:, None]
+    y = centred / np.sqrt(variance + np.float32(epsilon)) * gamma + beta
+    t.mean.write(API, "outputMean", M)[:] = mean[:, 0]
+    t.spread.write(API, "outputVariance", M)[:] = variance[:, 0]
+    t.y.write(API, "output", M * H).reshape(M, H)[:] = y
+    _count(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
+
+
+def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
+    """Compute y, mean and rstd (or variance, on 3510) in float.
+
+    Shapes: x, y (A, row) of which R columns count; mean, spread (A,); gamma, beta (R,); temp bytes.
+    Dtypes: x, y half or float; mean, spread float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers". CANN: the padding of y is set to 0, a device leaves anything there;
+    the intermediates are computed at once instead of in chunks, which does not change a bit; on 3510 the fused
+    multiply-adds of the mean are not simulated.
+    """
+    A, R, row, tiling, config = form.A, form.R, form.row, form.tiling, form.config
+    x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
+    regbase = t.x.core.soc.regbase
+    rstd: Array
+    if regbase:
+        mean = _folded_mean(x, tiling)
+        centred = x - mean[:, None]
+        variance = _folded_mean(centred * centred, tiling)
+        # The published Newton steps end at the correctly rounded value but for rare cases.
+        rstd = (1 / np.sqrt((variance + np.float32(epsilon)).astype(np.float64))).astype(FLOAT)
+    else:
+        _check_separate_stack(t, tiling)
+        inverse_R = np.float32(tiling.rValueBack)
+        mean = lane_sums(_padded(x * inverse_R, row))
+        centred = x - mean[:, None]
+        variance = lane_sums(_padded((centred * centred) * inverse_R, row))
+        rstd = np.float32(1) / np.sqrt(variance + np.float32(epsilon))
+    y: Array = centred * rstd[:, None]
+    gamma = _load(t.gamma, "gamma", R) if not config.isNoGamma else None
+    beta = _load(t.beta, "beta", R) if not config.isNoBeta else None
+    if regbase and gamma is not None and beta is not None:
+        fused = y.astype(np.float64) * gamma + beta  # one rounding: FusedMulDstAdd
+        y = fused.astype(FLOAT)
+    else:
+        y = y if gamma is None else y * gamma
+        y = y if beta is None else y + beta
+    t.mean.write(API, "outputMean", A)[:] = mean
+    t.spread.write(API, "outputRstd", A)[:] = rstd if config.isOutputRstd else variance
+    t.y.write(API, "output", A * row).reshape(A, row)[:] = _padded(y, row)
+    _count(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
+
+
+def _check_separate_stack(t: ForwardTensors, tiling: LayerNormSeparateTiling) -> None:
+    floats = t.temp.GetSize() // 4
+    end = tiling.secondTmpStartPos + tiling.oneTmpSize
+    if end > floats:
+        raise BoundsFault(f"{API}: the tiling uses the temporary buffer up to float {end}, it has {floats}")
+    # The intermediates are written so that the report's peak and the poison of the buffer are a
+    # device's.
+    Duplicate(t.temp.ReinterpretCast(FLOAT), 0.0, end)
+
+
+def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
+    """Return the mean of each row the way of 3510: scale, add what is behind the head to the head, halve."""
+    head, scale = tiling.rHeadLength, np.float32(tiling.k2Rec)
+    scaled = x * scale
+    folded = scaled[:, :head].copy()
+    rest = scaled[:, head:]
+    folded[:, : rest.shape[1]] += rest
+    if folded.shape[1] > VECTOR_FLOATS:
+        pairs = folded.reshape(len(x), -1, 2, VECTOR_FLOATS)
+        folded = pairwise_sum(pairs[:, :, 0] + pairs[:, :, 1])
+    return pairwise_sum(folded) * np.float32(tiling.k2RRec)
+
+
+def _load(tensor: LocalTensor, role: str, count: int) -> Array:
+    return tensor.read(API, role, count).astype(FLOAT)
+
+
+def _padded(matrix: Array, row: int) -> Array:
+    """Append columns of 0 up to ``row``: (A, R) to (A, row)."""
+    return np.pad(matrix, ((0, 0), (0, row - matrix.shape[1])))
+
+
+def _count(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
+    for name, count in instructions.items():
+        tensor.core.tally.instructions[name] += times * count
 
 
 def LayerNorm(
@@ -39,8 +301,7 @@ def LayerNorm(
     config: LayerNormConfig | None = None,
     exact_padding: bool = False,
 ) -> None:
-    """Normalize rows: the form with variance (LayerNormTiling), or with rstd
-    (LayerNormSeparateTiling).
+    """Normalize rows: the form with variance (LayerNormTiling), or with rstd (LayerNormSeparateTiling).
 
     C prototypes::
 
@@ -55,8 +316,8 @@ def LayerNorm(
             const LocalTensor<U>& beta, const float epsilon, [const LocalTensor<uint8_t>& sharedTmpBuffer,]
             const LayerNormPara& para, const LayerNormSeparateTiling& tiling)
 
-    CANN: types come from the tensors; the tiling's type selects the form; ``exact_padding`` is new;
-    bfloat16, which 950 takes in the rstd form, is refused.
+    CANN: types come from the tensors; the tiling's type selects the form; ``exact_padding`` is new; bfloat16, which
+    950 takes in the rstd form, is refused.
 
     Args:
         output: [B, S, H] or [A, rLengthWithPadding]. Output.
@@ -71,8 +332,8 @@ def LayerNorm(
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
         isReuseSource: Float, variance form, not on 3510: inputX serves as scratch.
         config: Switches of the rstd form; isOutputRstd=False (950 only) returns the variance.
-        exact_padding: Variance form with originHLength < storageHLength: leave the padding out. As
-            published the padding enters the variance (and on 3510 the mean): AscendWarning.
+        exact_padding: Variance form with originHLength < storageHLength: leave the padding out. As published the
+            padding enters the variance (and on 3510 the mean): AscendWarning.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
@@ -94,15 +355,10 @@ def LayerNorm(
 
 
 def _variance_form(
-    t: ForwardTensors,
-    epsilon: float,
-    tiling: LayerNormTiling,
-    shared: LocalTensor | None,
-    reuse: bool,
-    exact: bool,
+    t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, shared: LocalTensor | None, reuse: bool, exact: bool
 ) -> None:
     rows, H, regbase = tiling.bLength * tiling.sLength, tiling.hLength, t.y.core.soc.regbase
-    door = Door(
+    call = TileCall(
         "LayerNorm",
         t,
         {
@@ -114,7 +370,7 @@ def _variance_form(
             "beta": Operand("beta", H),
         },
     )
-    door.check(H, reuse, shared, 0 if regbase else tiling.tmpBufSize * 4)
+    call.check(H, reuse, shared, 0 if regbase else tiling.tmpBufSize * 4)
     if tiling.originalHLength < H and not exact:
         warn_at_kernel(
             f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
@@ -123,17 +379,17 @@ def _variance_form(
         )
     eps = float(t.y.dtype.type(epsilon))
     if regbase:
-        door.run(lambda tensors: variance_form_3510(tensors, eps, tiling, exact))
+        call.run(lambda tensors: variance_form_3510(tensors, eps, tiling, exact))
     else:
-        door.run(lambda tensors: variance_form_common(tensors, eps, tiling, reuse, exact))
+        call.run(lambda tensors: variance_form_common(tensors, eps, tiling, reuse, exact))
         if reuse:
             text = "inputX was overwritten by LayerNorm with isReuseSource=true and is read again"
-            door.mark_overwritten("x", rows * H, text)
+            call.mark_overwritten("x", rows * H, text)
 
 
 def _rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm, shared: LocalTensor | None, reuse: bool) -> None:
     A, row, tiling = form.A, form.row, form.tiling
-    door = Door(
+    call = TileCall(
         "LayerNorm",
         t,
         {
@@ -143,6 +399,14 @@ def _rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm, shared: LocalT
             "x": Operand("inputX", A * row),
         },
     )
-    door.check(row, reuse, shared, 0 if t.y.core.soc.regbase else tiling.tmpBufSize * 4)
-    checks.rstd_scale_types("LayerNorm", t.y, t.gamma, t.beta)
-    door.run(lambda tensors: rstd_form(tensors, epsilon, form))
+    call.check(row, reuse, shared, 0 if t.y.core.soc.regbase else tiling.tmpBufSize * 4)
+    _check_scale_types(t.y, t.gamma, t.beta)
+    call.run(lambda tensors: rstd_form(tensors, epsilon, form))
+
+
+def _check_scale_types(x: LocalTensor, gamma: LocalTensor, beta: LocalTensor) -> None:
+    """Check that gamma and beta of the rstd form are both of x's type, or both float."""
+    if gamma.dtype != beta.dtype or gamma.dtype not in (x.dtype, np.dtype(np.float32)):
+        raise DtypeError(
+            f"LayerNorm: gamma and beta must both be {x.dtype} or both float, got {gamma.dtype} and {beta.dtype}"
+        )

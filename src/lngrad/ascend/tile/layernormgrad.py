@@ -1,28 +1,41 @@
 """The backward tile APIs, LayerNormGrad and LayerNormGradBeta, on LocalTensor.
 
-Each door checks what the CPU-debug build of CANN checks, takes its temporary space from the
-framework where none is given, and runs the code of the SoC's architecture. The rules about memory
-are enforced below it.
+Each checks what the CPU-debug build of CANN checks, takes its temporary space from the framework where none is given,
+and runs the code of the SoC's architecture. The rules about memory are enforced below it.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
-from lngrad.ascend.device.source import warn_at_kernel
-from lngrad.ascend.tile import checks
-from lngrad.ascend.tile.checks import DataFormat
-from lngrad.ascend.tile.door import Door, Operand
-from lngrad.ascend.tile.layernormgrad_3510 import beta_3510, grad_3510
-from lngrad.ascend.tile.layernormgrad_common import (
+from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad.ascend.tile.layernormgrad_2201 import (
     BetaTensors,
     GradTensors,
     beta_common,
     grad_common,
     stack_bytes_touched,
 )
+from lngrad.ascend.tile.layernormgrad_3510 import beta_3510, grad_3510
+from lngrad.ascend.tile.tile_call import Operand, TileCall
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling
+from lngrad.errors import DtypeError
+
+
+class DataFormat(enum.Enum):
+    """The layout of a tensor. The tile APIs take ND only."""
+
+    ND = 0
+    NZ = 1
+    NCHW = 2
+    NC1HWC0 = 3
+    NHWC = 4
+    NCDHW = 5
+    NDC1HWC0 = 6
+    FRACTAL_Z_3D = 7
 
 
 @dataclass(frozen=True)
@@ -59,8 +72,7 @@ def LayerNormGrad(
             [LocalTensor<uint8_t>& sharedTmpBuffer,] T epsilon, LayerNormGradTiling& tiling,
             const LayerNormGradShapeInfo& shapeInfo = {})
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords;
-    ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
 
     Args:
         outputPdX: [B, S, H], the gradient of x. Output.
@@ -71,23 +83,21 @@ def LayerNormGrad(
         inputMean: [B, S], mean of the rows.
         inputGamma: [H], scale.
         epsilon: Added to the variance; rounded to T first, so that 1e-12 is 0 for half.
-        tiling: Of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and
-            isReuseSource.
+        tiling: Of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and isReuseSource.
         shapeInfo: ND.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: Float only: inputDy and inputX serve as scratch. The manual speaks of inputX;
-            the published code overwrites both, the whole of them on 2002 and 2201, their first rows
-            on 3510. Who reads them afterwards gets an AscendWarning.
-        exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and
-            write 0 to it. As published the padding enters the mean's gradient, which is wrong
-            unless the mean is 0: AscendWarning.
+        isReuseSource: Float only: inputDy and inputX serve as scratch. The manual speaks of inputX; the published
+            code overwrites both, the whole of them on 2002 and 2201, their first rows on 3510. Who reads them
+            afterwards gets an AscendWarning.
+        exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and write 0 to it. As
+            published the padding enters the mean's gradient, which is wrong unless the mean is 0: AscendWarning.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
     matrix, regbase = rows * H, outputPdX.core.soc.regbase
-    door = Door(
+    call = TileCall(
         "LayerNormGrad",
         GradTensors(
             dx=outputPdX,
@@ -109,20 +119,20 @@ def LayerNormGrad(
             "gamma": Operand("inputGamma", H),
         },
     )
-    checks.data_format(door.api, LayerNormGradShapeInfo() if shapeInfo is None else shapeInfo)
-    door.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize)
-    _warn_about_stack(door, tiling)
-    if tiling.originalHLength < H and not exact_padding and inputMean.read(door.api, "inputMean", rows).any():
+    _check_data_format(call.api, LayerNormGradShapeInfo() if shapeInfo is None else shapeInfo)
+    call.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize)
+    _warn_about_stack(call, tiling)
+    if tiling.originalHLength < H and not exact_padding and inputMean.read(call.api, "inputMean", rows).any():
         warn_at_kernel(
-            f"{door.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
+            f"{call.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
             "-2 * (0 - mean), and the mean is not 0: outputPdX is wrong. exact_padding=True leaves them out"
         )
     eps = float(outputPdX.dtype.type(epsilon))
     run = grad_3510 if regbase else grad_common
-    door.run(lambda tensors: run(tensors, eps, tiling, isReuseSource, exact_padding))
+    call.run(lambda tensors: run(tensors, eps, tiling, isReuseSource, exact_padding))
     if isReuseSource:
         for field, name in (("dy", "inputDy"), ("x", "inputX")):
-            door.mark_overwritten(
+            call.mark_overwritten(
                 field,
                 H if regbase else matrix,
                 f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it contains "
@@ -130,16 +140,27 @@ def LayerNormGrad(
             )
 
 
-def _warn_about_stack(door: Door[GradTensors], tiling: LayerNormGradTiling) -> None:
-    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one
-    given."""
-    given = door.tensors.temp.GetSize()
-    touched = 0 if door.soc.regbase else stack_bytes_touched(tiling)
+def _warn_about_stack(call: TileCall[GradTensors], tiling: LayerNormGradTiling) -> None:
+    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one given."""
+    given = call.tensors.temp.GetSize()
+    touched = 0 if call.soc.regbase else stack_bytes_touched(tiling)
     if tiling.stackBufferSize < touched <= given:
         warn_at_kernel(
-            f"{door.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
+            f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
             f"byte {touched} of it; this call is right only because the buffer happens to have {given}"
         )
+
+
+def _check_data_format(api: str, shapeInfo: object) -> None:
+    """Refuse every format but ND, and what is no LayerNormGradShapeInfo.
+
+    A braced initializer of C++, ``{DataFormat::ND}``, is a set or a tuple in Python: it is named.
+    """
+    given = getattr(shapeInfo, "dataFormat", None)
+    if not isinstance(given, DataFormat):
+        raise DtypeError(f"{api}: shapeInfo must be a LayerNormGradShapeInfo(DataFormat.ND), got {shapeInfo!r}")
+    if given is not DataFormat.ND:
+        raise DeviceFault(f"{api}: dataFormat must be ND, got {given.name}")
 
 
 def LayerNormGradBeta(
@@ -162,8 +183,7 @@ def LayerNormGradBeta(
             const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy,
             [const LocalTensor<uint8_t>& sharedTmpBuffer,] LayerNormGradBetaTiling& tiling)
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords;
-    ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
 
     Args:
         outputPdGamma: [H], sum of inputDy * resForGamma. Output.
@@ -172,18 +192,17 @@ def LayerNormGradBeta(
         inputDy: [B, S, H], gradient of the forward's output.
         tiling: Of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
         sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
-        isReuseSource: Float only. The manual says that inputDy may be overwritten; the published
-            code of 2002 and 2201 overwrites resForGamma instead. Who reads either afterwards gets
-            an AscendWarning. Ignored on 3510.
-        exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength
-            apart, and write 0 to the padding. As published 2002 and 2201 take originHLength for the
-            distance, which is wrong: AscendWarning.
+        isReuseSource: Float only. The manual says that inputDy may be overwritten; the published code of 2002 and
+            2201 overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning. Ignored on 3510.
+        exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength apart, and write 0
+            to the padding. As published 2002 and 2201 take originHLength for the distance, which is wrong:
+            AscendWarning.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
-    door = Door(
+    call = TileCall(
         "LayerNormGradBeta",
         BetaTensors(
             dgamma=outputPdGamma,
@@ -199,22 +218,31 @@ def LayerNormGradBeta(
             "dy": Operand("inputDy", matrix),
         },
     )
-    door.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize * 4)
-    checks.beta_positions(door.api, tiling)
+    call.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize * 4)
+    _check_beta_positions(call.api, tiling)
     # A chunk of one row has no distance of rows to get wrong.
     if tiling.originalHLength < H and not exact_padding and not regbase and tiling.bsCurLength > 1:
         warn_at_kernel(
-            f"{door.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
+            f"{call.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
             "outputPdGamma and outputPdBeta are wrong. exact_padding=True takes storageHLength"
         )
     if regbase:
-        door.run(lambda tensors: beta_3510(tensors, tiling))
+        call.run(lambda tensors: beta_3510(tensors, tiling))
     else:
-        door.run(lambda tensors: beta_common(tensors, tiling, isReuseSource, exact_padding))
+        call.run(lambda tensors: beta_common(tensors, tiling, isReuseSource, exact_padding))
     if isReuseSource and not regbase:
         for field, name, why in (
             ("xhat", "resForGamma", "the published code overwrites it"),
             ("dy", "inputDy", "the manual allows it to be overwritten"),
         ):
             text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
-            door.mark_overwritten(field, matrix, text)
+            call.mark_overwritten(field, matrix, text)
+
+
+def _check_beta_positions(api: str, tiling: LayerNormGradBetaTiling) -> None:
+    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack buffer."""
+    if tiling.oneCalSize < 1:
+        raise TilingError(f"{api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled")
+    end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize
+    if end > tiling.stackBufferSize:
+        raise TilingError(f"{api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats")

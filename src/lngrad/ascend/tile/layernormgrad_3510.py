@@ -1,10 +1,8 @@
-"""LayerNormGrad and LayerNormGradBeta on the architecture 3510: registers of 64 floats, one row
-after the other.
+"""LayerNormGrad and LayerNormGradBeta on the architecture 3510: registers of 64 floats, one row after the other.
 
-The order of operations is that of layernormgrad_3510_impl.h and layernormgradbeta_3510_impl.h. Rows
-do not depend on each other unless operands share memory, so that all rows are computed in one go
-where they do not. The order in which the lanes of a register are added up is not documented;
-neighbours first, as the other architectures do, is assumed.
+The order of operations is that of layernormgrad_3510_impl.h and layernormgradbeta_3510_impl.h. Rows do not depend on
+each other unless operands share memory, so that all rows are computed in one go where they do not. The order in which
+the lanes of a register are added up is not documented; neighbours first, as the other architectures do, is assumed.
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.summation import lane_sums
+from lngrad.ascend.device.numerics import lane_sums
 from lngrad.ascend.faults import BoundsFault
-from lngrad.ascend.tile.layernormgrad_common import BetaTensors, GradTensors
+from lngrad.ascend.tile.layernormgrad_2201 import BetaTensors, GradTensors
+from lngrad.ascend.tiling.host_functions import align_up
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
-from lngrad.ascend.tiling.words import align_up
 from lngrad.typing import Array
 
 FLOAT = np.dtype(np.float32)
@@ -31,11 +29,9 @@ def grad_3510(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse
     """Compute dx and xhat row by row.
 
     Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
-    Dtypes: all half or all float; intermediates float. Half is stored to nearest even, too large
-    becomes infinity.
+    Dtypes: all half or all float; intermediates float. Half is stored to nearest even, too large becomes infinity.
     Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when
-    ``exact``.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
     """
     H, M = tiling.hLength, tiling.bLength * tiling.sLength
     if reuse:
@@ -71,8 +67,7 @@ def _rows(
     exact: bool,
     together: bool,
 ) -> None:
-    """Compute rows [first, first + count); with shared memory ``count`` is 1 and every load comes
-    from memory."""
+    """Compute rows [first, first + count); with shared memory ``count`` is 1 and every load comes from memory."""
     H, n = tiling.hLength, count * tiling.hLength
     inverse_H, twice_inverse_H = (
         np.float32(float_from_bits(bits)) for bits in (tiling.lastDimValueBack, tiling.lastDimValueBackMulTwo)
@@ -118,8 +113,7 @@ def beta_3510(t: BetaTensors, tiling: LayerNormGradBetaTiling) -> None:
     """Compute dgamma and dbeta, 64 columns at a time, row after row in registers.
 
     Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,).
-    Dtypes: all half or all float; sums in float. Half is stored to nearest even, too large becomes
-    65504.
+    Dtypes: all half or all float; sums in float. Half is stored to nearest even, too large becomes 65504.
     Caller: has checked shapes, positions and dtypes.
     Source: docs/ascend-tile.md, "The numbers".
     """

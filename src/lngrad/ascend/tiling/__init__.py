@@ -1,7 +1,6 @@
-"""Host-side tiling of the three tile APIs: the door for op authors and for ``lngrad tiling``.
+"""Host-side tiling of the three tile APIs: for op authors and ``lngrad tiling``.
 
-The functions return what CANN's host functions return through references, and refuse what those
-only log::
+The functions return what CANN's host functions return through references, and refuse what those only log::
 
     largest, smallest = GetLayerNormGradMaxMinTmpSize([2, 32, 16, 16], 4, False)
     tiling = GetLayerNormGradNDTilingInfo([2, 32, 16, 16], smallest, 4, False)
@@ -10,14 +9,15 @@ only log::
 
 from __future__ import annotations
 
-from lngrad.ascend.tiling.layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
-from lngrad.ascend.tiling.layernormgrad import (
+from lngrad.ascend.tiling.host_functions import (
     GetLayerNormGradBetaMaxMinTmpSize,
     GetLayerNormGradBetaNDTilingInfo,
     GetLayerNormGradMaxMinTmpSize,
     GetLayerNormGradNDTilingInfo,
+    GetLayerNormMaxMinTmpSize,
+    GetLayerNormNDTilingInfo,
 )
-from lngrad.ascend.tiling.lint import TilingReport, lint, safe_stack_bytes
+from lngrad.ascend.tiling.lint import TilingReport, lint, safe_stack_bytes, sweep
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
@@ -25,7 +25,6 @@ from lngrad.ascend.tiling.structs import (
     LayerNormTiling,
     TilingStruct,
 )
-from lngrad.ascend.tiling.sweep import sweep
 
 __all__ = [
     "GetLayerNormMaxMinTmpSize",

@@ -1,28 +1,29 @@
-"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that
-buffer is enough.
+"""The tiling lint: what a kernel would touch of the temporary buffer it is given, and whether that buffer is enough.
 
-The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then
-rounds the rows of a chunk up, so that the chunk buffers can reach past the end
-(docs/ascend-tile.md, finding A). The kernel compares only the two sizes, not the positions: on a
-device the neighbours in the Unified Buffer are overwritten without a word. The lint is arithmetic
-on the published formulas; nothing here was run on a device.
+The published tiling of LayerNormGrad divides the temporary buffer into chunk buffers and then rounds the rows of a
+chunk up, so that the chunk buffers can reach past the end (docs/ascend-tile.md, finding A). The kernel compares
+only the two sizes, not the positions: on a device the neighbours in the Unified Buffer are overwritten without a
+word. The lint is arithmetic on the published formulas; nothing here was run on a device.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.faults import TilingError
-from lngrad.ascend.tiling.layernorm import GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo
-from lngrad.ascend.tiling.layernormgrad import (
+from lngrad.ascend.tiling.host_functions import (
+    FLOAT_BYTES,
     GetLayerNormGradBetaMaxMinTmpSize,
     GetLayerNormGradBetaNDTilingInfo,
     GetLayerNormGradMaxMinTmpSize,
     GetLayerNormGradNDTilingInfo,
+    GetLayerNormMaxMinTmpSize,
+    GetLayerNormNDTilingInfo,
+    align_up,
     chunk_buffers,
     rows_per_block,
 )
@@ -32,18 +33,19 @@ from lngrad.ascend.tiling.structs import (
     LayerNormTiling,
     TilingStruct,
 )
-from lngrad.ascend.tiling.words import align_up
 
 Verdict = Literal["ok", "reserve", "overrun", "assert"]
-APIS = ("LayerNorm", "LayerNormGrad", "LayerNormGradBeta")
+APIS: dict[str, tuple[Callable[..., tuple[int, int]], Callable[..., TilingStruct]]] = {
+    "LayerNorm": (GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo),
+    "LayerNormGrad": (GetLayerNormGradMaxMinTmpSize, GetLayerNormGradNDTilingInfo),
+    "LayerNormGradBeta": (GetLayerNormGradBetaMaxMinTmpSize, GetLayerNormGradBetaNDTilingInfo),
+}
 TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a
-    kernel touches."""
+    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a kernel touches."""
 
     name: str
     start: int
@@ -56,14 +58,12 @@ class TilingReport:
     """The outcome of ``lint``.
 
     Attributes:
-        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach
-            there; "overrun": the kernel writes past the end; "assert": the tiling function refuses
-            the size.
+        verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach there; "overrun":
+            the kernel writes past the end; "assert": the tiling function refuses the size.
         overrun_bytes: By how much the kernel passes the end.
         safe_bytes: The smallest temporary buffer with which this call stays inside it.
         operand_bytes: Unified Buffer that the tensors of the call take beside the temporary buffer.
-        fits_ub: Whether the operands and the safe temporary buffer fit the SoC's Unified Buffer
-            together.
+        fits_ub: Whether the operands and the safe temporary buffer fit the SoC's Unified Buffer together.
         tiling: The struct, or None after "assert".
     """
 
@@ -114,8 +114,7 @@ def lint(
         reuse_source: isReuseSource.
 
     Raises:
-        TilingError: An unknown api, dtype or stack, or what the tiling functions raise for the
-            shape.
+        TilingError: An unknown api, dtype or stack, or what the tiling functions raise for the shape.
     """
     if api not in APIS:
         raise TilingError(f"api: expected one of {', '.join(APIS)}, got {api!r}")
@@ -200,27 +199,16 @@ class _Call:
 
     def sizes(self) -> tuple[int, int]:
         """Return the published (max, min)."""
-        get = {
-            "LayerNorm": GetLayerNormMaxMinTmpSize,
-            "LayerNormGrad": GetLayerNormGradMaxMinTmpSize,
-            "LayerNormGradBeta": GetLayerNormGradBetaMaxMinTmpSize,
-        }[self.api]
-        return get(self.dims, self.type_size, self.reuse, soc=self.soc)
+        return APIS[self.api][0](self.dims, self.type_size, self.reuse, soc=self.soc)
 
     def tiling(self, stack_bytes: int) -> TilingStruct | None:
-        """Return the struct for a temporary buffer, or None where the tiling function refuses the
-        size."""
+        """Return the struct for a temporary buffer, or None where the tiling function refuses the size."""
         if stack_bytes < self._refused_below():
             return None
-        if self.api == "LayerNorm":
-            return GetLayerNormNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
-        if self.api == "LayerNormGrad":
-            return GetLayerNormGradNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
-        return GetLayerNormGradBetaNDTilingInfo(self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
+        return APIS[self.api][1](self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
 
     def _refused_below(self) -> int:
-        """Return the smallest size in bytes for which the tiling function fills the struct: one row
-        a chunk."""
+        """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""
         B, S, H, _ = self.dims
         if self.api == "LayerNormGrad":
             return 0 if self.soc.regbase else len(chunk_buffers(self.type_size, self.reuse)) * H * FLOAT_BYTES
@@ -230,8 +218,7 @@ class _Call:
         return ((2 if self.reuse else 3) * H + statistics) * FLOAT_BYTES
 
     def buffers(self, tiling: TilingStruct | None) -> tuple[Buffer, ...]:
-        """Return the parts of the temporary buffer that the kernel uses, in the order of their
-        positions."""
+        """Return the parts of the temporary buffer that the kernel uses, in the order of their positions."""
         if isinstance(tiling, LayerNormGradTiling):
             return self._grad_buffers(tiling)
         if isinstance(tiling, LayerNormGradBetaTiling):
@@ -296,3 +283,42 @@ class _Call:
         if self.api == "LayerNormGrad":
             return 4 * matrix + 2 * rows + row  # dy, x, pd_x, resForGamma; mean, variance; gamma
         return 2 * matrix + 2 * row  # dy, resForGamma; pd_gamma, pd_beta
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """How many shapes of the sweep end in each verdict, for one dtype, reuse and stack."""
+
+    dtype: str
+    reuse_source: bool
+    stack: str
+    ok: int
+    reserve: int
+    overrun: int
+    refused: int
+
+
+def sweep(soc: str | socs.Soc | None = "Ascend910B1") -> tuple[SweepRow, ...]:
+    """Lint LayerNormGrad with its own minimum and maximum over many shapes.
+
+    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32, 64, 100, 128,
+    256.
+    """
+    rows = []
+    for dtype, reuse in (("half", False), ("float", False), ("float", True)):
+        step = 32 // TYPE_SIZES[dtype]
+        shapes = [(1, S, H) for H in range(step, 1024 + 1, step) for S in (1, 2, 4, 7, 8, 16, 32, 64, 100, 128, 256)]
+        for stack in ("min", "max"):
+            verdicts = [lint("LayerNormGrad", shape, dtype, soc, stack, reuse).verdict for shape in shapes]
+            rows.append(
+                SweepRow(
+                    dtype,
+                    reuse,
+                    stack,
+                    ok=verdicts.count("ok"),
+                    reserve=verdicts.count("reserve"),
+                    overrun=verdicts.count("overrun"),
+                    refused=verdicts.count("assert"),
+                )
+            )
+    return tuple(rows)

@@ -1,12 +1,10 @@
-"""The tiling structs: their fields in CANN's order, and the way to and from the bytes that a kernel
-is handed.
+"""The tiling structs: their fields in CANN's order, and the way to and from the bytes that a kernel is handed.
 
-A tiling struct on the device is a little-endian C struct. The dataclasses here have its fields by
-name: ``int`` is a uint32_t, ``float`` a 32-bit float, ``int64``, ``uint64`` and the other names of
-``FIELD_TYPES`` what they say, a nested struct its own fields in place. Every field starts at a
-multiple of its size, as a C++ compiler places it; a struct with ``PACKED = True`` has no gaps
-(``#pragma pack(1)``). A kernel author's own struct inherits from ``TilingStruct`` in the same way
-as the ones of this file.
+A tiling struct on the device is a little-endian C struct. The dataclasses here have its fields by name: ``int`` is
+a uint32_t, ``float`` a 32-bit float, ``int64``, ``uint64`` and the other names of ``FIELD_TYPES`` what they say, a
+nested struct its own fields in place. Every field starts at a multiple of its size, as a C++ compiler places it; a
+struct with ``PACKED = True`` has no gaps (``#pragma pack(1)``). A kernel author's own struct inherits from
+``TilingStruct`` in the same way as the ones of this file.
 """
 
 from __future__ import annotations
@@ -99,8 +97,7 @@ class TilingStruct:
 
 
 def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:
-    """Return the fields, the size and the alignment. Resolving annotations takes longer than
-    reading the struct."""
+    """Return the fields, the size and the alignment. Resolving annotations takes longer than reading the struct."""
     if cls in _layouts:
         return _layouts[cls]
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -117,8 +114,7 @@ def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:
 
 
 def _type_of(name: str, kind: Any) -> tuple[str, int, int]:
-    """Return (code of ``struct``, bytes, alignment) of a field's type; the code of a nested struct
-    is empty."""
+    """Return (code of ``struct``, bytes, alignment) of a field's type; the code of a nested struct is empty."""
     if kind is float:
         return "<f", 4, 4
     if kind is int:
@@ -149,9 +145,9 @@ def _pack(name: str, entry: _Field, value: Any) -> bytes:
 class LayerNormGradTiling(TilingStruct):
     """Tiling of LayerNormGrad: 30 words. Source: layernorm_grad_tilingdata.h.
 
-    ``stackBufferSize`` is in bytes; ``…Size`` and ``…Pos`` are in float elements of the temporary
-    buffer; ``oneCalSize`` counts elements and ``nohCalSize`` rows of a chunk. The last two fields
-    hold the bits of the floats 1/H and 2/H.
+    ``stackBufferSize`` is in bytes; ``…Size`` and ``…Pos`` are in float elements of the temporary buffer;
+    ``oneCalSize`` counts elements and ``nohCalSize`` rows of a chunk. The last two fields hold the bits of the
+    floats 1/H and 2/H.
     """
 
     stackBufferSize: int = 0
@@ -217,8 +213,7 @@ class LayerNormGradBetaTiling(TilingStruct):
 
 @dataclass
 class LayerNormTiling(TilingStruct):
-    """Tiling of the LayerNorm that returns mean and variance: 26 words. Source: the manual's
-    LayerNorm Tiling page."""
+    """Tiling of the LayerNorm that returns mean and variance: 26 words. Source: the manual's LayerNorm Tiling page."""
 
     bLength: int = 0
     sLength: int = 0
@@ -250,8 +245,7 @@ class LayerNormTiling(TilingStruct):
 
 @dataclass
 class LayerNormSeparateTiling(TilingStruct):
-    """Tiling of the LayerNorm that returns mean and rstd: 26 words. Source: the manual's LayerNorm
-    Tiling page."""
+    """Tiling of the LayerNorm that returns mean and rstd: 26 words. Source: the manual's LayerNorm Tiling page."""
 
     aLength: int = 0
     rLength: int = 0

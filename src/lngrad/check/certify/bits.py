@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, different_bits
-from lngrad.check.certify.subject import Place, Subject
+from lngrad.check.certify.measured import Measured, Place, Subject, different_bits
 from lngrad.check.implementations import NotApplicable
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
@@ -139,10 +138,21 @@ def _at(array: Array, offset: int) -> Array:
 def batch_invariance(subject: Subject, trials: int) -> list[Measured]:
     """A row's dx, y, mean and rstd in any batch, at any place, beside any neighbours."""
     group = "A row does not depend on its batch"
-    found = [_compared(group, f"dx, {label}", _dx_in_batches(subject, trials, spoil)) for label, spoil in _NEIGHBOURS]
-    if subject.forward is not None:
-        found += [_compared(group, f"y, mean and rstd, {label}", _forward_in_batches(subject, trials, spoil))
-                  for label, spoil in _NEIGHBOURS]  # fmt: skip
+
+    def dx(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array, beta: Array) -> dict[str, Array]:
+        return {"": np.asarray(subject.backward(dy, x, mean, rstd, gamma).dx)}
+
+    def forward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array, beta: Array) -> dict[str, Array]:
+        assert subject.forward is not None  # looked at below
+        results = zip(("y: ", "mean: ", "rstd: "), subject.forward(x, gamma, beta, 1e-5), strict=True)
+        return {name: np.asarray(one).reshape(len(x), -1) for name, one in results}
+
+    kinds = {"dx": dx} if subject.forward is None else {"dx": dx, "y, mean and rstd": forward}
+    found = [
+        _compared(group, f"{name}, {label}", _in_batches(subject, trials, spoil, rows_of))
+        for name, rows_of in kinds.items()
+        for label, spoil in _NEIGHBOURS
+    ]
     return [*found, *_column_sums(subject, trials)]
 
 
@@ -168,39 +178,25 @@ def _batches(subject: Subject, trials: int) -> Iterator[tuple[int, int, int, int
                 yield seed, N, size, int(rng.integers(size))
 
 
-def _dx_in_batches(subject: Subject, trials: int, spoil: Callable[[Array], None]) -> Iterator[tuple[str, str | None]]:
+def _in_batches(
+    subject: Subject, trials: int, spoil: Callable[[Array], None], rows_of: Callable[..., dict[str, Array]]
+) -> Iterator[tuple[str, str | None]]:
+    """A row of a batch against the same row alone; rows_of gives results by name, a row of each for a row of x."""
     for seed, N, size, place in _batches(subject, trials):
-        dy, x, mean, rstd, gamma = arguments(size, N, seed)
-        alone = subject.backward(dy[place : place + 1], x[place : place + 1], mean[place : place + 1],
-                                 rstd[place : place + 1], gamma).dx  # fmt: skip
+        *rows, gamma = arguments(size, N, seed)
+        beta = rows[0][0].copy()
+        alone = rows_of(*(one[place : place + 1] for one in rows), gamma, beta)
         others = np.arange(size) != place
-        for array in (dy, x):
-            rows = array[others]
-            spoil(rows)
-            array[others] = rows
+        for array in rows[:2]:  # dy and x
+            neighbours = array[others]
+            spoil(neighbours)
+            array[others] = neighbours
         try:
-            dx = subject.backward(dy, x, mean, rstd, gamma).dx
+            whole = rows_of(*rows, gamma, beta)
         except NotApplicable:  # such neighbours are not for it
             continue
-        yield f"seed {seed}, row {place} of {size}×{N}", different_bits(np.asarray(dx)[place], np.asarray(alone)[0])
-
-
-def _forward_in_batches(
-    subject: Subject, trials: int, spoil: Callable[[Array], None]
-) -> Iterator[tuple[str, str | None]]:
-    assert subject.forward is not None  # the caller looked
-    for seed, N, size, place in _batches(subject, trials):
-        dy, x, _, _, gamma = arguments(size, N, seed)
-        alone = subject.forward(x[place : place + 1], gamma, dy[0], 1e-5)
-        others = np.arange(size) != place
-        rows = x[others]
-        spoil(rows)
-        x[others] = rows
-        whole = subject.forward(x, gamma, dy[0], 1e-5)
-        found = None
-        for name, one, other in zip(("y", "mean", "rstd"), whole, alone, strict=True):
-            unlike = different_bits(np.asarray(one).reshape(size, -1)[place], np.asarray(other).reshape(1, -1)[0])
-            found = found or (unlike and f"{name}: {unlike}")
+        unlike = ((name, different_bits(one[place], alone[name][0])) for name, one in whole.items())
+        found = next((f"{name}{difference}" for name, difference in unlike if difference), None)
         yield f"seed {seed}, row {place} of {size}×{N}", found
 
 

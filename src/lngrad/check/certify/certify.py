@@ -8,11 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from lngrad.check.certify.bits import batch_invariance, repeatability
-from lngrad.check.certify.doors import subject_of
-from lngrad.check.certify.effects import effects, memory
-from lngrad.check.certify.measured import Certificate, Measured
-from lngrad.check.certify.numbers import accuracy, number_range
-from lngrad.check.certify.subject import Subject
+from lngrad.check.certify.measured import Certificate, Measured, Subject, subject_of
+from lngrad.check.certify.properties import accuracy, effects, memory, number_range
 from lngrad.check.certify.sums import column_order, row_order
 from lngrad.check.implementations import NotApplicable
 from lngrad.core.machine import processor

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, different_bits
-from lngrad.check.certify.replays import product_sums, replay
-from lngrad.check.certify.subject import Subject
-from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, text_of, words
+from lngrad.check.certify.measured import Measured, Subject, different_bits
+from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, leaves, reveal, text_of, words
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array, Dtype
 
@@ -18,7 +16,7 @@ LARGE = {"float32": 2.0**100, "bfloat16": 2.0**100, "float64": 2.0**500}  # abso
 REPLAYS = 100
 GROUP = "The order of sums"
 OWN = "not measured: it computes its own mean and rstd, and the probes need others"
-MOST_DRAWN = 320  # leaves of a tree that a certificate keeps
+MAX_DRAWN = 320  # leaves of a tree that a certificate keeps
 
 
 def _ones(M: int, N: int, dtype: Dtype) -> tuple[Array, Array, Array, Array, Array]:
@@ -45,23 +43,24 @@ def column_order(
         return _replayed_columns(subject, tree, given, dtype)
 
     where = f"of {M}×{N} {dtype}" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
-    found = [_measured(f"dbeta {where}", M, "rows", _probed(subject, "dbeta", given, dtype), replayed)]
+    found = [_measured(f"dbeta {where}", M, "rows", _probed(subject, "dbeta", given, dtype), replayed)[0]]
     if dtype == "float32" and subject.own_statistics:
         found.append(Measured(GROUP, f"dgamma {where}", OWN))
     elif dtype == "float32":
         ones = (given[0], np.ones_like(given[1]), *given[2:])  # xhat = 1: dgamma is the sum of dy, product by product
         probed = _probed(subject, "dgamma", ones, dtype)
-        found.append(
-            _measured(f"dgamma {where}", M, "rows", probed, lambda tree: _replayed_products(subject, tree, M, N))
+        measured, _ = _measured(
+            f"dgamma {where}", M, "rows", probed, lambda tree: _replayed_products(subject, tree, M, N)
         )
+        found.append(measured)
     return found
 
 
-def _probed(subject: Subject, name: str, given: Any, dtype: str) -> Callable[[Sequence[tuple[int, int]]], list[float]]:
+def _probed(subject: Subject, name: str, given: Any, dtype: str) -> Callable[[Pairs], list[float]]:
     """For masks of rows, one a column: the column sum of that name."""
     N, large = given[0].shape[1], LARGE[dtype]
 
-    def outside(pairs: Sequence[tuple[int, int]]) -> list[float]:
+    def outside(pairs: Pairs) -> list[float]:
         found: list[float] = []
         for start in range(0, len(pairs), N):
             some = pairs[start : start + N]
@@ -83,7 +82,7 @@ def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured
     large = LARGE[dtype]
     given = _ones(M, N, numpy_dtype(dtype))
 
-    def sums(pairs: Sequence[tuple[int, int]], x: Array) -> list[float]:
+    def sums(pairs: Pairs, x: Array) -> list[float]:
         """N·(1 − dx) at a place whose dy is 1: the sum, or both sums together."""
         found: list[float] = []
         for start in range(0, len(pairs), M):
@@ -98,57 +97,51 @@ def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured
                 found.append(float(np.round(total)) if abs(total - np.round(total)) < 0.25 else total)
         return found
 
-    first = _measured(f"Σ dy·gamma over {N} columns {dtype}", N, "columns", lambda pairs: sums(pairs, given[1]), None)
-    measured = [first]
-    tree = (first.facts or {}).get("tree_object")
-    if tree is not None:
-        shared = _shared_sizes(tree, N)
+    name = f"over {N} columns {dtype}"
+    first, tree = _measured(f"Σ dy·gamma {name}", N, "columns", lambda pairs: sums(pairs, given[1]))
+    if tree is None:
+        return [first]
+    shared = _shared_sizes(tree, N)
 
-        def second(pairs: Sequence[tuple[int, int]]) -> list[float]:
-            both = sums(pairs, np.ones_like(given[1]))
-            return [total - (N - shared(i, j)) for total, (i, j) in zip(both, pairs, strict=True)]
+    def second(pairs: Pairs) -> list[float]:
+        both = sums(pairs, np.ones_like(given[1]))
+        return [total - (N - shared(i, j)) for total, (i, j) in zip(both, pairs, strict=True)]
 
-        measured.append(_measured(f"Σ dy·gamma·xhat over {N} columns {dtype}", N, "columns", second, None))
-    for one in measured:
-        if one.facts is not None:
-            one.facts.pop("tree_object", None)
-    return measured
+    return [first, _measured(f"Σ dy·gamma·xhat {name}", N, "columns", second)[0]]
 
 
 def _measured(
     label: str,
     n: int,
     what: str,
-    outside: Callable[[Sequence[tuple[int, int]]], list[float]],
-    replayed: Callable[[Tree], tuple[str, str]] | None,
-) -> Measured:
+    outside: Callable[[Pairs], list[float]],
+    replayed: Callable[[Tree], tuple[str, str]] | None = None,
+) -> tuple[Measured, Tree | None]:
+    """The order of a sum in words, with the verdict of its replay; and the tree, if the probes fit one."""
     probes = 0
 
-    def counted(pairs: Sequence[tuple[int, int]]) -> list[float]:
+    def counted(pairs: Pairs) -> list[float]:
         nonlocal probes
         probes += len(pairs)
         return outside(pairs)
 
-    try:
-        with np.errstate(all="ignore"):
-            tree = reveal(n, counted)
-    except Unrevealed as reason:
-        return Measured(GROUP, label, f"not revealed: {reason}", None, probes)
-    facts: dict[str, Any] = {"terms": n}
-    if n <= MOST_DRAWN:
-        facts["tree"] = text_of(tree)
-    answer = words(tree, what)
-    if replayed is None:
-        return Measured(GROUP, label, answer, None, probes, facts=facts | {"tree_object": tree})
     with np.errstate(all="ignore"):
-        verdict, counterexample = replayed(tree)
-    return Measured(GROUP, label, f"{answer}; {verdict}", None, probes, counterexample, facts)
+        try:
+            tree = reveal(n, counted)
+        except Unrevealed as reason:
+            return Measured(GROUP, label, f"not revealed: {reason}", None, probes), None
+        verdict, counterexample = replayed(tree) if replayed is not None else ("", "")
+    facts: dict[str, Any] = {"terms": n} | ({"tree": text_of(tree)} if n <= MAX_DRAWN else {})
+    text = "; ".join(filter(None, (words(tree, what), verdict)))
+    return Measured(GROUP, label, text, None, probes, counterexample, facts), tree
 
 
 def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
     """Whether the tree's own sums have the kernel's bits, for dbeta; and in which precision they are kept."""
     shape = given[0].shape
-    inputs = [np.random.default_rng([seed, 3]).standard_normal(shape).astype(numpy_dtype(dtype)) for seed in _seeds()]
+    inputs = [
+        np.random.default_rng([seed, 3]).standard_normal(shape).astype(numpy_dtype(dtype)) for seed in range(REPLAYS)
+    ]
     got = np.stack([np.asarray(subject.backward(dy, *given[1:]).dbeta) for dy in inputs])
     terms = np.stack(inputs, axis=1)  # all at once: an addition is one call of NumPy, however many numbers it adds
     ways = ((f"in {one}", replay(tree, terms, numpy_dtype(one)).astype(got.dtype))
@@ -159,7 +152,7 @@ def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> t
 def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[str, str]:
     """Whether the tree's sums of dy·xhat have the kernel's bits, for dgamma; and how products are rounded."""
     inputs = []
-    for seed in _seeds():
+    for seed in range(REPLAYS):
         rng = np.random.default_rng([seed, 4])
         dy, x = (rng.standard_normal((M, N)).astype(np.float32) for _ in range(2))
         inputs.append(
@@ -170,15 +163,11 @@ def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[st
     return _verdict(product_sums(tree, dy, x, mean, rstd), got, "")
 
 
-def _seeds() -> range:
-    return range(REPLAYS)
-
-
 def _verdict(ways: Iterable[tuple[str, Array]], got: Array, what: str) -> tuple[str, str]:
     """The first way of rounding that gives the kernel's bits for every seed, else the nearest and where it differs."""
     nearest: tuple[int, str, str] | None = None
     for label, own in ways:
-        differences = [(seed, different_bits(own[seed], got[seed])) for seed in _seeds()]
+        differences = [(seed, different_bits(own[seed], got[seed])) for seed in range(REPLAYS)]
         wrong = [f"seed {seed}: {difference}" for seed, difference in differences if difference]
         if not wrong:
             return f"{label}, confirmed by replay: the same bits on {REPLAYS} of {REPLAYS} random inputs", ""
@@ -209,3 +198,76 @@ def _shared_sizes(tree: Tree, n: int) -> Callable[[int, int], int]:
         return common[-1]
 
     return shared
+
+
+def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None) -> Array:
+    """The sum of terms (n, …) over the first axis in a tree's order, each addition rounded to dtype.
+
+    Args:
+        tree: The order.
+        terms: (n, …).
+        dtype: In which sums are kept.
+        factors: (n, …): the sum of terms·factors by fused multiply-add: a product that is added alone to a sum is not
+            rounded before. float32 only.
+    """
+    done: dict[int, Array] = {}
+    waiting: list[tuple[Tree, bool]] = [(tree, False)]
+    while waiting:  # no recursion: a sum in sequence is as deep as it is long
+        one, ready = waiting.pop()
+        if isinstance(one, int):
+            first = terms[one] if factors is None else terms[one] * factors[one]
+            done[_key(one)] = first.astype(dtype)
+        elif not ready:
+            waiting.append((one, True))
+            waiting += [(part, False) for part in one]
+        else:
+            done[_key(one)] = _added(one, done, terms, factors, dtype)
+    return done[_key(tree)]
+
+
+def _added(node: tuple[Tree, ...], done: dict[int, Array], terms: Array, factors: Array | None, dtype: Dtype) -> Array:
+    """The parts of a node: a sum takes leaves, whichever of them comes first in the tree's text."""
+    parts = sorted(node, key=lambda part: isinstance(part, int)) if factors is not None else node
+    total = done.pop(_key(parts[0]))
+    for part in parts[1:]:
+        value = done.pop(_key(part))
+        if factors is not None and isinstance(part, int):
+            total = _fused(terms[part], factors[part], total)
+        else:
+            total = (total + value).astype(dtype)
+    return total
+
+
+def _fused(one: Array, other: Array, addend: Array) -> Array:
+    """one·other + addend in float32, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there, so that rounding it to float32 is the only rounding
+    that shows.
+    """
+    product, wide = one.astype(np.float64) * other.astype(np.float64), addend.astype(np.float64)
+    total = product + wide
+    back = total - product
+    lost = (product - (total - back)) + (wide - back)
+    even = (total.view(np.int64) & 1) == 0
+    return np.where((lost != 0) & even, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total).astype(
+        np.float32
+    )
+
+
+def _key(tree: Tree) -> int:
+    return -1 - tree if isinstance(tree, int) else id(tree)
+
+
+def product_sums(tree: Tree, dy: Array, x: Array, mean: Array, rstd: Array) -> Iterator[tuple[str, Array]]:
+    """Σ dy·xhat in a tree's order, in each way that kernels are known to round it: (in words, the sums).
+
+    Args:
+        tree: The order of rows.
+        dy, x: (M, …, N) in float32.
+        mean, rstd: (M, …); rstd a power of two, so that xhat has the same bits however a kernel computes it.
+    """
+    narrow, wide = np.dtype(np.float32), np.dtype(np.float64)
+    xhat = (x - mean[..., None]) * rstd[..., None]
+    yield "dy·xhat added by fused multiply-add in float32", replay(tree, dy, narrow, xhat)
+    yield "dy·xhat rounded, then added in float32", replay(tree, dy * xhat, narrow)
+    yield "dy·xhat exact, added in float64", replay(tree, dy.astype(wide) * xhat, wide).astype(narrow)

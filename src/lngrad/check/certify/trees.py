@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-MOST_STEPS = 12  # in words
-LEAST_PAIRWISE = 8  # terms, for a part to be called pairwise
+MAX_STEPS = 12  # in words
+MIN_PAIRWISE = 8  # terms, for a part to be called pairwise
 Tree: TypeAlias = "int | tuple[Tree, ...]"  # a leaf's place, or subtrees in the order of their first leaf
 Pairs: TypeAlias = "Sequence[tuple[int, int]]"
 
@@ -26,10 +26,20 @@ class Unrevealed(Exception):
 
 @dataclass
 class _Task:
-    """Places whose subtree is to be found, from the sizes that they share with the first of them."""
+    """Places whose subtree is to be found, from the sizes that they share with the first of them.
+
+    Attributes:
+        items: The places.
+        outer: The size of the subtree that all of them share with what is around them.
+        groups: Of the places but the first, by the size that they share with it.
+        tree, siblings: The subtree, and those that are added to it at once where a sum takes more than two terms.
+    """
 
     items: list[int]
-    groups: list[tuple[int, _Task]] = field(default_factory=list)
+    outer: int
+    groups: list[_Task] = field(default_factory=list)
+    tree: Tree = 0
+    siblings: list[Tree] = field(default_factory=list)
 
 
 def reveal(n: int, count_outside: Callable[[Pairs], Sequence[float]]) -> Tree:
@@ -41,60 +51,45 @@ def reveal(n: int, count_outside: Callable[[Pairs], Sequence[float]]) -> Tree:
     Raises:
         Unrevealed: The answers are no sizes of subtrees, as where a sum is compensated or exact.
     """
-    root = _Task(list(range(n)))
-    frontier = [root]
+    root = _Task(list(range(n)), 0)
+    tasks, frontier = [root], [root]
     while frontier:
         frontier = [task for task in frontier if len(task.items) > 1]
         pairs = [(task.items[0], other) for task in frontier for other in task.items[1:]]
-        answers = iter(count_outside(pairs) if pairs else ())
-        following = []
+        counts = iter(count_outside(pairs) if pairs else ())
         for task in frontier:
             sizes: dict[int, list[int]] = {}
             for other in task.items[1:]:
-                answer = next(answers)
-                size = n - answer
-                if not np.isfinite(answer) or size != int(size) or not 2 <= size <= n:
+                count = next(counts)
+                size = n - count
+                if not np.isfinite(count) or size != int(size) or not 2 <= size <= n:
                     raise Unrevealed(
-                        f"ones at {task.items[0]} and {other}: {answer:g} of {n} are left, which is no number of terms"
+                        f"ones at {task.items[0]} and {other}: {count:g} of {n} are left, which is no number of terms"
                     )
                 sizes.setdefault(int(size), []).append(other)
-            task.groups = [(size, _Task(items)) for size, items in sorted(sizes.items())]
-            following += [child for _, child in task.groups]
-        frontier = following
-    tree, _ = _assembled(root, 0)
-    if size_of(tree) != n or not _is_consistent(root, 0):
+            task.groups = [_Task(items, size) for size, items in sorted(sizes.items())]
+        frontier = [group for task in frontier for group in task.groups]
+        tasks += frontier
+    if not all(_assemble(task) for task in reversed(tasks)) or size_of(root.tree) != n:
         raise Unrevealed("the sizes of subtrees contradict each other: the sum is compensated, exact, or not a tree")
-    return tree
+    return root.tree
 
 
-def _assembled(task: _Task, outer: int) -> tuple[Tree, list[Tree]]:
-    """The subtree of a task, and siblings of it that a sum of more than two terms has."""
-    tree: Tree = task.items[0]
-    siblings: list[Tree] = []
-    for size, child in task.groups:
-        subtree, more = _assembled(child, size)
-        if size == outer:
-            siblings += [subtree, *more]
+def _assemble(task: _Task) -> bool:
+    """Find the subtree of a task from those of its groups; return whether every subtree has the size that probes said."""
+    task.tree, below, consistent = task.items[0], 1, True
+    for group in task.groups:
+        if group.outer == task.outer:
+            task.siblings += [group.tree, *group.siblings]
         else:
-            tree = _joined(tree, subtree, *more)
-    return tree, siblings
+            task.tree = _joined(task.tree, group.tree, *group.siblings)
+            below += len(group.items)
+            consistent = consistent and group.outer == below
+    return consistent
 
 
 def _joined(*parts: Tree) -> Tree:
     return tuple(sorted(parts, key=lambda part: leaves(part)[0]))
-
-
-def _is_consistent(task: _Task, outer: int) -> bool:
-    """Whether every subtree has the size that the probes said; siblings share the size of what they all belong to."""
-    below = 1
-    for size, child in task.groups:
-        if not _is_consistent(child, size):
-            return False
-        if size != outer:
-            below += len(child.items)
-            if size != below:
-                return False
-    return True
 
 
 def leaves(tree: Tree) -> list[int]:
@@ -193,13 +188,13 @@ def words(tree: Tree, what: str) -> str:
     n = size_of(tree)
     steps: list[str] = []
     unit = what
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         n = size_of(tree)
         if n == 1:
             break
         order = _comb(tree)
         if order is not None:
-            backwards = order == sorted(order, reverse=True) and n > 2
+            backwards = order[2:] == sorted(order, reverse=True)[2:] and n > 2  # the first two have no order
             steps.append(f"{n} {unit} in sequence{', from the last to the first' if backwards else ''}")
             break
         if _is_pairwise(tree):
@@ -228,7 +223,7 @@ def words(tree: Tree, what: str) -> str:
 def _pairwise_parts(tree: Tree, blocks: list[list[int]]) -> Tree | None:
     """The tree with parts of one size, as large as may be, made leaves, if each is a pairwise sum; else None."""
     size = 1 << (size_of(tree) - 1).bit_length() - 1
-    while size >= LEAST_PAIRWISE:
+    while size >= MIN_PAIRWISE:
         blocks.clear()
         parts = _collapsed(tree, blocks, partial(_places_of_pairwise, size))
         if {len(block) for block in blocks[:-1]} == {size} and len(blocks[-1]) <= size:
@@ -245,24 +240,38 @@ def _places_of_pairwise(most: int, tree: Tree) -> list[int] | None:
 
 def _collapsed(tree: Tree, blocks: list[list[int]], places_of: Callable[[Tree], list[int] | None]) -> Tree:
     """The tree with every largest sum of a kind made one leaf, numbered by the first place in it."""
-    found: list[tuple[int, list[int]]] = []
+    found: dict[int, list[int]] = {}
 
-    def walk(one: Tree) -> Tree:
+    def first_of(one: Tree) -> int | None:
         order = places_of(one)
-        if order is not None:
-            found.append((min(order), order))
-            return min(order)
-        assert not isinstance(one, int)  # a leaf is a sum of any kind
-        return tuple(walk(part) for part in one)
+        if order is None:
+            return None
+        found[min(order)] = order
+        return min(order)
 
-    walked = walk(tree)
-    places = {first: number for number, first in enumerate(sorted(first for first, _ in found))}
-    blocks += [order for _, order in sorted(found)]
+    collapsed = _with_leaves(tree, first_of)
+    numbers = {first: number for number, first in enumerate(sorted(found))}
+    blocks += [found[first] for first in numbers]
+    return _with_leaves(collapsed, lambda one: numbers[one] if isinstance(one, int) else None)
 
-    def numbered(one: Tree) -> Tree:
-        return places[one] if isinstance(one, int) else _joined(*(numbered(part) for part in one))
 
-    return numbered(walked)
+def _with_leaves(tree: Tree, leaf_of: Callable[[Tree], int | None]) -> Tree:
+    """The tree with a leaf for every largest subtree that has one. No recursion: a sum in sequence is as deep as long."""
+    done: list[Tree] = []
+    waiting: list[tuple[Tree, bool]] = [(tree, False)]
+    while waiting:
+        one, ready = waiting.pop()
+        leaf = None if ready else leaf_of(one)
+        if leaf is not None:
+            done.append(leaf)
+            continue
+        assert not isinstance(one, int)  # every leaf stays one
+        if ready:
+            parts = tuple(done[-len(one) :])
+            done[-len(one) :] = [parts]
+        else:
+            waiting += [(one, True), *((part, False) for part in reversed(one))]
+    return done[0]
 
 
 def _block_words(blocks: list[list[int]], unit: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.errors import FileFormatError
-from lngrad.files.text import parse_json
+from lngrad.files.boundary import parse_json
 
 _TENSORS = {
     "gradout": "dy", "input": "x", "mean": "mean", "rstd": "statistic", "weight": "gamma", "weightoptional": "gamma",

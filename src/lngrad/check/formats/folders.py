@@ -9,7 +9,7 @@ from lngrad.check.case import CheckCase, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.dump_names import DUMP_INPUTS, Dump, dumps_in
 from lngrad.errors import FileFormatError
-from lngrad.files.text import MOST_TEXT_BYTES, parse_json, read_text
+from lngrad.files.boundary import MAX_TEXT_BYTES, parse_json, read_text
 
 MANIFEST = "manifest.json"
 
@@ -36,7 +36,7 @@ def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
 
 
 def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase]:
-    text = read_text(manifest, min(max_bytes, MOST_TEXT_BYTES))
+    text = read_text(manifest, min(max_bytes, MAX_TEXT_BYTES))
     top = Cell(parse_json(text, manifest), str(manifest)).mapping()
     if "lngrad" not in top or top["lngrad"].value != 1 or "cases" not in top:
         raise FileFormatError(f"{manifest}: expected the keys 'lngrad': 1 and 'cases'")

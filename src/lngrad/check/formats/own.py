@@ -7,7 +7,7 @@ from typing import Any
 from lngrad.check.case import DEFAULT_RANGE, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, dtype_name, flag, names_unique, range_of, shape_of
 from lngrad.errors import FileFormatError
-from lngrad.files.boundary import parsing
+from lngrad.files.boundary import as_format_error
 
 KEYS = [
     "name",
@@ -35,7 +35,7 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     Raises:
         FileFormatError: Naming file, line and column.
     """
-    with parsing(file, "is no YAML that can be read"):
+    with as_format_error(file, "is no YAML that can be read"):
         top = _mapping(_compose(text, file), file)
     top.pop("")
     version = top.pop("lngrad", None)
@@ -100,7 +100,7 @@ class _Node:
             raise FileFormatError(f"{self.where}: expected at most {MOST_DEPTH} levels")
         kind = type(self.node).__name__
         if kind == "ScalarNode":
-            with parsing(self.where, f"{self.node.value[:40]!r} can't be read"):
+            with as_format_error(self.where, f"{self.node.value[:40]!r} can't be read"):
                 value = self.loader.construct_object(self.node)
             if value is not None and not isinstance(value, bool | int | float | str):
                 raise FileFormatError(

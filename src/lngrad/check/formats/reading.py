@@ -14,8 +14,7 @@ from lngrad.check.formats.folders import MANIFEST, read_folder
 from lngrad.check.formats.own import read_own
 from lngrad.check.formats.ttk import read_ttk
 from lngrad.errors import FileFormatError
-from lngrad.files.boundary import parsing
-from lngrad.files.text import read_text
+from lngrad.files.boundary import as_format_error, read_text
 
 _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
     ".csv": read_ttk, ".json": read_atk, ".yaml": read_own, ".yml": read_own,
@@ -36,7 +35,7 @@ def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:
     """
     cases = []
     for path in paths:
-        with parsing(path, "can't be read as cases"):
+        with as_format_error(path, "can't be read as cases"):
             cases += _read(path, max_bytes)
     if not cases:
         raise FileFormatError(f"{', '.join(map(str, paths))}: expected at least one case, got none")

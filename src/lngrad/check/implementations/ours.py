@@ -1,135 +1,327 @@
-"""Our backends, and the CANN interfaces without an NPU."""
+"""Our backends, Triton kernels without a GPU, ways in through torch and JAX, and CANN's interfaces without an NPU."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from lngrad.api import execute, layer_norm_backward
+import lngrad
+from lngrad.api import execute
 from lngrad.check.case import CheckCase
-from lngrad.check.implementations.interface import (
+from lngrad.check.implementations.implementation import (
+    Arguments,
     Implementation,
     NotApplicable,
     dx_as_x,
-    no_variance_below_zero,
-    parameters,
+    takes_variance,
+    unprepared,
 )
-from lngrad.check.implementations.tensors import on_device, quiet
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.problem import Grads, Problem
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import from_torch, to_torch
+from lngrad.core.memory import empty_cache
+from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable
+from lngrad.typing import Array
+
+NO_DEVICE = "what runs here is no device"
+
+
+def public_functions(backend: str) -> Implementation:
+    """lngrad.layer_norm and lngrad.layer_norm_backward with one backend."""
+
+    def forward(a: Arguments) -> Forward:
+        out: Any = a.out
+        return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, eps=a.eps, out=out, backend=backend)
+
+    def backward(a: Arguments) -> Grads:
+        out: Any = a.out or (Grads(None, *a.parameters()) if a.output_dtypes else None)
+        return lngrad.layer_norm_backward(
+            a.dy, a.x, a.mean, a.rstd, a.gamma,
+            normalized_shape=a.normalized_shape, output_mask=a.output_mask, out=out, backend=backend,
+        )  # fmt: skip
+
+    return Implementation(
+        backend, unprepared(backward), unprepared(forward), takes=(dx_as_x,), package="lngrad",
+        version=lambda: lngrad.__version__, into=True, set_threads=set_num_threads, empty_cache=empty_cache,
+    )  # fmt: skip
 
 
 def backend(name: str) -> Implementation:
-    def call(case: CheckCase, given: DrawnInputs) -> Grads:
-        dx_as_x(case)
-        one = given.inputs
-        if name == "ascend_sim":
-            _tile(case, given)
+    """A backend; what it does not take is skipped."""
+    row = public_functions(name)
+
+    def backward(a: Arguments) -> Any:
         try:
-            return layer_norm_backward(
-                one.dy, one.x, one.mean, one.rstd, one.gamma,
-                normalized_shape=case.normalized, output_mask=case.output_mask,
-                out=Grads(None, *parameters(case)), backend=name,
-            )  # fmt: skip
+            return row.backward(a)()
         except BackendUnavailable as reason:
             raise NotApplicable(str(reason)) from None
 
-    return call
+    return replace(row, backward=unprepared(backward))
 
 
-def triton_gpu(case: CheckCase, given: DrawnInputs) -> Grads:
-    """Our Triton kernels: on a GPU, or on the CPU with Triton's interpreter, where no plan chooses them."""
-    from lngrad.gpu.plan import plan
-
-    dx_as_x(case)
-    inputs = given.inputs
-    arguments = {"dy": inputs.dy, "x": inputs.x, "mean": inputs.mean, "rstd": inputs.rstd, "gamma": inputs.gamma}
-    arrays = dict(zip(("dgamma", "dbeta"), parameters(case), strict=True))
-    some = on_device({name: one for name, one in {**arguments, **arrays}.items() if one is not None})
-    dy, x, mean, rstd = (some[name] for name in ("dy", "x", "mean", "rstd"))
-    out = Grads(None, some.get("dgamma"), some.get("dbeta"))
-    problem, tensors = Problem.backward(dy, x, mean, rstd, some.get("gamma"), case.normalized, case.output_mask, out)
-    with quiet():
-        return Grads(*(None if one is None else one.cpu() for one in execute(plan(problem, 1), tensors, out)))
-
-
-def _tile(case: CheckCase, given: DrawnInputs) -> None:
+def _tile_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     if case.ranges.get("mean", (0.0, 0.0)) is not None:
-        raise NotApplicable("a mean that is not the row's: the tile formula keeps a term that the other formulas drop")
-    no_variance_below_zero(given, "the tile API")
+        return "a mean that is not the row's: the tile formula keeps a term that the other formulas drop"
+    if reason := takes_variance("the tile API")(case, given):
+        return reason
     one = given.inputs
     arrays = [array for array in (one.dy, one.x, one.mean, one.rstd, one.gamma) if array is not None]
     if all(array.dtype == np.float16 for array in arrays):
-        raise NotApplicable("everything in half: the tile APIs keep their sums in half")
+        return "everything in half: the tile APIs keep their sums in half"
     if not all(np.isfinite(array.astype(np.float32)).all() for array in arrays):
-        raise NotApplicable("infinity or NaN: the tile formula gives NaN where the others give infinity")
+        return "infinity or NaN: the tile formula gives NaN where the others give infinity"
+    return None
 
 
-def _graph_rules(case: CheckCase, given: DrawnInputs) -> None:
-    dx_as_x(case)
-    if case.dtype == "float64":
-        raise NotApplicable("the graph ops take float32, float16 and bfloat16")
-    if case.gamma_dtype is None:
-        raise NotApplicable("the graph ops need a gamma")
-    if 0 in given.inputs.x.shape:
-        raise NotApplicable("the graph ops take no empty dimension")
-    parameter = case.output_dtypes[1]
-    if case.output_dtypes[2] != parameter or parameter not in ("float32", case.gamma_dtype):
-        raise NotApplicable(f"the graph ops give dgamma and dbeta in float32 or {case.gamma_dtype}, both the same")
+def require_triton() -> None:
+    """Turn Triton's interpreter on where there is no GPU.
+
+    Raises:
+        BackendUnavailable: There is no torch or no Triton, or Triton was imported before, to compile.
+    """
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+                raise BackendUnavailable(
+                    "--impl: triton: there is no GPU, and Triton is imported without TRITON_INTERPRET=1"
+                )
+            os.environ["TRITON_INTERPRET"] = "1"
+        import triton  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise BackendUnavailable(f"--impl: triton needs {error.name}, which is not installed") from None
 
 
-def _rows_of(case: CheckCase, given: DrawnInputs, array: Any) -> Any:
-    """Statistics in the shape that the graph ops want."""
-    split = given.inputs.x.ndim - given.inputs.normalized
-    return np.ascontiguousarray(array).reshape(given.inputs.x.shape[:split] + (1,) * given.inputs.normalized)
+def on_device(array: Any) -> Any:
+    """A tensor on the GPU, or on the CPU where there is none, of an array; anything else as it is."""
+    if not isinstance(array, np.ndarray):
+        return array
+    import torch
+
+    return to_torch(np.require(array, requirements=["C", "W"])).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def graph_op(case: CheckCase, given: DrawnInputs) -> Grads:
-    from lngrad.ascend import graph
+def quiet() -> AbstractContextManager[Any]:
+    """Triton's interpreter computes with NumPy, which warns of NaN and infinity where a GPU says nothing."""
+    return np.errstate(all="ignore")
 
-    _graph_rules(case, given)
-    one = given.inputs
-    if case.third == "rstd":
-        no_variance_below_zero(given, "LayerNormGrad")
-    variance = _rows_of(case, given, given.variance)
-    mean = _rows_of(case, given, np.asarray(one.mean).astype(variance.dtype))
-    return Grads(
-        *graph.LayerNormGrad(
-            one.dy, one.x, variance, mean, one.gamma,
-            output_mask=case.output_mask, epsilon=given.eps, pd_gamma_dtype=case.output_dtypes[1],
+
+def where_triton_runs(row: Implementation) -> Implementation:
+    """A row of Triton kernels, with what is known of the GPU or of the interpreter in its place."""
+    import torch
+
+    if torch.cuda.is_available():
+        return replace(row, where=f"on {torch.cuda.get_device_name()}")
+    return replace(row, where="in Triton's interpreter, without a GPU", simulated=True, elsewhere=NO_DEVICE)
+
+
+def triton_gpu() -> Implementation:
+    """Our Triton kernels: on a GPU, or on the CPU with Triton's interpreter, where no plan chooses them."""
+    require_triton()
+
+    def backward(a: Arguments) -> Grads:
+        t = replace(a, out=a.out or Grads(None, *a.parameters())).map(on_device)
+        out: Any = t.out
+        problem, arrays = Problem.backward(t.dy, t.x, t.mean, t.rstd, t.gamma, a.normalized_shape, a.output_mask, out)
+        return Grads(*_executed(problem, arrays, out))
+
+    def forward(a: Arguments) -> Forward:
+        t = a.map(on_device)
+        out: Any = t.out
+        problem, arrays = Problem.forward(t.x, t.gamma, t.beta, out=out)
+        return Forward(*_executed(problem, (*arrays, a.eps), out))
+
+    return where_triton_runs(
+        Implementation(
+            "triton_gpu", unprepared(backward), unprepared(forward), takes=(dx_as_x,), package="lngrad",
+            version=lambda: lngrad.__version__, into=True,
         )
     )  # fmt: skip
 
 
-def graph_v3_op(case: CheckCase, given: DrawnInputs) -> Grads:
+def _executed(problem: Problem, arrays: Any, out: Any) -> list[Array | None]:
+    from lngrad.gpu.plan import plan
+
+    with quiet():
+        return _each(execute(plan(problem, 1), arrays, out), lambda one: as_numpy(one.cpu()))
+
+
+def _each(results: Iterable[Any], convert: Callable[[Any], Array]) -> list[Array | None]:
+    return [None if one is None else convert(one) for one in results]
+
+
+def _torch_tensor(array: Array | None) -> Any:
+    if array is None:
+        return None
+    odd = any(step < 0 or step % array.itemsize for step in array.strides)
+    odd = odd or array.__array_interface__["data"][0] % array.itemsize != 0
+    return to_torch(array.copy() if odd else array)  # torch has no such strides
+
+
+def _torch_functions_forward(a: Arguments) -> Array:
+    import lngrad.torch
+
+    t = a.map(_torch_tensor)
+    return from_torch(lngrad.torch.layer_norm(t.x, a.normalized_shape, t.gamma, t.beta, a.eps))
+
+
+def _torch_functions_backward(a: Arguments) -> Grads:
+    import lngrad.torch
+
+    t = a.map(_torch_tensor)
+    grads = lngrad.torch.layer_norm_backward(
+        t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=a.normalized_shape, output_mask=a.output_mask
+    )
+    return Grads(*_each(grads, from_torch))
+
+
+def _override_forward(a: Arguments) -> Array:
+    import torch
+
+    from lngrad.torch import override
+
+    _refuse_unlike_aten(a)
+    t = a.map(_torch_tensor)
+    with override(), torch.no_grad():
+        return from_torch(torch.nn.functional.layer_norm(t.x, a.normalized_shape, t.gamma, t.beta, a.eps))
+
+
+def _override_backward(a: Arguments) -> Grads:
+    import torch
+
+    from lngrad.torch import override
+
+    _refuse_unlike_aten(a)
+    if a.mean.dtype != (a.x if a.gamma is None else a.gamma).dtype:
+        raise NotApplicable("override: statistics in another dtype than weight's")
+    if a.gamma is None and (a.output_mask[1] or a.output_mask[2]):
+        raise NotApplicable("override: gradients of absent parameters")
+    t, backward = a.map(_torch_tensor), torch.ops.aten.native_layer_norm_backward.default
+    with override():
+        grads = backward(t.dy, t.x, list(a.normalized_shape), t.mean, t.rstd, t.gamma, t.gamma, list(a.output_mask))
+    return Grads(*_each(grads, from_torch))
+
+
+def _refuse_unlike_aten(a: Arguments) -> None:
+    x, gamma = a.x, a.gamma
+    if gamma is not None and gamma.dtype != x.dtype and not (gamma.dtype == np.float32 and x.dtype.itemsize == 2):
+        raise NotApplicable("override: dtypes that aten does not mix")
+    if not x.size or not x.ndim:
+        raise NotApplicable("override: tensors without elements or dimensions are aten's")
+
+
+def _jax_functions_forward(a: Arguments) -> Array:
+    with _jax(a.x, a.gamma) as functions:
+        t = a.map(_contiguous)
+        y = functions.layer_norm(t.x, t.gamma, t.beta, eps=a.eps, normalized_shape=a.normalized_shape)
+        return np.asarray(y)
+
+
+def _jax_functions_backward(a: Arguments) -> Grads:
+    with _jax(a.x, a.gamma) as functions:
+        t = a.map(_contiguous)
+        grads = functions.layer_norm_backward(
+            t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=a.normalized_shape, output_mask=a.output_mask
+        )
+        return Grads(*_each(grads, np.asarray))
+
+
+def _contiguous(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+@contextmanager
+def _jax(*arrays: Array | None) -> Iterator[Any]:
+    """lngrad.jax, where float64 is float64."""
+    import jax
+
+    import lngrad.jax
+
+    with jax.enable_x64(any(one is not None and one.dtype == np.float64 for one in arrays)):
+        yield lngrad.jax
+
+
+# The ways into lngrad that `lngrad soak` knows; "torch" and "jax" are lngrad.torch and lngrad.jax here.
+ENTRIES = {
+    "numba_cpu": public_functions("numba_cpu"),
+    "numpy_cpu": public_functions("numpy_cpu"),
+    "torch": Implementation(
+        "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward), needs="torch"
+    ),
+    "override": Implementation(
+        "override", unprepared(_override_backward), unprepared(_override_forward), needs="torch"
+    ),
+    "jax": Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), needs="jax"),
+}
+
+
+def _graph_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+    if reason := dx_as_x(case, given):
+        return reason
+    if case.dtype == "float64":
+        return "the graph ops take float32, float16 and bfloat16"
+    if case.gamma_dtype is None:
+        return "the graph ops need a gamma"
+    if 0 in given.inputs.x.shape:
+        return "the graph ops take no empty dimension"
+    parameter = case.output_dtypes[1]
+    if case.output_dtypes[2] != parameter or parameter not in ("float32", case.gamma_dtype):
+        return f"the graph ops give dgamma and dbeta in float32 or {case.gamma_dtype}, both the same"
+    return None
+
+
+def _graph_variance(case: CheckCase, given: DrawnInputs) -> str | None:
+    return takes_variance("LayerNormGrad")(case, given) if case.third == "rstd" else None
+
+
+def _graph_backward(a: Arguments) -> Any:
     from lngrad.ascend import graph
 
-    _graph_rules(case, given)
-    one = given.inputs
-    rstd = _rows_of(case, given, one.rstd)
-    mean = _rows_of(case, given, np.asarray(one.mean).astype(rstd.dtype))
-    return Grads(
-        *graph.LayerNormGradV3(
-            one.dy, one.x, rstd, mean, one.gamma, output_mask=case.output_mask, pd_gamma_dtype=case.output_dtypes[1]
-        )
-    )
+    variance, mean = _graph_statistics(a, a.variance)
+    return graph.LayerNormGrad(
+        a.dy, a.x, variance, mean, a.gamma,
+        output_mask=a.output_mask, epsilon=a.eps, pd_gamma_dtype=a.dtypes[1],
+    )  # fmt: skip
 
 
-def aclnn_op(case: CheckCase, given: DrawnInputs) -> Grads:
-    acl: Any = import_module("lngrad.ascend.acl")  # its names are CANN's, made from tables
-    aclnn: Any = import_module("lngrad.ascend.aclnn")
+def _graph_v3_backward(a: Arguments) -> Any:
+    from lngrad.ascend import graph
 
+    rstd, mean = _graph_statistics(a, a.rstd)
+    return graph.LayerNormGradV3(a.dy, a.x, rstd, mean, a.gamma, output_mask=a.output_mask, pd_gamma_dtype=a.dtypes[1])
+
+
+def _graph_statistics(a: Arguments, statistic: Array) -> tuple[Array, Array]:
+    """The statistic, and the mean in its dtype, in the shape that the graph ops want."""
+    count = len(a.normalized_shape)
+    shape = a.x.shape[: a.x.ndim - count] + (1,) * count
+    mean = np.asarray(a.mean).astype(statistic.dtype)
+    return np.ascontiguousarray(statistic).reshape(shape), np.ascontiguousarray(mean).reshape(shape)
+
+
+def _aclnn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     if "float64" in (case.dtype, case.gamma_dtype, *case.output_dtypes):
-        raise NotApplicable("aclnnLayerNormBackward takes FLOAT, FLOAT16 and BF16")
+        return "aclnnLayerNormBackward takes FLOAT, FLOAT16 and BF16"
     if (
         given.inputs.mean.dtype != given.inputs.rstd.dtype
     ):  # a narrow variance gives its rstd in the accumulator's dtype
-        raise NotApplicable("aclnnLayerNormBackward takes mean and rstd of one dtype")
-    dx_as_x(case)
-    one = given.inputs
+        return "aclnnLayerNormBackward takes mean and rstd of one dtype"
+    return dx_as_x(case, given)
+
+
+def _aclnn_backward(a: Arguments) -> Grads:
+    acl: Any = import_module("lngrad.ascend.acl")  # its names are CANN's, made from tables
+    aclnn: Any = import_module("lngrad.ascend.aclnn")
     codes = {"float32": acl.ACL_FLOAT, "float16": acl.ACL_FLOAT16, "bfloat16": acl.ACL_BF16}
 
     def tensor(array: Any) -> Any:
@@ -140,12 +332,12 @@ def aclnn_op(case: CheckCase, given: DrawnInputs) -> Grads:
             raise RuntimeError(f"aclCreateTensor: {acl.aclGetRecentErrMsg()}")
         return made
 
-    outputs = [np.empty(one.x.shape, one.x.dtype) if case.output_mask[0] else None, *parameters(case)]
-    inputs = [np.ascontiguousarray(one.dy), np.ascontiguousarray(one.x), one.mean, one.rstd, one.gamma]
+    outputs = [np.empty(a.x.shape, a.x.dtype) if a.output_mask[0] else None, *a.parameters()]
+    inputs = [np.ascontiguousarray(a.dy), np.ascontiguousarray(a.x), a.mean, a.rstd, a.gamma]
     dy, x, mean, rstd, gamma = map(tensor, inputs)
     size, executor, status = aclnn.aclnnLayerNormBackwardGetWorkspaceSize(
-        dy, x, acl.aclCreateIntArray(case.normalized), mean, rstd, gamma, None,
-        acl.aclCreateBoolArray(case.output_mask), *map(tensor, outputs),
+        dy, x, acl.aclCreateIntArray(a.normalized_shape), mean, rstd, gamma, None,
+        acl.aclCreateBoolArray(a.output_mask), *map(tensor, outputs),
     )  # fmt: skip
     if status == 0:
         workspace = np.empty(size, np.uint8) if size else None
@@ -155,3 +347,16 @@ def aclnn_op(case: CheckCase, given: DrawnInputs) -> Grads:
     if status != 0:
         raise RuntimeError(f"aclnnLayerNormBackward: status {int(status)}: {acl.aclGetRecentErrMsg()}")
     return Grads(*outputs)
+
+
+ASCEND_SIM = replace(  # it computes the backward alone, on one thread
+    backend("ascend_sim"), forward=None, takes=(dx_as_x, _tile_takes), needs="lngrad.ascend.simulated_backend",
+    set_threads=None, empty_cache=lambda: None, simulated=True, elsewhere=NO_DEVICE,
+)  # fmt: skip
+CANN = (
+    Implementation(
+        "graph", unprepared(_graph_backward), takes=(_graph_takes, _graph_variance), needs="lngrad.ascend.graph"
+    ),
+    Implementation("graph_v3", unprepared(_graph_v3_backward), takes=(_graph_takes,), needs="lngrad.ascend.graph"),
+    Implementation("aclnn", unprepared(_aclnn_backward), takes=(_aclnn_takes,), needs="lngrad.ascend.aclnn"),
+)

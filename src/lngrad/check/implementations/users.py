@@ -1,9 +1,16 @@
-"""Functions of the user's, on NumPy arrays or as hosts of Triton kernels, and known mistakes made on purpose."""
+"""What users have: functions on NumPy arrays, hosts of Triton kernels, programs, kernels in Ascend C; and planted mistakes."""
 
 from __future__ import annotations
 
 import inspect
+import json
+import re
+import runpy
+import shlex
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -11,27 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.implementations.interface import Implementation, NotApplicable
-from lngrad.check.implementations.tensors import on_device, quiet, require_triton
-from lngrad.check.inputs import DrawnInputs
+from lngrad.check.case import OUTPUTS
+from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
+from lngrad.check.implementations.ours import NO_DEVICE, on_device, quiet, require_triton, where_triton_runs
 from lngrad.core.arrays import as_array, as_numpy
 from lngrad.core.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, FileFormatError
+from lngrad.files.reading import read_tensor
+from lngrad.files.writing import write_tensor
+from lngrad.typing import Array
+
+_SKIPPED = 77  # the exit code that says "not for me", as of automake's tests
+_MAX_STDERR = 400  # characters of a program's stderr
+_MAX_BYTES = 64 << 30
 
 _PARAMETERS = (
-    "dy",
-    "x",
-    "mean",
-    "rstd",
-    "variance",
-    "gamma",
-    "eps",
-    "normalized_shape",
-    "output_mask",
-    "output_dtypes",
-)
+    "dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask", "output_dtypes",
+)  # fmt: skip
 
 
 def users_function(name: str, on_gpu: bool = False) -> Implementation:
@@ -71,24 +75,19 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
             f"--impl: {module}:{function}: parameters: expected some of {', '.join(_PARAMETERS)}, got {needed[0]}"
         )
 
-    def call(case: CheckCase, given: DrawnInputs) -> Grads:
-        one = given.inputs
-        possible = {
-            "dy": one.dy, "x": one.x, "mean": one.mean, "rstd": one.rstd, "variance": given.variance,
-            "gamma": one.gamma, "eps": given.eps, "normalized_shape": case.normalized, "output_mask": case.output_mask,
-            "output_dtypes": case.output_dtypes,
-        }  # fmt: skip
-        arguments = {name: possible[name] for name in wanted}
+    def backward(a: Arguments) -> Grads:
+        arguments = a.map(on_device) if on_gpu else a
+        possible = {name: getattr(arguments, name) for name in wanted}
         try:
             with quiet() if on_gpu else nullcontext():
-                results = three(target(**(on_device(arguments) if on_gpu else arguments)), f"{module}:{function}")
+                results = three(target(**possible), f"{module}:{function}")
         except NotImplementedError as reason:
             raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
         if "output_mask" not in wanted:  # it can't know which results are not wanted
-            results = Grads(*(one if kept else None for one, kept in zip(results, case.output_mask, strict=True)))
-        return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, case.output_dtypes, strict=True)))
+            results = a.masked(results)
+        return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
 
-    return call
+    return Implementation(name, unprepared(backward))
 
 
 def _narrowed(result: Any, dtype: str) -> Any:
@@ -118,21 +117,203 @@ def triton_function(name: str) -> Implementation:
         BackendUnavailable: There is no such function, or no Triton.
     """
     require_triton()
-    return users_function(name, on_gpu=True)
+    return where_triton_runs(users_function(name, on_gpu=True))
 
 
 def mutant(name: str) -> Implementation:
+    """A planted mistake, by its name.
+
+    Raises:
+        BackendUnavailable: There is none of this name.
+    """
     from lngrad.check.mistakes.catalogue import MISTAKES
 
     if name not in MISTAKES:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
 
-    def call(case: CheckCase, given: DrawnInputs) -> Grads:
-        grads = MISTAKES[name].grads(case, given.exact)
+    def backward(a: Arguments) -> Grads:
+        assert a.case is not None  # planted mistakes are for `lngrad check` alone
+        assert a.exact is not None
+        grads = MISTAKES[name].grads(a.case, a.exact)
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")
         with np.errstate(over="ignore", invalid="ignore"):
-            rounded = [one.astype(numpy_dtype(dtype)) for one, dtype in zip(grads, case.output_dtypes, strict=True)]
-        return Grads(*(one if wanted else None for one, wanted in zip(rounded, case.output_mask, strict=True)))
+            return a.masked(one.astype(numpy_dtype(dtype)) for one, dtype in zip(grads, a.dtypes, strict=True))
 
-    return call
+    return Implementation(f"mutant:{name}", unprepared(backward))
+
+
+def program(template: str) -> Implementation:
+    """A program that reads a folder of inputs and writes a folder of results: "./program {in} {out}".
+
+    {in} has dy.bin, x.bin, mean.bin, rstd.bin, variance.bin and gamma.bin (raw elements in C order, absent where the case
+    has none) and case.json, which says their dtypes and shapes, eps, the mask, and the dtypes of the results. The program
+    writes dx.bin, dgamma.bin and dbeta.bin, or .npy, to {out}. It runs without a shell. Exit code 77
+    skips the case, with the last line of stderr.
+
+    Raises:
+        BackendUnavailable: The template names no program, or not both folders.
+    """
+    words = shlex.split(template)
+    if not words or not all(any(place in word for word in words) for place in ("{in}", "{out}")):
+        raise BackendUnavailable(f"--impl: cmd: expected a program with {{in}} and {{out}}, got {template!r}")
+
+    def backward(a: Arguments) -> Grads:
+        with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:
+            inside, outside = Path(folder, "in"), Path(folder, "out")
+            inside.mkdir()
+            outside.mkdir()
+            _write(inside, a)
+            made = [word.replace("{in}", str(inside)).replace("{out}", str(outside)) for word in words]
+            try:
+                done = subprocess.run(made, capture_output=True, check=False, preexec_fn=_ends_with_us)
+            except OSError as error:
+                raise FileFormatError(f"--impl: cmd: {words[0]}: {error.strerror}") from None
+            said = done.stderr.decode(errors="replace").strip()[-_MAX_STDERR:]
+            if done.returncode == _SKIPPED:
+                raise NotApplicable(said.splitlines()[-1] if said else f"{words[0]} ended with {_SKIPPED}")
+            if done.returncode:
+                raise RuntimeError(f"{words[0]} ended with {done.returncode}: {' / '.join(said.splitlines()[-4:])}")
+            return Grads(*(_result(outside, a, name) for name in OUTPUTS))
+
+    return Implementation(
+        "cmd", unprepared(backward), where="a process a call", simulated=True,
+        elsewhere="it runs in a process of its own",
+    )  # fmt: skip
+
+
+def _ends_with_us() -> None:
+    """On Linux: a program does not outlive the worker that is ended for its time limit."""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _write(folder: Path, a: Arguments) -> None:
+    arrays = {name: getattr(a, name) for name in ("dy", "x", "mean", "rstd", "variance", "gamma")}
+    present = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+    for name, array in present.items():
+        write_tensor(folder / f"{name}.bin", array)
+    facts = {
+        "inputs": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in present.items()},
+        "normalized_shape": list(a.normalized_shape), "eps": a.eps, "output_mask": list(a.output_mask),
+        "output_dtypes": list(a.dtypes),
+    }  # fmt: skip
+    (folder / "case.json").write_text(json.dumps(facts, indent=1), "utf-8")
+
+
+def _result(folder: Path, a: Arguments, name: str) -> Array | None:
+    index = OUTPUTS.index(name)
+    if not a.output_mask[index]:
+        return None
+    shape = a.x.shape if name == "dx" else a.normalized_shape
+    for suffix in (".npy", ".bin"):
+        path = folder / (name + suffix)
+        if path.is_file():
+            # Mapped, and the folder is about to go: a copy.
+            return np.array(read_tensor(path, a.dtypes[index], shape, _MAX_BYTES))
+    raise FileFormatError(f"--impl: cmd: expected {name}.bin or {name}.npy in {{out}}, found neither")
+
+
+NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dx", "dgamma", "dbeta")
+LAST = ("workspace", "tiling")  # behind the arrays, as launch passes them
+OPTIONS = ("blocks", "workspace", "tiling", "tiling_key", "define", "include", "headers", "auto_sync")
+
+Host = Callable[..., Mapping[str, Any]]
+
+
+def ascendc_kernel(name: str) -> Implementation:
+    """A kernel by file and function: "kernel.cpp:my_kernel".
+
+    Its parameters are found in the file and bound by name: dy, x, mean, rstd, variance, gamma, dx, dgamma, dbeta, and then
+    workspace and tiling. The host side is a function `host` in a Python file beside it (kernel.py): for M, N, dtype,
+    gamma_dtype and eps, as far as it takes them, it returns what the launch needs, see OPTIONS. It raises
+    NotImplementedError for a case that the kernel does not take. A dgamma or dbeta of another dtype than gamma has is for
+    no kernel: the case says what is written.
+
+    Raises:
+        BackendUnavailable: There is no such file or function, or its parameters have other names.
+    """
+    path, _, kernel = name.rpartition(":")
+    source = Path(path)
+    if not source.is_file() or not kernel:
+        raise BackendUnavailable(f"--impl: ascendc: expected FILE.cpp:KERNEL, got {name!r}")
+    parameters = _parameters(source, kernel)
+    host = _host(source.with_suffix(".py"), needed=bool(set(parameters) & set(LAST)))
+
+    def backward(a: Arguments) -> Grads:
+        from lngrad.ascend import ascendc
+
+        options = _options(host, a, source)
+        compiled = ascendc.compile(source, kernel, **{one: options.pop(one) for one in ("define", "include", "headers")
+                                                      if one in options})  # fmt: skip
+        arrays = _arrays(a)
+        blocks = options.pop("blocks", 1)
+        missing = [one for one in parameters if one in arrays and arrays[one] is None]
+        if missing:
+            raise NotApplicable(f"{kernel} takes {missing[0]}, which the case does not have")
+        ascendc.launch(compiled, blocks, *(arrays[one] for one in parameters if one in arrays), **options)
+        return a.masked(arrays[one] if one in parameters else None for one in OUTPUTS)
+
+    return Implementation(
+        f"ascendc:{name}", unprepared(backward), where="on the simulated NPU", simulated=True, elsewhere=NO_DEVICE
+    )
+
+
+def _parameters(source: Path, kernel: str) -> list[str]:
+    """The names of a kernel function's parameters, from its text."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source.read_text("utf-8"), flags=re.DOTALL)
+    plain = re.escape(kernel.partition("<")[0].rpartition("::")[2])
+    found = re.search(rf"__global__[^;{{}}()]*\b{plain}\s*\(([^)]*)\)", text)
+    if found is None:
+        raise BackendUnavailable(f"--impl: ascendc: {source}: expected a __global__ function {kernel}, found none")
+    names = [re.findall(r"\w+", one)[-1] for one in found[1].split(",") if one.strip()]
+    known = [name.lower() for name in names]
+    for name in known:
+        if name not in (*NAMES, *LAST):
+            expected = ", ".join((*NAMES, *LAST))
+            raise BackendUnavailable(f"--impl: ascendc: {kernel}: parameters: expected some of {expected}, got {name}")
+    order = [name for name in known if name in LAST]
+    if order != [name for name in LAST if name in known] or known[len(known) - len(order) :] != order:
+        raise BackendUnavailable(
+            f"--impl: ascendc: {kernel}: parameters: expected workspace and tiling last, got {', '.join(known)}"
+        )
+    return known
+
+
+def _host(path: Path, needed: bool) -> Host | None:
+    if not path.is_file():
+        if needed:
+            raise BackendUnavailable(f"--impl: ascendc: expected the host side in {path}, for workspace and tiling")
+        return None
+    host = runpy.run_path(str(path)).get("host")
+    if not callable(host):
+        raise BackendUnavailable(f"--impl: ascendc: {path}: expected a function host")
+    return host  # type: ignore[no-any-return]  # whatever the file defines
+
+
+def _options(host: Host | None, a: Arguments, source: Path) -> dict[str, Any]:
+    if host is None:
+        return {}
+    gamma_dtype = None if a.gamma is None else a.gamma.dtype.name
+    possible = {"M": a.M, "N": a.N, "dtype": a.x.dtype.name, "gamma_dtype": gamma_dtype, "eps": a.eps}
+    wanted = inspect.signature(host).parameters
+    try:
+        options = dict(host(**{name: value for name, value in possible.items() if name in wanted}))
+    except NotImplementedError as reason:
+        raise NotApplicable(str(reason)) from None
+    for option in options:
+        if option not in OPTIONS:
+            raise BackendUnavailable(f"{source}: host: expected some of {', '.join(OPTIONS)}, got {option}")
+    return options
+
+
+def _arrays(a: Arguments) -> dict[str, Any]:
+    """All that a kernel may take: inputs of its own, and outputs in the declared dtypes, filled so that gaps are seen."""
+    given = {name: getattr(a, name) for name in NAMES if name not in OUTPUTS}
+    arrays: dict[str, Any] = {name: None if one is None else np.ascontiguousarray(one) for name, one in given.items()}
+    for name, dtype in zip(OUTPUTS, a.dtypes, strict=True):
+        arrays[name] = np.full(a.x.shape if name == "dx" else a.normalized_shape, np.nan, numpy_dtype(dtype))
+    return arrays

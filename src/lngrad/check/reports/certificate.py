@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from lngrad.check.certify.measured import Certificate, Measured
-from lngrad.files.boundary import parsing
-from lngrad.files.text import parse_json, read_text
+from lngrad.files.boundary import as_format_error, parse_json, read_text
 
 LEAF, LEVEL = 6, 14  # pixels between leaves, and between a node and its parent
 
@@ -26,7 +25,7 @@ def read_certificate(path: Path) -> Certificate:
     Raises:
         FileFormatError: The file is none.
     """
-    with parsing(path, "expected a certificate of lngrad certify"):
+    with as_format_error(path, "expected a certificate of lngrad certify"):
         return Certificate.from_json(parse_json(read_text(path), path))
 
 

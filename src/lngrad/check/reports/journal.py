@@ -12,8 +12,7 @@ from lngrad.check.case import CheckCase
 from lngrad.check.judge import Options
 from lngrad.check.result import CaseResult
 from lngrad.errors import FileFormatError
-from lngrad.files.boundary import parsing
-from lngrad.files.text import parse_json, read_text
+from lngrad.files.boundary import as_format_error, parse_json, read_text
 
 MOST_BYTES = 1 << 30
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -43,7 +42,7 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
     for number, line in enumerate(lines, 1):
         where = f"{path}:{number}"
         try:
-            with parsing(where, "expected a result of lngrad check"):
+            with as_format_error(where, "expected a result of lngrad check"):
                 result = CaseResult.from_json(_numbers(parse_json(line, where)))
         except FileFormatError:
             if number == len(lines):

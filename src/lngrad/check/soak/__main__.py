@@ -18,7 +18,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         report = soak(calls=given.calls, seconds=given.seconds, seed=given.seed, doors=given.doors.split(","))
-    except LngradError as error:
+    except (LngradError, ValueError) as error:
         parser.error(str(error))
     print(report)
     if report.violations:

@@ -1,4 +1,4 @@
-"""One call, described so that its text can be run again: shapes, dtypes, memory, masks, special values, door."""
+"""One call, described so that its text can be run again; and its arrays, in memory that shows what was written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from math import prod
 from random import Random
 from typing import Any
 
-from lngrad.core.dtypes import ACCUMULATORS, DTYPES
-from lngrad.typing import Mask, Shape
+import numpy as np
+
+from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
+from lngrad.core.problem import Forward, Grads
+from lngrad.typing import Array, Mask, Shape
 
 # How a large array lies in memory; "shared" repeats one row with stride 0, and is for inputs alone.
 LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
@@ -20,7 +23,11 @@ DOORS = ("numba_cpu", "numpy_cpu", "torch", "override", "jax")
 
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
-_MOST_ELEMENTS = 1024  # of most calls; a few have long rows, or many
+_MAX_ELEMENTS = 1024  # of most calls; a few have long rows, or many
+_CANARY = 0xA5
+_MARGIN = 64  # bytes before and behind an array
+
+Given = dict[str, Array | None]
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ def _shape(rng: Random) -> tuple[Shape, Shape]:
         return (), ()
     dims = rng.randint(1, 6)
     shape = [rng.choice(_SIZES) for _ in range(dims)]
-    while prod(shape) > _MOST_ELEMENTS:
+    while prod(shape) > _MAX_ELEMENTS:
         shape[shape.index(max(shape))] //= 2
     split = rng.randrange(dims)
     if rng.random() < 0.06:
@@ -136,3 +143,130 @@ def installed(doors: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some doors whose framework is installed."""
     framework = {"torch": "torch", "override": "torch", "jax": "jax"}
     return tuple(door for door in doors if door not in framework or find_spec(framework[door]))
+
+
+class Guarded:
+    """An array in the middle of memory that is filled with canaries, and in the gaps of which there are more.
+
+    Args:
+        values: What the array begins with, which must be there after a call; None for an output.
+    """
+
+    def __init__(self, shape: Shape, dtype: np.dtype[np.generic], layout: str, values: Array | None = None):
+        self.memory, self.array = _place(shape, dtype, layout)
+        if values is not None:
+            self.array[...] = values
+        self._before = self.memory.tobytes()
+
+    def unchanged(self) -> bool:
+        """Whether every byte is as it was."""
+        return self.memory.tobytes() == self._before
+
+    def gaps_unchanged(self) -> bool:
+        """Whether every byte that is none of the array's elements is as it was."""
+        if not self.array.size:
+            return self.unchanged()
+        now, before = self.memory.copy(), np.frombuffer(self._before, np.uint8)
+        offset = self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]
+        shadow, was = (
+            np.ndarray(self.array.shape, self.array.dtype, memory, offset, self.array.strides)
+            for memory in (now, before)
+        )
+        shadow[...] = was
+        return now.tobytes() == self._before
+
+
+def _place(shape: Shape, dtype: np.dtype[np.generic], layout: str) -> tuple[Array, Array]:
+    item = dtype.itemsize
+    big = tuple(2 * size for size in shape) if layout == "every second" else shape
+    if layout == "shared" and shape:
+        big = (min(1, shape[0]), *shape[1:])
+    memory = np.empty(prod(big) * item + 2 * _MARGIN + 1, np.uint8)
+    memory.fill(_CANARY)
+    start = _MARGIN + (1 if layout == "odd bytes" else 0)
+    order = big[::-1] if layout == "reversed axes" else big
+    array: Array = np.ndarray(order, dtype, memory, start)
+    if layout == "reversed axes":
+        array = array.transpose()
+    elif layout in ("every second", "backwards"):
+        step = slice(None, None, 2 if layout == "every second" else -1)
+        every: tuple[Any, ...] = (..., *[step] * len(shape))  # the dots keep an array without dimensions one
+        array = array[every]
+    elif layout == "shared":
+        array = np.broadcast_to(array, shape)
+        array = np.ndarray(shape, dtype, memory, start, array.strides)  # writable, to be filled
+    return memory, array
+
+
+def inputs(call: Call) -> dict[str, Guarded | None]:
+    """dy, x, mean, rstd, gamma and beta; equal calls give equal values."""
+    rng = np.random.default_rng(call.seed)
+    shape = (*call.lead, *call.normalized)
+    x, dy = rng.standard_normal(shape), rng.standard_normal(shape)
+    if call.special == "zeros":
+        x, dy = np.zeros(shape), np.zeros(shape)
+    elif call.special == "offset":
+        x = x + 100
+    elif call.special == "tiny":
+        x = x * 1e-3
+    for name, array in (("x", x), ("dy", dy)):
+        if call.special.endswith(f" in {name}") and shape and 0 not in shape:
+            array.flat[int(rng.integers(array.size))] = np.inf if call.special.startswith("inf") else np.nan
+    gamma, beta = 1 + 0.5 * rng.standard_normal(call.normalized), rng.standard_normal(call.normalized)
+    # Wider statistics are rounded to the accumulator's dtype first; these are there already.
+    kept, rows = numpy_dtype(accumulator_for(call.dtype, call.parameters)), _rows(call)
+    mean, rstd = (0.1 * rng.standard_normal(rows)).astype(kept), (0.5 + rng.random(rows)).astype(kept)
+
+    def filled(values: Any, dtype: str, layout: str) -> Guarded:
+        return Guarded(np.shape(values), numpy_dtype(dtype), layout, values)
+
+    return {
+        "dy": filled(dy, call.dtype, call.dy),
+        "x": filled(x, call.dtype, call.x),
+        "mean": filled(mean, call.statistics, call.small),
+        "rstd": filled(rstd, call.statistics, call.small),
+        "gamma": filled(gamma, call.parameters, call.small) if call.parameters else None,
+        "beta": filled(beta, call.parameters, call.small) if call.parameters else None,
+    }
+
+
+def outputs(
+    call: Call, given: Given, kind: type[Forward] | type[Grads]
+) -> tuple[Forward | Grads | None, dict[str, Guarded]]:
+    """The outputs that are given, None if there are none; and by name those that must be looked at afterwards."""
+    full, *small = kind._fields
+    first: Array | None = None
+    guards: dict[str, Guarded] = {}
+    if kind is Forward or call.mask[0]:
+        first, guards = _full_output(full, call, given, ("x",) if kind is Forward else ("dy", "x"))
+    if call.out:
+        shape = _rows(call) if kind is Forward else call.normalized
+        guards |= {name: Guarded(shape, numpy_dtype(call.statistics), call.small) for name in small}
+    if first is None and not guards:
+        return None, {}
+    others: Any = (guards[name].array if name in guards else None for name in small)
+    return kind(first, *others), guards
+
+
+def _rows(call: Call) -> Shape:
+    return (*call.lead, *(1,) * len(call.normalized))
+
+
+def _full_output(
+    name: str, call: Call, given: Given, replaced: tuple[str, ...]
+) -> tuple[Array | None, dict[str, Guarded]]:
+    """An array of x's shape. An input that it takes the place of is copied first, so that inputs stay as they were."""
+    shape, dtype = (*call.lead, *call.normalized), numpy_dtype(call.dtype)
+    if call.place == "shifted x" and prod(shape) > 1:
+        memory = np.zeros(prod(shape) + 1, dtype)
+        memory[1:] = given["x"].reshape(-1)  # type: ignore[union-attr]  # x is there
+        given["x"] = memory[1:].reshape(shape)
+        return memory[:-1].reshape(shape), {}
+    if call.place in replaced:
+        target = Guarded(shape, dtype, "plain", given[call.place])
+        given[call.place] = target.array
+    elif call.out:
+        target = Guarded(shape, dtype, call.out)
+    else:
+        return None, {}
+    return target.array, {name: target}

@@ -1,26 +1,34 @@
-"""Run a call: compare with the formula, look at the canaries and the inputs, repeat with other threads."""
+"""Run a call: compare with the formula, look at canaries and inputs, repeat with other threads. Many calls; smaller ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from math import prod
+from random import Random
 from typing import Any
 
 import numpy as np
 
 import lngrad
-from lngrad.check.soak import doors, formula
-from lngrad.check.soak.call import Call
-from lngrad.check.soak.memory import Guarded
-from lngrad.check.soak.values import Given, forward_outputs, gradient_outputs, inputs
+from lngrad.check.implementations import Arguments, NotApplicable
+from lngrad.check.implementations.ours import ENTRIES
+from lngrad.check.soak import formula
+from lngrad.check.soak.call import DOORS, Call, Given, Guarded, draw, inputs, installed, outputs
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads
-from lngrad.errors import OverlapError, ShapeError
-from lngrad.typing import Array
+from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
+from lngrad.typing import Array, Shape
 
 # Of the accumulator's roundings in proportion to the terms: 64 rows in sequence, a tree above, and the products before.
 ROUNDINGS = 96
+_EPS = 1e-5
+_ENOUGH = 10  # violations
 
 
 class Violation(Exception):
@@ -35,18 +43,18 @@ def run(call: Call) -> list[str]:
     """
     with np.errstate(all="ignore"):
         given = inputs(call)
-        refused = [_refusal(call, part, given) for part in (_check_forward, _check_backward)]
+        refused = [_refusal(call, kind, given) for kind in (Forward, Grads)]
         for name, array in given.items():
             if array is not None and not array.unchanged():
                 raise Violation(f"{name}: was written")
     return [reason for reason in refused if reason]
 
 
-def _refusal(call: Call, part: Callable[..., None], given: dict[str, Guarded | None]) -> str:
-    """Why one part of a call was refused, "" if it was taken."""
+def _refusal(call: Call, kind: type[Forward] | type[Grads], given: dict[str, Guarded | None]) -> str:
+    """Why the forward or the backward was refused, "" if it was taken."""
     try:
-        part(call, {name: None if one is None else one.array for name, one in given.items()})
-    except doors.NotTaken as reason:
+        _check(call, {name: None if one is None else one.array for name, one in given.items()}, kind)
+    except NotApplicable as reason:
         return str(reason)
     except OverlapError as reason:
         if call.place == "shifted x":
@@ -65,42 +73,31 @@ def _refusal(call: Call, part: Callable[..., None], given: dict[str, Guarded | N
     return ""
 
 
-def _check_forward(call: Call, given: Given) -> None:
-    given = {name: given[name] for name in ("x", "gamma", "beta")}
-    expected = None
-    if size := prod(call.lead) * prod(call.normalized):
-        x, gamma, beta = _rows(call, given, size)
-        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        expected = formula.forward(x, gamma, beta, doors.EPS, wide)
-    out, guards = forward_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
-
-    def forward() -> Any:
-        return doors.forward(call.door, given, len(call.normalized), out)
-
-    got = forward()
-    results = got if isinstance(got, tuple) else (got,)
-    _look(call, dict(zip(Forward._fields, results, strict=False)), expected, guards)
-    _repeat(call, results, forward)
-
-
-def _check_backward(call: Call, given: Given) -> None:
-    given = {name: given[name] for name in ("dy", "x", "mean", "rstd", "gamma")}
-    expected = None
+def _check(call: Call, given: Given, kind: type[Forward] | type[Grads]) -> None:
+    names = ("x", "gamma", "beta") if kind is Forward else ("dy", "x", "mean", "rstd", "gamma")
+    given = {name: given[name] for name in names}
+    entry, expected = ENTRIES[call.door], None
     if size := prod(call.lead) * prod(call.normalized):
         wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        dy, x, mean, rstd, gamma = _rows(call, given, size)
-        expected = formula.backward(dy, x, mean, rstd, gamma, wide)
-    out, guards = gradient_outputs(call, given) if doors.takes_outputs(call.door) else (None, {})
+        rows: tuple[Any, ...] = (*_rows(call, given, size), *((_EPS, wide) if kind is Forward else (wide,)))
+        expected = formula.forward(*rows) if kind is Forward else formula.backward(*rows)
+    out, guards = outputs(call, given, kind) if entry.into else (None, {})
 
-    def backward() -> Grads:
-        return doors.backward(call.door, given, len(call.normalized), call.mask, out)
+    def results() -> tuple[Array | None, ...]:
+        prepare = entry.forward if kind is Forward else entry.backward
+        assert prepare is not None  # every entry has both
+        arrays: dict[str, Any] = given
+        arguments = Arguments(**arrays, normalized_shape=call.normalized, output_mask=call.mask, eps=_EPS, out=out)
+        got = prepare(arguments)()
+        return got if isinstance(got, tuple) else (got,)
 
-    got = backward()
-    for name, result, wanted in zip(Grads._fields, got, call.mask, strict=True):
-        if wanted == (result is None):
-            raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
-    _look(call, got._asdict(), expected, guards)
-    _repeat(call, got, backward)
+    got = results()
+    if kind is Grads:
+        for name, result, wanted in zip(Grads._fields, got, call.mask, strict=True):
+            if wanted == (result is None):
+                raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
+    _look(call, dict(zip(kind._fields, got, strict=False)), expected, guards)
+    _repeat(call, got, results)
 
 
 def _rows(call: Call, given: Given, size: int) -> list[Any]:
@@ -143,15 +140,14 @@ def _compare(name: str, result: Array, exact: Array, scale: Array, accumulator: 
         raise Violation(f"{name}: at {at} {float(wide[at])!r}, exactly {float(exact[at])!r}, in {kind}")
 
 
-def _repeat(call: Call, results: tuple[Array | None, ...], again: Callable[[], Any]) -> None:
+def _repeat(call: Call, results: tuple[Array | None, ...], again: Callable[[], tuple[Array | None, ...]]) -> None:
     """The same call with another number of threads has the same bits, unless its inputs are overwritten by now."""
     if not call.threads or call.place:
         return
     before = [None if one is None else one.tobytes() for one in results]
     with _threads(call.threads):
-        got = again()
-    after = got if isinstance(got, tuple) else (got,)
-    if before != [None if one is None else one.tobytes() for one in after]:
+        after = [None if one is None else one.tobytes() for one in again()]
+    if before != after:
         raise Violation(f"other bits with {call.threads} threads")
 
 
@@ -163,3 +159,131 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         lngrad.set_num_threads(before)
+
+
+@dataclass
+class Report:
+    """What a soak did.
+
+    Attributes:
+        calls: How many were made.
+        seconds: How long they took.
+        refusals: How often each refusal came that is right, by its kind.
+        violations: Calls that broke a rule, each with what was wrong.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    refusals: Counter[str] = field(default_factory=Counter)
+    violations: list[tuple[Call, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.calls:,} calls in {self.seconds:.0f} s, {len(self.violations)} violations"]
+        lines += [f"  {count:9,} refused: {reason}" for reason, count in self.refusals.most_common()]
+        return "\n".join(lines)
+
+    def programs(self) -> str:
+        """Each violation with the smallest call that shows it, as a line for the shell."""
+        return "\n".join(f"{reason}\n  {program(shrink(call))}" for call, reason in self.violations)
+
+
+def soak(
+    *, calls: int | None = None, seconds: float | None = None, seed: int = 0, doors: Sequence[str] = DOORS
+) -> Report:
+    """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
+
+    Args:
+        calls: How many; None: as many as there is time for.
+        seconds: For how long; None: as long as the calls take, and a minute if `calls` is None too.
+        seed: Equal seeds draw equal calls.
+        doors: Which doors to use: those of them whose framework is installed.
+
+    Raises:
+        BackendUnavailable: A door has no such name, or none of them is installed.
+        ValueError: `calls` or `seconds` is not positive: nothing would be checked.
+    """
+    for door in doors:
+        if door not in DOORS:
+            raise BackendUnavailable(f"doors: expected some of {', '.join(DOORS)}, got {door!r}")
+    if not installed(tuple(doors)):
+        raise BackendUnavailable(f"doors: expected one whose framework is installed, got {', '.join(doors) or 'none'}")
+    for name, limit in (("calls", calls), ("seconds", seconds)):
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name}: expected a positive number, got {limit}")
+    if calls is None and seconds is None:
+        seconds = 60.0
+    rng, report, start = Random(seed), Report(), time.monotonic()
+    traced: list[Call] = []
+    with _kept_open(doors):
+        while (calls is None or report.calls < calls) and len(report.violations) < _ENOUGH:
+            report.seconds = time.monotonic() - start
+            if seconds is not None and report.seconds > seconds:
+                break
+            call = draw(rng, tuple(doors), traced)
+            try:
+                report.refusals.update(run(call))
+            except Violation as violation:
+                report.violations.append((call, str(violation)))
+            report.calls += 1
+    report.seconds = time.monotonic() - start
+    return report
+
+
+@contextmanager
+def _kept_open(doors: Sequence[str]) -> Iterator[None]:
+    """override() for all calls: to nest it costs nothing."""
+    if "override" not in installed(tuple(doors)):
+        yield
+        return
+    from lngrad.torch import override
+
+    with override():
+        yield
+
+
+def _fails(call: Call) -> bool:
+    try:
+        run(call)
+    except Violation:
+        return True
+    return False
+
+
+def shrink(call: Call, fails: Callable[[Call], bool] = _fails) -> Call:
+    """The simplest call found that still fails: plain fields, fewer dimensions, smaller sizes."""
+    improved = True
+    while improved:
+        improved = False
+        for simpler in _simpler(call):
+            if fails(simpler):
+                call, improved = simpler, True
+                break
+    return call
+
+
+def _simpler(call: Call) -> Iterator[Call]:
+    for one in fields(Call):
+        if one.name not in ("lead", "normalized", "door") and getattr(call, one.name) != one.default:
+            plain: dict[str, Any] = {one.name: one.default}
+            yield replace(call, **plain)
+    for name in ("lead", "normalized"):
+        for shape in _smaller(getattr(call, name), least=name == "normalized"):
+            changed: dict[str, Any] = {name: shape}
+            yield replace(call, **changed)
+
+
+def _smaller(shape: Shape, least: int) -> Iterator[Shape]:
+    for axis, size in enumerate(shape):
+        if len(shape) > least:
+            yield (*shape[:axis], *shape[axis + 1 :])
+        for less in dict.fromkeys((1, size // 2, size - 1)):
+            if 0 < less < size:
+                yield (*shape[:axis], less, *shape[axis + 1 :])
+
+
+def program(call: Call) -> str:
+    """One line for the shell that runs a call again."""
+    changed = ", ".join(
+        f"{one.name}={getattr(call, one.name)!r}" for one in fields(Call) if getattr(call, one.name) != one.default
+    )
+    return f'{shlex.quote(sys.executable)} -c "from lngrad.check.soak import Call, run; run(Call({changed}))"'

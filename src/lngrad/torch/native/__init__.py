@@ -1,4 +1,108 @@
-"""Compiled glue between torch's dispatcher and the kernels: its sources, and the library that a compiler makes of them.
+"""Native code between torch's dispatcher and the kernels: C++ that runs a plain call, and asks Python for the rest.
 
-torch itself is not imported here, so that `lngrad info` can tell without it; torch/compiled.py loads the library.
+It decides nothing. The modules of lngrad.torch register the functions that it asks: what prepares a call that it sees for the
+first time, what does a call that is not plain. `building` makes the library of the sources beside this file. torch, Python and
+these sources are in the library's name, and so is a digest of its content: a file that is cut off or changed is not loaded.
 """
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lngrad.core.cache_folder import cache_folder
+from lngrad.core.threads import granted_threads, setting_address
+from lngrad.core.torch_threads import parallel_for
+from lngrad.torch import memory
+
+MODULE = "lngrad_torch_native"
+SWITCH = "LNGRAD_TORCH_NATIVE"  # environment variable; 0 leaves the library alone
+SOURCES = Path(__file__).parent
+DIGITS = 16  # of a digest
+
+module: Any = None  # the library, loaded; None where there is none for this torch
+_functions: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Let the native code call a function of ours; the names are those of `Python` in python.h."""
+    _functions[name] = function
+    if module is not None:
+        module.register(name, function)
+
+
+def load() -> Any:
+    """Load the library that fits this torch; returns `module`."""
+    global module
+    path = find()
+    if path is not None:
+        module = _loaded(str(path))
+    return module
+
+
+def _loaded(path: str) -> Any:
+    loader = ExtensionFileLoader(MODULE, path)
+    spec = spec_from_loader(MODULE, loader)
+    assert spec is not None  # a loader was given
+    try:
+        loaded = module_from_spec(spec)
+        loader.exec_module(loaded)
+    except ImportError:  # of a torch that was built otherwise, though it has the same version
+        return None
+    lent = ctypes.cast(parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
+    loaded.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
+    for name, function in _functions.items():
+        loaded.register(name, function)
+    return loaded
+
+
+def find() -> Path | None:
+    """The library for the torch that is installed, None where there is none, or it is switched off."""
+    if is_off():
+        return None
+    with suppress(OSError, RuntimeError):  # RuntimeError: no home directory
+        return next(libraries(stamp()), None)
+    return None
+
+
+def is_off() -> bool:
+    """Whether the user has switched the library off."""
+    return os.environ.get(SWITCH) == "0"
+
+
+def torch_folder() -> Path:
+    """The folder of the installed torch."""
+    return Path(str(torch.__file__)).parent
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def stamp() -> str:
+    """What a library depends on but for the compiler: torch's version and build, Python's ABI, our sources."""
+    parts = [str(sysconfig.get_config_var("SOABI")).encode(), (torch_folder() / "version.py").read_bytes()]
+    parts += [source.read_bytes() for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])]
+    return digest(b"\0".join(parts))
+
+
+def libraries(stamp: str) -> Iterator[Path]:
+    """The whole libraries with a stamp that are kept."""
+    for path in sorted(cache_folder().glob(f"torch-{stamp}-*.so")):
+        with suppress(OSError):
+            if digest(path.read_bytes()) == path.stem.rpartition("-")[2]:
+                yield path
+
+
+register("empty", lambda shape, like: memory.empty(tuple(shape), like.dtype))
+load()

@@ -14,30 +14,45 @@ from pathlib import Path
 from lngrad.core.cache_folder import cache_folder
 from lngrad.core.compiler import CXX_COMPILERS, compiler_version, cxx_compiler
 from lngrad.errors import LngradError
-from lngrad.torch.native.library import MODULE, SOURCES, SWITCH, digest, find, is_off, libraries, stamp, torch_folder
+from lngrad.torch import native
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 LIBRARIES = ("torch_python", "torch_cpu", "c10")
-MOST_SHOWN = 2000  # characters of a compiler's complaint
+MAX_SHOWN = 2000  # characters of a compiler's complaint
 # What a library must do before it is kept: be loaded beside torch, in a process of its own.
 _TRIAL = f"""
 import importlib.machinery, importlib.util, sys, torch
-loader = importlib.machinery.ExtensionFileLoader({MODULE!r}, sys.argv[1])
-loader.exec_module(importlib.util.module_from_spec(importlib.util.spec_from_loader({MODULE!r}, loader)))
+loader = importlib.machinery.ExtensionFileLoader({native.MODULE!r}, sys.argv[1])
+loader.exec_module(importlib.util.module_from_spec(importlib.util.spec_from_loader({native.MODULE!r}, loader)))
+"""
+# Runs a command in a process group of its own, and ends that group when the process that asked for it is gone: a compiler
+# driver's own children would work on for a minute, for nobody.
+_ENDS_WITH_US = """
+import os, signal, subprocess, sys
+asked_by, *command = sys.argv[1:]
+process = subprocess.Popen(command, start_new_session=True)
+try:
+    while process.poll() is None and os.getppid() == int(asked_by):
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            pass
+finally:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+sys.exit(process.wait())
 """
 
 
 class BuildError(LngradError, RuntimeError):
-    """The glue can't be built here; everything works without it."""
+    """The native code can't be built here; everything works without it."""
 
 
 def state() -> str:
     """In one line, whether there is a library, and if not, why."""
-    if torch_folder() is None:
-        return "none, without torch"
-    if is_off():
-        return f"switched off by {SWITCH}=0"
-    library = find()
+    if native.is_off():
+        return f"switched off by {native.SWITCH}=0"
+    library = native.find()
     if library is not None:
         return str(library)
     missing = _missing()
@@ -64,46 +79,47 @@ def build() -> Path:
         The library. It was made by the compiler that is found now.
 
     Raises:
-        BuildError: There is no torch, no compiler or no Python.h, or the compiler refuses the sources.
+        BuildError: There is no compiler or no Python.h, or the compiler refuses the sources.
         OSError, RuntimeError: The cache folder can't be written.
     """
-    torch, missing = torch_folder(), _missing()
-    if torch is None or missing:
-        raise BuildError(f"glue: {missing or 'torch is not installed'}")
-    compiler = cxx_compiler()
-    folder, made_for = cache_folder(), stamp(torch)
-    made_by = digest(compiler_version(*compiler).encode())
+    missing = _missing()
+    if missing:
+        raise BuildError(f"native code: {missing}")
+    compiler, folder, made_for = cxx_compiler(), cache_folder(), native.stamp()
+    made_by = native.digest(compiler_version(*compiler).encode())
     folder.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder / "torch-glue.lock"):
-        kept = next((path for path in libraries(made_for) if path.stem.split("-")[2] == made_by), None)
+    with _one_at_a_time(folder / "torch-native.lock"):
+        kept = next((path for path in native.libraries(made_for) if path.stem.split("-")[2] == made_by), None)
         if kept is not None:
             return kept
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            draft = Path(name) / f"{MODULE}.so"
-            _run([*compiler, *FLAGS, *_options(torch), str(SOURCES / "torch.cpp"), "-o", str(draft), *_links(torch)])
+            draft = Path(name) / f"{native.MODULE}.so"
+            _run([*compiler, *FLAGS, *_includes(), str(native.SOURCES / "torch.cpp"), "-o", str(draft), *_links()])
             _run([sys.executable, "-c", _TRIAL, str(draft)])
-            library = folder / f"torch-{made_for}-{made_by}-{digest(draft.read_bytes())}.so"
+            library = folder / f"torch-{made_for}-{made_by}-{native.digest(draft.read_bytes())}.so"
             for old in folder.glob("torch-*.so"):  # of other versions of torch, Python, the compiler or the sources
                 old.unlink(missing_ok=True)  # who has loaded it keeps it
             draft.rename(library)
     return library
 
 
-def _options(torch: Path) -> list[str]:
-    include = torch / "include"
+def _includes() -> list[str]:
+    include = native.torch_folder() / "include"
     return [f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])]
 
 
-def _links(torch: Path) -> list[str]:
-    return [f"-L{torch / 'lib'}", *(f"-l{library}" for library in LIBRARIES)]
+def _links() -> list[str]:
+    return [f"-L{native.torch_folder() / 'lib'}", *(f"-l{library}" for library in LIBRARIES)]
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, SWITCH: "0"}, stdin=subprocess.DEVNULL
-    )
+        [sys.executable, "-c", _ENDS_WITH_US, str(os.getpid()), *command],
+        capture_output=True, text=True, check=False, env={**os.environ, native.SWITCH: "0"}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     if done.returncode:
-        raise BuildError(f"glue: {command[0]} failed: {(done.stderr or done.stdout).strip()[:MOST_SHOWN]}")
+        said = (done.stderr or done.stdout).strip()[:MAX_SHOWN]
+        raise BuildError(f"native code: {command[0]} failed: {said}")
 
 
 @contextmanager

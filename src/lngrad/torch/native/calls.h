@@ -9,7 +9,6 @@
 
 namespace lngrad {
 
-
 // Whether a tensor can be read where it lies: contiguous, with all of its memory there.
 inline bool lies_plain(const Tensor& tensor) {
   const auto* self = tensor.unsafeGetTensorImpl();
@@ -60,7 +59,7 @@ Prepared& find(Kind kind, const Tensor& x, int64_t dims, const optional<Tensor>&
 
   py::gil_scoped_acquire gil;
   const py::object made = ask(python.prepare[kind], wrap(arguments)...);
-  if (table.size() >= MOST) table.clear();  // as table.py does: many shapes mean shapes that do not come back
+  if (table.size() >= MOST) table.clear();  // as core/bounded_cache.py does: many shapes mean shapes that do not come back
   if (made.is_none()) return table[key] = Prepared();
   const py::tuple parts(made);
   return table[key] = Prepared(unwrap(parts[0].ptr()).scalar_type(), unwrap(parts[1].ptr()).const_data_ptr<int64_t>());
@@ -88,7 +87,8 @@ inline optional<Three> forward(Kind kind, const Tensor& x, at::IntArrayRef shape
   if (!found->ours) return {};
   c10::SmallVector<int64_t, 8> rows(x.sizes().begin(), x.sizes().end());
   std::fill(rows.end() - shape.size(), rows.end(), 1);
-  Three results{make_like(x), make(rows, found->small), make(rows, found->small)};
+  const at::ScalarType small = found->small;
+  Three results{make_like(x), make(rows, small), make(rows, small)};
   if (is_pooled(x)) found = &call();  // Python ran, which may have come here
   const auto& [y, mean, rstd] = results;
   int64_t addresses[] = {address_of(x), address_of(gamma), address_of(beta), address_of(y), address_of(mean),

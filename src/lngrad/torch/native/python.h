@@ -1,4 +1,4 @@
-// What Python answers, and how it is asked.
+// The functions of Python that are asked, and how.
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
@@ -17,7 +17,7 @@ using Mask = std::array<bool, 3>;
 
 enum Kind : int64_t { ATEN_FORWARD, ATEN_BACKWARD, FORWARD, BACKWARD };
 
-// What Python answers, by the names that `answer` takes.
+// The functions of Python, by the names that `register` takes.
 struct Python {
   std::array<PyObject*, 4> prepare{};  // by kind: a call's arguments -> (a tensor of the small results' dtype, numbers), or None
   PyObject* aten_forward = nullptr;    // the operators of aten, with their arguments

@@ -176,8 +176,8 @@ PyObject* layer_norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
 
 // --- The module -------------------------------------------------------------------------------------------------------
 
-// answer(name, function): what Python has to say about `name`.
-PyObject* answer(PyObject*, PyObject* arguments) {
+// register(name, function): the function of Python that is asked by this name.
+PyObject* register_function(PyObject*, PyObject* arguments) {
   const char* name;
   PyObject* function;
   if (!PyArg_ParseTuple(arguments, "sO", &name, &function)) return nullptr;
@@ -211,7 +211,7 @@ PyObject* forget(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"answer", answer, METH_VARARGS, nullptr},
+    {"register", register_function, METH_VARARGS, nullptr},
     {"use", use, METH_VARARGS, nullptr},
     {"install", install, METH_NOARGS, nullptr},
     {"_destroy", uninstall, METH_NOARGS, nullptr},
@@ -219,11 +219,11 @@ PyMethodDef methods[] = {
     {"layer_norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(layer_norm)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "lngrad_torch_glue", nullptr, -1, methods};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "lngrad_torch_native", nullptr, -1, methods};
 
 }  // namespace
 }  // namespace lngrad
 
-extern "C" __attribute__((visibility("default"))) PyObject* PyInit_lngrad_torch_glue() {
+extern "C" __attribute__((visibility("default"))) PyObject* PyInit_lngrad_torch_native() {
   return PyModule_Create(&lngrad::definition);
 }

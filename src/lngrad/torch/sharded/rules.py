@@ -6,19 +6,58 @@ Registered by torch.library.register_torch_dispatch, which a DTensor meets befor
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from lngrad.core.problem import Problem
 from lngrad.errors import DtypeError
-from lngrad.torch import ops
+from lngrad.torch import operators
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded import slices
-from lngrad.torch.sharded.collectives import peers
-from lngrad.torch.sharded.layout import Layout
-from lngrad.torch.sharded.moments import combined_statistics, combined_sums
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a call lies on a mesh: placements, one per mesh axis, of everything that it reads and writes.
+
+    Attributes:
+        full: Of x, dy, y, dx.
+        statistics: Of mean and rstd.
+        parameters: Of gamma and beta as they are read.
+        sums: Of dgamma and dbeta as they are written.
+        hidden: The mesh axes that cut the normalized dimensions.
+    """
+
+    full: tuple[Any, ...]
+    statistics: tuple[Any, ...]
+    parameters: tuple[Any, ...]
+    sums: tuple[Any, ...]
+    hidden: tuple[int, ...]
+
+    @staticmethod
+    def of(placements: tuple[Any, ...], dims: int, split: int) -> Layout:
+        """The layout that x's placements ask for.
+
+        Args:
+            placements: Of x. What is neither Replicate nor Shard (Partial, torch's interleaved shards) becomes Replicate.
+            dims, split: How many dimensions x has, and how many of them are rows.
+        """
+        rows, hidden = [], []
+        for axis, placement in enumerate(placements):
+            if type(placement) is not Shard:
+                rows.append((Replicate(), Replicate(), Replicate(), Replicate()))
+            elif placement.dim % dims < split:
+                row = Shard(placement.dim % dims)
+                rows.append((row, row, Replicate(), Partial("sum")))
+            else:
+                column = Shard(placement.dim % dims - split)
+                rows.append((Shard(placement.dim % dims), Replicate(), column, column))
+                hidden.append(axis)
+        full, statistics, parameters, sums = zip(*rows, strict=True)
+        return Layout(full, statistics, parameters, sums, tuple(hidden))
 
 
 def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
@@ -31,12 +70,12 @@ def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -
     local_x = _local(x, layout.full)
     local_gamma, local_beta = _local(gamma, layout.parameters), _local(beta, layout.parameters)
     if not layout.hidden or x.numel() == 0:
-        results = ops.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
+        results = operators.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
     else:
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
         flat = local_x.reshape(math.prod(rows), n).to(_rows_dtype(x, gamma, beta))
         N = math.prod(normalized_shape)
-        mean, rstd = combined_statistics(slices.moments(flat), n, N, eps, _groups(mesh, layout))
+        mean, rstd = slices.combined_statistics(slices.moments(flat), n, N, eps, _groups(mesh, layout))
         y = slices.normalized(flat, mean, rstd, *_flat(mean.dtype, local_gamma, local_beta))
         ones = (1,) * len(normalized_shape)
         results = y.to(x.dtype).reshape(local_x.shape), mean.reshape(*rows, *ones), rstd.reshape(*rows, *ones)
@@ -65,7 +104,9 @@ def _backward(
     if split_dx:
         mask[0] = False
     results = list(
-        ops.layer_norm_backward(local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask)
+        operators.layer_norm_backward(
+            local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask
+        )
     )
     if split_dx:
         accumulator, rows_dtype = accumulator_of(x, gamma), _rows_dtype(x, gamma)
@@ -74,7 +115,7 @@ def _backward(
         wide_mean, wide_rstd = (tensor.to(accumulator).reshape(M) for tensor in (local_mean, local_rstd))
         flat_dy, flat_x = (tensor.reshape(M, n).to(rows_dtype) for tensor in (local_dy, local_x))
         flat = flat_dy, flat_x, wide_mean, wide_rstd, wide_gamma
-        means = combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
+        means = slices.combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
         results[0] = slices.input_gradient(*flat, means).to(x.dtype).reshape(local_x.shape)
     placements = layout.full, layout.sums, layout.sums
     return tuple(
@@ -102,7 +143,7 @@ def _local(tensor: Any, placements: tuple[Any, ...]) -> Any:
     if tensor is None:
         return None
     if tensor.placements != placements:
-        with peers(f"redistribution from {tensor.placements} to {placements}", tensor.device_mesh.size()):
+        with slices.peers(f"redistribution from {tensor.placements} to {placements}", tensor.device_mesh.size()):
             tensor = tensor.redistribute(tensor.device_mesh, placements)
     local = tensor.to_local()
     return local.wait() if hasattr(local, "wait") else local  # one that is still on its way has no address yet
@@ -143,7 +184,7 @@ def _register(name: str, rule: Any) -> None:
         with torch.no_grad():  # autograd is above: what is done here is one step to it
             return rule(*args, **(kwargs or {}))
 
-    torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=ops.library)
+    torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=operators.library)
 
 
 _register("lngrad::layer_norm", _forward)

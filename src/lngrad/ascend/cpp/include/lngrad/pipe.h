@@ -51,11 +51,11 @@ public:
     {
         return DeQue<T>(where);
     }
-    bool VacantInQue(Where where = Where::here()) { return told(Op::QUEUE_VACANT, where) != 0; }
-    bool HasTensorInQue(Where where = Where::here()) { return told(Op::QUEUE_COUNT, where) != 0; }
-    int32_t GetTensorCountInQue(Where where = Where::here()) { return int32_t(told(Op::QUEUE_COUNT, where)); }
-    bool HasIdleBuffer(Where where = Where::here()) { return told(Op::QUEUE_IDLE, where) != 0; }
-    void FreeAllEvent(Where where = Where::here()) { told(Op::QUEUE_FREE_EVENTS, where); }
+    bool VacantInQue(Where where = Where::here()) { return query(Op::QUEUE_VACANT, where) != 0; }
+    bool HasTensorInQue(Where where = Where::here()) { return query(Op::QUEUE_COUNT, where) != 0; }
+    int32_t GetTensorCountInQue(Where where = Where::here()) { return int32_t(query(Op::QUEUE_COUNT, where)); }
+    bool HasIdleBuffer(Where where = Where::here()) { return query(Op::QUEUE_IDLE, where) != 0; }
+    void FreeAllEvent(Where where = Where::here()) { query(Op::QUEUE_FREE_EVENTS, where); }
 
     void bind(int64_t handle) { handle_ = static_cast<int32_t>(handle); }
     static constexpr int64_t position() { return static_cast<int64_t>(pos); }
@@ -71,7 +71,7 @@ private:
         tensor.SetPosition(pos);
         return tensor;
     }
-    int64_t told(Op op, Where where) { return lngrad::perform(op, where, int64_t(handle_)).result; }
+    int64_t query(Op op, Where where) { return lngrad::perform(op, where, int64_t(handle_)).result; }
 
     int32_t handle_ = -1;
 };

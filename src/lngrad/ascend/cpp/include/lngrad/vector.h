@@ -115,25 +115,10 @@ inline void cast(Where where, AscendC::RoundMode mode, const Elements& elements,
 
 namespace AscendC {
 
-LNGRAD_BINARY(Add)
-LNGRAD_BINARY(Sub)
-LNGRAD_BINARY(Mul)
-LNGRAD_BINARY(Div)
-LNGRAD_BINARY(Max)
-LNGRAD_BINARY(Min)
-
-LNGRAD_SCALAR(Adds)
-LNGRAD_SCALAR(Muls)
-LNGRAD_SCALAR(Maxs)
-LNGRAD_SCALAR(Mins)
-
-LNGRAD_UNARY(Sqrt)
-LNGRAD_UNARY(Rsqrt)
-LNGRAD_UNARY(Exp)
-LNGRAD_UNARY(Abs)
-LNGRAD_UNARY(Reciprocal)
-LNGRAD_UNARY(Ln)
-LNGRAD_UNARY(Relu)
+// numbers.h lists the instructions of each form: the rows of the table in lngrad/ascend/device/vector.py.
+LNGRAD_BINARY_INSTRUCTIONS(LNGRAD_BINARY)
+LNGRAD_SCALAR_INSTRUCTIONS(LNGRAD_SCALAR)
+LNGRAD_UNARY_INSTRUCTIONS(LNGRAD_UNARY)
 
 } // namespace AscendC
 

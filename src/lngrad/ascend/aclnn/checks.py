@@ -1,0 +1,194 @@
+"""Rules that the first phases of several operators share, to be put into a row in CANN's order.
+
+A check is a function of a call's facts alone. It raises `StatusError` with CANN's code, and a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lngrad.ascend.acl.enums import aclDataType
+from lngrad.ascend.acl.interface import invalid_argument, null_argument
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Unusable
+from lngrad.ascend.soc import Target
+
+Check: TypeAlias = Callable[[Call], None]
+MOST_DIMS = 8
+
+
+def when(condition: Callable[[Call], bool], *checks: Check) -> Check:
+    """Checks that hold under a condition."""
+
+    def check(call: Call) -> None:
+        if condition(call):
+            for one in checks:
+                one(call)
+
+    return check
+
+
+def in_strict(call: Call) -> bool:
+    """Whether the documents' rules hold."""
+    return call.strict
+
+
+def in_compat(call: Call) -> bool:
+    """Whether the published code's own rules hold."""
+    return not call.strict
+
+
+def dtypes_of_product(target: Target) -> tuple[aclDataType, ...]:
+    """The floating-point dtypes that a product's vector unit knows."""
+    return FLOATS if target.soc.bf16 else FLOATS[:2]
+
+
+def required(*names: str) -> Check:
+    """No null pointers."""
+
+    def check(call: Call) -> None:
+        for name in names:
+            if call.values[name] is None:
+                raise null_argument(f"{name}: expected an argument, got a null pointer")
+
+    return check
+
+
+def usable(call: Call) -> None:
+    """No arguments of another type, and no destroyed ones."""
+    for argument in call.values.values():
+        if isinstance(argument, Unusable):
+            raise invalid_argument(argument.text)
+
+
+def mask_fits(call: Call) -> None:
+    """The mask has a boolean for each output, and what it asks for is not null."""
+    name, outputs = str(call.operator.mask), call.operator.outputs
+    if len(call.mask) != len(outputs):
+        raise invalid_argument(f"{name}: expected {len(outputs)} booleans, got {len(call.mask)}")
+    for position, output in enumerate(outputs):
+        if call.mask[position] and call.values[output] is None:
+            raise null_argument(f"{output}: expected a tensor, as {name}[{position}] is true, got a null pointer")
+
+
+def known_dtype(*names: str) -> Check:
+    """Each tensor that is given has a dtype that the function knows on this product."""
+
+    def check(call: Call) -> None:
+        known = call.operator.dtypes(call.target)
+        for name, facts in call.given(*names):
+            if facts.dtype not in known:
+                allowed = ", ".join(dtype.name for dtype in known)
+                raise invalid_argument(
+                    f"{name}: expected one of {allowed} on {call.target.soc.name}, got {facts.dtype.name}"
+                )
+
+    return check
+
+
+def parameter_dtype(*names: str) -> Check:
+    """Weights and biases are in FLOAT, or in the dtype of x."""
+
+    def check(call: Call) -> None:
+        x, dtype = call.operator.x, call.x.dtype
+        for name, facts in call.given(*names):
+            if facts.dtype not in (FLOAT, dtype):
+                raise invalid_argument(
+                    f"{name}: expected ACL_FLOAT or the dtype of {x}, {dtype.name}, got {facts.dtype.name}"
+                )
+
+    return check
+
+
+def same_dtype(name: str, other: str) -> Check:
+    """Two tensors, if both are given, have the same dtype."""
+
+    def check(call: Call) -> None:
+        if len(pair := call.given(name, other)) == 2:
+            (_, facts), (_, wanted) = pair
+            if facts.dtype != wanted.dtype:
+                raise invalid_argument(
+                    f"{name}: expected the dtype of {other}, {wanted.dtype.name}, got {facts.dtype.name}"
+                )
+
+    return check
+
+
+def same_shape(name: str, other: str) -> Check:
+    """A tensor that is wanted has the shape of another one."""
+
+    def check(call: Call) -> None:
+        wanted = call.shape(other)
+        for _, facts in call.wanted(name):
+            if facts.shape != wanted:
+                raise invalid_argument(f"{name}: expected the shape of {other}, {wanted}, got {facts.shape}")
+
+    return check
+
+
+def most_dims(*names: str) -> Check:
+    """At most 8 dimensions, of tensors that are wanted and of arrays that are a shape."""
+
+    def check(call: Call) -> None:
+        for name, _ in call.wanted(*names):
+            shape = call.shape(name)
+            if len(shape) > MOST_DIMS:
+                raise invalid_argument(f"{name}: expected at most {MOST_DIMS} dimensions, got {len(shape)}: {shape}")
+
+    return check
+
+
+def normalized_rank(call: Call) -> None:
+    """The normalized shape has at least one dimension, and x at least as many."""
+    name, norm, shape = call.operator.normalized, call.norm, call.x.shape
+    if len(norm) < 1:
+        raise invalid_argument(f"{name}: expected at least 1 dimension, got 0")
+    if len(shape) < len(norm):
+        raise invalid_argument(
+            f"{call.operator.x}: expected at least the {len(norm)} dimensions of {name} {norm}, "
+            f"got {len(shape)}: {shape}"
+        )
+
+
+def parameter_shape(*names: str) -> Check:
+    """Weights and biases have at most 8 dimensions, and the normalized shape."""
+
+    def check(call: Call) -> None:
+        for name, facts in call.given(*names):
+            most_dims(name)(call)
+            if facts.shape != call.norm:
+                raise invalid_argument(
+                    f"{name}: expected the shape of {call.operator.normalized}, {call.norm}, got {facts.shape}"
+                )
+
+    return check
+
+
+def one_per_row(*names: str) -> Check:
+    """Statistics have one element per row, in any shape."""
+
+    def check(call: Call) -> None:
+        lead, rows = call.lead, math.prod(call.lead)
+        for name, facts in call.given(*names):
+            if math.prod(facts.shape) != rows:
+                raise invalid_argument(
+                    f"{name}: expected {rows} elements, the product of {call.operator.x}'s first {len(lead)} dimensions "
+                    f"{lead}, got {math.prod(facts.shape)}: {facts.shape}"
+                )
+
+    return check
+
+
+def own_places(*names: str) -> Check:
+    """No two elements of an output that is wanted lie in the same place. CANN: not checked."""
+
+    def check(call: Call) -> None:
+        for name, facts in call.wanted(*names):
+            steps = zip(facts.shape, facts.strides, strict=True)
+            if 0 not in facts.shape and any(stride == 0 and size > 1 for size, stride in steps):
+                raise invalid_argument(
+                    f"{name}: expected a place of its own for every element, got strides {facts.strides}"
+                )
+
+    return check

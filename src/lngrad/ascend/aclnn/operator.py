@@ -1,0 +1,202 @@
+"""An aclnn operator as a row: what it reads and writes, its checks in CANN's order, and the core's problem.
+
+The parameters come from the C prototype; docs/architecture.md says how to add a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from lngrad.ascend.acl.enums import aclDataType
+from lngrad.ascend.acl.interface import Array
+from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
+from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
+from lngrad.ascend.prototypes import FUNCTIONS, Kind
+from lngrad.ascend.soc import Target
+from lngrad.core.arrays import ArraySpec
+from lngrad.core.problem import Problem
+from lngrad.typing import Shape
+
+FLOAT = aclDataType.ACL_FLOAT
+FLOATS = (aclDataType.ACL_FLOAT, aclDataType.ACL_FLOAT16, aclDataType.ACL_BF16)
+
+Specs: TypeAlias = tuple[ArraySpec | None, ...]
+
+
+class Unusable(NamedTuple):
+    """In the place of facts: an argument of another type, or a destroyed one."""
+
+    text: str
+
+
+class Output(NamedTuple):
+    """How the core writes an output.
+
+    Attributes:
+        core_name: As the core's error texts spell it.
+        like: "x": in x's shape and the dtype of the computation; "columns": in the normalized shape, in any
+            floating-point dtype; "rows": one element a row, in the dtype of the computation or float32.
+        fill: What it gets where there is nothing to compute.
+        always: Whether the core writes it even if nobody asks for it.
+    """
+
+    core_name: str
+    like: Literal["x", "columns", "rows"]
+    fill: float = 0.0
+    always: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A pair of functions: NAMEGetWorkspaceSize and NAME.
+
+    Attributes:
+        name: Of the second phase.
+        reads: The input tensors that are read, in the core's order, each with the core's name for it.
+        writes: The outputs, in the core's order.
+        checks: The rules of the first phase, in CANN's order; the first broken one decides.
+        dtypes: Those that the function knows on a target.
+        problem: The core's problem, from a checked call and the facts of what is read and written.
+        x: The input whose shape and dtype decide.
+        normalized: The normalized shape, or the tensor that has it.
+        mask: The booleans that say which outputs are wanted; None: those that are given.
+        numbers: Parameters that go to the core after its arrays.
+        half_away: Whether CANN's kernels on Atlas A2 and A3 round its bfloat16 results with ties away from zero.
+    """
+
+    name: str
+    reads: dict[str, str]
+    writes: dict[str, Output]
+    checks: tuple[Callable[[Call], None], ...]
+    dtypes: Callable[[Target], tuple[aclDataType, ...]]
+    problem: Callable[[Call, Specs, Specs], Problem]
+    x: str = "input"
+    normalized: str = "normalizedShape"
+    mask: str | None = None
+    numbers: tuple[str, ...] = ()
+    half_away: bool = False
+
+    def __post_init__(self) -> None:
+        prototype = FUNCTIONS[f"{self.name}GetWorkspaceSize"]
+        parameters = [one for one in prototype.parameters if not one.is_result]
+        tensors = [one for one in parameters if one.base == "aclTensor"]
+        derived = {
+            "readers": tuple((one.name, _READERS[one.base if one.kind is Kind.HANDLE else ""]) for one in parameters),
+            "places": {one.name: position for position, one in enumerate(parameters)},
+            "inputs": tuple(one.name for one in tensors if one.type.startswith("const")),
+            "outputs": tuple(one.name for one in tensors if not one.type.startswith("const")),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    # From the prototype: how each argument is read, its place, and the names of the tensors.
+    readers: tuple[tuple[str, Callable[[str, object], object]], ...] = ()
+    places: dict[str, int] = None  # type: ignore[assignment]  # until __post_init__
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def facts_of(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """What the first phase knows of its arguments: facts of tensors, values of arrays, numbers."""
+        return tuple([read(name, argument) for (name, read), argument in zip(self.readers, arguments, strict=True)])
+
+
+class Call:
+    """A first phase's arguments by name, and the target: what checks read.
+
+    Attributes:
+        values: Facts of a tensor, values of an array, a number; None for a null pointer.
+    """
+
+    def __init__(self, operator: Operator, values: tuple[object, ...], target: Target):
+        self.operator, self.target = operator, target
+        self.values: dict[str, Any] = dict(zip(operator.places, values, strict=True))
+
+    @property
+    def strict(self) -> bool:
+        """Whether the documents' rules hold; else the published code's."""
+        return self.target.mode == "strict"
+
+    @property
+    def x(self) -> TensorFacts:
+        """The input whose shape and dtype decide."""
+        return self.facts(self.operator.x)
+
+    @property
+    def norm(self) -> Shape:
+        """The normalized shape, as it was given."""
+        return self.shape(self.operator.normalized)
+
+    @property
+    def lead(self) -> Shape:
+        """The dimensions of x that are not normalized."""
+        return self.x.shape[: len(self.x.shape) - len(self.norm)]
+
+    @property
+    def trailing(self) -> Shape:
+        """The dimensions of x that are normalized; in compat they may differ from `norm`."""
+        return self.x.shape[len(self.lead) :]
+
+    @property
+    def rows(self) -> Shape:
+        """The documented shape of statistics: [A1, …, Ai, 1, …, 1]."""
+        return (*self.lead, *(1,) * len(self.norm))
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """Which outputs are wanted."""
+        if self.operator.mask is not None:
+            return tuple(self.values[self.operator.mask])
+        return tuple(self.values[name] is not None for name in self.operator.outputs)
+
+    def facts(self, name: str) -> TensorFacts:
+        """The facts of a tensor that is not null."""
+        facts: TensorFacts = self.values[name]
+        return facts
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a tensor, or the values of an array that is a shape."""
+        value: TensorFacts | Shape = self.values[name]
+        return value.shape if isinstance(value, TensorFacts) else value
+
+    def given(self, *names: str) -> list[tuple[str, TensorFacts]]:
+        """Name and facts of those tensors that are not null."""
+        return [(name, self.values[name]) for name in names if self.values[name] is not None]
+
+    def wanted(self, *names: str) -> list[tuple[str, TensorFacts]]:
+        """Name and facts of those tensors that are not null; of outputs, those that the mask asks for."""
+        masked = dict(zip(self.operator.outputs, self.mask, strict=True))
+        return [(name, facts) for name, facts in self.given(*names) if masked.get(name, True)]
+
+
+def _tensor(name: str, tensor: object) -> TensorFacts | Unusable | None:
+    if type(tensor) is aclTensor and tensor.alive:
+        return tensor.facts
+    return None if tensor is None else _unusable(name, tensor, aclTensor)
+
+
+def _array(name: str, array: object, kind: type[Array[Any]]) -> tuple[Any, ...] | Unusable | None:
+    if isinstance(array, kind) and array.alive:
+        return array.values
+    return None if array is None else _unusable(name, array, kind)
+
+
+def _number(name: str, value: object) -> float | Unusable:
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 63):
+        return value
+    return Unusable(f"{name}: expected a number, got {type(value).__name__}")
+
+
+def _unusable(name: str, argument: object, kind: type[aclTensor] | type[Array[Any]]) -> Unusable:
+    got = "a destroyed one" if isinstance(argument, kind) else type(argument).__name__
+    return Unusable(f"{name}: expected a living {kind.__name__}, got {got}")
+
+
+# How an argument is read, by the C type behind its pointer; "": a number, which C passes by value.
+_READERS: dict[str, Callable[[str, object], object]] = {
+    "aclTensor": _tensor,
+    "aclIntArray": lambda name, array: _array(name, array, aclIntArray),
+    "aclBoolArray": lambda name, array: _array(name, array, aclBoolArray),
+    "": _number,
+}

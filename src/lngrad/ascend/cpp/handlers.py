@@ -1,0 +1,249 @@
+"""What the simulator does for each operation that is not a vector instruction: ``HANDLERS``, one row an operation.
+
+Every row translates numbers into a call of lngrad.ascend.device or lngrad.ascend.tile. No rule and no arithmetic:
+those are where the call goes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, Union
+
+import numpy as np
+
+from lngrad.ascend.cpp.protocol import Op
+from lngrad.ascend.cpp.session import Session, position_of
+from lngrad.ascend.device.copies import (
+    DataCopy,
+    DataCopyExtParams,
+    DataCopyPad,
+    DataCopyPadExtParams,
+    DataCopyPadParams,
+    DataCopyParams,
+    Local,
+    TransDataTo5HDParams,
+    transpose,
+)
+from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import DTYPES
+from lngrad.ascend.device.pipes import HardEvent, pipe_t
+from lngrad.ascend.device.queues import TBuf, TPipe, TQue
+from lngrad.ascend.device.running import Site, site_text
+from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
+from lngrad.ascend.device.system import InitOutput, SetAtomicAdd, SetAtomicNone
+from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
+from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
+from lngrad.ascend.tiling.structs import (
+    LayerNormGradBetaTiling,
+    LayerNormGradTiling,
+    LayerNormSeparateTiling,
+    LayerNormTiling,
+    TilingStruct,
+)
+from lngrad.errors import DtypeError
+from lngrad.typing import Dtype
+
+Reply = Union[int, float, np.generic, LocalTensor, None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
+S = TypeVar("S", bound=TilingStruct)
+
+
+class KernelCall(NamedTuple):
+    """One call of a kernel: what its record holds.
+
+    Attributes:
+        session: Of the block.
+        site: Where the kernel calls.
+        tensors: The tensors in the Unified Buffer, four numbers each.
+        n: The integers. A queue, a buffer or a pipe is the first of them; a global tensor is the first three.
+        real: The scalar.
+    """
+
+    session: Session
+    site: Site
+    tensors: list[tuple[int, ...]]
+    n: tuple[int, ...]
+    real: float
+
+    @property
+    def core(self) -> Core:
+        """The core that runs the block."""
+        return self.session.core
+
+    @property
+    def pipe(self) -> TPipe:
+        """The TPipe whose number comes first."""
+        return self.session.pipe(self.n[0])
+
+    def queue(self, api: str) -> TQue:
+        """Return the queue whose number comes first."""
+        return self.session.owner(api, TQue, self.n[0])
+
+    def buffer(self, api: str) -> TBuf:
+        """Return the TBuf whose number comes first."""
+        return self.session.owner(api, TBuf, self.n[0])
+
+    def local(self, api: str, index: int = 0) -> LocalTensor:
+        """Return a tensor in the Unified Buffer."""
+        return self.session.local(api, self.tensors[index])
+
+    def remote(self, api: str) -> GlobalTensor:
+        """Return the global tensor whose address, size and type come first."""
+        return self.session.remote(api, *self.n[:3])
+
+    def dtype(self, index: int) -> Dtype:
+        """Return the element type of a code."""
+        return DTYPES[self.n[index]]
+
+    def value(self, dtype: Dtype, index: int) -> float:
+        """Return the value to be stored: an integer of the record, or its scalar."""
+        return self.n[index] if dtype.kind in "iu" else self.real
+
+
+def _init_queue(c: KernelCall) -> int:
+    pipe, position, depth, number, length = c.n
+    place = position_of("InitBuffer", position)
+    queue = TQue(place, max(depth, 1), name=f"the {place.value} queue of {site_text(c.site)}")
+    c.session.pipe(pipe).InitBuffer(queue, number, length)
+    return c.session.new_owner(queue)
+
+
+def _init_buffer(c: KernelCall) -> int:
+    pipe, position, length = c.n
+    place = position_of("InitBuffer", position)
+    buffer = TBuf(place, name=f"the {place.value} TBuf of {site_text(c.site)}")
+    c.session.pipe(pipe).InitBuffer(buffer, length)
+    return c.session.new_owner(buffer)
+
+
+def _local_set(c: KernelCall) -> None:
+    tensor = c.local("SetValue")
+    tensor.SetValue(c.n[0], c.value(tensor.dtype, 1))
+
+
+def _pad_in(c: KernelCall) -> None:
+    older = bool(c.n[11])
+    blocks = (DataCopyParams if older else DataCopyExtParams)(*c.n[3:7])
+    pad = (DataCopyPadParams if older else DataCopyPadExtParams)(bool(c.n[7]), c.n[8], c.n[9], c.real)
+    DataCopyPad(c.local("DataCopyPad"), c.remote("DataCopyPad"), blocks, pad, mode=c.n[10])
+
+
+def _pad_out(c: KernelCall) -> None:
+    blocks = (DataCopyParams if c.n[8] else DataCopyExtParams)(*c.n[3:7])
+    local = c.local("DataCopyPad")
+    DataCopyPad(c.remote("DataCopyPad"), local, blocks, mode=c.n[7])
+
+
+def _transpose(c: KernelCall) -> None:
+    code, high_target, high_source, repeats, target_step, source_step = c.n[:6]
+    places = [_block_at(c.session, c.session.ub_start(address)) for address in c.n[6:38]]
+    params = TransDataTo5HDParams(bool(high_target), bool(high_source), repeats, target_step, source_step)
+    transpose(c.core, c.site, code, places[:16], places[16:], params)
+
+
+def _block_at(session: Session, start: int) -> Local:
+    """Return the rest of the piece of the Unified Buffer that a byte lies in."""
+    for allocation in session.core.ub.allocations:
+        if allocation.start <= start < allocation.start + allocation.size:
+            return Local(allocation.handle, start, allocation.start + allocation.size)
+    return Local(-1, start, start)
+
+
+def _tiling(api: str, kind: type[S], c: KernelCall) -> S:
+    """Return the tiling struct of a tile API, from its address and size."""
+    if c.n[1] != kind.size_bytes():
+        raise DtypeError(f"{api}: tiling has {kind.size_bytes()} bytes, the kernel's struct has {c.n[1]}")
+    return kind.from_bytes(ctypes.string_at(c.n[0], c.n[1]))
+
+
+def _tensors(api: str, c: KernelCall, count: int) -> tuple[list[LocalTensor], LocalTensor | None]:
+    """Return the first ``count`` tensors of a tile API, and its temporary buffer if it has one."""
+    known = [c.local(api, index) for index in range(len(c.tensors))]
+    return known[:count], known[count] if c.n[3] else None
+
+
+def _layer_norm_grad(c: KernelCall) -> None:
+    api = "LayerNormGrad"
+    (dx, xhat, dy, x, variance, mean, gamma), temporary = _tensors(api, c, 7)
+    LayerNormGrad(
+        dx, xhat, dy, x, variance, mean, gamma, c.real, _tiling(api, LayerNormGradTiling, c),
+        LayerNormGradShapeInfo(DataFormat(c.n[4])), sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]),
+    )  # fmt: skip
+
+
+def _layer_norm_grad_beta(c: KernelCall) -> None:
+    api = "LayerNormGradBeta"
+    (dgamma, dbeta, xhat, dy), temporary = _tensors(api, c, 4)
+    tiling = _tiling(api, LayerNormGradBetaTiling, c)
+    LayerNormGradBeta(dgamma, dbeta, xhat, dy, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]))
+
+
+def _layer_norm(c: KernelCall) -> None:
+    (y, mean, variance, x, gamma, beta), temporary = _tensors("LayerNorm", c, 6)
+    tiling = _tiling("LayerNorm", LayerNormTiling, c)
+    LayerNorm(y, mean, variance, x, gamma, beta, c.real, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]))
+
+
+def _layer_norm_rstd(c: KernelCall) -> None:
+    (y, mean, rstd, x, gamma, beta), temporary = _tensors("LayerNorm", c, 6)
+    tiling, para = _tiling("LayerNorm", LayerNormSeparateTiling, c), LayerNormPara(*c.n[4:7])
+    LayerNorm(
+        y, mean, rstd, x, gamma, beta, c.real, tiling, para, sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]),
+        config=LayerNormConfig(*map(bool, c.n[7:11])),
+    )  # fmt: skip
+
+
+HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
+    Op.BLOCK_IDX: lambda c: c.core.index,
+    Op.BLOCK_NUM: lambda c: c.core.count,
+    Op.TILING_KEY: lambda c: c.core.tiling_key,
+    Op.USER_WORKSPACE: lambda c: c.n[0],
+    Op.PIPE_NEW: lambda c: c.session.new_pipe(),
+    Op.PIPE_RESET: lambda c: c.pipe.Reset(),
+    Op.PIPE_INIT_QUEUE: _init_queue,
+    Op.PIPE_INIT_BUFFER: _init_buffer,
+    Op.EVENT_ALLOC: lambda c: c.pipe.AllocEventID(HardEvent(c.n[1])),
+    Op.EVENT_RELEASE: lambda c: c.pipe.ReleaseEventID(HardEvent(c.n[1]), c.n[2]),
+    Op.EVENT_FETCH: lambda c: c.pipe.FetchEventID(HardEvent(c.n[1])),
+    Op.QUEUE_ALLOC: lambda c: c.queue("AllocTensor").AllocTensor(c.dtype(1)),
+    Op.QUEUE_ENQUE: lambda c: c.queue("EnQue").EnQue(c.local("EnQue")),
+    Op.QUEUE_DEQUE: lambda c: c.queue("DeQue").DeQue(c.dtype(1)),
+    Op.QUEUE_FREE: lambda c: c.queue("FreeTensor").FreeTensor(c.local("FreeTensor")),
+    Op.QUEUE_VACANT: lambda c: c.queue("VacantInQue").VacantInQue(),
+    Op.QUEUE_COUNT: lambda c: c.queue("GetTensorCountInQue").GetTensorCountInQue(),
+    Op.QUEUE_IDLE: lambda c: c.queue("HasIdleBuffer").HasIdleBuffer(),
+    Op.QUEUE_FREE_EVENTS: lambda c: c.queue("FreeAllEvent").FreeAllEvent(),
+    Op.BUFFER_GET: lambda c: c.buffer("Get").Get(c.dtype(1), None if c.n[2] < 0 else c.n[2]),
+    Op.BUFFER_GET_OFFSET: lambda c: c.buffer("GetWithOffset").GetWithOffset(c.dtype(1), c.n[2], c.n[3]),
+    Op.LOCAL_GET: lambda c: c.local("GetValue").GetValue(c.n[0]),
+    Op.LOCAL_SET: _local_set,
+    Op.LOCAL_ADDRESS: lambda c: c.session.ub_address(c.local("GetPhyAddr").start),
+    Op.LOCAL_SET_SIZE: lambda c: c.local("SetSize").SetSize(c.n[0]),
+    Op.GLOBAL_GET: lambda c: c.remote("GetValue").GetValue(c.n[3]),
+    Op.GLOBAL_SET: lambda c: c.remote("SetValue").SetValue(c.n[3], c.value(c.dtype(2), 4)),
+    Op.GLOBAL_READ: lambda c: c.session.read_global(*c.n),
+    Op.COPY_IN: lambda c: DataCopy(c.local("DataCopy"), c.remote("DataCopy"), c.n[3]),
+    Op.COPY_OUT: lambda c: DataCopy(c.remote("DataCopy"), c.local("DataCopy"), c.n[3]),
+    Op.COPY_LOCAL: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), c.n[0]),
+    Op.COPY_IN_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.remote("DataCopy"), DataCopyParams(*c.n[3:7])),
+    Op.COPY_OUT_BLOCKS: lambda c: DataCopy(c.remote("DataCopy"), c.local("DataCopy"), DataCopyParams(*c.n[3:7])),
+    Op.COPY_LOCAL_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), DataCopyParams(*c.n)),
+    Op.PAD_IN: _pad_in,
+    Op.PAD_OUT: _pad_out,
+    Op.TRANS_DATA_TO_5HD: _transpose,
+    Op.SET_FLAG: lambda c: SetFlag(HardEvent(c.n[0]), c.n[1]),
+    Op.WAIT_FLAG: lambda c: WaitFlag(HardEvent(c.n[0]), c.n[1]),
+    Op.PIPE_BARRIER: lambda c: PipeBarrier(pipe_t(c.n[0])),
+    Op.SYNC_ALL: lambda c: SyncAll(),
+    Op.CROSS_SET_FLAG: lambda c: CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=pipe_t(c.n[1])),
+    Op.CROSS_WAIT_FLAG: lambda c: CrossCoreWaitFlag(c.n[2]),
+    Op.ATOMIC_ADD: lambda c: SetAtomicAdd(c.dtype(0)),
+    Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
+    Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
+    Op.LAYER_NORM: _layer_norm,
+    Op.LAYER_NORM_RSTD: _layer_norm_rstd,
+    Op.LAYER_NORM_GRAD: _layer_norm_grad,
+    Op.LAYER_NORM_GRAD_BETA: _layer_norm_grad_beta,
+}

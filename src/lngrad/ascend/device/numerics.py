@@ -1,0 +1,188 @@
+"""The element types of tensors, how Cast rounds between them, and the orders in which the vector unit adds up many
+numbers."""
+
+from __future__ import annotations
+
+import enum
+import typing
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike
+
+from lngrad.errors import DtypeError
+from lngrad.typing import Array, Dtype
+
+BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
+# The code of a type in a descriptor is its place here; a compiled front has the same list.
+CPP_NAMES = (
+    "half", "float", "bfloat16_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t",
+    "uint64_t",
+)  # fmt: skip
+DTYPES: tuple[Dtype, ...] = (
+    np.dtype(np.float16), np.dtype(np.float32), BFLOAT16_DTYPE, np.dtype(np.int8), np.dtype(np.uint8),
+    np.dtype(np.int16), np.dtype(np.uint16), np.dtype(np.int32), np.dtype(np.uint32), np.dtype(np.int64),
+    np.dtype(np.uint64),
+)  # fmt: skip
+CODES: dict[Dtype, int] = {dtype: code for code, dtype in enumerate(DTYPES)}
+HALF, FLOAT, BFLOAT16, INT16, INT32 = (
+    CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "int32_t")
+)
+
+# C++'s float and int are 32 bits wide; NumPy reads Python's as 64.
+_PYTHON: dict[object, Dtype] = {float: np.dtype(np.float32), int: np.dtype(np.int32)}
+
+
+def element_type(api: str, T: DTypeLike) -> Dtype:
+    """Return the dtype of T. Python's ``float`` and ``int`` mean C++'s: 32 bits.
+
+    Raises:
+        DtypeError: The vector core has no such type, as float64.
+    """
+    if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
+        field: Dtype = np.dtype(typing.get_args(T)[1])
+        return field
+    known = _PYTHON.get(T) if isinstance(T, type) else None
+    dtype = np.dtype(T) if known is None else known
+    if dtype not in CODES:
+        raise DtypeError(f"{api}: T must be one of {', '.join(CPP_NAMES)}, got {dtype}")
+    return dtype
+
+
+REPEAT_BYTES = 256  # what the vector unit takes at a time
+REPEAT_FLOATS = REPEAT_BYTES // 4
+
+
+def pairwise_sum(values: Array) -> Array:
+    """Return the sums over the last axis, adding neighbours and then their sums.
+
+    Shapes: (…, n) to (…); n is padded with zeros to a power of two.
+    """
+    lanes = values.shape[-1]
+    width = 1 << (lanes - 1).bit_length()
+    if width != lanes:
+        values = np.concatenate([values, np.zeros((*values.shape[:-1], width - lanes), values.dtype)], axis=-1)
+    while values.shape[-1] > 1:
+        values = values[..., 0::2] + values[..., 1::2]
+    return values[..., 0]
+
+
+def partial_sums(rows: Array, lanes: int) -> Array:
+    """Return the sum of every ``lanes`` elements: (M, n) to (M, ceil(n / lanes))."""
+    M, n = rows.shape
+    whole = n // lanes * lanes
+    sums = pairwise_sum(rows[:, :whole].reshape(M, -1, lanes))
+    if whole < n:
+        sums = np.concatenate([sums, pairwise_sum(rows[:, whole:])[:, None]], axis=1)
+    return sums
+
+
+def repeat_sums(rows: Array, lanes: int) -> Array:
+    """Return the sum of every row: (M, n) to (M,), one round of partial sums after the other."""
+    while rows.shape[1] > 1:
+        rows = partial_sums(rows, lanes)
+    return rows[:, 0]
+
+
+def lane_sums(rows: Array) -> Array:
+    """Return the sum of every row: 64-float pieces are added lane by lane in order, then neighbours.
+
+    Shapes: (M, n) to (M,).
+    """
+    n = rows.shape[1]
+    total = rows[:, :REPEAT_FLOATS].copy()
+    for start in range(REPEAT_FLOATS, n, REPEAT_FLOATS):
+        piece = rows[:, start : start + REPEAT_FLOATS]
+        total[:, : piece.shape[1]] += piece
+    return pairwise_sum(total)
+
+
+def reduce_sum(values: Array, arch: int) -> Array:
+    """Return the sum of all elements in the order of ReduceSum's count form.
+
+    Shapes: (n,) to (1,).
+
+    2201 (A2, A3) adds up each repeat as a tree and the repeats one after another. 3510 adds up whole repeats lane by
+    lane first where the data take 256 to 1024 bytes. The others, and longer data there, are trees of trees. Source:
+    ReduceSum's page of the Ascend C manual.
+    """
+    lanes = REPEAT_BYTES // values.dtype.itemsize
+    if arch == 2201:
+        total = np.zeros(1, values.dtype)
+        partials = partial_sums(values[None], lanes)[0]
+        total[0] = partials[0]
+        for partial in partials[1:]:
+            total += partial
+        return total
+    if arch == 3510 and REPEAT_BYTES <= values.nbytes <= 4 * REPEAT_BYTES:
+        lanewise = np.zeros(lanes, values.dtype)
+        for start in range(0, values.size, lanes):
+            piece = values[start : start + lanes]
+            lanewise[: piece.size] += piece
+        return pairwise_sum(lanewise[None])
+    return repeat_sums(values[None], lanes)
+
+
+class RoundMode(enum.Enum):
+    """How Cast rounds. CAST_NONE rounds as CAST_RINT where the target cannot hold the value."""
+
+    CAST_NONE = "none"
+    CAST_RINT = "nearest, ties to even"
+    CAST_FLOOR = "towards minus infinity"
+    CAST_CEIL = "towards plus infinity"
+    CAST_ROUND = "nearest, ties away from zero"
+    CAST_TRUNC = "towards zero"
+    CAST_ODD = "to odd where inexact"
+
+
+CAST_MODES = tuple(RoundMode)  # CANN's numbers are the places
+
+
+def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
+    """Return ``values`` in ``dtype``, rounded as Cast does."""
+    if dtype.kind == "i":
+        return _round_to_integer(values, dtype, mode)
+    nearest = values.astype(dtype)
+    if mode in (RoundMode.CAST_NONE, RoundMode.CAST_RINT) or (dtype == np.float32 and values.dtype != np.int32):
+        return nearest
+    exact, got = values.astype(np.float64), nearest.astype(np.float64)
+    wrong = np.isfinite(exact) & (exact != got)
+    # The neighbour on the other side of the exact value: ``nearest`` and it are the two candidates
+    # of every mode. NumPy's overflow to infinity counts as the neighbour of the largest number.
+    other = np.nextafter(nearest, np.where(exact > got, dtype.type(np.inf), dtype.type(-np.inf)).astype(dtype))
+    lower = np.where(exact > got, nearest, other)
+    upper = np.where(exact > got, other, nearest)
+    if mode is RoundMode.CAST_FLOOR:
+        chosen = lower
+    elif mode is RoundMode.CAST_CEIL:
+        chosen = upper
+    elif mode is RoundMode.CAST_TRUNC:
+        chosen = np.where(exact > 0, lower, upper)
+    elif mode is RoundMode.CAST_ODD:
+        chosen = np.where(lower.view(f"u{dtype.itemsize}") & 1, lower, upper)
+    else:
+        tie = np.abs(exact - got) == np.abs(other.astype(np.float64) - exact)
+        chosen = np.where(tie, np.where(exact > 0, upper, lower), nearest)
+    return np.where(wrong, chosen, nearest).astype(dtype)
+
+
+def _round_to_integer(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
+    exact = values.astype(np.float64)
+    if mode is RoundMode.CAST_FLOOR:
+        exact = np.floor(exact)
+    elif mode is RoundMode.CAST_CEIL:
+        exact = np.ceil(exact)
+    elif mode is RoundMode.CAST_TRUNC:
+        exact = np.trunc(exact)
+    elif mode is RoundMode.CAST_ROUND:
+        exact = np.trunc(exact + np.copysign(0.5, exact))
+    else:
+        exact = np.rint(exact)
+    limits = np.iinfo(dtype)
+    return np.clip(np.nan_to_num(exact, nan=0.0), limits.min, limits.max).astype(dtype)
+
+
+def saturated(rounded: Array) -> Array:
+    """Return ``rounded`` with what became infinite clamped to the largest finite number."""
+    largest = ml_dtypes.finfo(rounded.dtype).max
+    return np.where(np.isinf(rounded), np.copysign(largest, rounded), rounded).astype(rounded.dtype)

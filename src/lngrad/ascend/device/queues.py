@@ -1,0 +1,397 @@
+"""TPipe, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may use them.
+
+A queue is how a kernel says that one unit must wait for another: AllocTensor, fill, EnQue, DeQue, use, FreeTensor.
+The simulator runs one instruction after the other and would get away with any order; a device would not, so the order
+is checked here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from numpy.typing import DTypeLike
+
+from lngrad.ascend import soc as socs
+from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import element_type
+from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
+from lngrad.ascend.device.running import current_core, running
+from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.faults import (
+    BoundsFault,
+    CapacityFault,
+    DeviceFault,
+    LeakFault,
+    LifetimeFault,
+    PositionFault,
+    QueueFault,
+    SyncFault,
+)
+
+VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
+BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
+# EnQue's flag goes from the first pipe to the second, FreeTensor's back.
+QUEUE_PIPES = {TPosition.VECIN: (MTE2, V), TPosition.VECOUT: (V, MTE3), TPosition.VECCALC: (MTE2, MTE3)}
+
+
+class TQue:
+    """A queue of tensors (``TQue<TPosition, depth>``).
+
+    Args:
+        position: VECIN, VECOUT or VECCALC.
+        depth: How many tensors may wait in the queue at a time.
+        name: For the texts of errors; C++ has no such thing.
+    """
+
+    def __init__(self, position: TPosition, depth: int = 1, *, name: str | None = None) -> None:
+        _check_position("TQue", position)
+        if depth < 1:
+            raise QueueFault(f"TQue: depth must be at least 1, got {depth}")
+        self.position = position
+        self.depth = depth
+        self.name = name or f"a {position.value} queue"
+        self._pipe: TPipe | None = None
+        self._slots: list[Allocation] = []
+        self._waiting: deque[LocalTensor] = deque()
+
+    def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
+        """Take the memory that InitBuffer reserved; None: give it back."""
+        self._pipe, self._slots = pipe, slots
+        self._waiting.clear()
+
+    def AllocTensor(self, dtype: DTypeLike) -> LocalTensor:
+        """Take a free buffer of the queue. Its content is undefined: reading it before writing is an error.
+
+        C prototype: ``template <typename T> LocalTensor<T> AllocTensor()``. Python's ``float`` and ``int`` are C++'s,
+        32 bits wide.
+
+        Raises:
+            QueueFault: No buffer is free (a device waits for ever), or the position has too many tensors at once.
+        """
+        pipe, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
+        slot = next((slot for slot in self._slots if slot.state is State.FREE), None)
+        if slot is None:
+            raise QueueFault(
+                f"AllocTensor: all {len(self._slots)} buffers of {self.name} are in use; a device would wait for ever. "
+                "Free a tensor first, or InitBuffer with a larger num"
+            )
+        checked = pipe.core.rules.checked
+        if checked:
+            pipe.check_position_limit(self.position)
+            pipe.ub.forget(slot.start, slot.start + slot.size)
+        slot.enter(State.ALLOCATED, checked)
+        pipe.ub.new_handle(slot)
+        if slot.freed is not None:
+            pipe.core.clock.acquire(QUEUE_PIPES[self.position][0], slot.freed)
+            slot.freed = None
+        return LocalTensor(pipe.core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
+
+    def EnQue(self, tensor: LocalTensor) -> bool:
+        """Put a tensor into the queue. C prototype: ``bool EnQue(const LocalTensor<T>& tensor)``.
+
+        Returns:
+            True.
+
+        Raises:
+            QueueFault: The tensor is not an allocated one of this queue, or the queue is full.
+        """
+        pipe = self._own("EnQue", tensor)
+        if tensor.allocation.state is not State.ALLOCATED:
+            raise QueueFault(
+                f"EnQue: {tensor.describe()} is {tensor.allocation.state.value}, expected allocated [ErrorBuffer2]"
+            )
+        if len(self._waiting) == self.depth:
+            raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
+        tensor.allocation.enter(State.ENQUED, pipe.core.rules.checked)
+        tensor.allocation.in_queue = pipe.core.clock.release(QUEUE_PIPES[self.position][0])
+        self._waiting.append(tensor)
+        return True
+
+    def DeQue(self, dtype: DTypeLike | None = None) -> LocalTensor:
+        """Take the tensor that has waited longest.
+
+        C prototype: ``template <typename T> LocalTensor<T> DeQue()``
+
+        Args:
+            dtype: T; default: the type with which the tensor was put in.
+
+        Raises:
+            QueueFault: Nothing waits.
+        """
+        pipe = self._bound("DeQue")
+        if not self._waiting:
+            raise QueueFault(f"DeQue: nothing waits in {self.name}; EnQue comes first")
+        tensor = self._waiting.popleft()
+        slot = tensor.allocation
+        slot.enter(State.DEQUED, pipe.core.rules.checked)
+        if slot.in_queue is not None:
+            pipe.core.clock.acquire(QUEUE_PIPES[self.position][1], slot.in_queue)
+            slot.in_queue = None
+        return tensor if dtype is None else tensor.ReinterpretCast(dtype)
+
+    def FreeTensor(self, tensor: LocalTensor) -> None:
+        """Give the buffer back. C prototype: ``void FreeTensor(LocalTensor<T>& tensor)``.
+
+        Raises:
+            QueueFault: The tensor is not of this queue, or still waits in it.
+            LifetimeFault: It was freed before.
+        """
+        pipe = self._own("FreeTensor", tensor)
+        slot = tensor.allocation
+        if slot.state is State.ENQUED:
+            raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
+        slot.enter(State.FREE, pipe.core.rules.checked)
+        slot.freed = pipe.core.clock.release(QUEUE_PIPES[self.position][1])
+        slot.handle = -1
+
+    def FreeAllEvent(self) -> None:
+        """Wait for the flags that FreeTensor has set. C prototype: ``void FreeAllEvent()``."""
+        pipe = self._bound("FreeAllEvent")
+        for slot in self._slots:
+            if slot.freed is not None:
+                pipe.core.clock.acquire(QUEUE_PIPES[self.position][0], slot.freed)
+                slot.freed = None
+
+    def GetTensorCountInQue(self) -> int:
+        """Return how many tensors wait. C prototype: ``int32_t GetTensorCountInQue()``."""
+        return len(self._waiting)
+
+    def HasTensorInQue(self) -> bool:
+        """Return whether a tensor waits. C prototype: ``bool HasTensorInQue()``."""
+        return bool(self._waiting)
+
+    def VacantInQue(self) -> bool:
+        """Return whether the queue can take a tensor. C prototype: ``bool VacantInQue()``."""
+        return len(self._waiting) < self.depth
+
+    def HasIdleBuffer(self) -> bool:
+        """Return whether AllocTensor would find a buffer. C prototype: ``bool HasIdleBuffer()``."""
+        return any(slot.state is State.FREE for slot in self._slots)
+
+    def _bound(self, api: str) -> TPipe:
+        if self._pipe is None:
+            raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        return self._pipe
+
+    def _own(self, api: str, tensor: LocalTensor) -> TPipe:
+        pipe = self._bound(api)
+        if all(slot is not tensor.allocation for slot in self._slots):
+            raise QueueFault(f"{api}: {tensor.describe()} does not come from {self.name} [ErrorBuffer3]")
+        if tensor.is_dead:
+            raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
+        return pipe
+
+
+class TBuf:
+    """Memory without a queue, for temporary data (``TBuf<TPosition>``).
+
+    Args:
+        position: VECCALC (the usual one), VECIN or VECOUT.
+        name: For the texts of errors; C++ has no such thing.
+    """
+
+    def __init__(self, position: TPosition = TPosition.VECCALC, *, name: str | None = None) -> None:
+        _check_position("TBuf", position)
+        self.position = position
+        self.name = name or f"a {position.value} TBuf"
+        self._pipe: TPipe | None = None
+        self._slots: list[Allocation] = []
+
+    def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
+        """Take the memory that InitBuffer reserved; None: give it back."""
+        self._pipe, self._slots = pipe, slots
+
+    def Get(self, dtype: DTypeLike, len: int | None = None) -> LocalTensor:
+        """Return the memory as a tensor of ``len`` elements; default: all of it.
+
+        C prototypes: ``template <typename T> LocalTensor<T> Get()`` and ``Get(uint32_t len)``
+        """
+        T = element_type("Get", dtype)
+        slot, pipe = self._slot("Get")
+        tensor = LocalTensor(pipe.core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
+        if len is not None:
+            tensor.SetSize(len)
+        return tensor
+
+    def GetWithOffset(self, dtype: DTypeLike, size: int, bufOffset: int) -> LocalTensor:
+        """Return ``size`` elements from byte ``bufOffset`` on.
+
+        C prototype: ``template <typename T> LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)``
+
+        Raises:
+            BoundsFault: They reach past the end.
+        """
+        T = element_type("GetWithOffset", dtype)
+        slot, pipe = self._slot("GetWithOffset")
+        nbytes = size * T.itemsize
+        if bufOffset < 0 or bufOffset + nbytes > slot.size:
+            raise BoundsFault(
+                f"GetWithOffset: {self.name} has {slot.size} bytes, {size} elements from byte {bufOffset} on reach "
+                f"byte {bufOffset + nbytes}"
+            )
+        return LocalTensor(pipe.core, slot, T, slot.start + bufOffset, nbytes)
+
+    def _slot(self, api: str) -> tuple[Allocation, TPipe]:
+        if self._pipe is None:
+            raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        return self._slots[0], self._pipe
+
+
+class TPipe:
+    """The owner of a block's Unified Buffer (``TPipe``).
+
+    Inside ``launch`` it manages the running block; elsewhere (a notebook, a test) a core of its own on this thread's
+    SoC.
+    """
+
+    def __init__(self) -> None:
+        self.core = current_core.get() or Core(socs.current().soc)
+        self.core.pipes.append(self)
+        self._queues: list[TQue | TBuf] = []
+
+    @property
+    def ub(self) -> UnifiedBuffer:
+        """The Unified Buffer."""
+        return self.core.ub
+
+    def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
+        """Reserve memory for a queue, ``InitBuffer(que, num, len)``, or a buffer, ``InitBuffer(buf, len)``.
+
+        C prototypes::
+
+            template <class T> bool InitBuffer(T& que, uint8_t num, uint32_t len)
+            template <TPosition bufPos> bool InitBuffer(TBuf<bufPos>& buf, uint32_t len)
+
+        As in CANN, ``len`` is in bytes and is rounded up to 32.
+
+        Returns:
+            True.
+
+        Raises:
+            CapacityFault: The Unified Buffer, or the number of buffers of a kernel, is used up.
+            QueueFault: The queue has memory already, or a size is below 1.
+        """
+        if len(sizes) != (2 if isinstance(que, TQue) else 1):
+            raise QueueFault(f"InitBuffer: expected (que, num, len) or (buf, len), got {len(sizes)} sizes")
+        num, length = sizes if len(sizes) == 2 else (1, sizes[0])
+        if num < 1 or length < 1:
+            raise QueueFault(f"InitBuffer: num and len must be at least 1, got {num} and {length}")
+        if que in self._queues:
+            raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
+        if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:
+            raise CapacityFault(
+                f"InitBuffer: a kernel may have {BUFFERS_PER_KERNEL} buffers in all, {que.name} would be number "
+                f"{len(self.ub.allocations) + num}"
+            )
+        queued = isinstance(que, TQue)
+        state = State.FREE if queued else State.BUFFER
+        slots = [
+            self.ub.allocate(f"buffer {index} of {que.name}" if queued else que.name, que.position, length, state)
+            for index in range(num)
+        ]
+        for slot in slots:
+            self.ub.forget(slot.start, slot.start + slot.size)
+            if not queued:
+                self.ub.new_handle(slot)
+        que.bind(self, slots)
+        self._queues.append(que)
+        return True
+
+    def Init(self) -> None:
+        """Do nothing: a TPipe is ready when it is made. C prototype: ``void Init()``."""
+
+    def Reset(self) -> None:
+        """Take all memory back; queues need a new InitBuffer. C prototype: ``void Reset()``.
+
+        Raises:
+            LeakFault: A tensor was not freed ("checked").
+        """
+        self.check_leaks()
+        for que in self._queues:
+            que.bind(None, [])
+        self._queues.clear()
+        self.core.clock.barrier_all()  # it waits for everything before addresses start again at 0
+        self.ub.release_all()
+
+    def Destroy(self) -> None:
+        """Do what ``Reset`` does. C prototype: ``void Destroy()``."""
+        self.Reset()
+
+    def AllocEventID(self, event: HardEvent) -> int:
+        """Take a free id of an event.
+
+        C prototype: ``template <HardEvent evt> TEventID AllocEventID()``
+
+        Raises:
+            SyncFault: All are taken.
+        """
+        identity = self.FetchEventID(event)
+        self.core.events.setdefault(int(event), set()).add(identity)
+        return identity
+
+    def ReleaseEventID(self, event: HardEvent, id: int) -> None:
+        """Give an id back.
+
+        C prototype: ``template <HardEvent evt> void ReleaseEventID(TEventID id)``
+
+        Raises:
+            SyncFault: It was not taken.
+        """
+        taken = self.core.events.get(int(event), set())
+        if id not in taken:
+            raise SyncFault(f"ReleaseEventID: id {id} of {HardEvent(event).name} was not taken by AllocEventID")
+        taken.remove(id)
+
+    def FetchEventID(self, event: HardEvent) -> int:
+        """Return a free id without taking it.
+
+        C prototype: ``TEventID FetchEventID(HardEvent evt)``
+
+        Raises:
+            SyncFault: All are taken.
+        """
+        taken = self.core.events.get(int(event), set())
+        limit = self.core.soc.tensors_per_position  # as many as a queue has events
+        free = next((identity for identity in range(limit) if identity not in taken), None)
+        if free is None:
+            raise SyncFault(f"FetchEventID: all {limit} ids of {HardEvent(event).name} are taken")
+        return free
+
+    def check_position_limit(self, position: TPosition) -> None:
+        """Refuse one tensor more than the SoC has events for at a position."""
+        limit = self.ub.soc.tensors_per_position
+        used = [a for a in self.ub.allocations if a.position is position and a.state not in (State.FREE, State.BUFFER)]
+        if len(used) >= limit:
+            raise QueueFault(
+                f"AllocTensor: the queues of {position.value} may have {limit} tensors at a time on "
+                f"{self.ub.soc.name}, and {len(used)} are in use"
+            )
+
+    def check_leaks(self) -> None:
+        """Refuse tensors that were not freed, or that still wait; "device" lets them pass.
+
+        Raises:
+            LeakFault: Naming every one.
+        """
+        left = [a for a in self.ub.allocations if a.state not in (State.FREE, State.BUFFER)]
+        if left and self.core.rules.checked:
+            names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
+            raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
+
+
+def GetTPipePtr() -> TPipe:
+    """Return the TPipe of the running block. C prototype: ``TPipe* GetTPipePtr()``.
+
+    Raises:
+        DeviceFault: The kernel has made none.
+    """
+    core = running("GetTPipePtr")
+    if not core.pipes:
+        raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")
+    return core.pipes[-1]
+
+
+def _check_position(api: str, position: object) -> None:
+    if position not in VECTOR_POSITIONS:
+        raise PositionFault(f"{api}: expected VECIN, VECOUT or VECCALC (no cube is simulated), got {position}")

@@ -1,0 +1,335 @@
+"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by instruction.
+
+The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
+the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
+that the tiling names. The caller has checked the arguments. Loops over rows that the published code writes out are
+one NumPy call each here: they give the values of the loop and count its instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import REPEAT_BYTES, RoundMode, repeat_sums
+from lngrad.ascend.device.vector import Add, Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
+from lngrad.ascend.faults import BoundsFault, OverlapFault
+from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
+
+BLOCK_FLOATS = 8
+REPEAT_FLOATS = REPEAT_BYTES // 4
+MAX_REPEATS = 255
+BRCB_ROWS = 8
+
+
+def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTensor, count: int) -> None:
+    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write.
+
+    Raises:
+        OverlapFault: They share some bytes and do not start together.
+    """
+    ends = (dst.start + count * dst.dtype.itemsize, src.start + count * src.dtype.itemsize)
+    if dst.start != src.start and dst.core is src.core and dst.start < ends[1] and src.start < ends[0]:
+        raise OverlapFault(
+            f"{api}: dst ({dst.describe()}) and {role} ({src.describe()}) overlap {abs(dst.start - src.start)} bytes "
+            f"apart; they must be the same memory or none of each other's, count is {count}"
+        )
+
+
+def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
+    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
+
+    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards and not kept here.
+    """
+    values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
+    left, rounds = H, 0
+    while left > 1:
+        full, rest = divmod(left, REPEAT_FLOATS)
+        rounds += -(-full // MAX_REPEATS) + (rest > 0)
+        left = -(-left // REPEAT_FLOATS)
+    src.core.tally.instructions["WholeReduceSum"] += rounds * rows
+    dst.write("WholeReduceSum", "dst", rows)[:] = repeat_sums(values, REPEAT_FLOATS)
+
+
+def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
+    """Fill row i of dst with src[i]: Brcb for every 8 rows (not on 2002), Duplicate for the rest."""
+    refuse_partial_overlap("Brcb", dst, "src", src, rows)
+    values = src.read("Brcb", "src", rows)
+    whole = rows // BRCB_ROWS if dst.core.soc.arch != 2002 else 0
+    brcbs = H // BLOCK_FLOATS * -(-whole // MAX_REPEATS)
+    dst.core.tally.instructions["Brcb"] += brcbs
+    dst.core.tally.instructions["Duplicate"] += rows - whole * BRCB_ROWS
+    dst.write("Brcb", "dst", rows * H).reshape(rows, H)[:] = values.reshape(rows, 1)
+
+
+def multiply_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
+    """Multiply every row of src by ``row``: one Mul a row."""
+    refuse_partial_overlap("Mul", dst, "src0", src, rows * H)
+    matrix = src.read("Mul", "src0", rows * H).reshape(rows, H)
+    factors = row.read("Mul", "src1", H)
+    dst.core.tally.instructions["Mul"] += rows
+    np.multiply(matrix, factors, out=dst.write("Mul", "dst", rows * H).reshape(rows, H))
+
+
+def add_to_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
+    """Add ``row`` to every row of src: one Add a row."""
+    refuse_partial_overlap("Add", dst, "src0", src, rows * H)
+    matrix = src.read("Add", "src0", rows * H).reshape(rows, H)
+    summands = row.read("Add", "src1", H)
+    dst.core.tally.instructions["Add"] += rows
+    np.add(matrix, summands, out=dst.write("Add", "dst", rows * H).reshape(rows, H))
+
+
+def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
+    """Set the columns from ``first`` on of every row to 0: one masked Duplicate a row."""
+    dst.core.tally.instructions["Duplicate"] += rows
+    dst.write("Duplicate", "dst", rows * H).reshape(rows, H)[:, first:] = 0
+
+
+def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int) -> None:
+    """dst = 1 / src: Duplicate fills one block of ``ones``, and Div reads that block again and again."""
+    Duplicate(ones, 1.0, BLOCK_FLOATS)
+    refuse_partial_overlap("Div", dst, "src1", src, count)
+    values = src.read("Div", "src1", count)
+    src.core.tally.instructions["Div"] += 1
+    np.divide(np.float32(1), values, out=dst.write("Div", "dst", count))
+
+
+def accumulate_rows(dst: LocalTensor, src: LocalTensor, rows: int, width: int, clear: bool) -> None:
+    """Add rows of ``width`` elements to dst, one Add after the other; ``clear`` starts with the first row plus 0."""
+    total = dst.write("Adds", "dst", width) if clear else dst.read("Add", "dst", width)
+    matrix = src.read("Add", "src0", rows * width).reshape(rows, width)
+    if rows > 1:
+        src[width:].read("Add", "src0", 0)  # one row past the first: every row must start on a block
+    dst.core.tally.instructions["Add"] += rows - clear
+    dst.core.tally.instructions["Adds"] += clear
+    if clear:
+        np.add(matrix[0], np.float32(0), out=total)
+    for row in matrix[int(clear) :]:
+        np.add(row, total, out=total)
+
+
+FLOAT = np.dtype(np.float32)
+NONE = RoundMode.CAST_NONE
+
+
+@dataclass(frozen=True)
+class GradTensors:
+    """The tensors of one LayerNormGrad call under the names of this package."""
+
+    dx: LocalTensor
+    xhat: LocalTensor
+    dy: LocalTensor
+    x: LocalTensor
+    variance: LocalTensor
+    mean: LocalTensor
+    gamma: LocalTensor
+    temp: LocalTensor
+
+
+@dataclass(frozen=True)
+class BetaTensors:
+    """The tensors of one LayerNormGradBeta call under the names of this package."""
+
+    dgamma: LocalTensor
+    dbeta: LocalTensor
+    xhat: LocalTensor
+    dy: LocalTensor
+    temp: LocalTensor
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
+
+    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that
+    have room for (rows, H).
+    """
+
+    t: GradTensors
+    wide: LocalTensor
+    var: LocalTensor
+    mean_grad: LocalTensor
+    x1: LocalTensor
+    x2: LocalTensor
+    x3: LocalTensor
+    narrow: LocalTensor
+
+
+def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
+    """Compute dx and xhat chunk by chunk.
+
+    Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
+    Dtypes: all half or all float; intermediates float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
+    """
+    stack = t.temp.ReinterpretCast(FLOAT)
+    rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
+    _check_stack(tiling, stack)
+    for first in range(0, M, rows):
+        _compute_chunk(t, stack, first, min(rows, M - first), epsilon, tiling, reuse, exact)
+
+
+def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
+    """Return how far into the temporary buffer the kernel reaches: the last chunk buffer, as far as the rows go."""
+    last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
+    rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
+    return int(last + rows * tiling.hLength) * FLOAT.itemsize
+
+
+def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
+    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
+    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
+    if touched > given:
+        raise BoundsFault(
+            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
+            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
+            "published minimum is often too small; lint says which sizes are safe"
+        )
+
+
+def _compute_chunk(
+    t: GradTensors,
+    stack: LocalTensor,
+    first: int,
+    rows: int,
+    epsilon: float,
+    tiling: LayerNormGradTiling,
+    reuse: bool,
+    exact: bool,
+) -> None:
+    H = tiling.hLength
+    at = first * H
+    t = replace(
+        t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:], variance=t.variance[first:], mean=t.mean[first:]
+    )
+    half = t.dx.dtype != FLOAT
+    chunk = _Chunk(
+        t=t,
+        wide=stack[tiling.tmpTensorBSHPos :],
+        var=stack[tiling.pdVarTensorPos :],
+        mean_grad=stack[tiling.pdMeanTensorPos :],
+        x1=t.dy if reuse else stack[tiling.x1TensorPos :],
+        x2=t.x if reuse else stack[tiling.x2TensorPos :],
+        x3=stack[tiling.x3TensorPos :],
+        # Float uses its output as the narrow scratch: what shares memory with it is gone by then.
+        narrow=stack[tiling.tmpTensorPos :] if half else t.dx,
+    )
+    n = rows * H
+    if half:
+        loaded, other = stack[tiling.tmpTensor1Pos :], stack[tiling.tmpTensor2Pos :]
+        Cast(loaded, t.dy, NONE, n)
+        Cast(other, t.gamma, NONE, H)
+        multiply_rows(chunk.x1, loaded, other, rows, H)
+        Cast(loaded, t.x, NONE, n)
+        Cast(other, t.mean, NONE, rows)
+        _centre(chunk, loaded, other, rows, H)
+        Cast(loaded, t.variance, NONE, rows)
+        variance, xhat, dx = loaded, other, chunk.narrow
+    else:
+        multiply_rows(chunk.x1, t.dy, t.gamma, rows, H)
+        _centre(chunk, t.x, t.mean, rows, H)
+        variance, xhat, dx = t.variance, t.xhat, t.dx
+    if exact:
+        clear_columns(chunk.x1, rows, H, tiling.originalHLength)
+        clear_columns(chunk.x2, rows, H, tiling.originalHLength)
+    _variance_gradient(chunk, variance, epsilon, rows, H)
+    _mean_gradient(chunk, variance, xhat, epsilon, float_from_bits(tiling.lastDimValueBack), rows, H)
+    _input_gradient(chunk, dx, tiling, rows, H)
+    if exact:
+        clear_columns(dx, rows, H, tiling.originalHLength)
+    if half:
+        Cast(t.dx, dx, NONE, n)
+        Cast(t.xhat, xhat, NONE, n)
+
+
+def _centre(chunk: _Chunk, x: LocalTensor, mean: LocalTensor, rows: int, H: int) -> None:
+    """x2 = x - mean."""
+    broadcast_rows(chunk.wide, mean, rows, H)
+    Sub(chunk.x2, x, chunk.wide, rows * H)
+
+
+def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float, rows: int, H: int) -> None:
+    """var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t)."""
+    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    Adds(narrow, variance, epsilon, rows)
+    Mul(wide, narrow, narrow, rows)
+    Mul(narrow, wide, narrow, rows)
+    Sqrt(narrow, narrow, rows)
+    reciprocal(narrow, wide, narrow, rows)
+    broadcast_rows(wide, narrow, rows, H)
+    Mul(wide, chunk.x2, wide, n)
+    Mul(wide, chunk.x1, wide, n)
+    Muls(wide, wide, -0.5, n)
+    row_sums(chunk.var, wide, rows, H)
+
+
+def _mean_gradient(
+    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float, rows: int, H: int
+) -> None:
+    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
+    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    Adds(narrow, variance, epsilon, rows)
+    Sqrt(narrow, narrow, rows)
+    reciprocal(narrow, wide, narrow, rows)
+    broadcast_rows(wide, narrow, rows, H)
+    Mul(xhat, chunk.x2, wide, n)
+    Mul(chunk.x3, chunk.x1, wide, n)
+    Muls(wide, chunk.x3, -1.0, n)
+    row_sums(chunk.mean_grad, wide, rows, H)
+    Muls(wide, chunk.x2, -2.0, n)
+    row_sums(narrow, wide, rows, H)
+    Muls(narrow, narrow, reciprocal_of_H, rows)
+    Mul(narrow, chunk.var, narrow, rows)
+    Add(chunk.mean_grad, chunk.mean_grad, narrow, rows)
+
+
+def _input_gradient(chunk: _Chunk, dx: LocalTensor, tiling: LayerNormGradTiling, rows: int, H: int) -> None:
+    """dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3."""
+    wide, n = chunk.wide, rows * H
+    Muls(chunk.var, chunk.var, float_from_bits(tiling.lastDimValueBackMulTwo), rows)
+    broadcast_rows(wide, chunk.var, rows, H)
+    Mul(chunk.x1, wide, chunk.x2, n)
+    Muls(chunk.mean_grad, chunk.mean_grad, float_from_bits(tiling.lastDimValueBack), rows)
+    broadcast_rows(wide, chunk.mean_grad, rows, H)
+    Add(chunk.x1, chunk.x1, wide, n)
+    Add(dx, chunk.x1, chunk.x3, n)
+
+
+def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:
+    """Compute dgamma and dbeta, adding row after row to float accumulators.
+
+    Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes.
+    Dtypes: all half or all float; sums in float.
+    Caller: has checked shapes, positions and dtypes.
+    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows are originalHLength;
+    ``exact`` takes hLength.
+    """
+    stack = t.temp.ReinterpretCast(FLOAT)
+    width = tiling.hLength if exact else tiling.originalHLength
+    one, half = tiling.oneCalSize, t.dy.dtype != FLOAT
+    for start in range(0, tiling.bshLength, one):
+        n = min(one, tiling.bshLength - start)
+        rows, clear = n // tiling.hLength, start == 0
+        xhat, dy = t.xhat[start:], t.dy[start:]
+        if half:
+            dgamma, dbeta = stack[tiling.gammaTempTensorPos :], stack[tiling.betaTempTensorPos :]
+            dy_float, products = stack[tiling.inputDyTmpTensorPos :], stack[tiling.resForGammaTmpTensorPos :]
+            Cast(dy_float, dy, NONE, n)
+            Cast(products, xhat, NONE, n)
+            Mul(products, dy_float, products, n)
+            accumulate_rows(dgamma, products, rows, width, clear)
+            accumulate_rows(dbeta, dy_float, rows, width, clear)
+            Cast(t.dgamma, dgamma, NONE, width)
+            Cast(t.dbeta, dbeta, NONE, width)
+        else:
+            products = xhat if reuse else stack[tiling.resForGammaTmpTensorPos :]
+            Mul(products, dy, xhat, n)
+            accumulate_rows(t.dgamma, products, rows, width, clear)
+            accumulate_rows(t.dbeta, dy, rows, width, clear)
+    if exact and not half:
+        for result in (t.dgamma, t.dbeta):
+            clear_columns(result, 1, tiling.hLength, tiling.originalHLength)

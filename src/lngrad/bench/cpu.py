@@ -1,0 +1,219 @@
+"""The scopes of a CPU: what is timed, in which surroundings, beside a pass through memory and first calls of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+
+import numpy as np
+
+import lngrad
+from lngrad.bench import modules
+from lngrad.bench.arguments import check_first_rows, random_arguments
+from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.measure import Call, TurnClock, keep_memory
+from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
+from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared, why_not
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable
+from lngrad.core.arrays import Output, address_of, empty
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import Problem
+from lngrad.core.threads import get_num_threads
+from lngrad.cpu.entries import task_function
+from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
+from lngrad.cpu.workers import run_job
+
+# From small to large rows, with tiny and odd N among them.
+SHAPES = (
+    (512, 384),
+    (1024, 256),
+    (4096, 768),
+    (16384, 1024),
+    (2048, 5120),
+    (4096, 4096),
+    (1024, 16384),
+    (64, 65536),
+    (100000, 64),
+    (50000, 37),
+    (200000, 13),
+    (300000, 7),
+)
+# With dx of 64 MB and more in at least one dtype.
+CALL_SHAPES = ((16384, 1024), (32768, 1024), (8192, 4096))
+LARGE_BYTES = 64 * 10**6
+# Of a module's forward and backward, a small one among them.
+MODULE_SHAPES = ((64, 64), (1024, 256), (4096, 768), (16384, 1024), (4096, 4096), (8192, 4096))
+QUICK = ((512, 384), (4096, 768), (50000, 37))
+
+# Forward and backward through a framework: the peer, and what prepares both.
+FRAMEWORKS = {
+    "override": ("torch", modules.overridden),
+    "autograd": ("torch", modules.autograd),
+    "jax": ("jax", modules.jitted),
+}
+AS_CALLED = ("call", *FRAMEWORKS)
+FLOATS = 1 << 24  # of each of the roofline's three arrays: 64 MiB, twice a large last-level cache
+
+# Import and first backward of a small problem, in a fresh process; prints seconds.
+_PROGRAM = """
+import time
+start = time.perf_counter()
+import lngrad
+imported = time.perf_counter() - start
+import numpy as np
+from lngrad.core.dtypes import numpy_dtype
+x = np.random.default_rng(0).standard_normal((70, 300)).astype(numpy_dtype({dtype!r}))
+statistics = np.ones(70, np.float32)
+start = time.perf_counter()
+lngrad.layer_norm_backward(x[::-1].copy(), x, statistics, statistics, x[0].copy())
+print(imported + time.perf_counter() - start)
+"""
+
+
+class CpuBench:
+    """Scopes of the CPU.
+
+    call: the public function in the default environment, as a user meets it, outputs of 64 MB and
+    more.
+    override, autograd, jax: forward and backward through a framework, in the default environment
+    too.
+    kernel: backward with the plan ready and memory for the results given; freed memory is kept, for all
+    peers alike.
+    forward: the same for the forward.
+    overhead: the public function on 64×64, where arithmetic is nothing.
+    first_call: a fresh process, with an empty and with a full kernel cache.
+
+    What is timed as called comes first, since the others change how glibc keeps memory, for good.
+    """
+
+    scopes = (*AS_CALLED, "kernel", "forward", "overhead", "first_call")
+    dtypes: tuple[str, ...] = DTYPES
+    peers: tuple[str, ...] = ("torch", "onednn")
+    known_peers: Mapping[str, Implementation] = CPU_PEERS
+    drawn = "kernel"
+
+    def __init__(self) -> None:
+        self._roofline: Roofline | None = None
+
+    def jobs(self, settings: Settings, scope: str) -> list[Job]:
+        """The jobs of a scope."""
+        if scope == "overhead":
+            return [Job(64, 64, "float32")]
+        if scope == "first_call":
+            return [Job(70, 300, dtype) for dtype in settings.dtypes]
+        if scope == "call":
+            shapes = settings.shapes or (CALL_SHAPES[:1] if settings.quick else CALL_SHAPES)
+            chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
+            return [job for job in chosen if settings.shapes or job.nbytes // 3 >= LARGE_BYTES]
+        op = "both" if scope in FRAMEWORKS else "forward" if scope == "forward" else "backward"
+        shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in FRAMEWORKS else SHAPES)
+        return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
+
+    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+        """Check the results of a job and prepare all contestants; see lngrad.bench.runner.Bench."""
+        facts = {"backend": "numba_cpu"}
+        if scope not in AS_CALLED:
+            keep_memory()
+        if scope == "first_call":
+            processes = FirstCalls(job.dtype)
+            starts: dict[str, Call] = {"cold": processes.cold, LNGRAD: processes.warm}
+            rounds = 1 if settings.quick else QUICK_ROUNDS
+            return Trial(
+                starts, lambda name, call: float(call()), rounds, {}, facts=facts
+            )  # calls that time themselves
+        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
+        a = random_arguments(job)
+        if scope in FRAMEWORKS:
+            name, prepare = FRAMEWORKS[scope]
+            reason = why_not(self, name)
+            if reason is not None:
+                raise NotApplicable(reason)
+            calls, during = prepare(a)
+            return Trial(calls, TurnClock(), rounds, CPU_PEERS[name].versions(), during, facts=facts)
+        calls = {LNGRAD: _ours(scope, job, a)}
+        versions: dict[str, str] = {}
+        for name, peer in peers.items():
+            if name in NEED_OUTPUTS and scope not in ("kernel", "forward"):
+                continue
+            if peer.set_threads is not None:
+                peer.set_threads(get_num_threads())
+            try:
+                calls[name] = prepared(peer, job, a)
+                versions |= peer.versions()
+            except NotApplicable as reason:
+                say(f"{name}: {job.op} {job.dtype}: {reason}")
+        if scope in ("kernel", "forward"):
+            self._roofline = self._roofline or Roofline()
+            calls[ROOFLINE] = self._roofline.call()
+        return Trial(calls, TurnClock(), rounds, versions, roofline_bytes=Roofline.nbytes, facts=facts)
+
+
+def _ours(scope: str, job: Job, a: Arguments) -> Call:
+    """Our own call for a job, checked once."""
+    check_first_rows(a, forward=job.op == "forward", backward=job.op == "backward")
+    if scope in ("call", "overhead"):
+        return lambda: lngrad.layer_norm_backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
+    eps: tuple[float, ...] = ()
+    if job.op == "forward":
+        problem, inputs = Problem.forward(a.x, a.gamma, a.beta)
+        eps = (1e-5,)
+    else:
+        problem, inputs = Problem.backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
+    plan = make_plan(problem, "numba_cpu")
+    results = [None if output is None else empty("numpy", output) for output in problem.outputs()]
+    arrays = (*inputs, *results)
+    addresses = [0 if array is None else address_of(array) for array in arrays]
+    run = plan.on_addresses
+    assert run is not None  # a plan on the CPU has it
+
+    def call(keep: object = arrays) -> None:
+        run(*addresses, *eps)
+
+    return call
+
+
+class Roofline:
+    """Reads two arrays of 64 MiB and streams out a third, with all threads."""
+
+    nbytes = 3 * 4 * FLOATS
+
+    def __init__(self) -> None:
+        shape = (FLOATS,)
+        self._arrays = [empty("numpy", Output.of(shape, "float32")) for _ in range(3)]
+        for number, array in enumerate(self._arrays):
+            array[...] = np.float32(number)
+        tasks = FLOATS // TRIAD_BLOCK
+        record = Triad(*map(address_of, self._arrays), elements=FLOATS)
+        self._job, self._tasks = new_job(task_function("triad_streamed", "float32", "float32"), tasks, record), tasks
+
+    def call(self) -> Call:
+        """One pass over the three arrays."""
+        address, threads = address_of(self._job), get_num_threads()
+
+        def once() -> None:
+            run_job(address, self._tasks, FLOATS, threads)
+
+        return once
+
+
+class FirstCalls:
+    """Fresh processes from `import lngrad` to the first gradient; each call returns the seconds."""
+
+    def __init__(self, dtype: str) -> None:
+        self._program = _PROGRAM.format(dtype=dtype)
+        self._folder = tempfile.TemporaryDirectory()
+
+    def cold(self) -> float:
+        """With an empty kernel cache: it compiles."""
+        self._folder.cleanup()
+        self._folder = tempfile.TemporaryDirectory()
+        return self.warm()
+
+    def warm(self) -> float:
+        """With the kernel cache that the last call left."""
+        environment = {**os.environ, "XDG_CACHE_HOME": self._folder.name}
+        command = [sys.executable, "-c", self._program]
+        return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)

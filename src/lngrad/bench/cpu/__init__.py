@@ -1,1 +1,0 @@
-"""Benchmarks on the CPU."""

@@ -1,0 +1,268 @@
+"""The scopes of a CUDA device: results are checked, then all take turns, a copy among them. Tests run all but the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+import lngrad
+from lngrad.bench.cases import Job, Settings
+from lngrad.bench.measure import Call
+from lngrad.bench.peers import CUDA_PEERS
+from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared
+from lngrad.check.implementations import Arguments, Implementation
+from lngrad.core import reference
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import to_torch
+from lngrad.core.problem import Forward, Grads
+from lngrad.testing import (
+    Case,
+    GradientError,
+    Inputs,
+    check_forward,
+    check_grads,
+    error_share,
+    error_shares,
+    make_inputs,
+)
+from lngrad.typing import Array, Tensor
+
+Prepare: TypeAlias = Callable[[Job, Arguments], Call]
+DeviceClock: TypeAlias = Callable[[Call, int], float]
+"""Seconds that a call takes, done so many times in a row and divided."""
+
+# M·N of 2^26 elements and more, for the bandwidth; some widths are no power of two.
+_WIDTHS = (64, 128, 256, 512, 768, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384)
+SHAPES = tuple((-(-(1 << 26) // N), N) for N in (*_WIDTHS, 32768, 65536, 131072))
+# Where launching takes as long as the work.
+LATENCY = ((64, 768), (512, 1024), (512, 4096), (2048, 2048), (16, 16384), (4, 131072))
+QUICK = ((1 << 16, 1024), (16384, 5120), (512, 131072))
+
+COPY_BYTES = 512 << 20
+SMALL = 1 << 22  # elements: they fit L2 anyway, and what counts is a call with its launches
+REPEATS = 20  # of a small job in a turn
+QUICK_ROUNDS = 5
+WARM_CALLS = 3  # compile, and fill the allocator's cache
+FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch
+READ_BYTES = 256 << 20  # then read: several times any L2, which then has nothing to write back
+CHECKED_ELEMENTS = 1 << 18  # the reference computes in float64 on the CPU
+_SLICE = 1 << 24  # elements that are summed in float64 at a time
+_END = 1 << 16  # elements of the first rows, and of the last, that the reference takes
+
+_OPS = {"call": "backward", "forward": "forward"}
+
+
+class EventClock:
+    """CUDA events on the current stream.
+
+    Before a single call, much is written, and then enough is read to empty L2: that keeps the
+    device busy while the host launches what is timed, and leaves no line that would be written back
+    meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._written = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self._read = torch.zeros(READ_BYTES // 4, device="cuda")
+        self._total = torch.zeros((), device="cuda")
+
+    def __call__(self, call: Call, repeats: int) -> float:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if repeats == 1:
+            self._written.zero_()
+            torch.sum(self._read, 0, out=self._total)
+        start.record()
+        for _ in range(repeats):
+            call()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3 / repeats
+
+
+def ours(job: Job, t: Arguments) -> Call:
+    """The public functions, as a user calls them."""
+    if job.op == "forward":
+        return lambda: tuple(lngrad.layer_norm(t.x, gamma=t.gamma, beta=t.beta))
+    return lambda: tuple(lngrad.layer_norm_backward(t.dy, t.x, t.mean, t.rstd, t.gamma))
+
+
+class CudaBench:
+    """Scopes of a CUDA device: call (backward) and forward, both through the public functions.
+
+    Args:
+        clock, device, prepare, copy_bytes: For tests: another clock, the CPU, our kernels under the
+            interpreter.
+    """
+
+    scopes = tuple(_OPS)
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    peers: tuple[str, ...] = ("torch",)
+    known_peers: Mapping[str, Implementation] = CUDA_PEERS
+    drawn = "call"
+
+    def __init__(
+        self,
+        clock: DeviceClock | None = None,
+        device: str = "cuda",
+        prepare: Prepare = ours,
+        copy_bytes: int = COPY_BYTES,
+    ) -> None:
+        self._clock = clock or EventClock()
+        self._device, self._prepare, self._copy_bytes = device, prepare, copy_bytes
+        self._copied = tuple(torch.empty(copy_bytes // 2, dtype=torch.uint8, device=device) for _ in range(2))
+
+    def jobs(self, settings: Settings, scope: str) -> list[Job]:
+        """The jobs of a scope: every shape in every dtype."""
+        shapes = settings.shapes or (QUICK if settings.quick else (*SHAPES, *LATENCY))
+        return [Job(M, N, dtype, _OPS[scope]) for M, N in shapes for dtype in settings.dtypes]
+
+    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+        """Check the results of a job and prepare all contestants; see lngrad.bench.runner.Bench."""
+        few = error_of(job, self._device, self._prepare, strict=True)
+        t = tensors(job, self._device)
+        our_call = self._prepare(job, t)
+        whole = check_timed(job, t, our_call())
+        errors = {LNGRAD: {name: round(max(few[name], whole[name]), 3) for name in few}}
+        source, target = self._copied
+        calls: dict[str, Call] = {LNGRAD: our_call, ROOFLINE: lambda: target.copy_(source)}
+        versions = {"triton": version("triton")}
+        for name, peer in peers.items():
+            try:
+                errors[name] = error_of(job, self._device, partial(prepared, peer), strict=False)
+                calls[name] = prepared(peer, job, t)
+                calls[name]()
+                versions |= peer.versions()
+            except Exception as reason:  # a peer's limits on N, registers or memory are its own
+                say(f"{name} {job.M}x{job.N} {job.dtype} {job.op}: {type(reason).__name__}: {str(reason)[:120]}")
+                calls.pop(name, None)
+        for call in calls.values():
+            for _ in range(WARM_CALLS):
+                call()
+        repeats = REPEATS if job.M * job.N < SMALL else 1
+        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
+        device = torch.cuda.get_device_name() if self._device == "cuda" else self._device
+        return Trial(
+            calls,
+            lambda name, call: self._clock(call, 1 if name == ROOFLINE else repeats),
+            rounds,
+            versions,
+            roofline_bytes=self._copy_bytes,
+            facts={"backend": "triton_gpu", "error": errors},
+            device=device,
+        )
+
+
+def tensors(job: Job, device: str) -> Arguments:
+    """Random arguments, made on the device."""
+    dtype = getattr(torch, job.dtype)
+    accumulator = torch.float64 if job.dtype == "float64" else torch.float32
+    generator = torch.Generator(device).manual_seed(job.M + job.N)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, dtype=dtype, generator=generator)
+
+    x, dy, gamma, beta = noise(job.M, job.N), noise(job.M, job.N), noise(job.N), noise(job.N)
+    mean = x.mean(1, keepdim=True, dtype=accumulator)
+    rstd = (x.var(1, correction=0, keepdim=True).to(accumulator) + 1e-5).rsqrt()
+    return Arguments(dy, x, mean, rstd, gamma, beta, (job.N,))
+
+
+def checked_tensors(job: Job, device: str) -> tuple[Inputs, Arguments]:
+    """Arguments with the same N and few rows: in NumPy, for lngrad.testing, and on the device."""
+    rows = min(job.M, max(4, CHECKED_ELEMENTS // job.N))
+    inputs = make_inputs(Case((rows,), (job.N,)), job.dtype)
+
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, inputs.beta
+    return inputs, Arguments(*arrays, normalized_shape=(job.N,)).map(lambda array: to_torch(array).to(device))
+
+
+def error_of(job: Job, device: str, prepare: Prepare, *, strict: bool) -> dict[str, float]:
+    """The worst error of each result against float64, in tolerances, on fewer rows.
+
+    Args:
+        job: What is to be timed.
+        device: Where.
+        prepare: Makes the call of a contestant, which returns tensors.
+        strict: Raise an error beyond its tolerance; it is ours.
+
+    Raises:
+        GradientError: If strict.
+    """
+    inputs, t = checked_tensors(job, device)
+    results = [result.detach().cpu() for result in prepare(job, t)()]
+    if job.op == "forward":
+        y = results[0]
+        if strict:
+            shape = inputs.mean.shape
+            return {"y": check_forward(Forward(y, *(result.reshape(shape) for result in results[1:])), inputs)}
+        return {"y": _share_of_y(y, inputs)}
+    grads = Grads(*results)
+    if strict:
+        check_grads(grads, inputs)
+    shares = error_shares(grads, inputs)
+    return {name: round(float(np.max(share)), 3) for name, share in zip(Grads._fields, shares, strict=True)}
+
+
+def _share_of_y(y: Tensor, inputs: Inputs) -> float:
+    """A peer's y alone, with our reference's statistics in place of its own."""
+    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized)
+    statistics = (torch.from_numpy(np.asarray(part, np.float32)) for part in (expected.mean, expected.rstd))
+    try:
+        return round(check_forward(Forward(y, *statistics), inputs), 3)
+    except GradientError:
+        return float("inf")
+
+
+def check_timed(job: Job, t: Arguments, results: tuple[Tensor, ...]) -> dict[str, float]:
+    """The worst error of the timed job, in tolerances: first and last rows, all column sums.
+
+    Args:
+        job: What is to be timed.
+        t: Its arguments.
+        results: dx, dgamma, dbeta; or y, mean, rstd.
+
+    Raises:
+        GradientError: One is beyond its tolerance.
+    """
+    dy, x, mean, rstd = (_ends(part, job) for part in (t.dy, t.x, t.mean, t.rstd))
+    inputs = Inputs(dy, x, mean, rstd, _numpy(t.gamma), _numpy(t.beta), 1)
+    if job.op == "forward":
+        return {"y": check_forward(Forward(*(_ends(part, job) for part in results)), inputs)}
+    dx, *sums = results
+    worst = {"dx": check_grads(Grads(_ends(dx, job), None, None), inputs, output_mask=(True, False, False))}
+    accumulator = "float64" if job.dtype == "float64" else "float32"
+    expected = _column_sums(t)
+    for name, got, truth, scale in zip(("dgamma", "dbeta"), sums, expected[:2], expected[2:], strict=True):
+        share = float(np.max(error_share(_numpy(got), _numpy(truth), _numpy(scale), accumulator)))
+        if not share <= 1:
+            raise GradientError(f"{name}: {job.M}x{job.N} {job.dtype}: the worst is off by {share:.3g} tolerances")
+        worst[name] = share
+    return worst
+
+
+def _column_sums(t: Arguments) -> Tensor:
+    """(4, N) in float64: dgamma, dbeta and the sums of their terms' absolute values."""
+    N = t.x.shape[1]
+    sums = torch.zeros(4, N, dtype=torch.float64, device=t.x.device)
+    rows = max(1, _SLICE // N)
+    for dy, x, mean, rstd in zip(*(each.split(rows) for each in (t.dy, t.x, t.mean, t.rstd)), strict=True):
+        wide = dy.double()
+        terms = (x.double() - mean.double()).mul_(rstd.double()).mul_(wide)
+        for number, part in enumerate((terms, wide, terms.abs(), wide.abs())):
+            sums[number] += part.sum(0)
+    return sums
+
+
+def _ends(rows: Tensor, job: Job) -> Array:
+    """The first and last rows of a matrix or of statistics, as many as the reference can take."""
+    rows = rows.reshape(job.M, -1)
+    count = max(1, _END // job.N)
+    return _numpy(rows if 2 * count >= job.M else torch.cat((rows[:count], rows[-count:])))
+
+
+def _numpy(tensor: Tensor) -> Array:
+    return as_numpy(tensor.detach().cpu())

@@ -1,1 +1,0 @@
-"""Benchmarks on a CUDA device."""

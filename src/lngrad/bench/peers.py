@@ -1,0 +1,167 @@
+"""Peers: the rows of lngrad.check.implementations, wrapped where what is timed is not what is checked.
+
+Each has the same memory as lngrad, and computes what its own users get: a compiled operator, a formula's derivative.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Call, Implementation, NotApplicable, onednn
+from lngrad.check.implementations.libraries import tensors
+from lngrad.core.arrays import Output, empty
+from lngrad.core.problem import Grads
+from lngrad.core.threads import get_num_threads
+from lngrad.typing import Tensor
+
+NEED_OUTPUTS = {"onednn"}  # timed only where results have their memory
+
+
+def _compiled_forward(a: Arguments) -> Call:
+    import torch
+
+    t, shape, norm = tensors(a), list(a.normalized_shape), torch.ops.aten.native_layer_norm
+    torch._dynamo.reset()  # one code object is compiled for at most eight shapes; then torch silently takes eager code
+    return partial(torch.compile(lambda x, w, b: norm(x, shape, w, b, a.eps), dynamic=False), t.x, t.gamma, t.beta)
+
+
+def _compiled_backward(a: Arguments) -> Call:
+    """The operator behind torch.nn.LayerNorm's gradients under torch.compile, for static shapes."""
+    import torch
+
+    t, shape, mask = tensors(a), list(a.normalized_shape), list(a.output_mask)
+    gradients = torch.ops.aten.native_layer_norm_backward
+    torch._dynamo.reset()
+    backward = torch.compile(lambda dy, x, m, r, w, b: gradients(dy, x, shape, m, r, w, b, mask), dynamic=False)
+    return partial(backward, t.dy, t.x, t.mean, t.rstd, t.gamma, t.beta)
+
+
+def _no_compiler() -> str | None:
+    """torch.compile writes C++ for a CPU."""
+    return None if any(map(shutil.which, ("g++", "clang++"))) else "there is no C++ compiler"
+
+
+def _onednn_forward(a: Arguments) -> Call:
+    gamma, beta = (np.asarray(array, np.float32) for array in (a.gamma, a.beta))
+    mean, variance = (np.empty(a.M, np.float32) for _ in range(2))
+    try:
+        return onednn.forward(a.x, gamma, beta, _like(a.x), mean, variance, a.eps)
+    except onednn.OneDnnError as reason:
+        raise NotApplicable(f"oneDNN: {reason}") from None
+
+
+def _onednn_backward(a: Arguments) -> Call:
+    out = Grads(_like(a.x), *(np.empty(a.N, np.float32) for _ in range(2)))
+    return IMPLEMENTATIONS["onednn"].backward(replace(a, out=out))
+
+
+def _like(x: Any) -> Any:
+    return empty("numpy", Output.of(x.shape, x.dtype.name))
+
+
+def jax_layer_norm(x: Any, gamma: Any, beta: Any) -> Any:
+    """What people write in JAX: statistics in float32, centred."""
+    import jax
+    import jax.numpy as jnp
+
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(-1, keepdims=True)
+    y = centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
+    return (y * gamma + beta).astype(x.dtype)
+
+
+def all_of_jax() -> None:
+    """XLA's threads are as many as the processors of this process, and cannot be changed.
+
+    Raises:
+        NotApplicable: Fewer threads are timed.
+    """
+    if get_num_threads() < len(os.sched_getaffinity(0)):
+        raise NotApplicable("jax: its threads cannot be limited; it is compared with all processors only")
+
+
+def _jax_forward(a: Arguments) -> Call:
+    all_of_jax()
+    import jax
+
+    arrays, forward = tuple(map(jax.numpy.asarray, (a.x, a.gamma, a.beta))), jax.jit(jax_layer_norm)
+    return lambda: forward(*arrays).block_until_ready()
+
+
+def _jax_backward(a: Arguments) -> Call:
+    all_of_jax()
+    import jax
+
+    dy, x, gamma, beta = map(jax.numpy.asarray, (a.dy, a.x, a.gamma, a.beta))
+    _, pullback = jax.vjp(jax_layer_norm, x, gamma, beta)
+    # What the forward saved is an argument, so that XLA does not take it for constants.
+    backward = jax.jit(lambda pullback, dy: pullback(dy))
+    return lambda: jax.block_until_ready(backward(pullback, dy))
+
+
+def _liger_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    y: Tensor = LigerLayerNormFunction.apply(x, gamma, beta, 1e-5)
+    return y
+
+
+def _liger_backward(a: Arguments) -> Call:
+    """Known by its forward: one graph, walked back again and again."""
+    import torch
+
+    leaves = [tensor.detach().requires_grad_() for tensor in (a.x, a.gamma, a.beta)]
+    return partial(torch.autograd.grad, _liger_norm(*leaves), leaves, a.dy, retain_graph=True)
+
+
+def _quack_forward(a: Arguments) -> Call:
+    """Gamma and beta are float32 there."""
+    forward = import_module("quack.rmsnorm").layernorm_fwd  # the package has a function of the module's name
+    gamma, beta = a.gamma.float(), a.beta.float()
+
+    def call() -> tuple[Any, ...]:
+        y, rstd, mean = forward(a.x, gamma, beta, eps=a.eps, return_rstd=True, return_mean=True)
+        return y, mean, rstd
+
+    return call
+
+
+def _quack_backward(a: Arguments) -> Call:
+    """Its releases have a forward, and some have a backward."""
+    rmsnorm = import_module("quack.rmsnorm")
+    names = [name for name in ("layernorm_bwd", "layernorm_backward") if hasattr(rmsnorm, name)]
+    if not names:
+        raise NotApplicable(f"quack: quack-kernels {version('quack-kernels')} has no backward of layer normalization")
+    backward: Callable[..., Any] = getattr(rmsnorm, names[0])
+    gamma, rstd, mean = a.gamma.float(), a.rstd.ravel(), a.mean.ravel()
+    return lambda: tuple(backward(a.x, gamma, a.dy, rstd, mean)[:3])
+
+
+_TORCH = IMPLEMENTATIONS["torch"]
+_COMPILE = replace(_TORCH, name="compile", backward=_compiled_backward, forward=_compiled_forward)
+
+CPU_PEERS = {
+    "torch": _TORCH,
+    "onednn": replace(IMPLEMENTATIONS["onednn"], backward=_onednn_backward, forward=_onednn_forward),
+    "compile": replace(_COMPILE, missing=_no_compiler),
+    "jax": replace(IMPLEMENTATIONS["jax"], backward=_jax_backward, forward=_jax_forward),
+    "mindspore": IMPLEMENTATIONS["mindspore"],
+}
+CUDA_PEERS = {
+    "torch": _TORCH,
+    "compile": _COMPILE,
+    "liger": Implementation(
+        "liger", _liger_backward, lambda a: lambda: (_liger_norm(a.x, a.gamma, a.beta),), needs="liger_kernel",
+        package="liger-kernel",
+    ),
+    "quack": Implementation("quack", _quack_backward, _quack_forward, needs="quack", package="quack-kernels"),
+}  # fmt: skip

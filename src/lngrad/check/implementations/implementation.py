@@ -1,0 +1,217 @@
+"""What an implementation is: one row for `lngrad check`, `certify`, `soak` and `bench`; and the rules that rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version as installed_version
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Forward, Grads
+from lngrad.testing import Inputs
+from lngrad.typing import Array, Mask, Shape
+
+Call: TypeAlias = Callable[[], Any]
+Rule: TypeAlias = Callable[[CheckCase, DrawnInputs], "str | None"]
+
+
+class NotApplicable(Exception):
+    """This implementation does not do what is asked; the text says why. A case is skipped, not failed."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one forward or backward: NumPy arrays, or tensors of the implementation's own library.
+
+    Attributes:
+        dy, x, mean, rstd, gamma, beta: As of lngrad.layer_norm and lngrad.layer_norm_backward.
+        normalized_shape: The last dimensions of x.
+        output_mask: Which of dx, dgamma and dbeta are wanted.
+        output_dtypes: Of dx, dgamma and dbeta, where they are declared.
+        variance: For those that take no rstd; None: computed from rstd.
+        eps: What the forward adds to the variance; of a case of `lngrad check`, what must be added to `variance`.
+        out: Given outputs.
+        case, exact: Of `lngrad check`: the case, and its inputs in float64.
+    """
+
+    dy: Any = None
+    x: Any = None
+    mean: Any = None
+    rstd: Any = None
+    gamma: Any = None
+    beta: Any = None
+    normalized_shape: Shape = ()
+    output_mask: Mask = (True, True, True)
+    output_dtypes: tuple[str, str, str] | None = None
+    variance: Any = None
+    eps: float = 1e-5
+    out: Grads | Forward | None = None
+    case: CheckCase | None = None
+    exact: Inputs | None = None
+
+    @staticmethod
+    def of(case: CheckCase, given: DrawnInputs) -> Arguments:
+        """The backward of a case, or of a block of its rows."""
+        one = given.inputs
+        return Arguments(
+            one.dy, one.x, one.mean, one.rstd, one.gamma, one.beta, case.normalized, case.output_mask,
+            case.output_dtypes, given.variance, given.eps, case=case, exact=given.exact,
+        )  # fmt: skip
+
+    @property
+    def N(self) -> int:
+        """The number of columns."""
+        return prod(self.normalized_shape)
+
+    @property
+    def M(self) -> int:
+        """The number of rows."""
+        return prod(self.x.shape[: len(self.x.shape) - len(self.normalized_shape)])
+
+    @property
+    def dtypes(self) -> tuple[str, str, str]:
+        """Of dx, dgamma and dbeta: as declared, or x's and gamma's."""
+        parameter = (self.x if self.gamma is None else self.gamma).dtype.name
+        return self.output_dtypes or (self.x.dtype.name, parameter, parameter)
+
+    def map(self, convert: Callable[[Any], Any]) -> Arguments:
+        """All arrays converted; what is the same array before is the same one afterwards."""
+        made: dict[int, Any] = {id(None): None}
+
+        def one(array: Any) -> Any:
+            if id(array) not in made:
+                made[id(array)] = convert(array)
+            return made[id(array)]
+
+        names = "dy", "x", "mean", "rstd", "gamma", "beta", "variance"
+        out = None if self.out is None else type(self.out)(*map(one, self.out))
+        return replace(self, **{name: one(getattr(self, name)) for name in names}, out=out)
+
+    def parameters(self) -> list[Array | None]:
+        """New arrays for dgamma and dbeta in the declared dtypes, full of NaN: what is not written is seen."""
+        if self.output_dtypes is None:
+            return [None, None]
+        return [
+            np.full(self.normalized_shape, np.nan, numpy_dtype(dtype)) if wanted else None
+            for dtype, wanted in zip(self.output_dtypes[1:], self.output_mask[1:], strict=True)
+        ]
+
+    def row_variance(self) -> Array:
+        """The variance to which eps is added, (M,) in float64."""
+        if self.variance is not None:
+            return np.asarray(self.variance, np.float64).reshape(-1)
+        return (1 / np.square(np.asarray(self.rstd, np.float64)) - self.eps).reshape(-1)
+
+    def masked(self, grads: Iterable[Any]) -> Grads:
+        """dx, dgamma and dbeta without those that are not wanted."""
+        return Grads(*(one if wanted else None for one, wanted in zip(grads, self.output_mask, strict=True)))
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One row: a layer normalization that can be checked, certified and timed. Called with a case, it gives gradients.
+
+    Attributes:
+        name: What `--impl` or `--peers` calls it.
+        backward: Prepares a call, which returns dx, dgamma and dbeta, or None where all of them are in the given outputs.
+            Either may raise NotApplicable.
+        forward: Prepares a call that returns y, mean and rstd, or y alone; None: there is none.
+        takes: Rules that say why a case is not for it, or None.
+        needs: The module that must be there.
+        missing: Why it cannot be used although that module is there, or None.
+        package, title: The distribution whose version counts, and its name for people if that is another.
+        version: Of the library; None: the distribution's.
+        where: On what it runs, if that must be said.
+        into: Whether it writes given outputs.
+        set_threads: Its own switch for the number of threads.
+        allocated: The bytes that its own allocator gives out while a call runs, and whose figure that is. None: what Python
+            and NumPy allocate is traced.
+        empty_cache: Gives memory back that it keeps for later results.
+        own_statistics: It takes no mean and rstd, and computes them from x.
+        simulated: A call takes long, as on a simulator, in an interpreter or in a process of its own.
+        elsewhere: Why the memory that a call takes here is not the kernel's; "" where it is.
+    """
+
+    name: str
+    backward: Callable[[Arguments], Call]
+    forward: Callable[[Arguments], Call] | None = None
+    takes: tuple[Rule, ...] = ()
+    needs: str = ""
+    missing: Callable[[], str | None] = lambda: None
+    package: str = ""
+    title: str = ""
+    version: Callable[[], str] | None = None
+    where: str = ""
+    into: bool = False
+    set_threads: Callable[[int], None] | None = None
+    allocated: Callable[[Call], tuple[int, str]] | None = None
+    empty_cache: Callable[[], None] = lambda: None
+    own_statistics: bool = False
+    simulated: bool = False
+    elsewhere: str = ""
+
+    def __call__(self, case: CheckCase, given: DrawnInputs) -> Grads:
+        """The gradients of a case.
+
+        Raises:
+            NotApplicable: The case is not for it.
+        """
+        for rule in self.takes:
+            if reason := rule(case, given):
+                raise NotApplicable(reason)
+        grads: Grads = self.backward(Arguments.of(case, given))()
+        return Grads(*grads)
+
+    def versions(self) -> dict[str, str]:
+        """The version by distribution."""
+        return (
+            {self.package: self.version() if self.version else installed_version(self.package)} if self.package else {}
+        )
+
+    def described(self) -> str:
+        """Which version it is, and where it runs."""
+        named = [f"{self.title or name} {number}" for name, number in self.versions().items()]
+        return ", ".join(filter(None, (*named, self.where)))
+
+
+def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], Call]:
+    """A forward or backward that does all its work in the call."""
+    return lambda arguments: partial(function, arguments)
+
+
+def dx_as_x(case: CheckCase, given: DrawnInputs) -> str | None:
+    """Not for a case whose dx has another dtype than x."""
+    if case.output_mask[0] and case.output_dtypes[0] != case.dtype:
+        return f"dx in {case.output_dtypes[0]}, x in {case.dtype}"
+    return None
+
+
+def parameters_as_gamma(whose: str) -> Rule:
+    """Not for a case whose dgamma or dbeta has another dtype than gamma."""
+
+    def rule(case: CheckCase, given: DrawnInputs) -> str | None:
+        parameter = case.gamma_dtype or case.dtype
+        for name, dtype, wanted in zip(OUTPUTS[1:], case.output_dtypes[1:], case.output_mask[1:], strict=True):
+            if wanted and dtype != parameter:
+                return f"{whose} gives {name} in gamma's dtype, {parameter}, not in {dtype}"
+        return None
+
+    return rule
+
+
+def takes_variance(whose: str) -> Rule:
+    """Not for a case whose rstd no variance gives."""
+
+    def rule(case: CheckCase, given: DrawnInputs) -> str | None:
+        if np.all(np.asarray(given.inputs.rstd, np.float64) > 0):
+            return None
+        return f"rstd is not positive: {whose} takes a variance"
+
+    return rule

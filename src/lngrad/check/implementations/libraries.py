@@ -1,0 +1,238 @@
+"""Other libraries, a row each: torch, torch compiled, JAX, oneDNN and MindSpore."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from lngrad.check.case import CheckCase
+from lngrad.check.implementations import onednn
+from lngrad.check.implementations.implementation import (
+    Arguments,
+    Call,
+    Implementation,
+    NotApplicable,
+    Rule,
+    dx_as_x,
+    parameters_as_gamma,
+    takes_variance,
+)
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.dtypes import to_torch
+from lngrad.core.problem import Forward, Grads
+from lngrad.typing import Array
+
+_MINDSPORE_EPS = (
+    1e-7  # LayerNorm's default, which LayerNormGrad on the CPU adds whatever the forward's was (2.10: measured)
+)
+
+
+def tensors(a: Arguments) -> Arguments:
+    """torch's tensors, on the memory of contiguous arrays; gamma and beta are there, statistics in gamma's dtype on a CPU."""
+    import torch
+
+    t = a.map(lambda array: array if torch.is_tensor(array) else to_torch(np.ascontiguousarray(array)))
+    gamma = torch.ones(a.normalized_shape, dtype=t.x.dtype, device=t.x.device) if t.gamma is None else t.gamma
+    beta = torch.zeros_like(gamma) if t.beta is None else t.beta
+    mean, rstd = t.mean, t.rstd
+    if mean is not None and t.x.is_cpu:  # torch's kernel for the CPU reads the statistics in the weight's dtype
+        mean, rstd = mean.to(gamma.dtype), rstd.to(gamma.dtype)
+    return Arguments(t.dy, t.x, mean, rstd, gamma, beta, a.normalized_shape, a.output_mask, eps=a.eps, out=t.out)
+
+
+def _torch_forward(a: Arguments) -> Call:
+    import torch
+
+    t, forward = tensors(a), torch.ops.aten.native_layer_norm
+    given = t.x, list(t.normalized_shape), t.gamma, t.beta, t.eps
+    return partial(forward, *given) if t.out is None else partial(forward.out, *given, **_outputs(t.out))
+
+
+def _torch_backward(a: Arguments) -> Call:
+    """The operator behind torch.nn.LayerNorm's gradients."""
+    import torch
+
+    t, backward = tensors(a), torch.ops.aten.native_layer_norm_backward
+    given = t.dy, t.x, list(t.normalized_shape), t.mean, t.rstd, t.gamma, t.beta, list(t.output_mask)
+    return partial(backward, *given) if t.out is None else partial(backward.out, *given, **_outputs(t.out))
+
+
+def _outputs(out: Grads | Forward) -> dict[str, Any]:
+    return {f"out{number}": one for number, one in enumerate(out)}
+
+
+def _torch_statistics(case: CheckCase, given: DrawnInputs) -> str | None:
+    parameter = case.gamma_dtype or case.dtype
+    if given.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
+        return None
+    return f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}"
+
+
+def _set_torch_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _torch_allocated(call: Call) -> tuple[int, str]:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        call()
+    return sum(max(0, event.self_cpu_memory_usage) for event in seen.events()), "torch's allocator, by its profiler"
+
+
+@cache
+def _compiled() -> Any:
+    import torch
+    from torch.nn.functional import layer_norm
+
+    def gradients(dy: Any, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
+        _, pullback = torch.func.vjp(
+            lambda *some: layer_norm(some[0], gamma.shape, some[1], some[2], eps), x, gamma, beta
+        )
+        return pullback(dy)
+
+    return torch.compile(gradients, dynamic=True)
+
+
+def _compiled_backward(a: Arguments) -> Call:
+    """torch.compile of layer_norm and its derivative: Inductor's kernels, with statistics of its own."""
+    t, eps = tensors(a), a.eps if a.case is None else a.case.eps
+    return lambda: a.masked(_compiled()(t.dy, t.x, t.gamma, t.beta, eps))
+
+
+def _statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
+    if case.ranges.get("mean", (0.0, 0.0)) is None and case.ranges.get("statistic", (0.0, 0.0)) is None:
+        return None
+    return "a compiled layer_norm computes mean and rstd from x; this case gives others"
+
+
+def _jax_backward(a: Arguments) -> Call:
+    """The formula in JAX, compiled by XLA, from the statistics that are given."""
+    M, N = a.M, max(1, a.N)
+    gamma = np.ones(N, a.x.dtype) if a.gamma is None else a.gamma.reshape(N)
+    arrays = a.dy.reshape(M, N), a.x.reshape(M, N), a.mean.reshape(M, 1), a.rstd.reshape(M, 1), gamma
+    shapes = a.x.shape, a.normalized_shape, a.normalized_shape
+
+    def call() -> Grads:
+        results = map(np.asarray, _jax_program()(*arrays))
+        return a.masked(
+            one.reshape(shape).astype(dtype) for one, shape, dtype in zip(results, shapes, a.dtypes, strict=True)
+        )
+
+    return call
+
+
+@cache
+def _jax_program() -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def program(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
+        wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+        dy, x, mean, rstd, gamma = (one.astype(wide) for one in (dy, x, mean, rstd, gamma))
+        xhat, dxhat = (x - mean) * rstd, dy * gamma
+        means = dxhat.mean(1, keepdims=True), (dxhat * xhat).mean(1, keepdims=True)
+        return rstd * (dxhat - means[0] - xhat * means[1]), (dy * xhat).sum(0), dy.sum(0)
+
+    return jax.jit(program)
+
+
+def _jax_forward(a: Arguments) -> Call:
+    def call() -> Forward:
+        import jax.numpy as jnp
+
+        x = jnp.asarray(a.x)
+        mean = x.mean(-1, keepdims=True)
+        centred = x - mean
+        rstd = 1 / jnp.sqrt((centred * centred).mean(-1, keepdims=True) + a.eps)
+        return Forward(*(np.asarray(one) for one in (centred * rstd * a.gamma + a.beta, mean, rstd)))
+
+    return call
+
+
+def _jax_float64(case: CheckCase, given: DrawnInputs) -> str | None:
+    import jax
+
+    return "float64 needs jax_enable_x64" if case.dtype == "float64" and not jax.config.jax_enable_x64 else None
+
+
+def _onednn_backward(a: Arguments) -> Call:
+    """oneDNN's layer normalization; gamma, its gradients and the statistics are float32. Given outputs are all it writes."""
+    M, N = a.M, a.N
+    dy, x = (np.ascontiguousarray(array).reshape(M, N) for array in (a.dy, a.x))
+    mean, variance = (np.ascontiguousarray(array, np.float32).reshape(M) for array in (a.mean, a.row_variance()))
+    gamma = np.ones(N, np.float32) if a.gamma is None else np.ascontiguousarray(a.gamma, np.float32).reshape(N)
+    out: Any = a.out or Grads(np.empty_like(x), *(np.full(N, np.nan, np.float32) for _ in range(2)))
+    try:
+        run = onednn.backward(dy, x, mean, variance, gamma, out[0], out[1], out[2], a.eps)
+    except onednn.OneDnnError as error:
+        raise NotApplicable(f"oneDNN: {error}") from None
+    if a.out is not None:
+        return run
+
+    def call() -> Grads:
+        run()
+        return a.masked((out.dx.reshape(a.x.shape), *(one.reshape(a.normalized_shape) for one in out[1:])))
+
+    return call
+
+
+def _onednn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+    if case.dtype not in ("float32", "bfloat16", "float16"):
+        return f"oneDNN takes float32, bfloat16 and float16, not {case.dtype}"
+    if case.gamma_dtype not in (None, "float32") or case.output_dtypes[1:] != ("float32", "float32"):
+        return "oneDNN's gamma, dgamma and dbeta are float32"
+    return None if case.M * case.N else "oneDNN takes no empty arrays here"
+
+
+def _mindspore_backward(a: Arguments) -> Call:
+    """MindSpore's LayerNormGrad on the CPU. It takes a variance, given here so that its rstd is the right one."""
+    import mindspore
+    from mindspore.ops.operations._grad_ops import LayerNormGrad
+
+    if a.x.dtype.name not in ("float32", "float16"):
+        raise NotApplicable("MindSpore's LayerNormGrad is called in float32 or float16, with gamma in x's dtype")
+    M, N = a.M, a.N
+    variance = (a.row_variance() + a.eps - _MINDSPORE_EPS).astype(np.float32)
+    arrays: tuple[Array, ...] = (
+        a.x.reshape(M, N), a.dy.reshape(M, N), variance.reshape(M, 1), np.asarray(a.mean, np.float32).reshape(M, 1),
+        a.gamma.reshape(N),
+    )  # fmt: skip
+    given = [mindspore.Tensor(np.ascontiguousarray(array)) for array in arrays]
+    operation, shapes = LayerNormGrad(1, 1), (a.x.shape, a.normalized_shape, a.normalized_shape)
+    return lambda: a.masked(
+        result.asnumpy().reshape(shape) for result, shape in zip(operation(*given), shapes, strict=True)
+    )
+
+
+def _mindspore_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+    if case.dtype not in ("float32", "float16") or case.gamma_dtype != case.dtype:
+        return "MindSpore's LayerNormGrad is called in float32 or float16, with gamma in x's dtype"
+    return None if case.M * case.N else "MindSpore takes no empty arrays"
+
+
+_TORCH: tuple[Rule, ...] = (dx_as_x, parameters_as_gamma("torch"))
+
+LIBRARIES = (
+    Implementation(
+        "torch", _torch_backward, _torch_forward, takes=(*_TORCH, _torch_statistics), needs="torch", package="torch",
+        into=True, set_threads=_set_torch_threads, allocated=_torch_allocated,
+    ),
+    Implementation(
+        "torch_compile", _compiled_backward, takes=(_statistics_of_x, *_TORCH), needs="torch", package="torch",
+        where="Inductor", set_threads=_set_torch_threads, allocated=_torch_allocated, own_statistics=True,
+    ),
+    Implementation("jax", _jax_backward, _jax_forward, takes=(_jax_float64,), needs="jax", package="jax"),
+    Implementation(
+        "onednn", _onednn_backward, takes=(_onednn_takes, dx_as_x, takes_variance("oneDNN")), missing=onednn.why_not,
+        package="onednn", title="oneDNN", version=onednn.version, into=True, set_threads=onednn.set_num_threads,
+    ),
+    Implementation(
+        "mindspore", _mindspore_backward, needs="mindspore", package="mindspore", title="MindSpore",
+        takes=(_mindspore_takes, dx_as_x, parameters_as_gamma("MindSpore"), takes_variance("MindSpore")),
+    ),
+)  # fmt: skip

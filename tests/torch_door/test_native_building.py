@@ -1,0 +1,169 @@
+"""The native library: built once by the user's compiler, kept by what it depends on, and done without where that fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from lngrad.torch import native  # torch may be missing
+from lngrad.torch.native import building
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="native code is made for Linux")
+
+# A compiler that takes no minute: its library is a Python module that does nothing. It notes that it was asked.
+QUICK = """#!/bin/sh
+[ "$1" = --version ] && { echo quick 1; exit; }
+echo once >> "$(dirname "$0")/asked"
+sleep 0.5
+while [ "$1" != -o ]; do shift; done
+printf '#include <Python.h>\\nstatic PyModuleDef d = {PyModuleDef_HEAD_INIT, "lngrad_torch_native"};\\n\
+PyObject* PyInit_lngrad_torch_native(void) { return PyModule_Create(&d); }' > "$2.c"
+cc -shared -fPIC -I%s "$2.c" -o "$2"
+"""
+REFUSES = "#!/bin/sh\necho 'torch.cpp:1: error: no such thing' >&2\nexit 1\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    return tmp_path / "cache" / "lngrad"
+
+
+def compiler(tmp_path: Path, monkeypatch, text: str) -> None:
+    program = tmp_path / "compiler"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch, folder):
+    """The file that a quick compiler notes its calls in."""
+    import sysconfig
+
+    if not any(os.access(Path(place) / "cc", os.X_OK) for place in os.environ["PATH"].split(os.pathsep)):
+        pytest.skip("no C compiler")
+    compiler(tmp_path, monkeypatch, QUICK % sysconfig.get_paths()["include"])
+    return tmp_path / "asked"
+
+
+def build(results):
+    results.put(str(building.build()))
+
+
+def test_processes_that_build_at_once_build_one(quick, folder):
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=build, args=(results,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    paths = {results.get(timeout=120) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(paths) == 1
+    assert quick.read_text() == "once\n"
+    assert str(native.find()) in paths
+    assert building.state() in paths
+    assert not [path for path in folder.iterdir() if path.is_dir()]  # no draft is left
+
+
+def test_a_library_that_is_not_whole_is_as_if_it_were_not_there(quick):
+    path = building.build()
+    content = path.read_bytes()
+    for spoilt in (content[:-1], b"", content[:1000] + b"?" + content[1001:]):
+        path.write_bytes(spoilt)
+        assert native.find() is None
+        assert building.state() == "not built: lngrad info --warm"
+    assert native.digest(building.build().read_bytes()) == path.stem.rpartition("-")[2]
+    assert quick.read_text() == "once\n" * 2
+
+
+def test_a_library_for_another_torch_or_other_sources_is_left_alone(quick, tmp_path, monkeypatch):
+    ours = building.build()
+    other = tmp_path / "torch"
+    other.mkdir()
+    (other / "version.py").write_text("__version__ = '9.9'")
+    (other / "__init__.py").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "torch_folder", lambda: other)
+        assert native.find() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "SOURCES", tmp_path)
+        assert native.find() is None
+    assert native.find() == ours
+
+
+def test_another_compiler_builds_anew_and_leaves_one_library(quick, tmp_path, folder, monkeypatch):
+    first = building.build()
+    (tmp_path / "newer").mkdir()
+    program = tmp_path / "newer" / "compiler"
+    program.write_text((tmp_path / "compiler").read_text().replace("quick 1", "quick 2"))
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    assert building.build() != first
+    assert len(list(folder.glob("torch-*.so"))) == 1
+
+
+def test_a_compiler_that_refuses_is_told_of(tmp_path, monkeypatch, folder):
+    compiler(tmp_path, monkeypatch, REFUSES)
+    with pytest.raises(building.BuildError, match="error: no such thing"):
+        building.build()
+    assert native.find() is None
+
+
+def test_what_can_not_be_loaded_is_not_kept(tmp_path, monkeypatch, folder):
+    compiler(tmp_path, monkeypatch, '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho no library > "$2"\n')
+    with pytest.raises(building.BuildError, match="ImportError"):
+        building.build()
+    assert not list(folder.glob("torch-*.so"))
+
+
+def test_without_a_compiler_info_says_so(monkeypatch, folder):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert building.state().startswith("none: no C++ compiler")
+    with pytest.raises(building.BuildError, match=r"no C\+\+ compiler"):
+        building.build()
+
+
+def test_a_variable_switches_it_off(quick, monkeypatch):
+    building.build()
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert native.find() is None
+    assert building.state() == "switched off by LNGRAD_TORCH_NATIVE=0"
+
+
+def test_the_compiler_ends_with_the_process_that_asked_for_it(tmp_path, monkeypatch, folder):
+    """Also the compilers that a compiler's driver starts."""
+    driver = '#!/bin/sh\n[ "$1" = --version ] && exit\nsleep 60 &\necho $! > "$(dirname "$0")/busy"\nwait\n'
+    compiler(tmp_path, monkeypatch, driver)
+    builder = multiprocessing.get_context("spawn").Process(target=building.build)
+    builder.start()
+    busy = tmp_path / "busy"
+    wait_until(lambda: busy.exists() and busy.read_text().strip())
+    builder.kill()
+    builder.join()
+    wait_until(lambda: not is_running(int(busy.read_text())))
+
+
+def wait_until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

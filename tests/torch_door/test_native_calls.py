@@ -1,0 +1,234 @@
+"""The native code: the bits of the way through Python, to which it leaves whatever is not plain."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import lngrad  # noqa: E402  # torch may be missing
+import lngrad.torch as door  # noqa: E402
+from lngrad.core.problem import Grads  # noqa: E402
+from lngrad.errors import DtypeError, ShapeError  # noqa: E402
+from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch import native  # noqa: E402
+
+# torch's own code scripts a decomposition at the first forward-mode call, and says that scripting is deprecated.
+pytestmark = [
+    pytest.mark.usefixtures("native_code"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+]
+DTYPES = ["float16", "bfloat16", "float32", "float64"]
+# One core's, two cores', results from the pool, more than a packed plan takes; a table of tiny rows; two normalized dims.
+SHAPES = [((64,), (64,)), ((1024,), (256,)), ((2, 300), (512,)), ((4096,), (1100,)), ((130,), (3,)), ((5, 7), (3, 11))]
+
+
+def tensor(array):
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def step(call, inputs, shape):
+    """y and the gradients of a call."""
+    leaves = [tensor(array).requires_grad_() for array in (inputs.x, inputs.gamma, inputs.beta)]
+    y = call(leaves[0], shape, *leaves[1:], 1e-5)
+    return (y.detach(), *torch.autograd.grad(y, leaves, tensor(inputs.dy)))
+
+
+def overridden(x, shape, gamma, beta, eps):
+    return torch.nn.functional.layer_norm(x, shape, gamma, beta, eps)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The names of the Python functions that the native code calls, as it calls them."""
+    names = []
+    for name, function in native._functions.items():
+
+        def heard(*arguments, name=name, function=function):
+            names.append(name)
+            return function(*arguments)
+
+        native.module.register(name, heard)
+    native.module.forget()
+    yield names
+    for name, function in native._functions.items():
+        native.module.register(name, function)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("lead", "shape"), SHAPES)
+@pytest.mark.parametrize("override", [False, True])
+def test_the_bits_are_those_of_the_way_through_python(monkeypatch, lead, shape, dtype, override):
+    inputs = make_inputs(Case(lead, shape), dtype)
+    call = overridden if override else door.layer_norm
+    with door.override():
+        first, again = step(call, inputs, shape), step(call, inputs, shape)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "module", None)
+        with door.override():
+            expected = step(call, inputs, shape)
+    check_same_bits(first, expected)
+    check_same_bits(again, expected)
+
+
+def test_a_call_that_was_seen_asks_python_nothing(seen):
+    inputs = make_inputs(Case((64,), (64,)), "float32")
+    step(door.layer_norm, inputs, (64,))
+    assert seen == ["prepare_forward", "prepare_backward"]
+    with door.override():
+        step(overridden, inputs, (64,))
+        assert seen[2:] == ["prepare_aten_forward", "prepare_aten_backward"]
+        step(overridden, inputs, (64,))
+    step(door.layer_norm, inputs, (64,))
+    assert len(seen) == 4
+
+
+def test_a_result_of_a_megabyte_comes_from_the_pool(seen):
+    inputs = make_inputs(Case((1024,), (256,)), "float32")
+    step(door.layer_norm, inputs, (256,))
+    assert seen.count("empty") == 2  # y and dx
+
+
+def test_an_absent_parameter_and_a_frozen_input():
+    inputs = make_inputs(Case((70,), (33,)), "float32")
+    x, gamma, dy = tensor(inputs.x), tensor(inputs.gamma).requires_grad_(), tensor(inputs.dy)
+    (dgamma,) = torch.autograd.grad(door.layer_norm(x, 33, gamma), gamma, dy)
+    x.requires_grad_()
+    (dx,) = torch.autograd.grad(door.layer_norm(x, 33, gamma.detach()), x, dy)
+    check_grads(Grads(dx, dgamma, None), inputs, output_mask=(True, True, False))
+
+
+def test_what_is_not_plain_is_left_to_python(seen):
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    gamma = torch.ones(8)
+    expected = door.layer_norm(x, 8, gamma)
+    del seen[:]
+    wide = torch.empty(6, 16)[:, ::2].copy_(x)
+    check_same_bits((door.layer_norm(wide, 8, gamma),), (expected,))
+    check_same_bits((torch.func.vmap(lambda row: door.layer_norm(row, 8, gamma))(x),), (expected,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        y, tangent = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, 8, gamma))
+    assert tangent is not None
+    check_same_bits((y,), (expected,))
+    check_same_bits((door.layer_norm(x, 8, gamma, None, 1),), (lngrad.layer_norm(x, 8, gamma, eps=1).y,))
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((torch.ones(4, 8), 7), ShapeError),
+        ((torch.ones(4, 8), (4, 7)), ShapeError),
+        ((torch.ones(4, 8), 8, torch.ones(7)), ShapeError),
+        ((torch.ones(4, 8, dtype=torch.int64), 8), DtypeError),
+        ((torch.ones(4, 8), 2**70), RuntimeError),
+    ],
+)
+def test_errors_are_the_same(monkeypatch, arguments, error):
+    with pytest.raises(error) as ours:
+        door.layer_norm(*arguments)
+    monkeypatch.setattr(native, "module", None)
+    with pytest.raises(error) as pythons:
+        door.layer_norm(*arguments)
+    assert str(ours.value) == str(pythons.value)
+
+
+@pytest.mark.parametrize("override", [False, True])
+def test_memory_that_was_freed_is_refused(override):
+    x, gamma = torch.randn(64, 64), torch.ones(64)
+    door.layer_norm(x, 64, gamma)
+    x.untyped_storage().resize_(0)
+    with door.override(), pytest.raises(ShapeError, match=r"(x|input): expected 16384 bytes of storage, got 0"):
+        (overridden if override else door.layer_norm)(x, (64,), gamma, None, 1e-5)
+
+
+def test_a_gradient_in_another_dtype_than_gammas():
+    inputs = make_inputs(Case((64,), (64,)), "bfloat16")
+    x, gamma = tensor(inputs.x).requires_grad_(), tensor(inputs.gamma).requires_grad_()
+    beta = tensor(inputs.beta).float().requires_grad_()
+    grads = torch.autograd.grad(door.layer_norm(x, 64, gamma, beta), (x, gamma, beta), tensor(inputs.dy))
+    assert [grad.dtype for grad in grads] == [torch.bfloat16, torch.bfloat16, torch.float32]
+
+
+def test_derivatives_of_any_order():
+    generator = torch.Generator().manual_seed(0)
+    x, gamma, beta = (torch.randn(s, dtype=torch.float64, generator=generator).requires_grad_() for s in ((3, 5), 5, 5))
+    assert torch.autograd.gradcheck(door.layer_norm, (x, 5, gamma, beta))
+    assert torch.autograd.gradgradcheck(door.layer_norm, (x, 5, gamma, beta))
+
+
+def test_gradients_of_a_batch_of_gradients():
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y = door.layer_norm(x, 6)
+    batch = torch.eye(24).reshape(24, 4, 6)
+    (together,) = torch.autograd.grad(y, x, batch, is_grads_batched=True, retain_graph=True)
+    alone = torch.stack([torch.autograd.grad(y, x, dy, retain_graph=True)[0] for dy in batch])
+    check_same_bits((together,), (alone,))
+
+
+def test_an_input_changed_in_place_is_noticed():
+    x = torch.randn(4, 6, requires_grad=True) * 1
+    y = door.layer_norm(x, 6)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_hooks_of_saved_tensors_are_asked():
+    kept = []
+    x = torch.randn(4, 6, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
+        door.layer_norm(x, 6, torch.ones(6))
+    assert kept == [(4, 6), (4, 1), (4, 1), (6,)]
+
+
+def test_many_threads_at_once(threads):
+    inputs = make_inputs(Case((512,), (128,)), "float32")
+    expected = step(door.layer_norm, inputs, (128,))
+    failed = []
+
+    def repeat():
+        try:
+            for _ in range(50):
+                check_same_bits(step(door.layer_norm, inputs, (128,)), expected)
+        except BaseException as reason:
+            failed.append(reason)
+
+    crew = [threading.Thread(target=repeat) for _ in range(4)]
+    for thread in crew:
+        thread.start()
+    lngrad.set_num_threads(1)
+    check_same_bits(step(door.layer_norm, inputs, (128,)), expected)
+    for thread in crew:
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Python's: the process has threads
+def test_a_forked_child_computes():
+    inputs = make_inputs(Case((64,), (64,)), "float32")
+    expected = step(door.layer_norm, inputs, (64,))
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            check_same_bits(step(door.layer_norm, inputs, (64,)), expected)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_profiler_sees_the_calls():
+    x = torch.randn(64, 64, requires_grad=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        door.layer_norm(x, 64).sum().backward()
+    names = {event.name for event in profile.events()}
+    assert {"lngrad::layer_norm", "lngrad::layer_norm_backward"} <= names

@@ -2,11 +2,17 @@
 
 from lngrad.api import layer_norm, layer_norm_backward
 from lngrad.core.memory import empty_cache
-from lngrad.core.plan import backends
+from lngrad.core.plan import Backend, backends, register_backend
 from lngrad.core.problem import Forward, Grads
 from lngrad.core.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
+
+# In order of preference: where the plan is made, what must be installed, which devices are served.
+register_backend("numba_cpu", Backend("lngrad.cpu.plan", ("numba",), ("cpu",)))
+register_backend("numpy_cpu", Backend("lngrad.core.numpy_backend", (), ("cpu",)))
+register_backend("triton_gpu", Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",)))
+register_backend("ascend_sim", Backend("lngrad.ascend.simulated_backend", (), ("cpu",), contextual=True))
 
 __all__ = [
     "Forward",

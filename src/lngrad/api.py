@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from lngrad.core import calls
-from lngrad.core.arrays import addresses_of, as_array, empty, require_memory, scratch
-from lngrad.core.overlap import check_memory
+from lngrad.core.arrays import addresses_of, as_array, empty, scratch
 from lngrad.core.plan import Plan, make_plan
-from lngrad.core.problem import Forward, Grads, Problem
-from lngrad.core.threads import use_parallel_for
-from lngrad.core.torch_threads import parallel_for, thread_count
+from lngrad.core.problem import Forward, Grads, Problem, check_elements, check_memory
+from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import AnyArray, Shape
 
@@ -61,8 +59,8 @@ def layer_norm(
     if known is not None:
         return known
     problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
-    _require_memory(problem, arrays, out)
-    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    check_elements(problem, arrays, out)
+    plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
     forward = Forward(*execute(plan, (*arrays, float(eps)), out))
     calls.keep(key, plan)
     return forward
@@ -131,8 +129,8 @@ def layer_norm_backward(
     if known is not None:
         return known
     problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
-    _require_memory(problem, arrays, out)
-    plan = make_plan(problem, backend, thread_count() if _is_torchs(problem) else None)
+    check_elements(problem, arrays, out)
+    plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
     grads = Grads(*execute(plan, arrays, out))
     calls.keep(key, plan)
     return grads
@@ -161,22 +159,15 @@ def _is_torchs(problem: Problem) -> bool:
     return problem.kind == "torch" and problem.device == "cpu"
 
 
-def _require_memory(problem: Problem, arrays: tuple[Any, ...], out: Sequence[Any] | None) -> None:
-    for name, array in zip(problem.inputs, arrays, strict=True):
-        require_memory(name, array)
-    for name, array in zip(problem.out, out or (), strict=False):
-        require_memory(f"out.{name}", array)
-
-
 def execute(
     plan: Plan, inputs: tuple[Any, ...], out: Sequence[Any] | None = None, workspace: np.ndarray[Any, Any] | None = None
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     """Run a plan: the second phase, for callers that bring their own outputs and workspace.
 
     Args:
         plan: From make_plan.
-        inputs: The arrays that the problem was made of, in its order; for the forward, eps last.
-        out: Three arrays as the problem knows them; None in it is allocated if it is wanted.
+        inputs: The arrays that the problem was made of, in its order, and then the operator's numbers.
+        out: An array for each result as the problem knows it; None in it is allocated if it is wanted.
         workspace: At least plan.workspace_bytes of uint8, contiguous, or None to allocate it.
 
     Raises:
@@ -195,13 +186,13 @@ def execute(
             for output, given in zip(outputs, out, strict=True)
         )
     if workspace is None and plan.bind is not None:
-        arrays, eps = (inputs, ()) if problem.op == "backward" else (inputs[:-1], inputs[-1:])
-        with use_parallel_for(parallel_for()) if _is_torchs(problem) else nullcontext():
-            plan.on_addresses(*addresses_of((*arrays, *results)), *eps)  # type: ignore[misc]  # a plan with bind has it
-        return results  # type: ignore[return-value]  # three, as outputs() has
+        split = len(problem.inputs)
+        with use_parallel_for(torch_parallel_for()) if _is_torchs(problem) else nullcontext():
+            plan.on_addresses(*addresses_of((*inputs[:split], *results)), *inputs[split:])  # type: ignore[misc]  # a plan with bind has it
+        return results
     if workspace is None:
         workspace = scratch(plan.workspace_bytes, problem.device)
     elif workspace.nbytes < plan.workspace_bytes:
         raise WorkspaceError(f"workspace: expected at least {plan.workspace_bytes} bytes, got {workspace.nbytes}")
     plan.run(plan, inputs, results, workspace)
-    return results  # type: ignore[return-value]  # three, as outputs() has
+    return results

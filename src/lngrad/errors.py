@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "BackendUnavailable",
     "DtypeError",
@@ -44,3 +46,27 @@ class PeerError(LngradError, RuntimeError):
 
 class FileFormatError(LngradError, ValueError):
     """A file cannot be read as what it claims to be, or lacks what the command needs."""
+
+
+def printable(text: str, *, markup: bool = False) -> str:
+    """Foreign text, as a name from a file, so that a terminal or a page shows it and obeys nothing in it.
+
+    Control characters (ESC, so that no escape sequence is left), bidirectional controls and all else that has no shape of
+    its own become escapes such as \\x1b and \\u202e. Line ends and tabs stay.
+
+    Args:
+        text: As it came.
+        markup: For rich's markup: `[` opens no style, and `:fire:` is no emoji.
+    """
+    text = "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+    if not markup:
+        return text
+    # A style without effect keeps apart what rich would read as one thing. Rich drops a backslash before a bracket.
+    return re.sub(r"\\+$", lambda found: 2 * found[0] + "[none][/none]", re.sub(r"[\[:]", _apart, text))
+
+
+def _apart(found: re.Match[str]) -> str:
+    return ("\\" if found[0] == "[" else "") + found[0] + "[none][/none]"

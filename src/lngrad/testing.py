@@ -15,23 +15,9 @@ from lngrad.core.problem import Forward, Grads
 from lngrad.core.reference import Terms, backward_terms
 
 __all__ = [
-    "CASES",
-    "MUTANTS",
-    "TOLERANCES",
-    "UNIT_ROUNDOFF",
-    "Case",
-    "GradientError",
-    "Inputs",
-    "check_forward",
-    "check_grads",
-    "check_same_bits",
-    "error_share",
-    "error_shares",
-    "gradient_scales",
-    "make_inputs",
-    "round_to",
-    "terms_of",
-]
+    "CASES", "MUTANTS", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "check_forward", "check_grads",
+    "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs", "round_to", "terms_of",
+]  # fmt: skip
 
 
 class GradientError(AssertionError):
@@ -149,8 +135,11 @@ def _absolute_terms(inputs: Inputs) -> Terms:
 
 def terms_of(inputs: Inputs) -> Terms:
     """What the true gradients are made of."""
-    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
-    return backward_terms(*arrays, normalized=inputs.normalized)
+    return backward_terms(*_arguments(inputs), normalized=inputs.normalized)
+
+
+def _arguments(inputs: Inputs) -> tuple[Any, ...]:
+    return inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
 
 
 def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
@@ -188,10 +177,7 @@ def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bo
     Raises:
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
-    expected = reference.layer_norm_backward(
-        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
-    )
-    return _check(Grads._fields, got, expected, gradient_scales(inputs), output_mask, _accumulator(inputs))
+    return _check(Grads._fields, got, _true(inputs), gradient_scales(inputs), output_mask, _accumulator(inputs))
 
 
 def error_shares(got: Grads, inputs: Inputs) -> Grads:
@@ -212,10 +198,9 @@ def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
     exact = replace(inputs, mean=expected.mean, rstd=expected.rstd)
     _, xhat, _, rstd = _absolute_terms(exact)
     x = np.abs(np.asarray(inputs.x).astype(np.float64))
-    axes = tuple(range(inputs.x.ndim - inputs.normalized, inputs.x.ndim))
     gamma = 1.0 if inputs.gamma is None else np.abs(np.asarray(inputs.gamma).astype(np.float64))
     beta = 0.0 if inputs.beta is None else np.abs(np.asarray(inputs.beta).astype(np.float64))
-    mean = x.mean(axes, keepdims=True)
+    mean = x.mean(_axes(inputs)[1], keepdims=True)
     # The mean is rounded to the accumulator's dtype once, which shifts a row with a large offset by as much.
     scales = Forward((xhat + mean * rstd) * gamma + beta, mean, rstd)
     return _check(Forward._fields, got, expected, scales, (True, True, True), _accumulator(inputs))
@@ -289,16 +274,13 @@ def _mutate(**changes: Callable[[Inputs], Any]) -> Callable[[Inputs], Grads]:
     """The reference on changed inputs."""
 
     def mutant(inputs: Inputs) -> Grads:
-        changed = replace(inputs, **{name: change(inputs) for name, change in changes.items()})
-        return _true(changed)
+        return _true(replace(inputs, **{name: change(inputs) for name, change in changes.items()}))
 
     return mutant
 
 
 def _true(inputs: Inputs) -> Grads:
-    return reference.layer_norm_backward(
-        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
-    )
+    return reference.layer_norm_backward(*_arguments(inputs), normalized=inputs.normalized)
 
 
 def _axes(inputs: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -307,23 +289,27 @@ def _axes(inputs: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(range(split)), tuple(range(split, inputs.x.ndim))
 
 
-def _without_dy_mean(inputs: Inputs) -> Grads:
-    (_, xhat, dxhat, rstd), (_, axes) = terms_of(inputs), _axes(inputs)
-    return _true(inputs)._replace(dx=rstd * (dxhat - xhat * (dxhat * xhat).mean(axes, keepdims=True)))
+def _without(term: str) -> Callable[[Inputs], Grads]:
+    """The reference without one of the two row means."""
 
+    def mutant(inputs: Inputs) -> Grads:
+        (_, xhat, dxhat, rstd), (_, axes) = terms_of(inputs), _axes(inputs)
+        terms = {
+            "dxhat": dxhat.mean(axes, keepdims=True),
+            "dxhat·xhat": xhat * (dxhat * xhat).mean(axes, keepdims=True),
+        }
+        del terms[term]
+        return _true(inputs)._replace(dx=rstd * (dxhat - sum(terms.values())))
 
-def _without_xhat_mean(inputs: Inputs) -> Grads:
-    (_, _, dxhat, rstd), (_, axes) = terms_of(inputs), _axes(inputs)
-    return _true(inputs)._replace(dx=rstd * (dxhat - dxhat.mean(axes, keepdims=True)))
+    return mutant
 
 
 def _low_precision_sums(inputs: Inputs) -> Grads:
-    xhat, (rows, _) = terms_of(inputs).xhat, _axes(inputs)
-    dy = inputs.dy.astype(np.float64)
+    dy, xhat, *_ = terms_of(inputs)
     narrow = numpy_dtype("bfloat16")
 
     def total(terms: Any) -> Any:
-        flat = terms.reshape(-1, *terms.shape[len(rows) :])
+        flat = terms.reshape(-1, *inputs.normalized_shape)
         result = np.zeros(flat.shape[1:], narrow)
         for row in flat:
             result = (result.astype(np.float32) + row).astype(narrow)
@@ -333,17 +319,14 @@ def _low_precision_sums(inputs: Inputs) -> Grads:
 
 
 def _last_row_lost(inputs: Inputs) -> Grads:
-    xhat = terms_of(inputs).xhat
-    dy = inputs.dy.astype(np.float64).reshape(-1, *inputs.normalized_shape)
-    xhat = xhat.reshape(dy.shape)
-    return _true(inputs)._replace(dgamma=(dy * xhat)[:-1].sum(0), dbeta=dy[:-1].sum(0))
+    dy, xhat = (array.reshape(-1, *inputs.normalized_shape)[:-1] for array in terms_of(inputs)[:2])
+    return _true(inputs)._replace(dgamma=(dy * xhat).sum(0), dbeta=dy.sum(0))
 
 
 def _last_column_lost(inputs: Inputs) -> Grads:
     true = _true(inputs)
-    dx = true.dx.copy()
-    dx[..., -1] = 0
-    return true._replace(dx=dx)
+    true.dx[..., -1] = 0
+    return true
 
 
 def _sums_twice(inputs: Inputs) -> Grads:
@@ -356,9 +339,8 @@ def _roll_rows(array: Any, split: int) -> Any:
     return np.roll(rows, 1, axis=0).reshape(array.shape)
 
 
-def _larger_variance(inputs: Inputs) -> Any:
-    variance = 1 / np.asarray(inputs.rstd, np.float64) ** 2
-    return 1 / np.sqrt(1.01 * variance)
+def _variance(inputs: Inputs) -> Any:
+    return 1 / np.asarray(inputs.rstd, np.float64) ** 2
 
 
 # What each does wrong. They return float64; round_to brings them to the dtypes of a real result.
@@ -366,10 +348,10 @@ MUTANTS: dict[str, Callable[[Inputs], Grads]] = {
     "gamma forgotten": _mutate(gamma=lambda inputs: None),
     "dy ignored": _mutate(dy=lambda inputs: np.ones_like(inputs.dy)),
     "dy of the previous row": _mutate(dy=lambda inputs: _roll_rows(inputs.dy, inputs.x.ndim - inputs.normalized)),
-    "mean of dxhat missing": _without_dy_mean,
-    "mean of dxhat·xhat missing": _without_xhat_mean,
-    "variance in rstd's place": _mutate(rstd=lambda inputs: 1 / np.asarray(inputs.rstd, np.float64) ** 2),
-    "variance 1 % too large": _mutate(rstd=_larger_variance),
+    "mean of dxhat missing": _without("dxhat"),
+    "mean of dxhat·xhat missing": _without("dxhat·xhat"),
+    "variance in rstd's place": _mutate(rstd=_variance),
+    "variance 1 % too large": _mutate(rstd=lambda inputs: 1 / np.sqrt(1.01 * _variance(inputs))),
     "last row lost": _last_row_lost,
     "last column lost": _last_column_lost,
     "bfloat16 sums": _low_precision_sums,

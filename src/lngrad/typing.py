@@ -43,8 +43,8 @@ Address: TypeAlias = int
 Shape: TypeAlias = tuple[int, ...]
 """The sizes of an array's dimensions."""
 
-Mask: TypeAlias = tuple[bool, bool, bool]
-"""Which of dx, dgamma and dbeta are wanted."""
+Mask: TypeAlias = tuple[bool, ...]
+"""Which of a call's results are wanted, such as dx, dgamma and dbeta."""
 
 
 class HasArrayInterface(Protocol):

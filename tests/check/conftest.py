@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,25 @@ import typer
 from typer.testing import CliRunner, Result
 
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.inputs import draw
+from lngrad.check.inputs import draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
-from lngrad.check.mistakes.mistake import true_grads
-from lngrad.check.mistakes.terms import Terms, terms_of
+from lngrad.check.mistakes.fit import Terms, terms_of
 from lngrad.cli.check import register
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.testing import error_share, gradient_scales
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread() -> Iterator[None]:
+    """A diagnosis multiplies small matrices, for which OpenBLAS's threads wait longer than they compute on a busy machine."""
+    if find_spec("threadpoolctl") is None:  # it comes with scikit-learn
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @pytest.fixture

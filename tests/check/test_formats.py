@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lngrad.check.formats.atk import read_atk
-from lngrad.check.formats.literals import LiteralError, parse_literal
 from lngrad.check.formats.own import read_own
 from lngrad.check.formats.reading import read_cases
-from lngrad.check.formats.ttk import read_ttk
+from lngrad.check.formats.ttk_atk import LiteralError, parse_literal, read_atk, read_ttk
 from lngrad.errors import FileFormatError
 
 CASES = Path(__file__).parents[2] / "cases"

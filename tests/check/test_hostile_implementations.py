@@ -61,6 +61,14 @@ def changes(dy, x, mean, rstd, gamma):
     x *= 0
     return grads
 
+def slightly_wrong(dy, x, mean, rstd, gamma):
+    from lngrad.check import judge
+    def slowly(one):
+        return lambda *arguments: (time.sleep(1.5), one(*arguments))[1]
+    judge.diagnose, judge.true_grads = slowly(judge.diagnose), slowly(judge.true_grads)
+    grads = right(dy, x, mean, rstd, gamma)
+    return grads._replace(dx=2 * grads.dx)
+
 def raises(dy, x, mean, rstd, gamma):
     raise ValueError("not today")
 
@@ -77,9 +85,9 @@ def module(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def result_of(case: CheckCase, impl: str) -> CaseResult:
+def result_of(case: CheckCase, impl: str, limit: float = 3.0) -> CaseResult:
     found: list[CaseResult] = []
-    run_cases([case], Options(impl=impl), 1, 3.0, found.append)
+    run_cases([case], Options(impl=impl), 1, limit, found.append)
     assert len(found) == 1
     return found[0]
 
@@ -166,6 +174,12 @@ def test_the_program_in_c_passes_and_skips_what_it_does_not_take(tmp_path, make_
     narrow = make_case(dtype="bfloat16", output_dtypes=("bfloat16", "float32", "float32"))
     result = check_case(narrow, options)
     assert (result.status, result.reason) == ("skipped", "this program takes float32 alone")
+
+
+def test_the_time_limit_counts_the_implementation_alone(module, make_case, monkeypatch):
+    """The truth and the diagnosis take 1.5 s each here, which is not the kernel's time."""
+    result = result_of(make_case(), "hostile:slightly_wrong", limit=2.0)
+    assert (result.status, result.mistake) == ("failed", "dx 2 times"), result
 
 
 @pytest.mark.parametrize("template", ["", "./program", "./program {in}"])

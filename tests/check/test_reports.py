@@ -6,13 +6,19 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
 
 import lngrad
 from lngrad.check.judge import Options, check_case
-from lngrad.check.reports.compare import changes
-from lngrad.check.reports.formula_html import formula_html, strip
+from lngrad.check.reports.html import formula_html, strip, write_report
+from lngrad.check.reports.journal import Journal, changes, write_junit
 from lngrad.check.result import CaseResult, Formula, Weights
+from lngrad.errors import FileFormatError, printable
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +50,88 @@ def test_what_got_better_and_what_got_worse(make_case):
     assert (one.kind, one.text) == ("other", "gamma forgotten, now last row lost")
     assert changes([bad], [bad]) == []
     assert changes([replace(bad, name="another")], [good]) == []
+
+
+HOSTILE = (
+    "\x1b[31m \x1b]8;;http://x\x07 \u202eabc\u2066 [bold]x[/bold] badsig:two: kernel.cu:fire: \x9b\r\x00\udc80 中文\\\\"
+)
+SHOWN = (
+    r"\x1b[31m \x1b]8;;http://x\x07 \u202eabc\u2066 [bold]x[/bold] badsig:two: kernel.cu:fire: \x9b\r\x00\udc80 中文\\"
+)
+
+
+def test_foreign_text_is_made_printable():
+    assert printable(HOSTILE) == SHOWN
+    shown = StringIO()
+    Console(file=shown, width=400, highlight=False).print(f"[bold]{printable(HOSTILE, markup=True)}[/]")
+    assert shown.getvalue() == SHOWN + "\n"
+
+
+def test_names_from_case_files_are_made_printable_in_every_report(make_case, tmp_path):
+    result = check_case(make_case(name=HOSTILE), Options(impl="mutant:gamma forgotten"))
+    result = replace(result, reason=HOSTILE, source=HOSTILE)
+    write_report(tmp_path / "r.html", [result], Options(), 1.0)
+    write_junit(tmp_path / "r.xml", [result], HOSTILE)
+    html, xml = ((tmp_path / name).read_text("utf-8") for name in ("r.html", "r.xml"))
+    assert "\\u202eabc" in html
+    assert "\\u202eabc" in xml
+    for letter in "\x1b\x07\u202e\u2066\x9b\x00":
+        assert letter not in html + xml
+    assert ElementTree.fromstring(xml)[0][0].get("name") == SHOWN  # our own file
+
+
+def append_to(path, result):
+    with Journal(path) as journal:
+        journal.append(result)
+
+
+def test_a_report_is_written_whole_or_not_at_all(make_case, tmp_path, monkeypatch):
+    result = check_case(make_case(), Options(impl="numpy_cpu"))
+    writers = {
+        "r.html": lambda path: write_report(path, [result], Options(), 1.0),
+        "r.xml": lambda path: write_junit(path, [result], "numpy_cpu"),
+        "r.jsonl": lambda path: append_to(path, result),
+    }
+    for name, write in writers.items():
+        write(tmp_path / name)
+        before = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_text("an earlier one")
+        write(tmp_path / name)  # is replaced
+        assert abs(len((tmp_path / name).read_bytes()) - len(before)) < 10
+
+    def full(self, *arguments, **others):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    for name, write in writers.items():
+        with pytest.raises(FileFormatError, match=f"{name}: can't be written: No space left on device"):
+            write(tmp_path / name)
+        with pytest.raises(FileFormatError, match=r"new.*: can't be written: No space left on device"):
+            write(tmp_path / f"new-{name}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(writers)
+    assert all(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_a_journal_ends_with_a_whole_line_on_a_full_disk(make_case, tmp_path):
+    result = check_case(make_case(), Options(impl="numpy_cpu"))
+    path = tmp_path / "r.jsonl"
+    program = (
+        "import json, resource, sys\n"
+        "from pathlib import Path\n"
+        "from lngrad.check.reports.journal import Journal, read_journal\n"
+        "path = Path(sys.argv[1])\n"
+        "(result,) = read_journal(path).values()\n"
+        "size = path.stat().st_size\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3 * size + 10, resource.RLIM_INFINITY))\n"
+        "with Journal(path, [result]) as journal:\n"
+        "    for _ in range(9):\n"
+        "        journal.append(result)\n"
+    )
+    append_to(path, result)
+    line = path.read_bytes()
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
+    assert "r.jsonl: can't be written: " in done.stderr
+    assert path.read_bytes() == 3 * line
 
 
 def test_compare_on_the_command_line(tmp_path, monkeypatch, run):

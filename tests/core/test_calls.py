@@ -141,13 +141,13 @@ def test_memory_at_address_0_is_refused_by_a_known_call_too():
 def test_plain_functions_let_torchs_threads_work(monkeypatch):
     torch = pytest.importorskip("torch")
     from lngrad import api
-    from lngrad.core import torch_threads
+    from lngrad.core import threads
 
-    if torch_threads.parallel_for() is None or torch.get_num_threads() < 2 or lngrad.get_num_threads() < 2:
+    if threads.torch_parallel_for() is None or torch.get_num_threads() < 2 or lngrad.get_num_threads() < 2:
         pytest.skip("torch has no threads to lend")
     lent = []
-    theirs = torch_threads.parallel_for()
-    monkeypatch.setattr(api, "parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
+    theirs = threads.torch_parallel_for()
+    monkeypatch.setattr(api, "torch_parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
     inputs = make_inputs(Case((2048,), (256,)), "float32")
     arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
     check_grads(lngrad.layer_norm_backward(*arrays), inputs)

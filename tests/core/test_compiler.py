@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lngrad.ascend.cpp.compiling import CompileError, compiler
-from lngrad.core.compiler import c_compiler, cxx_compiler
+from lngrad.core.machine import c_compiler, cxx_compiler
 
 
 def test_a_chosen_compiler_may_have_options(monkeypatch):

@@ -64,6 +64,38 @@ def test_the_pool_is_bounded(monkeypatch):
     assert not memory._idle
 
 
+def test_sizes_that_nobody_uses_go_first(monkeypatch):
+    other = Output.of((LARGE.shape[0] + 1,), "float32")
+    monkeypatch.setattr(memory, "KEPT_BYTES", 3 * LARGE.nbytes)
+    arrays = [empty("numpy", LARGE), empty("numpy", LARGE)]
+    arrays.clear()
+    pair = [empty("numpy", other), empty("numpy", other)]
+    pair.clear()
+    gc.collect()
+    assert {size: len(blocks) for size, blocks in memory._idle.items()} == {other.nbytes: 2}
+    assert memory._idle_bytes == 2 * other.nbytes
+
+
+def test_where_memory_is_short_the_pool_is_given_back_first(monkeypatch):
+    allocate = np.empty
+    empty("numpy", LARGE)
+    gc.collect()
+    assert memory._idle
+
+    def scarce(*arguments):
+        if memory._idle:
+            raise MemoryError
+        return allocate(*arguments)
+
+    monkeypatch.setattr(np, "empty", scarce)
+    array = memory.pooled_bytes(2 * LARGE.nbytes)
+    assert array.nbytes == 2 * LARGE.nbytes
+    assert memory._idle_bytes == 0
+    monkeypatch.undo()
+    with pytest.raises(MemoryError):
+        memory.pooled_bytes(1 << 60)
+
+
 def test_every_block_begins_on_a_cache_line():
     for elements in (1 << 12, 1 << 14, 1 << 18, (1 << 18) + 3):
         array = empty("numpy", Output.of((elements,), "float32"))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import lngrad
+from lngrad.api import execute
+from lngrad.core import numpy_backend, reference
 from lngrad.core.arrays import ArraySpec, spec_of
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import Problem
+from lngrad.core.problem import Normalization, Operator, Problem, describe
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError, WorkspaceError
-from lngrad.testing import Case, make_inputs
+from lngrad.testing import Case, error_share, make_inputs
 
 
 def call(**changes):
@@ -193,3 +196,39 @@ def test_backends_are_listed():
     listed = lngrad.backends()
     assert next(iter(listed)) == "numba_cpu"
     assert {listed[name] for name in ("numba_cpu", "numpy_cpu", "ascend_sim")} == {"available"}
+
+
+class RmsForward(NamedTuple):
+    y: Any
+    rstd: Any
+
+
+class RmsGrads(NamedTuple):
+    dx: Any
+    dgamma: Any
+
+
+def test_another_operator_is_a_row_and_a_normalization():
+    """Checks, outputs, masks, reference and backend follow from its names and switches."""
+    forward = Operator("forward", ("x", "gamma"), ("eps",), RmsForward)
+    backward = Operator("backward", ("dy", "x", "rstd", "gamma"), (), RmsGrads)
+    rms = Normalization(centred=False, offset=1.0)
+    inputs = make_inputs(Case((70,), (13,)), "float32")
+    problem, arrays = describe(forward, (inputs.x, inputs.gamma), None, (True, True), None, rms)
+    y, rstd = execute(numpy_backend.plan(problem, 1), (*arrays, 1e-6))
+    x = inputs.x.astype(np.float64)
+    true_rstd = 1 / np.sqrt((x * x).mean(1, keepdims=True) + 1e-6)
+    true = reference.layer_norm(x, inputs.gamma, eps=1e-6, normalization=rms)
+    assert error_share(rstd, true_rstd, true_rstd, "float32").max() <= 1
+    assert error_share(y, x * true_rstd * (1.0 + inputs.gamma), 10, "float32").max() <= 1
+    assert error_share(y, true.y, 10, "float32").max() <= 1
+    problem, arrays = describe(backward, (inputs.dy, inputs.x, rstd, inputs.gamma), None, (True, True), None, rms)
+    assert problem is not describe(backward, arrays, None, (True, True), None)[0]
+    dx, dgamma = execute(numpy_backend.plan(problem, 1), arrays)
+    expected = reference.layer_norm_backward(inputs.dy, x, np.zeros(70), rstd, inputs.gamma, normalization=rms)
+    assert error_share(dx, expected.dx, 10, "float32").max() <= 1
+    assert error_share(dgamma, expected.dgamma, 70, "float32").max() <= 1
+    with pytest.raises(ShapeError, match=r"^output_mask: expected 2 booleans for dx, dgamma, got 3$"):
+        describe(backward, arrays, None, (True, True, True), None, rms)
+    with pytest.raises(ShapeError, match=r"^out: expected a RmsGrads of two arrays or None, got tuple$"):
+        describe(backward, arrays, None, (True, True), (None,), rms)

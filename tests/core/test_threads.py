@@ -74,6 +74,45 @@ print("ok")
     assert result.stdout == "ok\n", result.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_finds_locks_free_and_what_they_guard_whole():
+    """Another thread changes two things together, and forks come at any time. A lock may be taken again in its own thread."""
+    program = """
+import os, threading, warnings
+warnings.simplefilter("ignore")
+from lngrad.core.threads import fork_safe_lock
+outer, inner = fork_safe_lock(), fork_safe_lock()
+pair, going = [0, 0], True
+def change():
+    while going:
+        with inner, inner:
+            pair[0] += 1
+            pair[1] += 1
+thread = threading.Thread(target=change)
+thread.start()
+for turn in range(100):
+    if turn % 2:
+        inner.__enter__()
+    child = os.fork()
+    if child == 0:
+        whole = pair[0] == pair[1]
+        if turn % 2:
+            inner.__exit__(None, None, None)
+        took = threading.Thread(target=lambda: outer.__enter__() or inner.__enter__())
+        took.start()
+        took.join(10)
+        os._exit(0 if whole and not took.is_alive() else 1)
+    if turn % 2:
+        inner.__exit__(None, None, None)
+    assert os.waitpid(child, 0)[1] == 0
+going = False
+thread.join()
+print("ok")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.stdout == "ok\n", result.stderr
+
+
 def test_ctrl_c_interrupts_a_long_call():
     """One call of about a minute's work is left within seconds, and the process goes on."""
     program = """

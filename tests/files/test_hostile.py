@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lngrad.check.dumped_results import dump_of
-from lngrad.check.formats.reading import read_cases
+from lngrad.check.formats.reading import dump_of, read_cases
 from lngrad.check.golden import write_goldens
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
-from lngrad.check.reports.journal import append, read_journal
+from lngrad.check.reports.journal import line_of, read_journal
 from lngrad.errors import FileFormatError, LngradError
 from lngrad.files.boundary import parse_json, read_text
 from lngrad.files.reading import read_tensor, read_tensors
@@ -120,10 +119,8 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Ca
     cases = read_cases([CASES / "lngrad.yaml"], MOST)[:3]
     write_goldens(cases, folder / "golden", "npz", 0, MOST, lambda: None)
     found["manifest.json"] = (folder / "golden" / "manifest.json", lambda path: cases_of(path.parent))
-    journal = io.StringIO()
-    for case in cases:
-        append(journal, check_case(case, Options(impl="numpy_cpu")))
-    add("journal.jsonl", journal.getvalue().encode(), read_journal)
+    journal = "".join(line_of(check_case(case, Options(impl="numpy_cpu"))) for case in cases)
+    add("journal.jsonl", journal.encode(), read_journal)
     return found
 
 

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import kernels  # noqa: E402
-from lngrad.gpu import launch as triton_launch  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
@@ -49,16 +48,14 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a device: not interpreted, and nothing compiled yet."""
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(triton_launch, "_compiled", BoundedCache(9))
+    monkeypatch.setattr(triton_run, "_compiled", BoundedCache(9))
     return
 
 
 def test_a_second_launch_binds_nothing(compiled: None) -> None:
     kernel, x = FakeKernel(), torch.zeros(64)
     for M, programs in ((3, 7), (1, 8), (16, 9)):
-        triton_launch.launch(
-            kernel, programs, {"x": x, "M": M, "gamma": None, "other": 3}, 4, ROWS=2, BLOCK=64, UNKNOWN=1
-        )
+        triton_run.launch(kernel, programs, {"x": x, "M": M, "gamma": None, "other": 3}, 4, ROWS=2, BLOCK=64, UNKNOWN=1)
     assert len(kernel.bound) == 1
     grid, _, constants = kernel.bound[0]
     assert grid == (7,)
@@ -79,10 +76,10 @@ def test_what_triton_specializes_on_compiles_again(compiled: None, monkeypatch: 
         (x, None, 64, 8),
     ]
     for tensor, gamma, block, warps in launches * 2:
-        triton_launch.launch(kernel, 1, {"x": tensor, "M": 5, "gamma": gamma}, warps, ROWS=1, BLOCK=block)
+        triton_run.launch(kernel, 1, {"x": tensor, "M": 5, "gamma": gamma}, warps, ROWS=1, BLOCK=block)
     assert len(kernel.bound) == len(launches)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    triton_launch.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
+    triton_run.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
     assert len(kernel.bound) == len(launches) + 1
 
 
@@ -91,14 +88,14 @@ def test_on_rocm_triton_chooses_what_it_compiled(compiled: None, monkeypatch: py
     monkeypatch.setattr(torch.version, "hip", "6.4")
     kernel, x = FakeKernel(), torch.zeros(64)
     for _ in range(3):
-        triton_launch.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
+        triton_run.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
     assert len(kernel.bound) == 3
     assert not kernel.direct
 
 
 def test_a_kernel_without_an_argument_is_refused(compiled: None) -> None:
     with pytest.raises(KeyError, match="ROWS"):
-        triton_launch.launch(FakeKernel(), 1, {"x": torch.zeros(4), "M": 5, "gamma": None}, 4, BLOCK=64)
+        triton_run.launch(FakeKernel(), 1, {"x": torch.zeros(4), "M": 5, "gamma": None}, 4, BLOCK=64)
 
 
 class Waited(Exception):

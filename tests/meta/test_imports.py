@@ -34,7 +34,7 @@ def test_testing_and_reference_load_nothing_heavy():
 def test_jax_is_loaded_by_its_door_alone():
     pytest.importorskip("jax")
     assert "jax" in loaded_by("import lngrad.jax")
-    assert loaded_by("import lngrad.core.huge_pages, lngrad.core.fallbacks") == "[]"
+    assert loaded_by("import lngrad.core.memory, lngrad.core.fallbacks") == "[]"
 
 
 def test_no_folder_of_tests_has_the_name_of_a_library(pytestconfig):

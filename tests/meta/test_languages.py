@@ -14,7 +14,7 @@ SPAN = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)]*)\)")
 FIGURE = re.compile(r"\d+(?:[.,]\d+)+×?|\d{2,}×?")  # a single digit may be a word in the other language
 # Generated tables, which are in English alone, and what no reader sees.
-LEFT_OUT = re.compile(r"<!-- (bench|museum):begin -->.*?<!-- \1:end -->|<!--.*?-->", re.DOTALL)
+LEFT_OUT = re.compile(r"<!-- (bench|corpus):begin -->.*?<!-- \1:end -->|<!--.*?-->", re.DOTALL)
 
 
 def english_of(page: Path) -> Path:

@@ -19,7 +19,7 @@ from lngrad.ascend.tile.backward_kernel import BackwardTiling, backward_rows, co
 from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.plan import Plan
-from lngrad.core.problem import Problem
+from lngrad.core.problem import BACKWARD, LAYER_NORM, Problem
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Dtype
 
@@ -52,7 +52,7 @@ def plan(problem: Problem, threads: int, soc: socs.Soc) -> Plan:
         BackendUnavailable: A forward, another dtype, a SoC without the tile APIs, or rows that do not fit its Unified
             Buffer; the text states the largest that do.
     """
-    if problem.op != "backward":
+    if problem.operator is not BACKWARD or problem.normalization != LAYER_NORM:
         raise BackendUnavailable("backend: ascend_sim computes the backward only")
     if problem.dtype not in TILE_DTYPES:
         raise BackendUnavailable(f"backend: ascend_sim takes x in {' or '.join(TILE_DTYPES)}, got {problem.dtype}")

@@ -11,11 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.dumped_results import case_folder
-from lngrad.check.formats.dump_names import DUMP_INPUTS, file_name
-from lngrad.check.formats.folders import MANIFEST
-from lngrad.check.inputs import draw
-from lngrad.check.mistakes.mistake import true_grads
+from lngrad.check.formats.reading import DUMP_INPUTS, MANIFEST, case_folder, file_name
+from lngrad.check.inputs import draw, true_grads
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.writing import write_tensor, write_tensors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from time import perf_counter
@@ -11,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.dumped_results import dump_of
+from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import Implementation, NotApplicable, find
-from lngrad.check.inputs import DrawnInputs, block_rows, draw
-from lngrad.check.mistakes.diagnosis import diagnose
-from lngrad.check.mistakes.mistake import true_grads
+from lngrad.check.inputs import DrawnInputs, block_rows, draw, true_grads
+from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
-from lngrad.check.standards.rules import SMALL, STANDARDS, Tolerances, error_of
-from lngrad.check.standards.sums import Sums
+from lngrad.check.standards.rules import SMALL, STANDARDS, Sums, Tolerances, error_of
 from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
@@ -68,8 +67,16 @@ def _impl(name: str) -> Implementation:
     return find(name)
 
 
-def check_case(case: CheckCase, options: Options) -> CaseResult:
-    """Run and judge one case. An exception of the implementation is a failed case; its text is the reason."""
+Running = Callable[[bool], object]
+
+
+def check_case(case: CheckCase, options: Options, running: Running = bool) -> CaseResult:
+    """Run and judge one case. An exception of the implementation is a failed case; its text is the reason.
+
+    Args:
+        case, options: What to run.
+        running: Called with True before an implementation runs, and with False behind it.
+    """
     standard = case.standard or options.standard
     start = perf_counter()
     bare = CaseResult(case.name, str(case.source), "skipped", "", case_facts(case), standard, others=case.others)
@@ -82,7 +89,7 @@ def check_case(case: CheckCase, options: Options) -> CaseResult:
         text = f"needs {case.nbytes} bytes, --max-bytes allows {options.max_bytes}"
         return replace(bare, status="failed", reason=f"too large: {text}")
     try:
-        outputs, diagnosis = _judge(case, options, standard)
+        outputs, diagnosis = _judge(case, options, standard, running)
     except NotApplicable as reason:
         return replace(bare, reason=str(reason), seconds=perf_counter() - start)
     except Exception as error:
@@ -94,10 +101,10 @@ def check_case(case: CheckCase, options: Options) -> CaseResult:
         status="failed" if failed else "passed",
         reason="; ".join(map(_reason, failed)),
         outputs=tuple(outputs),
-        mistake=diagnosis.mistake if diagnosis else None,
-        sentence=diagnosis.sentence if diagnosis else "",
-        formulas=diagnosis.formulas if diagnosis else (),
-        weights=diagnosis.weights if diagnosis else (),
+        mistake=diagnosis.mistake,
+        sentence=diagnosis.sentence,
+        formulas=diagnosis.formulas,
+        weights=diagnosis.weights,
         seconds=perf_counter() - start,
     )
 
@@ -123,7 +130,7 @@ def _reason(output: OutputResult) -> str:
     )
 
 
-def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[OutputResult], Any]:
+def _judge(case: CheckCase, options: Options, standard: str, running: Running) -> tuple[list[OutputResult], Diagnosis]:
     impl = None if options.against else _impl(options.impl)
     third = _impl(options.third) if standard == "dual" else None
     judges = _Judges(case, options, standard, third is not None)
@@ -135,11 +142,11 @@ def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[Outpu
     for start in starts:
         stop = min(start + step, case.M)
         given = draw(case, options.seed, start, stop, options.max_bytes)
-        got = _results(case, given, impl, options, several)
+        got = _results(case, given, impl, options, running)
         truth = true_grads(given.exact)
         with np.errstate(all="ignore"):
             scales = gradient_scales(given.exact)
-        other = _numpy(third(case, given)) if third else None
+        other = _run(third, case, given, running) if third else None
         judges.add("dx", got.dx, truth.dx, scales.dx, other and other.dx, start)
         partials.append(_Partials(got, truth, scales, other))
         if kept is None or (not judges.passed("dx") and not judges.kept_failed):
@@ -154,8 +161,11 @@ def _judge(case: CheckCase, options: Options, standard: str) -> tuple[list[Outpu
         judges.add(name, total, true, scale, other, 0)
     outputs = judges.outputs()
     if all(output.passed for output in outputs) or kept is None or judges.broken:
-        return outputs, None
-    return outputs, diagnose(case, *kept, judges.shares)
+        return outputs, Diagnosis(None, "")
+    try:
+        return outputs, diagnose(case, *kept, judges.shares)
+    except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
+        return outputs, Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,7 @@ def _total(parts: list[Any]) -> Any:
 
 
 def _results(
-    case: CheckCase, given: DrawnInputs, impl: Implementation | None, options: Options, several: bool
+    case: CheckCase, given: DrawnInputs, impl: Implementation | None, options: Options, running: Running
 ) -> Grads:
     if impl is None:
         assert options.against is not None  # as no implementation was looked up
@@ -191,7 +201,7 @@ def _results(
     inputs = given.inputs
     arrays = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "gamma")}
     copies: dict[str, Any] = {name: None if array is None else np.array(array) for name, array in arrays.items()}
-    got = _numpy(impl(case, replace(given, inputs=replace(inputs, **copies), variance=np.array(given.variance))))
+    got = _run(impl, case, replace(given, inputs=replace(inputs, **copies), variance=np.array(given.variance)), running)
     for name, array in arrays.items():
         if array is not None and _changed(copies[name], array):
             raise RuntimeError(f"it changed its input {name}")
@@ -205,8 +215,12 @@ def _changed(after: Any, before: Any) -> bool:
     return bool((first != second).any())
 
 
-def _numpy(got: Grads) -> Grads:
-    return Grads(*(None if one is None else as_numpy(one) for one in got))
+def _run(impl: Implementation, case: CheckCase, given: DrawnInputs, running: Running) -> Grads:
+    running(True)
+    try:
+        return Grads(*(None if one is None else as_numpy(one) for one in impl(case, given)))
+    finally:
+        running(False)
 
 
 class _Judges:

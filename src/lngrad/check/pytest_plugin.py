@@ -18,7 +18,7 @@ from lngrad.check.standards.rules import STANDARDS
 from lngrad.errors import LngradError
 
 STARTER = Path(__file__).parent / "formats" / "starter.yaml"
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=f"lngrad check --impl {impl}")
     paths = [Path(path) for path in config.getoption("--lngrad-cases") or [STARTER]]
     try:
-        cases = read_cases(paths, MOST_BYTES)
+        cases = read_cases(paths, MAX_BYTES)
     except LngradError as error:
         raise pytest.UsageError(str(error)) from None
     items += [CaseItem.from_parent(session, name=f"lngrad[{case.name}]", case=case, options=options) for case in cases]

@@ -178,7 +178,7 @@ def _run(
     from contextlib import ExitStack
 
     from lngrad.check.processes.runner import default_jobs, run_cases
-    from lngrad.check.reports.journal import append, key_of, read_journal
+    from lngrad.check.reports.journal import Journal, key_of, read_journal
     from lngrad.cli.check_report import MOST_PRINTED, print_result
 
     keys = {case.name: key_of(case, options) for case in cases}
@@ -187,10 +187,7 @@ def _run(
     waiting = [case for case in cases if case.name not in found]
     interrupted = False
     with ExitStack() as stack:
-        file = stack.enter_context(journal.open("w", encoding="utf-8")) if journal else None
-        for result in found.values():
-            if file:
-                append(file, result)
+        file = stack.enter_context(Journal(journal, found.values())) if journal else None
         advance, console = stack.enter_context(_progress(len(cases), len(found)))
         printed = 0
 
@@ -199,7 +196,7 @@ def _run(
             result = replace(result, key=keys[result.name])
             found[result.name] = result
             if file:
-                append(file, result)
+                file.append(result)
             if result.status == "failed" and printed < MOST_PRINTED:
                 print_result(console, result)
                 printed += 1
@@ -219,7 +216,7 @@ def _report(
 ) -> None:
     from rich.console import Console
 
-    from lngrad.check.reports.compare import changes
+    from lngrad.check.reports.journal import changes
     from lngrad.cli.check_report import print_changes, print_summary
 
     console = Console(highlight=False)
@@ -228,7 +225,7 @@ def _report(
         print_changes(console, changed)
     print_summary(console, results, seconds)
     if junit is not None:
-        from lngrad.check.reports.junit import write_junit
+        from lngrad.check.reports.journal import write_junit
 
         write_junit(junit, results, options.against or options.impl)
     if report is not None:

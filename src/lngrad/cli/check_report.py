@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from lngrad.check.reports.compare import Change
+from lngrad.check.reports.journal import Change
 from lngrad.check.result import CaseResult
 
 MOST_PRINTED = 20

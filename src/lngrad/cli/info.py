@@ -37,9 +37,8 @@ def info(
 
     Example: lngrad info
     """
-    from lngrad.core.compiler import c_compiler, cxx_compiler
     from lngrad.core.fallbacks import last_run
-    from lngrad.core.machine import caches, huge_pages, processor, versions
+    from lngrad.core.machine import c_compiler, caches, cxx_compiler, huge_pages, processor, versions
 
     if warm:
         _warm()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.core.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
-from lngrad.core.memory import KEPT_FROM, lease, spares
+from lngrad.core.memory import KEPT_FROM, allocated, pooled_bytes, small_block_pool
 from lngrad.errors import DtypeError, ShapeError
 
 ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
@@ -78,9 +78,7 @@ def key_of(array: Any) -> Hashable:
     """What spec_of depends on: equal keys have equal facts. Cheap, since every call makes five of them."""
     if array is None:
         return None
-    if type(array) is np.ndarray:
-        return array.shape, array.strides, array.dtype
-    if _is_torch(array):
+    if type(array) is not np.ndarray and _is_torch(array):
         return array.shape, array.stride(), array.dtype, array.device, array.layout
     return array.shape, array.strides, array.dtype
 
@@ -91,26 +89,18 @@ def spec_of(name: str, array: Any) -> ArraySpec:
     Raises:
         DtypeError: The dtype is none of float16, bfloat16, float32, float64 in native byte order, or the tensor is sparse.
     """
-    if _is_torch(array):
-        dtype = dtype_name(array.dtype)
-        if str(array.layout) != "torch.strided":
-            raise DtypeError(f"{name}: expected a dense tensor, got layout {array.layout}")
-        if dtype is None:
-            raise _dtype_error(name, str(array.dtype).removeprefix("torch."))
+    dtype = (array.dtype if array.dtype in DTYPES else None) if type(array) is ArraySpec else dtype_name(array.dtype)
+    of_torch = type(array) is not np.ndarray and _is_torch(array)
+    if of_torch and str(array.layout) != "torch.strided":
+        raise DtypeError(f"{name}: expected a dense tensor, got layout {array.layout}")
+    if dtype is None:
+        *first, last = DTYPES
+        got = str(array.dtype).removeprefix("torch.")
+        raise DtypeError(f"{name}: expected {', '.join(first)} or {last}, got {got}")
+    if of_torch:
         strides = tuple(step * array.element_size() for step in array.stride())
         return ArraySpec(tuple(array.shape), dtype, strides, str(array.device), "torch")
-    if type(array) is ArraySpec:
-        if array.dtype not in DTYPES:
-            raise _dtype_error(name, array.dtype)
-        return array
-    dtype = dtype_name(array.dtype)
-    if dtype is None:
-        raise _dtype_error(name, array.dtype)
-    return ArraySpec(array.shape, dtype, array.strides, "cpu", "numpy")
-
-
-def _dtype_error(name: str, got: object) -> DtypeError:
-    return DtypeError(f"{name}: expected {', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}, got {got}")
+    return array if type(array) is ArraySpec else ArraySpec(array.shape, dtype, array.strides, "cpu", "numpy")
 
 
 def _data_offset() -> int | None:
@@ -254,13 +244,13 @@ def maker(output: Output) -> Callable[[], np.ndarray[Any, Any]]:
     if nbytes < ALIGNED_BYTES:
         return partial(np.empty, shape, dtype)
     if nbytes >= KEPT_FROM:
-        return lambda: lease(nbytes).view(dtype).reshape(shape)
-    return spares(shape, dtype)
+        return lambda: pooled_bytes(nbytes).view(dtype).reshape(shape)
+    return small_block_pool(shape, dtype)
 
 
 def scratch(nbytes: int, device: str = "cpu") -> Any:
     """Uninitialised bytes on a device, for a workspace."""
     if device == "cpu":
-        return np.empty(nbytes, np.uint8)
+        return allocated(nbytes)
     torch = sys.modules["torch"]
     return torch.empty(nbytes, dtype=torch.uint8, device=device)

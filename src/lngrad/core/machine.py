@@ -1,60 +1,31 @@
-"""What this machine and installation are, as far as they decide speed or what works."""
+"""What this machine and installation are, as far as they decide speed or what works: processor, versions, compilers."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
 # Distributions that lngrad computes with, compares with or shows results by.
 _PACKAGES = (
-    "lngrad",
-    "numpy",
-    "ml_dtypes",
-    "numba",
-    "llvmlite",
-    "torch",
-    "jax",
-    "triton",
-    "scikit-learn",
-    "matplotlib",
-)
-
+    "lngrad", "numpy", "ml_dtypes", "numba", "llvmlite", "torch", "jax", "triton", "scikit-learn", "matplotlib",
+)  # fmt: skip
 
 # What decides how wide and how a kernel computes, by Linux's names of processor flags.
 _INSTRUCTION_SETS = (
-    "avx2",
-    "fma",
-    "f16c",
-    "avx512f",
-    "avx512bw",
-    "avx512vl",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx_ne_convert",
-    "amx_bf16",
-    "amx_fp16",
-    "asimd",
-    "bf16",
-    "sve",
-    "sve2",
-)
+    "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16", "avx_ne_convert",
+    "amx_bf16", "amx_fp16", "asimd", "bf16", "sve", "sve2",
+)  # fmt: skip
 
 # What decides which instructions a compiler chooses, by Linux's names, for x86 and for ARM.
 _IDENTITY = (
-    "vendor_id",
-    "cpu family",
-    "model",
-    "stepping",
-    "flags",
-    "CPU implementer",
-    "CPU architecture",
-    "CPU variant",
-    "CPU part",
-    "CPU revision",
-    "Features",
-)
+    "vendor_id", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU architecture", "CPU variant",
+    "CPU part", "CPU revision", "Features",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -141,3 +112,43 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+C_COMPILERS = ("cc", "gcc", "clang")
+CXX_COMPILERS = ("c++", "g++", "clang++")
+
+
+def c_compiler() -> list[str]:
+    """Return the command of a C compiler: $CC, else the first of cc, gcc, clang.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    return _compiler("CC", "C", C_COMPILERS)
+
+
+def cxx_compiler() -> list[str]:
+    """Return the command of a C++ compiler: $CXX, else the first of c++, g++, clang++.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    return _compiler("CXX", "C++", CXX_COMPILERS)
+
+
+def _compiler(variable: str, language: str, names: tuple[str, ...]) -> list[str]:
+    chosen = shlex.split(os.environ.get(variable, ""))
+    if chosen and shutil.which(chosen[0]):
+        return chosen
+    if chosen:
+        raise FileNotFoundError(f"{variable}: expected a {language} compiler, got {chosen[0]!r}, which is not found")
+    for name in names:
+        if shutil.which(name):
+            return [name]
+    raise FileNotFoundError(f"expected a {language} compiler ({', '.join(names)}, or ${variable}), found none")
+
+
+@cache
+def compiler_version(*command: str) -> str:
+    """All that a compiler says of its version."""
+    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout

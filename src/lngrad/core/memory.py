@@ -1,7 +1,8 @@
 """Memory for NumPy results, used again once the last view of it is gone.
 
 Fresh pages cost more than the arithmetic that fills them, and the allocator gives large freed blocks back to the system. So a
-block comes back to this pool when nobody refers to its array any more, and the next result of its size gets it.
+block comes back to this pool when nobody refers to its array any more, and the next result of its size gets it. What was used
+longest ago goes first where the pool is full, and all of it where the system has no more memory.
 
 Blocks of some KB have the same fate where they lie at the end of the heap: each is given back, and its pages are new again.
 For these a return to the pool would cost more than all the rest of a call. They stay in a queue, and the one that was used
@@ -10,9 +11,9 @@ longest ago is taken if nobody refers to it.
 
 from __future__ import annotations
 
+import ctypes
 import math
-import os
-import threading
+import mmap
 from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
@@ -20,113 +21,129 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.core.threads import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes, Shape
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with the allocator, which keeps them
 KEPT_BYTES = 1 << 29  # of all blocks in the pool together
 LINE = 64  # bytes of a cache line; every block begins on one
 
-SPARE_BYTES = 1 << 25  # of all smaller blocks in queues together
-SPARES = 4  # of one kind
+SMALL_POOL_BYTES = 1 << 25  # of all smaller blocks in queues together
+QUEUE_BLOCKS = 4  # of one kind
 KINDS = 512  # of shape and dtype
 
-_lock = threading.RLock()  # a block may come back in the middle of a call here: the garbage collector runs anywhere
-_idle: dict[int, list[tuple[Bytes, Address]]] = {}  # by size: the memory, and where its first whole line begins
+HUGE_BYTES = 1 << 22  # from here on fresh memory is asked to lie on huge pages, as NumPy asks for its arrays
+
+_Block = tuple[Bytes, Address]  # memory, and where its first whole line begins
+
+_lock = fork_safe_lock()
+_idle: dict[int, list[_Block]] = {}  # by size, used longest ago first
 _idle_bytes = 0
 
 
-def _forked() -> None:
-    """A child has its own copy of the blocks; the lock may have been taken."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-class _Lease:
+class _Owner:
     """What an array's memory belongs to: NumPy keeps it until the last view is gone, and then the block comes back."""
 
     __slots__ = ("__array_interface__", "_block", "_nbytes")
 
-    def __init__(self, block: tuple[Bytes, Address], nbytes: int):
+    def __init__(self, block: _Block, nbytes: int):
         self._block, self._nbytes = block, nbytes
         self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (block[1], False)}
 
     def __del__(self) -> None:
         global _idle_bytes
         with _lock:
-            if _idle_bytes + self._nbytes <= KEPT_BYTES:
-                _idle.setdefault(self._nbytes, []).append(self._block)
-                _idle_bytes += self._nbytes
+            while _idle_bytes + self._nbytes > KEPT_BYTES:
+                oldest = next(iter(_idle), self._nbytes)
+                if oldest == self._nbytes:
+                    return  # the other sizes are in use, or this block alone is too large
+                freed = oldest * len(_idle.pop(oldest))
+                _idle_bytes -= freed
+            _idle.setdefault(self._nbytes, []).append(self._block)
+            _idle_bytes += self._nbytes
 
 
-def lease(nbytes: int) -> Bytes:
-    """Uninitialised bytes that begin on a cache line."""
+def pooled_bytes(nbytes: int) -> Bytes:
+    """Uninitialised bytes that begin on a cache line.
+
+    Raises:
+        MemoryError: The system has none, even with the pool empty.
+    """
     global _idle_bytes
-    with _lock:
-        blocks = _idle.get(nbytes)
-        block = blocks.pop() if blocks else None
-        if block is not None:
+    block = None
+    with _lock:  # but the garbage collector may bring blocks back in between: each step leaves the table whole
+        blocks = _idle.pop(nbytes, None)
+        if blocks:
+            block = blocks.pop()
             _idle_bytes -= nbytes
+        if blocks:
+            _idle.setdefault(nbytes, []).extend(blocks)  # behind all others: it is used
     if block is None:
-        memory = np.empty(nbytes + LINE, np.uint8)  # NumPy asks for huge pages under it
+        memory = allocated(nbytes + LINE)  # NumPy asks for huge pages under it
         address = memory.ctypes.data
         block = memory, address + -address % LINE
-    return np.asarray(_Lease(block, nbytes))
+    return np.asarray(_Owner(block, nbytes))
 
 
-_Spare = tuple[Bytes, Array]  # memory, and an array on it that results are views of
+def allocated(nbytes: int) -> Bytes:
+    """Uninitialised bytes; where the system has no more, what the pool keeps is given back first."""
+    try:
+        return np.empty(nbytes, np.uint8)
+    except MemoryError:
+        empty_cache()
+        return np.empty(nbytes, np.uint8)
 
-_spares: dict[tuple[Shape, np.dtype[Any]], deque[_Spare]] = {}  # by shape and dtype, used longest ago first
-_spare_bytes = 0
+
+_SmallBlock = tuple[Bytes, Array]  # memory, and an array on it that results are views of
+
+_queues: dict[tuple[Shape, np.dtype[Any]], deque[_SmallBlock]] = {}  # by shape and dtype, used longest ago first
+_queued_bytes = 0
 
 
-def spares(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
+def small_block_pool(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
     """A function that makes uninitialised arrays of a shape and dtype that begin on a cache line.
 
     Threads need no lock: a block that one has taken out of the queue is not another's, and before it is put back there is a
     view, which holds its memory.
     """
-    global _spare_bytes
-    if len(_spares) >= KINDS:
-        _spares.clear()  # who makes results of these kinds again and again keeps their queues
-        _spare_bytes = 0
-    queue = _spares.setdefault((shape, dtype), deque())
+    global _queued_bytes
+    if len(_queues) >= KINDS:
+        _queues.clear()  # who makes results of these kinds again and again keeps their queues
+        _queued_bytes = 0
+    queue = _queues.setdefault((shape, dtype), deque())
     nbytes = math.prod(shape) * dtype.itemsize
 
     def make() -> Array:
-        global _spare_bytes
+        global _queued_bytes
         for _ in range(len(queue)):
             try:
-                spare = queue.popleft()
+                block = queue.popleft()
             except IndexError:  # other threads have them all
                 break
-            memory, array = spare
+            memory, array = block
             is_idle = getrefcount(memory) == _ALONE
             view = array[...]
-            queue.append(spare)
+            queue.append(block)
             if is_idle:
                 return view
-        spare = _fresh(shape, dtype, nbytes)
-        view = spare[1][...]
-        if len(queue) < SPARES and _spare_bytes + nbytes <= SPARE_BYTES:
-            _spare_bytes += nbytes
-            queue.append(spare)
+        block = _fresh(shape, dtype, nbytes)
+        view = block[1][...]
+        if len(queue) < QUEUE_BLOCKS and _queued_bytes + nbytes <= SMALL_POOL_BYTES:
+            _queued_bytes += nbytes
+            queue.append(block)
         return view
 
     return make
 
 
-def _fresh(shape: Shape, dtype: np.dtype[Any], nbytes: int) -> _Spare:
-    memory = np.empty(nbytes + LINE, np.uint8)
+def _fresh(shape: Shape, dtype: np.dtype[Any], nbytes: int) -> _SmallBlock:
+    memory = allocated(nbytes + LINE)
     return memory, np.ndarray(shape, dtype, memory, -memory.ctypes.data % LINE)
 
 
-def _references(spare: _Spare) -> int:
+def _references(block: _SmallBlock) -> int:
     """How often Python refers to a block's memory, in the words of `make`; a release may count its own hold or not."""
-    memory, _ = spare
+    memory, _ = block
     return getrefcount(memory)
 
 
@@ -135,10 +152,33 @@ _ALONE = _references(_fresh((1,), np.dtype(np.uint8), 1))  # of a block that nob
 
 def empty_cache() -> None:
     """Give back the memory that is kept for the next NumPy results. Results in use keep theirs."""
-    global _idle_bytes, _spare_bytes
+    global _idle_bytes, _queued_bytes
     with _lock:
         _idle.clear()
         _idle_bytes = 0
-        for queue in _spares.values():
+        for queue in _queues.values():
             queue.clear()
-        _spare_bytes = 0
+        _queued_bytes = 0
+
+
+def _advise() -> Callable[[int, int], object] | None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return lambda start, nbytes: madvise(start, nbytes, mmap.MADV_HUGEPAGE)
+
+
+_huge = _advise()
+
+
+def advise_huge(start: int, nbytes: int) -> None:
+    """Ask for huge pages under whole pages of some memory, if it is large. A refusal costs speed alone.
+
+    Args:
+        start: The memory's address.
+        nbytes: Its size; less than HUGE_BYTES is left alone.
+    """
+    if _huge is not None and nbytes >= HUGE_BYTES:
+        first = start + -start % mmap.PAGESIZE
+        _huge(first, (start + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)

@@ -6,7 +6,6 @@ CHUNK rows and the binary tree of their index here too, so their error grows wit
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from lngrad.core.arrays import as_numpy
 from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.dtypes import numpy_dtype, rounded
-from lngrad.core.plan import Plan
+from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import Problem
 
 Array = np.ndarray[Any, Any]
@@ -22,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 def plan(problem: Problem, threads: int) -> Plan:
     """One thread, whatever is allowed; temporaries of one chunk of rows are NumPy's own."""
-    run = _run_forward if problem.op == "forward" else _run_backward
+    run = {"forward": _run_forward, "backward": _run_backward}[problem.operator.direction]
     return Plan(problem, "numpy_cpu", 0, None, run)
 
 
@@ -30,67 +29,78 @@ def _chunks(problem: Problem) -> list[tuple[int, int]]:
     return [(start, min(problem.M, start + CHUNK)) for start in range(0, problem.M, CHUNK)]
 
 
-def _rows(array: Array, problem: Problem, start: int, stop: int) -> Array:
+def _rows(array: Any, problem: Problem, start: int, stop: int) -> Array:
     """Rows start … stop-1 in the accumulator's dtype, (rows, N); copies no more than these rows."""
-    lead = np.unravel_index(np.arange(start, stop), problem.lead) if problem.lead else ()
-    return array[lead].reshape(-1, problem.N).astype(problem.accumulator, copy=False)
+    rows: Array = as_numpy(array)[_lead(problem, start, stop)].reshape(-1, problem.N)
+    return rows.astype(problem.accumulator, copy=False)
 
 
 def _put_rows(array: Array, problem: Problem, start: int, stop: int, rows: Array) -> None:
-    lead = np.unravel_index(np.arange(start, stop), problem.lead) if problem.lead else ()
-    array[lead if lead else ...] = rounded(rows, array.dtype).reshape(
-        (stop - start, *problem.normalized_shape) if lead else problem.normalized_shape
-    )
+    rows = rounded(rows, array.dtype)
+    array[_lead(problem, start, stop)] = rows.reshape((*rows.shape[: bool(problem.lead)], *problem.normalized_shape))
 
 
-def _vector(array: Any, problem: Problem, elements: int, default: float) -> Array:
+def _lead(problem: Problem, start: int, stop: int) -> Any:
+    return np.unravel_index(np.arange(start, stop), problem.lead) if problem.lead else ...
+
+
+def _vector(array: Any, problem: Problem, elements: int, default: float = 0) -> Array:
     if array is None:
         return np.full(elements, default, problem.accumulator)
     return as_numpy(array).reshape(elements).astype(problem.accumulator)
 
 
+def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments by name, and results that are wanted as NumPy arrays."""
+    operator = plan.problem.operator
+    given = dict(zip((*operator.inputs, *operator.numbers), inputs, strict=True))
+    results = zip(operator.outputs, outputs, strict=True)
+    return given, {name: as_numpy(output) for name, output in results if output is not None}
+
+
 @np.errstate(all="ignore")  # infinities and NaNs are results: docs/precision.md
 def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
-    problem = plan.problem
-    x, gamma, beta, eps = inputs
-    gamma, beta = _vector(gamma, problem, problem.N, 1), _vector(beta, problem, problem.N, 0)
-    y, mean, rstd = (as_numpy(output) for output in outputs)
+    problem, normalization = plan.problem, plan.problem.normalization
+    given, results = _named(plan, inputs, outputs)
     if problem.N == 0:
-        mean[...], rstd[...] = 0, math.nan
+        run_empty(plan, inputs, outputs, workspace)
         return
-    means = np.empty(problem.M, problem.accumulator)
-    rstds = np.empty(problem.M, problem.accumulator)
+    scale = normalization.scale(_vector(given["gamma"], problem, problem.N, 1))
+    beta = _vector(given.get("beta"), problem, problem.N)
+    eps = numpy_dtype(problem.accumulator).type(given["eps"])
+    statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for start, stop in _chunks(problem):
-        rows = _rows(as_numpy(x), problem, start, stop)
-        centre = rows.mean(1, keepdims=True)
-        rows = rows - centre
-        shift = rows.mean(1, keepdims=True)
-        rows -= shift
-        rstd_rows = 1 / np.sqrt(np.square(rows).mean(1, keepdims=True) + numpy_dtype(problem.accumulator).type(eps))
-        means[start:stop], rstds[start:stop] = (centre + shift)[:, 0], rstd_rows[:, 0]
-        _put_rows(y, problem, start, stop, rows * rstd_rows * gamma + beta)
-    mean[...] = means.reshape(mean.shape)
-    rstd[...] = rstds.reshape(rstd.shape)
+        rows = _rows(given["x"], problem, start, stop)
+        if normalization.centred:
+            centre = rows.mean(1, keepdims=True)
+            rows = rows - centre
+            shift = rows.mean(1, keepdims=True)
+            rows -= shift
+            statistics["mean"][start:stop] = (centre + shift)[:, 0]
+        rstd = 1 / np.sqrt(np.square(rows).mean(1, keepdims=True) + eps)
+        statistics["rstd"][start:stop] = rstd[:, 0]
+        _put_rows(results["y"], problem, start, stop, rows * rstd * scale + beta)
+    for name, values in statistics.items():
+        results[name][...] = values.reshape(results[name].shape)
 
 
 @np.errstate(all="ignore")
 def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
-    problem = plan.problem
-    dy, x, mean, rstd, gamma = inputs
-    dx, dgamma, dbeta = (None if output is None else as_numpy(output) for output in outputs)
-    mean, rstd = _vector(mean, problem, problem.M, 0)[:, None], _vector(rstd, problem, problem.M, 0)[:, None]
-    gamma = _vector(gamma, problem, problem.N, 1)
+    problem, normalization = plan.problem, plan.problem.normalization
+    given, results = _named(plan, inputs, outputs)
+    mean, rstd = (_vector(given.get(name), problem, problem.M)[:, None] for name in ("mean", "rstd"))
+    scale = normalization.scale(_vector(given["gamma"], problem, problem.N, 1))
+    sums = [name for name in ("dgamma", "dbeta") if name in results]
     tree = ColumnTree()
     for start, stop in _chunks(problem) if problem.N else []:
-        dy_rows = _rows(as_numpy(dy), problem, start, stop)
-        xhat = (_rows(as_numpy(x), problem, start, stop) - mean[start:stop]) * rstd[start:stop]
-        if dgamma is not None or dbeta is not None:
-            tree.add(np.stack([(dy_rows * xhat).sum(0), dy_rows.sum(0)]))
-        if dx is not None:
-            dxhat = dy_rows * gamma
-            centred = dxhat - dxhat.mean(1, keepdims=True)
-            result = (centred - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
-            _put_rows(dx, problem, start, stop, result)
-    for output, total in zip((dgamma, dbeta), tree.total(np.zeros((2, problem.N), problem.accumulator)), strict=True):
-        if output is not None:
-            output[...] = rounded(total.reshape(output.shape), output.dtype)
+        dy = _rows(given["dy"], problem, start, stop)
+        xhat = (_rows(given["x"], problem, start, stop) - mean[start:stop]) * rstd[start:stop]
+        if sums:
+            tree.add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))
+        if "dx" in results:
+            dxhat = dy * scale
+            centred = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
+            dx = (centred - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
+            _put_rows(results["dx"], problem, start, stop, dx)
+    for name, total in zip(sums, tree.total(np.zeros((len(sums), problem.N), problem.accumulator)), strict=True):
+        results[name][...] = rounded(total.reshape(results[name].shape), results[name].dtype)

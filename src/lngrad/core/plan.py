@@ -24,7 +24,7 @@ from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Words
 
-# Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; for the forward, eps last.
+# Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; then the operator's numbers.
 RunOnAddresses: TypeAlias = Callable[..., None]
 
 
@@ -37,7 +37,7 @@ class Plan:
         backend: The name of the backend that will run it.
         workspace_bytes: How much memory run needs in addition to the outputs.
         steps: The backend's own decisions.
-        run: (plan, inputs, outputs, workspace): computes, and writes every output that is wanted.
+        run: (plan, inputs and numbers, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
         pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
     """
@@ -77,8 +77,8 @@ def _run_on_views(plan: Plan) -> RunOnAddresses:
             None if each is None or address == 0 else array_at(address, each)
             for each, address in zip(facts, addresses, strict=False)
         ]
-        inputs, outputs, eps = arrays[:split], arrays[split:], addresses[len(facts) :]
-        plan.run(plan, (*inputs, *eps), tuple(outputs), np.empty(plan.workspace_bytes, np.uint8))
+        numbers = addresses[len(facts) :]
+        plan.run(plan, (*arrays[:split], *numbers), tuple(arrays[split:]), np.empty(plan.workspace_bytes, np.uint8))
 
     return run
 
@@ -87,7 +87,8 @@ def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wor
     """Nothing to add up. No rows: sums are 0. No columns: a mean is 0 and its rstd NaN, as torch has it."""
     for name, output in zip(plan.problem.out, outputs, strict=True):
         if output is not None:
-            output[...] = math.nan if name == "rstd" else 0
+            array = output if isinstance(output, np.ndarray) else output.detach()
+            array[...] = math.nan if name == "rstd" else 0
 
 
 class _Module(Protocol):
@@ -111,13 +112,13 @@ class Backend:
     contextual: bool = False
 
 
-# In order of preference.
-BACKENDS = {
-    "numba_cpu": Backend("lngrad.cpu.plan", ("numba",), ("cpu",)),
-    "numpy_cpu": Backend("lngrad.core.numpy_backend", (), ("cpu",)),
-    "triton_gpu": Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",)),
-    "ascend_sim": Backend("lngrad.ascend.simulated_backend", (), ("cpu",), contextual=True),
-}
+BACKENDS: dict[str, Backend] = {}  # in order of preference; lngrad/__init__.py has them all
+
+
+def register_backend(name: str, backend: Backend) -> None:
+    """Add a row behind those that are there. Its module is imported when a call needs it."""
+    BACKENDS[name] = backend
+
 
 _MOST_PLANS = 4096
 _plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)

@@ -1,27 +1,39 @@
 """The facts of a call, and all checks of them.
 
-A call is described once, here: shapes, dtypes, strides, what is wanted. Nothing below this file asks whether an argument
-fits, and nothing here touches data. Two calls with equal facts get the same `Problem`, so a plan is looked up by identity.
+A call is described once, here: what is computed, shapes, dtypes, strides, what is wanted. Nothing below this file asks whether
+an argument fits, and nothing here touches data. Two calls with equal facts get the same `Problem`, so a plan is looked up by
+identity. What differs between operators is a row of a table: an `Operator` names its arrays, `ROLES` says what each is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from numpy import ndarray
+import numpy as np
 
-from lngrad.core.arrays import ArraySpec, Output, as_array, key_of, spec_of
+from lngrad.core.arrays import (
+    ArraySpec,
+    Output,
+    address_of,
+    array_at,
+    as_array,
+    as_numpy,
+    key_of,
+    require_memory,
+    spec_of,
+)
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import accumulator_for
-from lngrad.errors import DtypeError, ShapeError
-from lngrad.typing import AnyArray, Mask, Shape
+from lngrad.errors import DtypeError, OverlapError, ShapeError
+from lngrad.typing import AnyArray, Array, Mask, Shape
 
 Described: TypeAlias = "AnyArray | ArraySpec"  # an array, or facts that stand for one
-_Given: TypeAlias = "tuple[Described | None, ...] | None"  # the caller's arrays for results
+_OrNone: TypeAlias = "tuple[Described | None, ...]"
 
 
 class Forward(NamedTuple):
@@ -40,15 +52,87 @@ class Grads(NamedTuple):
     dbeta: Any
 
 
-_BACKWARD_INPUTS = ("dy", "x", "mean", "rstd", "gamma")
+class Normalization(NamedTuple):
+    """Which normalization is computed. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
+
+    Attributes:
+        centred: Whether mean is that of the row of h; else it is 0.
+        offset: Added to gamma: 1 for weights that are stored around zero.
+        residual: Whether there is a second summand, and h is a result too.
+        alpha: The factor of x.
+    """
+
+    centred: bool = True
+    offset: float = 0.0
+    residual: bool = False
+    alpha: float = 1.0
+
+    def scale(self, gamma: Any) -> Any:
+        """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
+        return gamma + self.offset if self.offset else gamma
+
+
+LAYER_NORM = Normalization()
+
+
+class Role(Enum):
+    """What an array is in a call; its shape and its dtype as a result follow from that."""
+
+    TENSOR = "(*A, *R) in x's dtype"
+    STATISTIC = "one element a row, (*A, 1, …, 1) as a result, in the accumulator's dtype"
+    PARAMETER = "(*R) in gamma's dtype, or x's without gamma; may be absent"
+
+
+ROLES = {
+    **dict.fromkeys(("x", "y", "dy", "dx"), Role.TENSOR),
+    **dict.fromkeys(("mean", "rstd"), Role.STATISTIC),
+    **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), Role.PARAMETER),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """What goes into one direction of a normalization and comes out of it.
+
+    Attributes:
+        direction: Forward or backward.
+        inputs: The arrays, by names of ROLES, in the order of a call.
+        numbers: What follows the arrays when a plan runs.
+        results: The type of the results; its fields are their names.
+    """
+
+    direction: Literal["forward", "backward"]
+    inputs: tuple[str, ...]
+    numbers: tuple[str, ...]
+    results: type[Forward | Grads]
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The results by name."""
+        return self.results._fields
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """Arguments and results of x's shape: what the time of a call grows with."""
+        return tuple(name for name in (*self.inputs, *self.outputs) if ROLES[name] is Role.TENSOR)
+
+    @cached_property
+    def everything(self) -> Mask:
+        """The mask with which all results are wanted."""
+        return (True,) * len(self.outputs)
+
+
+FORWARD = Operator("forward", ("x", "gamma", "beta"), ("eps",), Forward)
+BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "gamma"), (), Grads)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One layer normalization, forward or backward, as far as it can be known without data.
+    """One normalization, forward or backward, as far as it can be known without data.
 
     Attributes:
-        op: Which of the two.
+        operator: The names of its arguments and results.
+        normalization: Which one is computed.
         lead, normalized_shape: x has the shape (*lead, *normalized_shape).
         M, N: Rows, and normalized elements per row: the products of the two.
         dtype: Of x, dy, dx, y.
@@ -59,7 +143,8 @@ class Problem:
         kind, device: Of x, and so of the results.
     """
 
-    op: Literal["forward", "backward"]
+    operator: Operator
+    normalization: Normalization
     lead: Shape
     normalized_shape: Shape
     M: int
@@ -81,11 +166,7 @@ class Problem:
         out: Forward | None = None,
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a forward call. Returns the problem and the arguments as arrays, in the order x, gamma, beta."""
-        arrays = _arrays(("x", "gamma", "beta"), (x, gamma, beta))
-        given = _out(Forward, out)
-        shape = _shape_key(normalized_shape)
-        key = "forward", *map(key_of, arrays), shape, given and tuple(map(key_of, given))
-        return _known(key, lambda: _check_forward(arrays, normalized_shape=shape, given=given)), arrays
+        return describe(FORWARD, (x, gamma, beta), normalized_shape, FORWARD.everything, out)
 
     @staticmethod
     def backward(
@@ -99,58 +180,80 @@ class Problem:
         out: Grads | None = None,
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
-        arrays = _arrays(_BACKWARD_INPUTS, (dy, x, mean, rstd, gamma))
-        given = _out(Grads, out)
-        shape, wanted = _shape_key(normalized_shape), _mask(output_mask)
-        key = "backward", *map(key_of, arrays), shape, wanted, given and tuple(map(key_of, given))
-        return _known(key, lambda: _check_backward(arrays, normalized_shape=shape, given=given, wanted=wanted)), arrays
+        return describe(BACKWARD, (dy, x, mean, rstd, gamma), normalized_shape, output_mask, out)
 
-    def outputs(self) -> tuple[Output | None, Output | None, Output | None]:
+    def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
         return self._outputs
 
     @cached_property
-    def _outputs(self) -> tuple[Output | None, Output | None, Output | None]:
-        expected = _expected(self)
-        return tuple(  # type: ignore[return-value]
-            Output.of(output.shape, facts.dtype if facts else output.dtype) if wanted else None
-            for output, facts, wanted in zip(expected, self.out.values(), self.wanted, strict=True)
-        )
+    def _outputs(self) -> tuple[Output | None, ...]:
+        outputs = []
+        for (name, given), wanted in zip(self.out.items(), self.wanted, strict=True):
+            shape, dtype = self._result(name)
+            outputs.append(Output.of(shape, given.dtype if given else dtype) if wanted else None)
+        return tuple(outputs)
+
+    def _result(self, name: str) -> tuple[Shape, str]:
+        """A result's shape and dtype, before a given output has its say on the dtype."""
+        if ROLES[name] is Role.TENSOR:
+            return (*self.lead, *self.normalized_shape), self.dtype
+        if ROLES[name] is Role.STATISTIC:
+            return (*self.lead, *(1,) * len(self.normalized_shape)), self.accumulator
+        gamma = self.inputs["gamma"]
+        return self.normalized_shape, gamma.dtype if gamma else self.dtype
 
 
-def _expected(problem: Problem) -> tuple[Output, Output, Output]:
-    """The results' shapes and dtypes, before a given output has its say on the dtype."""
-    full = Output.of((*problem.lead, *problem.normalized_shape), problem.dtype)
-    if problem.op == "forward":
-        statistics = Output.of((*problem.lead, *(1,) * len(problem.normalized_shape)), problem.accumulator)
-        return full, statistics, statistics
-    gamma = problem.inputs["gamma"]
-    parameter = Output.of(problem.normalized_shape, gamma.dtype if gamma else problem.dtype)
-    return full, parameter, parameter
+_MOST_PROBLEMS = 4096
+_problems: BoundedCache[Hashable, Problem] = BoundedCache(_MOST_PROBLEMS)
 
 
-_OPTIONAL = ("gamma", "beta")
+def describe(
+    operator: Operator,
+    arguments: _OrNone,
+    normalized_shape: int | Sequence[int] | None,
+    output_mask: Sequence[bool],
+    out: tuple[Any, ...] | None,
+    normalization: Normalization = LAYER_NORM,
+) -> tuple[Problem, tuple[Any, ...]]:
+    """Check a call. Returns the problem and the arguments as arrays.
+
+    Rules are about facts, so a call is checked when its facts are first seen.
+    """
+    arrays = _arrays(operator, arguments)
+    given = None if out is None else _out(operator, out)
+    shape, wanted = _shape_key(normalized_shape), _mask(operator, output_mask)
+    key = operator, normalization, *map(key_of, arrays), shape, wanted, given and tuple(map(key_of, given))
+
+    def check() -> Problem:
+        return _checked(operator, normalization, arrays, shape, wanted, given)
+
+    try:
+        problem = _problems.get(key)
+    except TypeError:  # sizes of a traced tensor are symbols, which can't be hashed and hold for one trace only
+        return check(), arrays
+    return problem or _problems.keep(key, check()), arrays
 
 
-def _arrays(names: tuple[str, ...], arrays: tuple[Described | None, ...]) -> tuple[Any, ...]:
-    for array in arrays:
-        if type(array) is not ndarray:
+def _arrays(operator: Operator, arguments: _OrNone) -> tuple[Any, ...]:
+    for array in arguments:
+        if type(array) is not np.ndarray:
             break
     else:
-        return arrays
+        return arguments
     return tuple(
-        None if array is None and name in _OPTIONAL else as_array(name, array)
-        for name, array in zip(names, arrays, strict=True)
+        None if array is None and ROLES[name] is Role.PARAMETER else as_array(name, array)
+        for name, array in zip(operator.inputs, arguments, strict=True)
     )
 
 
-def _out(kind: type[Forward] | type[Grads], out: Forward | Grads | None) -> _Given:
-    if out is None:
-        return None
-    if not isinstance(out, tuple) or len(out) != 3:
-        raise ShapeError(f"out: expected a {kind.__name__} of three arrays or None, got {type(out).__name__}")
+def _out(operator: Operator, out: tuple[Any, ...]) -> _OrNone:
+    names = operator.outputs
+    if not isinstance(out, tuple) or len(out) != len(names):
+        expected = f"a {operator.results.__name__} of {('two', 'three')[len(names) - 2]} arrays or None"
+        raise ShapeError(f"out: expected {expected}, got {type(out).__name__}")
     return tuple(
-        None if array is None else as_array(f"out.{name}", array) for name, array in zip(kind._fields, out, strict=True)
+        None if array is None else as_array(f"out.{name}", array) for name, array in zip(names, out, strict=True)
     )
 
 
@@ -162,60 +265,57 @@ def _shape_key(normalized_shape: int | Sequence[int] | None) -> Shape | None:
     return tuple(normalized_shape)
 
 
-def _mask(output_mask: Sequence[bool]) -> Mask:
-    if output_mask == (True, True, True):
-        return (True, True, True)
+def _mask(operator: Operator, output_mask: Sequence[bool]) -> Mask:
+    if output_mask == operator.everything:
+        return operator.everything
     mask = tuple(map(bool, output_mask))
-    if len(mask) != 3:
-        raise ShapeError(f"output_mask: expected 3 booleans for dx, dgamma, dbeta, got {len(mask)}")
+    names = operator.outputs
+    if len(mask) != len(names):
+        raise ShapeError(f"output_mask: expected {len(names)} booleans for {', '.join(names)}, got {len(mask)}")
     return mask
 
 
-_MOST_PROBLEMS = 4096
-_problems: BoundedCache[Hashable, Problem] = BoundedCache(_MOST_PROBLEMS)
-
-
-def _known(key: Hashable, check: Callable[[], Problem]) -> Problem:
-    """The problem of these facts; checked on first sight only, as all rules are about facts."""
-    try:
-        problem = _problems.get(key)
-    except TypeError:  # sizes of a traced tensor are symbols, which can't be hashed and hold for one trace only
-        return check()
-    return problem or _problems.keep(key, check())
-
-
-def _check_forward(arrays: tuple[Described | None, ...], *, normalized_shape: Shape | None, given: _Given) -> Problem:
-    x, gamma, beta = _all_facts(("x", "gamma", "beta"), arrays)
-    lead, R = _split(x, gamma, normalized_shape)
-    _check_parameter("gamma", gamma, R)
-    _check_parameter("beta", beta, R)
-    inputs = {"x": x, "gamma": gamma, "beta": beta}
-    return _described("forward", x, lead=lead, R=R, inputs=inputs, given=given, wanted=(True, True, True))
-
-
-def _check_backward(
-    arrays: tuple[Described | None, ...], *, normalized_shape: Shape | None, given: _Given, wanted: Mask
+def _checked(
+    operator: Operator,
+    normalization: Normalization,
+    arrays: _OrNone,
+    normalized_shape: Shape | None,
+    wanted: Mask,
+    given: _OrNone | None,
 ) -> Problem:
-    dy, x, mean, rstd, gamma = _all_facts(_BACKWARD_INPUTS, arrays)
-    lead, R = _split(x, gamma, normalized_shape)
-    if dy.shape != x.shape:
-        raise ShapeError(f"dy: expected the shape of x, {x.shape}, got {dy.shape}")
-    if dy.dtype != x.dtype:
-        raise DtypeError(f"dy: expected the dtype of x, {x.dtype}, got {dy.dtype}")
-    for name, facts in (("mean", mean), ("rstd", rstd)):
-        _check_statistics(name, facts, x, lead, R)
-    _check_parameter("gamma", gamma, R)
-    inputs = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}
-    return _described("backward", x, lead=lead, R=R, inputs=inputs, given=given, wanted=wanted)
-
-
-def _all_facts(names: tuple[str, ...], arrays: tuple[Described | None, ...]) -> Any:
-    facts = tuple(None if array is None else spec_of(name, array) for name, array in zip(names, arrays, strict=True))
-    device = facts[names.index("x")].device  # type: ignore[union-attr]
-    for name, one in zip(names, facts, strict=True):
-        if one is not None and one.device != device:
-            raise DtypeError(f"{name}: expected an array on the device of x, {device}, got one on {one.device}")
-    return facts
+    """The problem of a call that breaks no rule."""
+    inputs = {
+        name: None if array is None else spec_of(name, array)
+        for name, array in zip(operator.inputs, arrays, strict=True)
+    }
+    x: ArraySpec = inputs["x"]  # type: ignore[assignment]  # a parameter alone may be absent
+    for name, spec in inputs.items():
+        if spec is not None and spec.device != x.device:
+            raise DtypeError(f"{name}: expected an array on the device of x, {x.device}, got one on {spec.device}")
+    lead, R = _split(x, inputs["gamma"], normalized_shape)
+    for name, spec in inputs.items():
+        if spec is not None:
+            _check_input(name, spec, x, lead, R)
+    parameters = [spec.dtype for name, spec in inputs.items() if spec and ROLES[name] is Role.PARAMETER]
+    problem = Problem(
+        operator=operator,
+        normalization=normalization,
+        lead=lead,
+        normalized_shape=R,
+        M=math.prod(lead),
+        N=math.prod(R),
+        dtype=x.dtype,
+        accumulator=accumulator_for(x.dtype, *parameters),
+        inputs=inputs,
+        out=dict.fromkeys(operator.outputs),
+        wanted=wanted,
+        kind=x.kind,
+        device=x.device,
+    )
+    for name, array, is_wanted in zip(operator.outputs, given or (), wanted, strict=given is not None):
+        if array is not None and is_wanted:
+            problem.out[name] = _checked_out(problem, name, array)
+    return problem
 
 
 def _split(x: ArraySpec, gamma: ArraySpec | None, normalized_shape: Shape | None) -> tuple[Shape, Shape]:
@@ -233,64 +333,99 @@ def _split(x: ArraySpec, gamma: ArraySpec | None, normalized_shape: Shape | None
     return x.shape[: -len(normalized_shape)], normalized_shape
 
 
-def _check_statistics(name: str, facts: ArraySpec, x: ArraySpec, lead: Shape, R: Shape) -> None:
-    M = math.prod(lead)
-    if math.prod(facts.shape) != M:
+def _check_input(name: str, spec: ArraySpec, x: ArraySpec, lead: Shape, R: Shape) -> None:
+    role, M = ROLES[name], math.prod(lead)
+    if role is Role.TENSOR and spec.shape != x.shape:
+        raise ShapeError(f"{name}: expected the shape of x, {x.shape}, got {spec.shape}")
+    if role is Role.TENSOR and spec.dtype != x.dtype:
+        raise DtypeError(f"{name}: expected the dtype of x, {x.dtype}, got {spec.dtype}")
+    if role is Role.STATISTIC and math.prod(spec.shape) != M:
         elements = f"{M} element{'s' if M != 1 else ''}"
         raise ShapeError(
-            f"{name}: expected {elements}, one per row of x {x.shape} normalized over {R}, got shape {facts.shape}"
+            f"{name}: expected {elements}, one per row of x {x.shape} normalized over {R}, got shape {spec.shape}"
         )
+    if role is Role.PARAMETER and spec.shape != R:
+        raise ShapeError(f"{name}: expected the normalized shape {R}, got {spec.shape}")
 
 
-def _check_parameter(name: str, facts: ArraySpec | None, R: Shape) -> None:
-    if facts is not None and facts.shape != R:
-        raise ShapeError(f"{name}: expected the normalized shape {R}, got {facts.shape}")
+def _checked_out(problem: Problem, name: str, array: Described) -> ArraySpec:
+    """A given output: tensors have x's dtype; the others may have any of the four, and are rounded to it once."""
+    spec, (shape, _) = spec_of(f"out.{name}", array), problem._result(name)
+    if spec.shape != shape:
+        raise ShapeError(f"out.{name}: expected shape {shape}, got {spec.shape}")
+    if spec.device != problem.device:
+        raise DtypeError(
+            f"out.{name}: expected an array on the device of x, {problem.device}, got one on {spec.device}"
+        )
+    if ROLES[name] is Role.TENSOR and spec.dtype != problem.dtype:
+        raise DtypeError(f"out.{name}: expected the dtype of x, {problem.dtype}, got {spec.dtype}")
+    for size, stride in zip(spec.shape, spec.strides, strict=True):
+        if stride == 0 and size > 1 and 0 not in spec.shape:  # NumPy may give an empty array any strides
+            raise ShapeError(f"out.{name}: expected a place of its own for every element, got strides {spec.strides}")
+    return spec
 
 
-def _described(
-    op: Literal["forward", "backward"],
-    x: ArraySpec,
-    *,
-    lead: Shape,
-    R: Shape,
-    inputs: dict[str, ArraySpec | None],
-    given: _Given,
-    wanted: Mask,
-) -> Problem:
-    """The problem, once its inputs are checked; its outputs are checked here."""
-    fields = Forward._fields if op == "forward" else Grads._fields
-    out: dict[str, ArraySpec | None] = dict.fromkeys(fields)
-    problem = Problem(
-        op=op,
-        lead=lead,
-        normalized_shape=R,
-        M=math.prod(lead),
-        N=math.prod(R),
-        dtype=x.dtype,
-        accumulator=accumulator_for(x.dtype, *(inputs[name].dtype for name in _OPTIONAL if inputs.get(name))),  # type: ignore[union-attr]
-        inputs=inputs,
-        out=out,
-        wanted=wanted,
-        kind=x.kind,
-        device=x.device,
-    )
-    arrays = given or (None, None, None)
-    for name, array, output, is_wanted in zip(fields, arrays, _expected(problem), wanted, strict=True):
-        if array is not None and is_wanted:
-            facts = spec_of(f"out.{name}", array)
-            _check_out(f"out.{name}", facts, output, x, full=name in ("dx", "y"))
-            out[name] = facts
-    return problem
+# --- Memory ---------------------------------------------------------------------------------------------------------
 
 
-def _check_out(name: str, facts: ArraySpec, output: Output, x: ArraySpec, *, full: bool) -> None:
-    """A given output: full ones have x's dtype; the others may have any of the four, and are rounded to it once."""
-    if facts.shape != output.shape:
-        raise ShapeError(f"{name}: expected shape {output.shape}, got {facts.shape}")
-    if facts.device != x.device:
-        raise DtypeError(f"{name}: expected an array on the device of x, {x.device}, got one on {facts.device}")
-    if full and facts.dtype != x.dtype:
-        raise DtypeError(f"{name}: expected the dtype of x, {x.dtype}, got {facts.dtype}")
-    for size, stride in zip(facts.shape, facts.strides, strict=True):
-        if stride == 0 and size > 1 and 0 not in facts.shape:  # NumPy may give an empty array any strides
-            raise ShapeError(f"{name}: expected a place of its own for every element, got strides {facts.strides}")
+def check_elements(problem: Problem, arrays: Sequence[Any], out: Sequence[Any] | None) -> None:
+    """Refuse arguments and given outputs whose elements do not all lie in memory; see require_memory."""
+    for name, array in zip(problem.inputs, arrays, strict=True):
+        require_memory(name, array)
+    for name, array in zip(problem.out, out or (), strict=False):
+        require_memory(f"out.{name}", array)
+
+
+_MOST_WORK = 1000  # of numpy.shares_memory; a pair too entangled to be told apart is refused
+
+
+def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Sequence[AnyArray | None]) -> None:
+    """Refuse outputs that can't be written, or share memory with an input or another output.
+
+    A tensor may replace one that goes in as a whole, since every element is read before it is written.
+
+    Raises:
+        OverlapError: Naming both arrays.
+    """
+    tensors = problem.operator.tensors
+    outputs = [
+        (name, array)
+        for name, array, wanted in zip(problem.out, out, problem.wanted, strict=True)
+        if wanted and array is not None
+    ]
+    for position, (name, array) in enumerate(outputs):
+        view = _view(array, problem.device)
+        if not view.flags.writeable:
+            raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
+        replaced = [other for other in problem.inputs if other in tensors] if name in tensors else []
+        for other_name, other in zip(problem.inputs, inputs, strict=False):
+            if other is None or (other_name in replaced and _same(array, other)):
+                continue
+            if _shares(view, _view(other, problem.device)):
+                raise OverlapError(
+                    f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
+                    f"whole, with the same strides (out.{name}: {' or '.join(replaced) or 'none'})"
+                )
+        for other_name, other in outputs[:position]:
+            if _shares(view, _view(other, problem.device)):
+                raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
+
+
+def _view(array: AnyArray, device: str) -> Array:
+    """An array as NumPy sees its memory; on another device than the CPU its elements must not be read."""
+    return as_numpy(array) if device == "cpu" else array_at(address_of(array), spec_of("array", array))
+
+
+def _same(one: AnyArray, other: AnyArray) -> bool:
+    return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
+
+
+def _shares(one: Array, other: Array) -> bool:
+    if not np.may_share_memory(one, other):
+        return False
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))  # type: ignore[arg-type]  # any int is taken
+    except Exception as reason:  # numpy.exceptions.TooHardError since 1.25, elsewhere before
+        if type(reason).__name__ != "TooHardError":
+            raise
+        return True

@@ -7,14 +7,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
 from lngrad.typing import AnyArray
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def layer_norm(
-    x: AnyArray, gamma: AnyArray | None = None, beta: AnyArray | None = None, *, normalized: int = 1, eps: float = 1e-5
+    x: AnyArray,
+    gamma: AnyArray | None = None,
+    beta: AnyArray | None = None,
+    *,
+    normalized: int = 1,
+    eps: float = 1e-5,
+    normalization: Normalization = LAYER_NORM,
 ) -> Forward:
     """y, mean and rstd in float64.
 
@@ -23,13 +29,14 @@ def layer_norm(
         gamma, beta: (*R) or None for 1 and 0.
         normalized: How many dimensions R has.
         eps: Added to the variance.
+        normalization: centred and offset are read.
     """
     x, _, axes = _float64(x, normalized)
     mean = x.mean(axes, keepdims=True)
+    mean = mean if normalization.centred else np.zeros_like(mean)
     rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
-    gamma = 1.0 if gamma is None else np.asarray(gamma, np.float64)
     beta = 0.0 if beta is None else np.asarray(beta, np.float64)
-    return Forward((x - mean) * rstd * gamma + beta, mean, rstd)
+    return Forward((x - mean) * rstd * _scale(gamma, normalization) + beta, mean, rstd)
 
 
 class Terms(NamedTuple):
@@ -42,19 +49,32 @@ class Terms(NamedTuple):
 
 
 def backward_terms(
-    dy: AnyArray, x: AnyArray, mean: AnyArray, rstd: AnyArray, gamma: AnyArray | None = None, *, normalized: int = 1
+    dy: AnyArray,
+    x: AnyArray,
+    mean: AnyArray,
+    rstd: AnyArray,
+    gamma: AnyArray | None = None,
+    *,
+    normalized: int = 1,
+    normalization: Normalization = LAYER_NORM,
 ) -> Terms:
-    """xhat = (x - mean)·rstd and dxhat = dy·gamma; the arguments are those of layer_norm_backward."""
+    """xhat = (x - mean)·rstd and dxhat = dy·(offset + gamma); the arguments are those of layer_norm_backward."""
     dy, _, _ = _float64(dy, normalized)
     x, _, _ = _float64(x, normalized)
     statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
-    mean = np.asarray(mean, np.float64).reshape(statistics)
-    rstd = np.asarray(rstd, np.float64).reshape(statistics)
-    return Terms(dy, (x - mean) * rstd, dy * (1.0 if gamma is None else np.asarray(gamma, np.float64)), rstd)
+    mean, rstd = (np.asarray(array, np.float64).reshape(statistics) for array in (mean, rstd))
+    return Terms(dy, (x - mean) * rstd, dy * _scale(gamma, normalization), rstd)
 
 
 def layer_norm_backward(
-    dy: AnyArray, x: AnyArray, mean: AnyArray, rstd: AnyArray, gamma: AnyArray | None = None, *, normalized: int = 1
+    dy: AnyArray,
+    x: AnyArray,
+    mean: AnyArray,
+    rstd: AnyArray,
+    gamma: AnyArray | None = None,
+    *,
+    normalized: int = 1,
+    normalization: Normalization = LAYER_NORM,
 ) -> Grads:
     """dx, dgamma and dbeta in float64, from the row statistics as they are given.
 
@@ -63,14 +83,20 @@ def layer_norm_backward(
         mean, rstd: Any shape with one element per row.
         gamma: (*R) or None for 1.
         normalized: How many dimensions R has.
+        normalization: centred and offset are read.
     """
-    dy, xhat, dxhat, rstd = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized)
+    terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization)
+    dy, xhat, dxhat, rstd = terms
     _, rows, axes = _float64(dy, normalized)
     N = max(1, math.prod(dy.shape[dy.ndim - normalized :]))  # a mean over nothing is 0, and no warning
-    mean_dxhat = dxhat.sum(axes, keepdims=True) / N
+    mean_dxhat = dxhat.sum(axes, keepdims=True) / N if normalization.centred else 0.0
     mean_dxhat_xhat = (dxhat * xhat).sum(axes, keepdims=True) / N
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
+
+
+def _scale(gamma: AnyArray | None, normalization: Normalization) -> Any:
+    return normalization.scale(1.0 if gamma is None else np.asarray(gamma, np.float64))
 
 
 def _float64(array: AnyArray, normalized: int) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:

@@ -1,12 +1,17 @@
-"""How many threads a call may use: what the caller set, else what the machine grants this process; and whose they are."""
+"""Threads: how many a call may use, whose they are, and locks.
+
+A call may use what the caller set, else what the machine grants this process.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -113,3 +118,42 @@ class use_parallel_for:
 
     def __exit__(self, *exception: object) -> None:
         _lent.parallel_for = self._before
+
+
+_TORCH_LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
+
+
+@cache
+def torch_parallel_for() -> ParallelFor | None:
+    """torch_parallel_for of torch/csrc/stable/c/shim.h (torch 2.10 and later), or None where it is not found.
+
+    torch's own threads run our jobs by it. torch must be loaded; it is not imported here.
+    """
+    folder = Path(str(sys.modules["torch"].__file__)).parent / "lib"
+    for name in _TORCH_LIBRARIES:
+        try:
+            function = ctypes.CDLL(str(folder / name)).torch_parallel_for
+        except (OSError, AttributeError):
+            continue
+        function.restype = ctypes.c_int32
+        function.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+        return function
+    return None
+
+
+def torch_thread_count() -> int:
+    """How many threads both lngrad and torch allow; torch must be loaded."""
+    return min(get_num_threads(), int(sys.modules["torch"].get_num_threads()))
+
+
+def fork_safe_lock() -> AbstractContextManager[bool]:
+    """A lock that a forked child finds free, and what it guards whole. For a module's own state: it is never given back.
+
+    A fork waits until other threads have left it. It takes the locks of importing modules before those of modules that they
+    import, which is the order in which calls take them. A thread may take it again while it has it: the garbage collector and
+    signal handlers run user code anywhere.
+    """
+    lock = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock

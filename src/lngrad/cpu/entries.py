@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lngrad.core.compiler import c_compiler
 from lngrad.core.dtypes import ACCUMULATORS
+from lngrad.core.machine import c_compiler
 from lngrad.cpu import cache as kept
 from lngrad.cpu.jobs import POOL
 from lngrad.typing import Address

@@ -147,6 +147,28 @@ def _bytes_of(rows: Array) -> Any:
     return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
 
 
+def write_text(path: Path, text: str) -> None:
+    """A file of UTF-8, whole or not at all; one of that name is replaced, and a device or a pipe is written to.
+
+    Raises:
+        FileFormatError: One line that names the path and says why it can't be written.
+    """
+    real = path.resolve()
+    temporary = real.with_name(f".{real.name[:80]}.{secrets.token_hex(4)}.tmp")
+    try:
+        if real.exists() and not real.is_file():
+            real.write_text(text, "utf-8", errors="replace")
+        else:
+            temporary.write_text(text, "utf-8", errors="replace")
+            temporary.replace(real)
+    except OSError as reason:
+        _remove(temporary)
+        raise FileFormatError(f"{path}: can't be written: {reason.strerror or reason}") from None
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
 class _FolderWriter:
     def __init__(self, path: Path, tensors: Tensors):
         path.mkdir()

@@ -14,7 +14,7 @@ import ctypes
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from struct import Struct
@@ -26,9 +26,10 @@ import numpy as np
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of, contiguous_strides
-from lngrad.core.huge_pages import HUGE_BYTES, advise_huge
+from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import Grads, Problem
+from lngrad.core.problem import BACKWARD, FORWARD, ROLES, Operator, Problem, Role, describe
+from lngrad.typing import Mask
 
 # --- Call frames ----------------------------------------------------------------------------------------------------
 
@@ -127,8 +128,7 @@ def _error(api: int, reason: BaseException) -> int:
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
-FORWARD, BACKWARD = 0, 1
-_PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")
+_OPERATORS = (FORWARD, BACKWARD)  # by their numbers in an attribute, which exported programs have too
 _MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
@@ -136,21 +136,25 @@ _double, _integer = Struct("d"), Struct("q")
 # --- The attribute: what buffers do not tell ------------------------------------------------------------------------
 
 
-def forward_attribute(lead: int, normalized: int, gamma: bool, beta: bool, eps: float) -> Any:
-    """int64 array for a forward with buffers (x, gamma?, beta?) -> (y, mean, rstd).
+def attribute(
+    operator: Operator,
+    lead: int,
+    normalized: int,
+    present: Sequence[bool],
+    wanted: Mask = (),
+    numbers: tuple[float, ...] = (),
+) -> Any:
+    """int64 array for a call whose buffers are the operator's inputs that are present and its outputs that are wanted.
 
     Args:
+        operator: What is computed.
         lead, normalized: Dimensions of the two parts of x's shape.
-        gamma, beta: Which are there.
-        eps: Added to the variance.
+        present: Which parameters are there.
+        wanted: Which results of a backward; a forward's all are.
+        numbers: The operator's.
     """
-    bits = _integer.unpack(_double.pack(eps))[0]
-    return np.array([FORWARD, lead, normalized, bits, gamma, beta, 0], np.int64)
-
-
-def backward_attribute(lead: int, normalized: int, gamma: bool, wanted: tuple[bool, bool, bool]) -> Any:
-    """int64 array for a backward with buffers (dy, x, mean, rstd, gamma?) -> those wanted of (dx, dgamma, dbeta)."""
-    return np.array([BACKWARD, lead, normalized, gamma, *wanted], np.int64)
+    bits = [_integer.unpack(_double.pack(number))[0] for number in numbers]
+    return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted], np.int64)
 
 
 # --- One call -------------------------------------------------------------------------------------------------------
@@ -160,33 +164,32 @@ class _Call:
     """What is decided about calls with equal facts: bound at the first, run with addresses at each."""
 
     def __init__(self, attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]):
-        op, lead, normalized, *rest = attribute
-        if op == FORWARD:
-            self._last: tuple[float, ...] = _double.unpack(_integer.pack(rest[0]))
-            present: tuple[str, ...] = ("x", *_chosen(("gamma", "beta"), rest[1:]))
-            wanted: tuple[str, ...] = ("y", "mean", "rstd")
-        else:
-            self._last = ()
-            present = ("dy", "x", "mean", "rstd", *_chosen(("gamma",), rest[:1]))
-            wanted = _chosen(Grads._fields, rest[1:])
+        number, lead, normalized, *rest = attribute
+        operator = _OPERATORS[number]
+        count = len(operator.numbers)
+        self._last = tuple(_double.unpack(_integer.pack(bits))[0] for bits in rest[:count])
+        flags = iter(rest[count:])
+        present = tuple(name for name in operator.inputs if ROLES[name] is not Role.PARAMETER or next(flags))
+        masked = operator.direction == "backward"
+        wanted = tuple(name for name in operator.outputs if not masked or next(flags))
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]
         self._large = [(at, nbytes) for at, nbytes in self._fresh if nbytes >= HUGE_BYTES]
 
-        dtype, shape = buffers["x"]
+        _, shape = buffers["x"]
         split = len(shape) - normalized
         batch = buffers[wanted[0]][1][: split - lead]
         M, N = math.prod(shape[split - lead : split]), math.prod(shape[split:])
         self._steps = [_steps(buffers[name], len(batch)) for name in names]
         if batch and all(
-            math.prod(one[: len(batch)]) == (1 if name in _PARAMETERS else math.prod(batch))
+            math.prod(one[: len(batch)]) == (1 if ROLES[name] is Role.PARAMETER else math.prod(batch))
             for name, (_, one) in buffers.items()
         ):
             M, batch = math.prod(batch) * M, ()  # more rows of one call
         self._batch = batch
         self._empty = M * N == 0
-        self._problem = problem = _problem(op, M, N, dtype, buffers)
+        self._problem = problem = _problem(operator, M, N, buffers)
         # The number of each address that a run takes; -1 is the 0 behind the last.
         self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
 
@@ -212,10 +215,6 @@ class _Call:
             ]
 
 
-def _chosen(names: tuple[str, ...], flags: list[int]) -> tuple[str, ...]:
-    return tuple(name for name, flag in zip(names, flags, strict=False) if flag)
-
-
 def _nbytes(buffer: tuple[str, tuple[int, ...]]) -> int:
     dtype, shape = buffer
     return math.prod(shape) * bytes_of(dtype)
@@ -228,20 +227,19 @@ def _steps(buffer: tuple[str, tuple[int, ...]], batch: int) -> list[int]:
     return [0 if shape[k] == 1 else math.prod(shape[k + 1 : batch]) * inner for k in range(batch)]
 
 
-def _problem(op: int, M: int, N: int, dtype: str, buffers: dict[str, tuple[str, tuple[int, ...]]]) -> Problem:
+def _problem(operator: Operator, M: int, N: int, buffers: dict[str, tuple[str, tuple[int, ...]]]) -> Problem:
     """The problem in two dimensions: equal for all ways to write M rows of N elements."""
+    shapes = {Role.TENSOR: (M, N), Role.STATISTIC: (M, 1), Role.PARAMETER: (N,)}
 
-    def facts(name: str, *shape: int) -> ArraySpec | None:
+    def spec(name: str) -> ArraySpec | None:
         if name not in buffers:
             return None
-        dtype, _ = buffers[name]
+        (dtype, _), shape = buffers[name], shapes[ROLES[name]]
         return ArraySpec(shape, dtype, contiguous_strides(shape, bytes_of(dtype)), "cpu", "numpy")
 
-    if op == FORWARD:
-        return Problem.forward(facts("x", M, N), facts("gamma", N), facts("beta", N), (N,))[0]
-    inputs = facts("dy", M, N), facts("x", M, N), facts("mean", M, 1), facts("rstd", M, 1), facts("gamma", N)
-    mask = tuple(name in buffers for name in Grads._fields)
-    return Problem.backward(*inputs, (N,), mask, Grads(None, facts("dgamma", N), facts("dbeta", N)))[0]
+    wanted = tuple(name in buffers for name in operator.outputs)
+    sums = tuple(spec(name) if ROLES[name] is Role.PARAMETER else None for name in operator.outputs)
+    return describe(operator, tuple(map(spec, operator.inputs)), (N,), wanted, sums)[0]
 
 
 _calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)

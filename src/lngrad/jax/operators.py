@@ -16,6 +16,7 @@ import numpy as np
 
 from lngrad.core import formulas
 from lngrad.core.dtypes import accumulator_for, numpy_dtype
+from lngrad.core.problem import BACKWARD, FORWARD
 from lngrad.jax import calls
 from lngrad.jax.meshes import result
 from lngrad.typing import Dtype
@@ -75,7 +76,7 @@ def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tu
 def _forward_cpu(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
     lead, dtype = x.ndim - normalized, accumulator(x, gamma, beta)
     statistics = (*x.shape[:lead], *(1,) * normalized)
-    attribute = calls.forward_attribute(lead, normalized, gamma is not None, beta is not None, eps)
+    attribute = calls.attribute(FORWARD, lead, normalized, (gamma is not None, beta is not None), numbers=(eps,))
     parameters = [parameter.astype(dtype) for parameter in (gamma, beta) if parameter is not None]
     y, mean, rstd = _call(x, [x.shape, statistics, statistics], [x.dtype, dtype, dtype], attribute, x, *parameters)
     return y, mean, rstd
@@ -118,7 +119,7 @@ def _backward_cpu(
     R = x.shape[lead:]
     all_results = ((x.shape, x.dtype), (R, dtypes[0]), (R, dtypes[1]))
     chosen = [result for result, want in zip(all_results, wanted, strict=True) if want]
-    attribute = calls.backward_attribute(lead, normalized, gamma is not None, wanted)
+    attribute = calls.attribute(BACKWARD, lead, normalized, (gamma is not None,), wanted)
     results = iter(_call(x, [s for s, _ in chosen], [d for _, d in chosen], attribute, dy, x, *statistics, *parameters))
     dx, dgamma, dbeta = (next(results) if want else None for want in wanted)
     return dx, dgamma, dbeta

@@ -15,8 +15,7 @@ from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import ACCUMULATORS, torch_dtype
 from lngrad.core.plan import Plan, RunOnAddresses, make_plan
 from lngrad.core.problem import Forward, Grads, Problem
-from lngrad.core.threads import use_parallel_for
-from lngrad.core.torch_threads import parallel_for, thread_count
+from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import LngradError
 from lngrad.torch.memory import empty
 from lngrad.typing import Mask, Shape, Tensor
@@ -68,7 +67,7 @@ def plan_forward(
     statistics = torch.empty((*checked.lead, *(1,) * len(shape)), dtype=dtype, device="cpu")
     out = Forward(None, statistics, torch.empty_like(statistics))
     problem, _ = Problem.forward(x, _contiguous(gamma), _contiguous(beta), tuple(shape), out)
-    return make_plan(problem, None, thread_count()), statistics
+    return make_plan(problem, None, torch_thread_count()), statistics
 
 
 def plan_backward(
@@ -82,7 +81,7 @@ def plan_backward(
     out = Grads(None, parameter, torch.empty_like(parameter))
     plain = mean.contiguous(), rstd.contiguous(), _contiguous(gamma)
     problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
-    return make_plan(problem, None, thread_count()), parameter
+    return make_plan(problem, None, torch_thread_count()), parameter
 
 
 def prepare(plan_call: Callable[..., tuple[Plan, Tensor]], check: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +115,7 @@ def _bind(plan: Plan, is_small: bool) -> RunOnAddresses:
         return run
 
     def run_shared(*addresses: float) -> None:
-        with use_parallel_for(parallel_for()):
+        with use_parallel_for(torch_parallel_for()):
             run(*addresses)
 
     return run_shared
@@ -144,7 +143,7 @@ def forward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tens
     ) -> tuple[Tensor, Tensor, Tensor]:
         key = (
             x.shape, x.dtype, x.is_contiguous() or x.stride(), tuple(shape),
-            gamma is None or (gamma.shape, gamma.dtype), beta is None or (beta.shape, beta.dtype), thread_count(),
+            gamma is None or (gamma.shape, gamma.dtype), beta is None or (beta.shape, beta.dtype), torch_thread_count(),
         )  # fmt: skip
         run, statistics, is_small, spans = calls.get(key) or new(key, x, shape, gamma, beta)
         _require_storage(spans, (x, gamma, beta))
@@ -188,7 +187,7 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         key = (
             x.shape, x.dtype, x.is_contiguous() or x.stride(), dy.shape, dy.dtype, dy.is_contiguous() or dy.stride(),
             mean.shape, mean.dtype, rstd.shape, rstd.dtype, gamma is None or (gamma.shape, gamma.dtype),
-            beta is None or beta.dtype, tuple(shape), tuple(mask), thread_count(),
+            beta is None or beta.dtype, tuple(shape), tuple(mask), torch_thread_count(),
         )  # fmt: skip
         run, parameter, is_small, spans = calls.get(key) or new(key, dy, x, shape, mean, rstd, gamma, beta, mask)
         _require_storage(spans, (dy, x, mean, rstd, gamma))

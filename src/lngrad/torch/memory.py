@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lngrad.core.huge_pages import advise_huge
+from lngrad.core.memory import advise_huge
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with glibc, which keeps them
 KEPT_BYTES = 1 << 29  # of all remembered storages together, in use or not

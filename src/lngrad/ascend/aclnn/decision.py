@@ -26,8 +26,8 @@ from lngrad.ascend.rounding import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec, address_of
 from lngrad.core.dtypes import contiguous_strides
-from lngrad.core.overlap import check_memory
 from lngrad.core.plan import Plan, make_plan
+from lngrad.core.problem import check_memory
 from lngrad.errors import BackendUnavailable, OverlapError
 from lngrad.typing import Array, Bytes, Dtype, Shape
 

@@ -28,7 +28,7 @@ from lngrad.ascend.tiling.structs import (
     TilingStruct,
 )
 from lngrad.core.cache_folder import cache_folder
-from lngrad.core.compiler import compiler_version, cxx_compiler
+from lngrad.core.machine import compiler_version, cxx_compiler
 from lngrad.errors import LngradError
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")

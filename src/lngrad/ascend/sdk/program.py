@@ -12,7 +12,7 @@ from pathlib import Path
 from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
-from lngrad.core.compiler import c_compiler, cxx_compiler
+from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import LngradError
 
 C_SUFFIXES = (".c",)

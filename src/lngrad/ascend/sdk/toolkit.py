@@ -27,7 +27,7 @@ from lngrad.ascend.cpp.compiling import header_files
 from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.core.compiler import c_compiler
+from lngrad.core.machine import c_compiler
 from lngrad.errors import LngradError
 
 LIBRARY = "liblngrad_cann.so"

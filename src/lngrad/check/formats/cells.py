@@ -15,7 +15,7 @@ _DTYPES = {
     "fp32": "float32", "float": "float32", "float32": "float32", "fp64": "float64", "double": "float64",
     "float64": "float64",
 }  # fmt: skip
-MOST_SPECIAL = 64
+MAX_SPECIAL = 64
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def range_of(cell: Cell) -> Range:
     if isinstance(cell.value, int | float) and not isinstance(cell.value, bool):
         return (cell.number(), cell.number())
     values = numbers(cell)
-    if len(values) < 2 or len(values) > 2 + MOST_SPECIAL:
-        raise cell.wrong(f"(low, high) and at most {MOST_SPECIAL} special values")
+    if len(values) < 2 or len(values) > 2 + MAX_SPECIAL:
+        raise cell.wrong(f"(low, high) and at most {MAX_SPECIAL} special values")
     return values
 
 

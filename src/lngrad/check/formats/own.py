@@ -9,23 +9,11 @@ from lngrad.check.formats.cells import Cell, dtype_name, flag, names_unique, ran
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import as_format_error
 
-KEYS = [
-    "name",
-    "shape",
-    "normalized",
-    "dtype",
-    "gamma",
-    "statistics",
-    "outputs",
-    "output_mask",
-    "given",
-    "eps",
-    "ranges",
-    "surface",
-    "standard",
-    "enabled",
-]
-MOST_DEPTH = 8
+KEYS = (
+    "name", "shape", "normalized", "dtype", "gamma", "statistics", "outputs", "output_mask", "given", "eps", "ranges",
+    "surface", "standard", "enabled",
+)  # fmt: skip
+MAX_DEPTH = 8
 SURFACES = ("graph", "graph_v3", "aclnn")
 
 
@@ -96,8 +84,8 @@ class _Node:
 
     def plain(self, depth: int = 0) -> Any:
         """Scalars, lists and dictionaries; a mapping's and a list's top level keep their nodes' places."""
-        if depth > MOST_DEPTH:
-            raise FileFormatError(f"{self.where}: expected at most {MOST_DEPTH} levels")
+        if depth > MAX_DEPTH:
+            raise FileFormatError(f"{self.where}: expected at most {MAX_DEPTH} levels")
         kind = type(self.node).__name__
         if kind == "ScalarNode":
             with as_format_error(self.where, f"{self.node.value[:40]!r} can't be read"):

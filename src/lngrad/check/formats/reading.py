@@ -1,21 +1,36 @@
-"""From paths to cases: which format a file has, and which of its cases are wanted."""
+"""From paths to cases: which format a file has, folders of dumps, and which cases are wanted.
+
+A folder of dumps has a manifest, as `lngrad golden` writes it, or TTK's file names alone: input_0_bfloat16.bin,
+golden_1_float32__shape_128.bin, …_none.bin. Inputs are numbered in the order dy, x, rstd or variance, mean, gamma;
+results dx, dgamma, dbeta.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from lngrad.check.case import CheckCase
-from lngrad.check.formats.atk import read_atk
-from lngrad.check.formats.cells import names_unique
-from lngrad.check.formats.dump_names import dumps_in
-from lngrad.check.formats.folders import MANIFEST, read_folder
+from lngrad.check.case import OUTPUTS, CheckCase, Source
+from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own
-from lngrad.check.formats.ttk import read_ttk
+from lngrad.check.formats.ttk_atk import read_atk, read_ttk
+from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
-from lngrad.files.boundary import as_format_error, read_text
+from lngrad.files.boundary import MAX_TEXT_BYTES, as_format_error, parse_json, read_text
+from lngrad.files.reading import read_tensor, read_tensors
 
+MANIFEST = "manifest.json"
+DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
+_NAME = re.compile(
+    r"(?:.*_)?(?P<kind>input|output|golden)_(?P<index>\d{1,3})"
+    r"(?:_(?P<dtype>float16|bfloat16|float32|float64))?(?:__shape_(?P<shape>scalar|\d{1,15}(?:x\d{1,15}){0,7}))?"
+    r"(?P<none>_none)?\.(?P<suffix>bin|npy)"
+)
+_PREFERENCE = {"bin": 0, "npy": 1}
 _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
     ".csv": read_ttk, ".json": read_atk, ".yaml": read_own, ".yml": read_own,
 }  # fmt: skip
@@ -73,3 +88,189 @@ def select(cases: Sequence[CheckCase], pattern: str | None, limit: int | None) -
         if not chosen:
             raise FileFormatError(f"--filter: none of {len(cases)} cases matches {pattern!r}")
     return chosen if limit is None else chosen[:limit]
+
+
+def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
+    """All cases of a folder.
+
+    Raises:
+        FileFormatError: No manifest and no file named input_0_…; or either is not as it should be.
+    """
+    manifest = folder / MANIFEST
+    if manifest.is_file():
+        return _by_manifest(folder, manifest, max_bytes)
+    cases = []
+    for place in (folder, *sorted(one for one in folder.iterdir() if one.is_dir())):
+        dumps = dumps_in(place)
+        if ("input", 0) in dumps:
+            cases.append(_by_names(folder, place, dumps))
+    if not cases:
+        raise FileFormatError(
+            f"{folder}: expected {MANIFEST}, or dumps named input_0_<dtype>__shape_<sizes>.bin or .npy"
+        )
+    return names_unique(cases)
+
+
+def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase]:
+    text = read_text(manifest, min(max_bytes, MAX_TEXT_BYTES))
+    top = Cell(parse_json(text, manifest), str(manifest)).mapping()
+    if "lngrad" not in top or top["lngrad"].value != 1 or "cases" not in top:
+        raise FileFormatError(f"{manifest}: expected the keys 'lngrad': 1 and 'cases'")
+    cases = []
+    for number, item in enumerate(top["cases"].sequence()):
+        keys = Cell(item.value, f"{manifest}: case {number + 1}").mapping()
+        where = f"{manifest}: case {number + 1}"
+        tensors = keys["inputs"].mapping() if "inputs" in keys else {}
+        inputs, files = {}, {}
+        for name, cell in tensors.items():
+            if name not in DUMP_INPUTS:
+                raise FileFormatError(f"{cell.where}: expected one of {', '.join(DUMP_INPUTS)}, got {name!r}")
+            entry = cell.mapping()
+            if not {"file", "dtype", "shape"} <= set(entry):
+                raise FileFormatError(f"{cell.where}: expected the keys file, dtype and shape")
+            inputs[name] = (shape_of(entry["shape"]), dtype_name(entry["dtype"]))
+            files[name] = entry["file"].string()
+        cases.append(_build(keys, where, Source(str(folder)), inputs, files, number))
+    return names_unique(cases)
+
+
+def _build(
+    keys: dict[str, Cell], where: str, source: Source, inputs: dict[str, Any], files: dict[str, str], number: int
+) -> CheckCase:
+    third = keys.get("given", Cell("rstd", where))
+    if third.value not in ("rstd", "variance"):
+        raise third.wrong("rstd or variance")
+    outputs = keys["output_dtypes"].sequence(3) if "output_dtypes" in keys else [Cell(None, where)] * 3
+    return build(
+        name=keys["name"].string() if "name" in keys else f"case {number + 1}",
+        source=source,
+        inputs=inputs,
+        normalized=shape_of(keys["normalized_shape"]) if "normalized_shape" in keys else None,
+        output_dtypes=outputs,
+        mask=keys.get("output_mask"),
+        third=third.value,
+        eps=keys["eps"].number() if "eps" in keys else 1e-5,
+        ranges={"mean": Cell((0, 0), where), "statistic": Cell((0, 0), where)},
+        files=files,
+        surface=None,
+        tolerances=None,
+        atol=None,
+        enabled=True,
+        others={},
+    )
+
+
+def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> CheckCase:
+    inputs, files = {}, {}
+    for index, name in enumerate(DUMP_INPUTS):
+        dump = dumps.get(("input", index))
+        if dump is None or dump.path is None:
+            continue
+        shape, dtype = dump.shape, dump.dtype
+        if shape is None or dtype is None:
+            raise FileFormatError(
+                f"{dump.path}: expected dtype and shape in the name (…_float32__shape_2x8.bin), or {MANIFEST}"
+            )
+        inputs[name] = (shape, dtype)
+        files[name] = str(dump.path.relative_to(folder))
+    golden = [dumps.get((kind, index)) for kind in ("golden",) for index in range(3)]
+    outputs = [Cell(one.dtype if one else None, str(place)) for one in golden]
+    mask = [one is None or one.path is not None for one in golden]
+    name = place.name if place != folder else folder.resolve().name
+    keys = {"name": Cell(name, str(place)), "output_mask": Cell(mask, str(place))}
+    case = _build(
+        keys | {"output_dtypes": Cell([cell.value for cell in outputs], str(place))},
+        str(place),
+        Source(str(folder)),
+        inputs,
+        files,
+        0,
+    )
+    return case
+
+
+class Dump(NamedTuple):
+    """A dumped tensor's file, and what its name says; path None for a tensor that is named as absent."""
+
+    path: Path | None
+    dtype: str | None
+    shape: tuple[int, ...] | None
+
+
+def file_name(kind: str, index: int, dtype: str | None, shape: tuple[int, ...], suffix: str) -> str:
+    if dtype is None:
+        return f"{kind}_{index}_none.bin"
+    sizes = "x".join(map(str, shape)) or "scalar"
+    return f"{kind}_{index}_{dtype}__shape_{sizes}.{suffix}"
+
+
+def dumps_in(folder: Path) -> dict[tuple[str, int], Dump]:
+    """All dumps of a folder by kind ("input", "output", "golden") and number; .bin before .npy, as TTK prefers."""
+    found: dict[tuple[str, int], Dump] = {}
+    paths = [
+        path for path in folder.iterdir() if not path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
+    ]
+    for path in sorted(paths, key=lambda path: (_PREFERENCE.get(path.suffix[1:], 2), path.name)):
+        match = _NAME.fullmatch(path.name)
+        if match is None or not path.is_file():
+            continue
+        kind = "output" if "_xpu_" in path.name else match["kind"]
+        sizes = match["shape"]
+        shape = None if sizes is None else () if sizes == "scalar" else tuple(map(int, sizes.split("x")))
+        dump = Dump(None if match["none"] else path, match["dtype"], shape)
+        found.setdefault((kind, int(match["index"])), dump)
+    return found
+
+
+def case_folder(name: str) -> str:
+    """The folder of a case: its name, with everything but letters, digits, '.', '_' and '-' made '_'."""
+    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in name)
+    return safe.lstrip(".")[:120] or "case"
+
+
+def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int) -> Grads:
+    """Rows [start, stop) of a dumped dx, and the whole dumped dgamma and dbeta.
+
+    Looked for in FOLDER/<case>/ and FOLDER/: output_<i>… or <case>_xpu_golden_<i>.bin, then golden_<i>…; and
+    outputs.npz or outputs.safetensors, then goldens.….
+
+    Raises:
+        FileFormatError: A wanted result is missing, or has another size.
+    """
+    root = Path(folder)
+    place = root / case_folder(case.name)
+    place = place if place.is_dir() else root
+    if not place.is_dir():
+        raise FileFormatError(f"--against: {folder}: no such folder")
+    together = _together(place, max_bytes)
+    dumps = dumps_in(place)
+    results: list[Any] = []
+    for index, (name, dtype, wanted) in enumerate(zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True)):
+        if not wanted:
+            results.append(None)
+            continue
+        shape = (case.M, case.N) if name == "dx" else case.normalized
+        if name in together:
+            array = together[name]
+            if math.prod(array.shape) != math.prod(shape):
+                raise FileFormatError(f"{place}: {name}: expected shape {shape}, got {array.shape}")
+            array = array.reshape(shape)
+        else:
+            dump = dumps.get(("output", index)) or dumps.get(("golden", index))
+            if dump is None or dump.path is None:
+                raise FileFormatError(f"{place}: expected output_{index}_{dtype}.bin or .npy for {name}, found none")
+            array = read_tensor(dump.path, dump.dtype or dtype, shape, max_bytes)
+        if name == "dx":
+            lead = case.lead if (start, stop) == (0, case.M) else (stop - start,)
+            array = array[start:stop].reshape(*lead, *case.normalized)
+        results.append(array)
+    return Grads(*results)
+
+
+def _together(place: Path, max_bytes: int) -> dict[str, Any]:
+    for stem in ("outputs", "goldens"):
+        for suffix in (".npz", ".safetensors"):
+            path = place / (stem + suffix)
+            if path.is_file():
+                return read_tensors(path, None, max_bytes).arrays
+    return {}

@@ -1,263 +1,270 @@
-"""Known mistakes by name: how to make each and what to say about it. The first is named where two explain a result alike."""
+"""Known mistakes: what each changes, its name, and its sentence. The first is named where two explain a result alike."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from lngrad.check.mistakes import wrong_inputs as inputs_
-from lngrad.check.mistakes import wrong_results as results_
-from lngrad.check.mistakes.mistake import Mistake, of_inputs, of_results, of_sums
+from lngrad.check.case import CheckCase
+from lngrad.check.inputs import true_grads
+from lngrad.check.mistakes import changes
+from lngrad.check.mistakes.changes import Call, Change
+from lngrad.core.problem import Grads
+from lngrad.testing import Inputs
 
-_INPUTS = {
-    "gamma forgotten": of_inputs(
-        inputs_.nothing_for_gamma, "dx is computed without gamma: multiply dy by gamma before the two row means."
-    ),
-    "dy ignored": of_inputs(inputs_.ones_for_dy, "the result does not depend on dy: it is what dy = 1 gives."),
-    "dy of the previous row": of_inputs(
-        inputs_.by_rows("dy", -1), "each row uses the dy of the row before it: an index is off by one row."
-    ),
-    "dy of the next row": of_inputs(
-        inputs_.by_rows("dy", 1), "each row uses the dy of the row after it: an index is off by one row."
-    ),
-    "variance in rstd's place": of_inputs(
-        inputs_.rstd_as(lambda variance, eps, N: variance + eps),
+BOTH = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A row of the table: what to say about a mistake, and how to make it.
+
+    Attributes:
+        sentence: What the person did, and where to look.
+        inputs: The change of the inputs, or None.
+        results: The change of the gradients, or None.
+        by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
+        rounding: It changes roundings only, so only bits show it.
+        sums_only: It leaves dx alone, and takes long to make: not looked at where dgamma and dbeta are right.
+    """
+
+    sentence: str
+    inputs: Change | None = None
+    results: Change | None = None
+    by_size: bool = False
+    rounding: bool = False
+    sums_only: bool = False
+
+    def changed(self, call: Call) -> Inputs | None:
+        """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
+        if self.inputs is None or not call.inputs.x.size:
+            return None
+        with np.errstate(all="ignore"):
+            changed = self.inputs(call)
+        return None if changed is None else replace(call.inputs, **changed)
+
+    def made(self, call: Call) -> Grads | None:
+        """The gradients with the mistake, in float64; None where it makes no difference."""
+        if self.results is None:
+            inputs = self.changed(call)
+            return None if inputs is None else true_grads(inputs)
+        if not call.inputs.x.size:
+            return None
+        with np.errstate(all="ignore"):
+            made = self.results(call)
+        if made is None:
+            return None
+        pairs = zip(Grads._fields, call.true, strict=True)
+        return Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs))
+
+    def grads(self, case: CheckCase, inputs: Inputs) -> Grads | None:
+        """The gradients of a case with the mistake, in float64; None where it makes no difference."""
+        return self.made(Call(case, inputs))
+
+
+def _rstd(new: changes.RstdOf, sentence: str) -> Mistake:
+    return Mistake(sentence, inputs=changes.rstd_as(new))
+
+
+def _narrow_sums(dtype: str, how: str, *, parts: int = 1, block: int = 0, products: bool = False) -> Mistake:
+    change = changes.narrow_sums(dtype, parts, block, products)
+    return Mistake(f"dgamma and dbeta are accumulated in {dtype}{how}", results=change, by_size=True, sums_only=True)
+
+
+MISTAKES: dict[str, Mistake] = {
+    # Of the inputs.
+    "gamma forgotten": Mistake(
+        "dx is computed without gamma: multiply dy by gamma before the two row means.",
+        inputs=lambda call: None if call.inputs.gamma is None else {"gamma": None}),
+    "dy ignored": Mistake(
+        "the result does not depend on dy: it is what dy = 1 gives.",
+        inputs=lambda call: {"dy": np.ones_like(call.inputs.dy)}),
+    "dy of the previous row": Mistake(
+        "each row uses the dy of the row before it: an index is off by one row.", inputs=changes.by_rows("dy", -1)),
+    "dy of the next row": Mistake(
+        "each row uses the dy of the row after it: an index is off by one row.", inputs=changes.by_rows("dy", 1)),
+    "variance in rstd's place": _rstd(
+        lambda variance, eps, N: variance + eps,
         "the variance was given where rstd is expected, or read as if it were: check which of the two the third output "
-        "of the forward is.",
-    ),
-    "rstd taken for a variance": of_inputs(
-        inputs_.rstd_as(lambda variance, eps, N: 1 / np.sqrt(1 / np.sqrt(variance + eps) + eps)),
-        "1/√(· + eps) is applied to rstd, which has it already: the interface gives rstd, not the variance.",
-    ),
-    "mean and rstd swapped": of_inputs(
-        inputs_.swapped,
+        "of the forward is."),
+    "rstd taken for a variance": _rstd(
+        lambda variance, eps, N: 1 / np.sqrt(1 / np.sqrt(variance + eps) + eps),
+        "1/√(· + eps) is applied to rstd, which has it already: the interface gives rstd, not the variance."),
+    "mean and rstd swapped": Mistake(
         "mean and rstd are exchanged: the tile APIs take the variance before the mean, aclnn takes the mean first.",
-    ),
-    "eps added twice": of_inputs(
-        inputs_.with_eps(lambda eps: 2 * eps), "eps is added twice: the variance, or rstd, already contains it."
-    ),
-    "eps missing": of_inputs(inputs_.with_eps(lambda eps: 0.0), "eps is not added to the variance."),
-    "eps outside the root": of_inputs(
-        inputs_.rstd_as(lambda variance, eps, N: 1 / (np.sqrt(np.maximum(variance, 0)) + eps)),
-        "rstd is 1/(√variance + eps): eps belongs under the root.",
-    ),
-    "root forgotten": of_inputs(
-        inputs_.rstd_as(lambda variance, eps, N: (variance + eps) ** -2.0),
-        "rstd is 1/(variance + eps)²: the power is -1/2.",
-    ),
-    "eps 1e-5 for 1e-12": of_inputs(
-        inputs_.with_eps(lambda eps: 1e-5), "eps is 1e-5, the graph op's value for 16-bit x; this case has another."
-    ),
-    "eps 1e-12 for 1e-5": of_inputs(
-        inputs_.with_eps(lambda eps: 1e-12), "eps is 1e-12, the graph op's value for float32 x; this case has another."
-    ),
-    "variance over N - 1": of_inputs(
-        inputs_.rstd_as(lambda variance, eps, N: 1 / np.sqrt(variance * N / max(N - 1, 1) + eps)),
-        "the variance is divided by N - 1: layer normalization divides by N.",
-    ),
-    "variance 1 % too large": of_inputs(
-        inputs_.rstd_as(lambda variance, eps, N: 1 / np.sqrt(1.01 * (variance + eps))),
-        "the variance is 1 % too large, so rstd is 0.5 % too small: another eps, or a sum with too many terms.",
-    ),
-    "variance of a padded row": of_inputs(
-        inputs_.padded_variance,
+        inputs=lambda call: {"mean": call.inputs.rstd, "rstd": call.inputs.mean}),
+    "eps added twice": Mistake(
+        "eps is added twice: the variance, or rstd, already contains it.",
+        inputs=changes.with_eps(lambda eps: 2 * eps)),
+    "eps missing": Mistake("eps is not added to the variance.", inputs=changes.with_eps(lambda eps: 0.0)),
+    "eps outside the root": _rstd(
+        lambda variance, eps, N: 1 / (np.sqrt(np.maximum(variance, 0)) + eps),
+        "rstd is 1/(√variance + eps): eps belongs under the root."),
+    "root forgotten": _rstd(
+        lambda variance, eps, N: (variance + eps) ** -2.0, "rstd is 1/(variance + eps)²: the power is -1/2."),
+    "eps 1e-5 for 1e-12": Mistake(
+        "eps is 1e-5, the graph op's value for 16-bit x; this case has another.",
+        inputs=changes.with_eps(lambda eps: 1e-5)),
+    "eps 1e-12 for 1e-5": Mistake(
+        "eps is 1e-12, the graph op's value for float32 x; this case has another.",
+        inputs=changes.with_eps(lambda eps: 1e-12)),
+    "variance over N - 1": _rstd(
+        lambda variance, eps, N: 1 / np.sqrt(variance * N / max(N - 1, 1) + eps),
+        "the variance is divided by N - 1: layer normalization divides by N."),
+    "variance 1 % too large": _rstd(
+        lambda variance, eps, N: 1 / np.sqrt(1.01 * (variance + eps)),
+        "the variance is 1 % too large, so rstd is 0.5 % too small: another eps, or a sum with too many terms."),
+    "variance of a padded row": Mistake(
         "the variance counts mean² for each column that fills the row up to a power of two: mask x - mean, not x alone.",
-    ),
-    "mean of the previous row": of_inputs(
-        inputs_.by_rows("mean", -1), "each row uses the mean of the row before it: an index is off by one row."
-    ),
-    "statistics transposed": of_inputs(
-        inputs_.transposed, "mean and rstd are read in the order of the transposed leading dimensions."
-    ),
-    "statistics recomputed": of_inputs(
-        inputs_.statistics_of_x, "mean and rstd are recomputed from x; the interface takes those that are given."
-    ),
-    "mean ignored": of_inputs(
-        inputs_.no_mean,
+        inputs=changes.padded_variance),
+    "mean of the previous row": Mistake(
+        "each row uses the mean of the row before it: an index is off by one row.", inputs=changes.by_rows("mean", -1)),
+    "statistics transposed": Mistake(
+        "mean and rstd are read in the order of the transposed leading dimensions.",
+        inputs=changes.statistics_transposed),
+    "statistics recomputed": Mistake(
+        "mean and rstd are recomputed from x; the interface takes those that are given.",
+        inputs=changes.statistics_of_x),
+    "mean ignored": Mistake(
         "mean is not subtracted: xhat is x·rstd, as RMSNorm has it. Layer normalization's is (x − mean)·rstd.",
-    ),
+        inputs=lambda call: {"mean": np.zeros_like(np.asarray(call.inputs.mean))}),
     **{
-        f"statistics rounded to {dtype}": of_inputs(
-            inputs_.narrow_statistics(dtype),
+        f"statistics rounded to {dtype}": Mistake(
             f"mean and rstd are rounded to {dtype} before they are used: keep them in float32, whatever x's dtype is.",
-        )
-        for dtype in ("bfloat16", "float16")
+            inputs=changes.narrow_statistics(dtype))
+        for dtype in BOTH
     },
     **{
-        name: of_inputs(
-            inputs_.gamma_transposed(back), "gamma is read in the order of the transposed normalized dimensions."
-        )
+        name: Mistake(
+            "gamma is read in the order of the transposed normalized dimensions.",
+            inputs=changes.gamma_transposed(back))
         for name, back in (("gamma transposed", False), ("gamma transposed back", True))
     },
     **{
-        f"{name} rounded to {dtype}": of_inputs(
-            inputs_.narrow_input(name, dtype), f"{name} is rounded to {dtype} before anything is computed from it."
-        )
+        f"{name} rounded to {dtype}": Mistake(
+            f"{name} is rounded to {dtype} before anything is computed from it.",
+            inputs=changes.narrow_input(name, dtype))
         for name in ("dy", "x", "gamma")
-        for dtype in ("bfloat16", "float16")
+        for dtype in BOTH
     },
-    "mean recomputed": of_inputs(
-        inputs_.mean_of_x, "mean is recomputed from x; the interface takes the one that is given."
-    ),
-    "uncentred variance": of_inputs(
-        inputs_.uncentred, "the variance is taken about zero: mean(x²) without subtracting mean²."
-    ),
-    "variance by cancellation": of_inputs(
-        inputs_.in_float32,
+    "mean recomputed": Mistake(
+        "mean is recomputed from x; the interface takes the one that is given.", inputs=changes.mean_of_x),
+    "uncentred variance": Mistake(
+        "the variance is taken about zero: mean(x²) without subtracting mean².", inputs=changes.uncentred_variance),
+    "variance by cancellation": Mistake(
         "the variance is E[x²] - E[x]² in float32, which cancels where the mean is large: centre x first.",
-        by_size=True,
-    ),
-}  # fmt: skip
-
-_DX = {
-    "mean of dxhat missing": of_results(
-        results_.means_missing(0, 1), "dx lacks the row mean of dy·gamma: subtract it."
-    ),
-    "mean of dxhat·xhat missing": of_results(
-        results_.means_missing(1, 0), "dx lacks xhat times the row mean of dy·gamma·xhat: subtract it."
-    ),
-    "means over the last axis only": of_results(
-        results_.means_over("last"), "the row means go over the last axis only: normalized_shape has more, flatten it."
-    ),
-    "means over rows": of_results(
-        results_.means_over("rows"), "the two means go over axis 0, the rows, instead of the normalized axes."
-    ),
-    "means over the whole tensor": of_results(
-        results_.means_over("all"),
+        inputs=changes.cancelling_variance, by_size=True),
+    # Of dx.
+    "mean of dxhat missing": Mistake(
+        "dx lacks the row mean of dy·gamma: subtract it.", results=changes.means_times(0, 1)),
+    "mean of dxhat·xhat missing": Mistake(
+        "dx lacks xhat times the row mean of dy·gamma·xhat: subtract it.", results=changes.means_times(1, 0)),
+    "means over the last axis only": Mistake(
+        "the row means go over the last axis only: normalized_shape has more, flatten it.",
+        results=changes.means_over_last_axis),
+    "means over rows": Mistake(
+        "the two means go over axis 0, the rows, instead of the normalized axes.", results=changes.means_over(0)),
+    "means over the whole tensor": Mistake(
         "the two means go over the whole tensor: normalized_shape was flattened into the rows.",
-    ),
-    "sums for means": of_results(
-        results_.sums_for_means, "the two row sums are not divided by the number of normalized elements."
-    ),
-    "gamma of the row's index": of_results(
-        results_.gamma_by_row, "dx is computed with gamma[row] in place of gamma[column]: gamma's index is the column."
-    ),
-    "rstd missing in dx": of_results(results_.rstd_missing, "dx is not multiplied by rstd."),
-    "extra term of the tile formula": of_results(
-        results_.extra_term,
+        results=changes.means_over(0, 1)),
+    "sums for means": Mistake(
+        "the two row sums are not divided by the number of normalized elements.", results=changes.sums_for_means),
+    "gamma of the row's index": Mistake(
+        "dx is computed with gamma[row] in place of gamma[column]: gamma's index is the column.",
+        results=changes.gamma_by_row),
+    "rstd missing in dx": Mistake(
+        "dx is not multiplied by rstd.",
+        results=lambda call: {"dx": call.true.dx.reshape(call.terms.dy.shape) / call.terms.rstd}),
+    "extra term of the tile formula": Mistake(
         "dx has the tile APIs' extra term pd_var·(1/H)·Σ(-2(x - mean)): right for LayerNormGrad on tiles, "
-        "not for the graph ops and aclnn; it shows where mean is not the row's mean.",
-    ),
+        "not for the graph ops and aclnn; it shows where mean is not the row's mean.", results=changes.extra_term),
     **{
-        f"row means rounded to {dtype}": of_results(
-            results_.narrow_means(dtype),
+        f"row means rounded to {dtype}": Mistake(
             f"the two row means are rounded to {dtype} before they are subtracted: keep them in float32.",
-        )
-        for dtype in ("bfloat16", "float16")
+            results=changes.narrow_means(dtype))
+        for dtype in BOTH
     },
     **{
-        f"{what} rounded to {dtype} in dx": of_results(
-            results_.narrow_factor(dtype, what),
+        f"{what} rounded to {dtype} in dx": Mistake(
             f"{meaning} is rounded to {dtype} before dx is computed from it: keep it in float32 and round dx once.",
-        )
+            results=changes.narrow_dxhat(dtype) if what == "dxhat" else changes.narrow_xhat(dtype, "dx"))
         for what, meaning in (("dxhat", "dy·gamma"), ("xhat", "(x − mean)·rstd"))
-        for dtype in ("bfloat16", "float16")
+        for dtype in BOTH
     },
-}  # fmt: skip
-
-_SUMS = {
-    "last row lost": of_results(results_.last_rows(1, 0.0), "dgamma and dbeta lack the last row."),
+    # Of dgamma and dbeta.
+    "last row lost": Mistake("dgamma and dbeta lack the last row.", results=changes.last_rows(1, 0.0)),
     **{
-        f"last part of {rows} rows {word}": of_results(
-            results_.last_rows(rows, factor),
+        f"last part of {rows} rows {word}": Mistake(
             f"dgamma and dbeta {verb} the last rows after whole parts of {rows}: a partial sum is {word}.",
-        )
+            results=changes.last_rows(rows, factor))
         for rows in (8, 16, 32, 64, 128)
         for word, verb, factor in (("lost", "lack", 0.0), ("counted twice", "have twice", 2.0))
     },
-    "sums added twice": of_results(
-        results_.sums_doubled,
+    "sums added twice": Mistake(
         "dgamma and dbeta are twice what they should be: partial sums are added into a buffer that has them already.",
-    ),
-    "dgamma and dbeta swapped": of_results(results_.sums_swapped, "dgamma and dbeta are exchanged."),
-    "gamma in the column sums": of_results(
-        results_.gamma_in_sums, "dgamma and dbeta are sums of dy·gamma: they take dy alone."
-    ),
-    "dgamma without the mean": of_results(
-        results_.without_mean, "dgamma uses x·rstd: subtract the mean before."
-    ),
+        results=lambda call: {"dgamma": 2 * call.true.dgamma, "dbeta": 2 * call.true.dbeta}),
+    "dgamma and dbeta swapped": Mistake(
+        "dgamma and dbeta are exchanged.", results=lambda call: {"dgamma": call.true.dbeta, "dbeta": call.true.dgamma}),
+    "gamma in the column sums": Mistake(
+        "dgamma and dbeta are sums of dy·gamma: they take dy alone.", results=changes.gamma_in_sums),
+    "dgamma without the mean": Mistake(
+        "dgamma uses x·rstd: subtract the mean before.",
+        results=lambda call: {"dgamma": (call.terms.dy * call.terms.x * call.terms.rstd).sum(0)}),
     **{
-        f"xhat with gamma of another index, tile {tile}": of_results(
-            results_.xhat_from_output(tile),
+        f"xhat with gamma of another index, tile {tile}": Mistake(
             f"dgamma's xhat is (y - beta)/gamma with the gamma of the row's place in a tile of {tile}: gamma's index is "
-            "the column.",
-        )
+            "the column.", results=changes.xhat_from_output(tile))
         for tile in (16, 32, 64)
     },
-}  # fmt: skip
-
-_TILES = {
-    "last column lost": of_results(
-        results_.columns_lost(0), "the last column of dx is zero: a loop ends one column early."
-    ),
+    # Columns that are never computed.
+    "last column lost": Mistake(
+        "the last column of dx is zero: a loop ends one column early.", results=changes.columns_lost(0)),
     **{
-        f"last tile of {width} columns skipped": of_results(
-            results_.columns_lost(width),
+        f"last tile of {width} columns skipped": Mistake(
             f"the columns after the last whole tile of {width} are zero: the tail is not computed.",
-        )
+            results=changes.columns_lost(width))
         for width in (512, 256, 128, 64, 32, 16, 8)
     },
-}
-
-_PRECISION = {
+    # Precision.
+    **{f"{dtype} sums": _narrow_sums(dtype, ": keep them in float32 and round once.") for dtype in BOTH},
     **{
-        f"{dtype} sums": of_sums(
-            results_.narrow_sums(dtype),
-            f"dgamma and dbeta are accumulated in {dtype}: keep them in float32 and round once.",
-        )
-        for dtype in ("bfloat16", "float16")
-    },
-    **{
-        f"{dtype} sums in {parts} parts": of_sums(
-            results_.narrow_sums(dtype, parts),
-            f"dgamma and dbeta are accumulated in {dtype}, in {parts} parts of the rows (one a thread or core, say): "
-            "keep them in float32 and round once.",
-        )
-        for dtype in ("bfloat16", "float16")
+        f"{dtype} sums in {parts} parts": _narrow_sums(
+            dtype, f", in {parts} parts of the rows (one a thread or core, say): keep them in float32 and round once.",
+            parts=parts)
+        for dtype in BOTH
         for parts in (2, 4, 8)
     },
     **{
-        f"{dtype} sums of rounded products": of_sums(
-            results_.narrow_sums(dtype, products=True),
-            f"dgamma and dbeta are accumulated in {dtype}, and so are the products that are added: keep both in float32 and "
-            "round once.",
-        )
-        for dtype in ("bfloat16", "float16")
+        f"{dtype} sums of rounded products": _narrow_sums(
+            dtype, ", and so are the products that are added: keep both in float32 and round once.", products=True)
+        for dtype in BOTH
     },
     **{
-        f"{dtype} sums in blocks of {block} rows{' of rounded products' * products}": of_sums(
-            results_.narrow_sums(dtype, block=block, products=products),
-            f"dgamma and dbeta are accumulated in {dtype} over blocks of {block} rows, whose sums are then added in float32: "
-            "keep the partial sums in float32 too.",
-        )
-        for dtype in ("bfloat16", "float16")
+        f"{dtype} sums in blocks of {block} rows{' of rounded products' * products}": _narrow_sums(
+            dtype,
+            f" over blocks of {block} rows, whose sums are then added in float32: keep the partial sums in float32 too.",
+            block=block, products=products)
+        for dtype in BOTH
         for block in (32, 64, 128, 256)
         for products in (False, True)
     },
     **{
-        f"xhat rounded to {dtype}": of_results(
-            results_.narrow_xhat(dtype),
+        f"xhat rounded to {dtype}": Mistake(
             f"xhat is rounded to {dtype} before dx and dgamma are computed from it: keep it in float32.",
-        )
-        for dtype in ("bfloat16", "float16")
+            results=changes.narrow_xhat(dtype, "dx", "dgamma"))
+        for dtype in BOTH
     },
     **{
-        f"products rounded to {dtype}": of_results(
-            results_.narrow_products(dtype),
+        f"products rounded to {dtype}": Mistake(
             f"xhat and dy·xhat are rounded to {dtype} before they are summed: keep them in float32.",
-            by_size=True,
-        )
-        for dtype in ("bfloat16", "float16")
+            results=changes.narrow_products(dtype), by_size=True)
+        for dtype in BOTH
     },
-    "xhat by cancellation": of_results(
-        results_.uncentred_xhat,
+    "xhat by cancellation": Mistake(
         "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract the mean from x first.",
-        by_size=True,
-    ),
-    "half-away rounding": of_results(
-        results_.half_away,
+        results=changes.uncentred_xhat, by_size=True),
+    "half-away rounding": Mistake(
         "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds them to even.",
-        rounding=True,
-    ),
-}
-
-MISTAKES: dict[str, Mistake] = {**_INPUTS, **_DX, **_SUMS, **_TILES, **_PRECISION}
+        results=changes.half_away, rounding=True),
+}  # fmt: skip

@@ -2,45 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
-from lngrad.check.inputs import DrawnInputs
-from lngrad.check.mistakes.added import explain_added
-from lngrad.check.mistakes.another_mean import another_mean
-from lngrad.check.mistakes.another_rstd import another_rstd
+from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes.catalogue import MISTAKES
-from lngrad.check.mistakes.column_formula import explain_columns, explain_rows
-from lngrad.check.mistakes.dx_factors import explain_factors
-from lngrad.check.mistakes.dx_formula import explain_dx
-from lngrad.check.mistakes.formula import Difference, Explanation
-from lngrad.check.mistakes.mistake import true_grads
-from lngrad.check.mistakes.other_gamma import explain_gamma
-from lngrad.check.mistakes.other_rows import inputs_of_other_rows
-from lngrad.check.mistakes.outputs import EXPLAINED, SLACK, Output, share_of
-from lngrad.check.mistakes.partial_dx import explain_partial_means, explain_unwritten
-from lngrad.check.mistakes.patterns import NO_PATTERN, describe
-from lngrad.check.mistakes.places import explain_moved
+from lngrad.check.mistakes.changes import Call
+from lngrad.check.mistakes.column_sums import (
+    explain_column_weights,
+    explain_other_sum,
+    explain_rows,
+    explain_wrong_axis,
+)
+from lngrad.check.mistakes.dx_search import explain_dx
+from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Output, Terms, share_of, terms_of
+from lngrad.check.mistakes.misplaced import (
+    explain_added,
+    explain_factors,
+    explain_gamma,
+    explain_moved,
+    explain_unwritten,
+)  # fmt: skip
+from lngrad.check.mistakes.other_inputs import another_mean, another_rstd, inputs_of_other_rows
 from lngrad.check.mistakes.row_means import (
     describe_means,
     explain_means_of_other_rows,
     explain_narrow_means,
+    explain_partial_means,
     explain_tiled_means,
-)
-from lngrad.check.mistakes.terms import Terms, terms_of
+)  # fmt: skip
+from lngrad.check.mistakes.sum_weights import ordinal
 from lngrad.check.result import Formula, Weights
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 
-FEWEST_TIES = 8  # that are rounded otherwise: one may be chance
-MOST_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
+MIN_TIES = 8  # that are rounded otherwise: one may be chance
+MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
+MIN_AGREE = 0.95  # of the elements concerned, for a pattern to be named
+NO_PATTERN = "without a pattern"
+NARROW = (("bfloat16", 8), ("float16", 11), ("float32", 24))
+PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
+
+
+class Explainer(NamedTuple):
+    """A row of the table: what may explain one wrong output.
+
+    Attributes:
+        cost: The order in which explainers run; from RARE on only where the inputs are right.
+        outputs: Which it knows.
+        name: What it looks for.
+        explain: Returns None where that explains nothing.
+    """
+
+    cost: int
+    outputs: tuple[str, ...]
+    name: str
+    explain: Callable[[Fit], Explanation | None]
+
+
+_DX, _SUMS = ("dx",), ("dgamma", "dbeta")
+RARE = 20  # what is rare beside another mistake costs this or more
+EXPLAINERS = (
+    Explainer(1, _DX, "whole rows or columns that are never written, or twice", explain_unwritten),
+    Explainer(2, _SUMS, "a sum of something else, or times a number", explain_other_sum),
+    Explainer(3, _SUMS, "whole columns that are lost, or counted twice", explain_column_weights),
+    Explainer(4, _SUMS, "sums over the other axis", explain_wrong_axis),
+    Explainer(5, _SUMS, "columns of other places", explain_moved),
+    Explainer(6, _SUMS, "something that is added", explain_added),
+    Explainer(10, _DX, "another formula", explain_dx),
+    Explainer(20, _DX, "row means over part of the columns", explain_partial_means),
+    Explainer(21, _DX, "row means of a tile", explain_tiled_means),
+    Explainer(22, _DX, "row means of other rows", explain_means_of_other_rows),
+    Explainer(23, _DX, "a factor of each row or column", explain_factors),
+    Explainer(24, _DX, "another gamma in some columns", explain_gamma),
+    Explainer(25, _DX, "rows or columns of other places", explain_moved),
+    Explainer(26, _DX, "something that is added", explain_added),
+    Explainer(27, _DX, "row means in 16 bits", explain_narrow_means),
+)
+# Inputs that the whole result may have been computed from, in this order.
+OTHER_INPUTS = (inputs_of_other_rows, another_rstd, another_mean)
+
+
+def explain(fit: Fit) -> Explanation | None:
+    """The first explanation of a wrong output, in order of cost; None if there is none."""
+    if fit.name != "dx" and (len(fit.result) < 4 or not fit.is_finite):
+        return None
+    for row in sorted(EXPLAINERS, key=lambda row: row.cost):
+        if fit.name in row.outputs and (fit.depth > 1 or row.cost < RARE):
+            found = row.explain(fit)
+            if found is not None:
+                return found
+    return None
 
 
 class Diagnosis(NamedTuple):
@@ -61,47 +121,46 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
     with np.errstate(all="ignore"):
-        truth, scales = true_grads(given.exact), gradient_scales(given.exact)
+        call = Call(case, given.exact)
+        truth, scales, terms = call.true, gradient_scales(given.exact), call.terms
         outputs = [
             Output(name, np.asarray(result), true, scale)
             for name, result, true, scale in zip(OUTPUTS, got, truth, scales, strict=True)
             if result is not None and result.size
         ]
-        if all(output.share.max() <= 1 for output in outputs):
-            return _only_rounding(case, given, outputs)
-        sums = any(output.share.max() > 1 for output in outputs if output.name != "dx")
+        if not any(output.is_wrong for output in outputs):
+            return _only_rounding(call, outputs)
+        sums = any(output.is_wrong for output in outputs if output.name != "dx")
         known = {
-            name: mistake.grads(case, given.exact)
+            name: mistake.made(call)
             for name, mistake in MISTAKES.items()
             if not mistake.rounding and (sums or not mistake.sums_only)
         }
-        terms = terms_of(given.exact)
         found = _known(outputs, known)
         if found is not None:
             formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
             return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
         each = (
             _each_output(terms, outputs, truth, known)
-            or _with_other_inputs(terms, given, outputs)
-            or _with_changed_inputs(case, given, outputs)
+            or _with_other_inputs(call, outputs)
+            or _with_changed_inputs(call, outputs)
         )
     if each is not None:
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
-    sentences = [_described(terms, output, shares[output.name]) for output in outputs if output.name in shares]
+    sentences = [_described(call, output, shares[output.name]) for output in outputs if output.name in shares]
     return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
 
 
-def _described(terms: Terms, output: Output, share: Array) -> str:
+def _described(call: Call, output: Output, share: Array) -> str:
     """What an output looks like that nothing explains."""
     golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(share.shape)
-    wide = output.result.astype(np.float64).reshape(share.shape)
     if output.name == "dx":
         with np.errstate(all="ignore"):
-            found = describe_means(terms, wide.reshape(terms.dy.shape), output.bound.reshape(terms.dy.shape))
+            found = describe_means(Fit.of(call.terms, output, call.true, 1))
         if found is not None and (output.result.dtype.itemsize > 2 or output.describe_roundings() is None):
             return f"dx: {found}"
-    text = describe(output.name, wide, golden, share)
+    text = describe(output.name, output.result.astype(np.float64).reshape(share.shape), golden, share)
     roundings = output.describe_roundings() if text.endswith(NO_PATTERN) else None
     return f"{text}; {roundings}" if roundings else text
 
@@ -156,7 +215,7 @@ def _each_output(
     formulas = _formulas(terms, outputs, truth)
     found = []
     for output in outputs:
-        if output.share.max() <= 1:
+        if not output.is_wrong:
             continue
         possible = {name: wrong for name, wrong in known.items() if wrong and _alone(output, outputs, wrong)}
         name = _known([output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size})
@@ -195,79 +254,44 @@ def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
 
 
 def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
-    """The formulas of the wrong outputs that obey one."""
-    true = {
-        "dx": truth.dx.reshape(terms.dy.shape),
-        "dgamma": truth.dgamma.reshape(-1),
-        "dbeta": truth.dbeta.reshape(-1),
-    }
-    wrong = {output.name: output for output in outputs if output.share.max() > 1}
-    wide = {name: output.result.astype(np.float64).reshape(true[name].shape) for name, output in wrong.items()}
-    bounds = {name: output.bound.reshape(true[name].shape) for name, output in wrong.items()}
-    found: dict[str, Explanation] = {}
-    for name in wrong:
-        if name == "dx":
-            explanation = _formula_of_dx(terms, wide[name], bounds[name], true, depth, wrong[name].most_left)
-        else:
-            explanation = explain_columns(terms, name, wide[name], bounds[name], true)
-        if explanation is not None:
-            found[name] = explanation
-    sums = [name for name in wrong if name != "dx" and name not in found]
-    if sums and depth > 1:
-        found |= explain_rows(terms, {name: wide[name] for name in sums}, {name: bounds[name] for name in sums}) or {}
-    return found
+    """Explanations of the wrong outputs that have one; depth 1 leaves out what is rare beside another mistake."""
+    fits = [Fit.of(terms, output, truth, depth) for output in outputs if output.is_wrong]
+    found = {fit.name: one for fit in fits if (one := explain(fit)) is not None}
+    sums = [fit for fit in fits if fit.name != "dx" and fit.name not in found]
+    return found | explain_rows(sums) if sums and depth > 1 else found
 
 
-def _formula_of_dx(
-    terms: Terms, dx: Array, bound: Array, true: dict[str, Array], depth: int, most_left: float
-) -> Explanation | None:
-    """The formula that a wrong dx obeys; depth 1 leaves out what is rare beside another mistake."""
-    found = explain_unwritten(terms, dx, bound, true["dx"]) or explain_dx(terms, dx, bound, depth, most_left)
-    if found is not None or depth == 1:
-        return found
-    return (
-        explain_partial_means(terms, dx, bound)
-        or explain_tiled_means(terms, dx, bound)
-        or explain_means_of_other_rows(terms, dx, bound)
-        or explain_factors(terms, dx, bound, true["dx"])
-        or explain_gamma(terms, dx, bound)
-        or explain_moved(terms, dx, SLACK * bound, true["dx"])
-        or explain_added(terms, "dx", dx, SLACK * bound, true)
-        or explain_narrow_means(terms, dx, bound)
-    )
-
-
-def _with_other_inputs(terms: Terms, given: DrawnInputs, outputs: Sequence[Output]) -> list[Explanation] | None:
+def _with_other_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:
     """Some rows with inputs of others, or another rstd, if that explains all outputs, or dx alone and the others are right."""
     dx = next((one for one in outputs if one.name == "dx"), None)
-    if dx is None or dx.share.max() <= 1:
+    if dx is None or not dx.is_wrong:
         return None
-    result, bound, true = (one.reshape(terms.dy.shape) for one in (dx.result.astype(np.float64), dx.bound, dx.true))
-    for changed, difference in chain(
-        inputs_of_other_rows(terms, given.exact, result, bound, true),
-        another_rstd(terms, given.exact, result, bound),
-        another_mean(terms, given.exact, result, bound),
-    ):
-        wrong, scales = true_grads(changed), gradient_scales(changed)
-        others = (one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
+    fit = Fit.of(call.terms, dx, call.true, 1)
+    for changed, difference in chain.from_iterable(find(fit, call.inputs) for find in OTHER_INPUTS):
+        others = _beside(changed, outputs)[1]
         if all(
-            other.is_explained or (one.name != "dx" and one.share.max() <= 1)
+            other.is_explained or (one.name != "dx" and not one.is_wrong)
             for one, other in zip(outputs, others, strict=True)
         ):
             return [Explanation(None, (difference,))]
     return None
 
 
-def _with_changed_inputs(case: CheckCase, given: DrawnInputs, outputs: Sequence[Output]) -> list[Explanation] | None:
+def _beside(changed: Inputs, outputs: Sequence[Output]) -> tuple[Grads, list[Output]]:
+    """The gradients of other inputs, and the same outputs beside these."""
+    wrong, scales = true_grads(changed), gradient_scales(changed)
+    return wrong, [one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
+
+
+def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:
     """A mistake in the inputs, and others in the formulas on top of it."""
     best: list[Explanation] | None = None
     for name, mistake in MISTAKES.items():
-        changed = mistake.changed(case, given.exact)
+        changed = mistake.changed(call)
         if changed is None or not _may_explain_dx(changed, outputs):
             continue
-        wrong, scales, terms = true_grads(changed), gradient_scales(changed), terms_of(changed)
-        others = [one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
-        formulas = _formulas(terms, others, wrong, depth=1)
+        wrong, others = _beside(changed, outputs)
+        formulas = _formulas(terms_of(changed), others, wrong, depth=1)
         if all(one.name in formulas or one.is_explained for one in others):
             found = [Explanation(None, (Difference(name, mistake.sentence),)), *formulas.values()]
             if best is None or len(found) < len(best):
@@ -279,12 +303,12 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
     """Whether some rows of dx obey a formula with these inputs: a look at a few spares one at all of a large case."""
     dx = next((one for one in outputs if one.name == "dx"), None)
     M, shape = changed.mean.size, changed.normalized_shape
-    if dx is None or M <= MOST_ROWS:
+    if dx is None or M <= MAX_ROWS:
         return True
-    rows = np.linspace(0, M - 1, MOST_ROWS).astype(int)
+    rows = np.linspace(0, M - 1, MAX_ROWS).astype(int)
 
     def some(array: Array, *last: int) -> Array:
-        found: Array = np.asarray(array).reshape(M, -1)[rows].reshape(MOST_ROWS, *last)
+        found: Array = np.asarray(array).reshape(M, -1)[rows].reshape(MAX_ROWS, *last)
         return found
 
     ones = (1,) * len(shape)
@@ -292,16 +316,15 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
         changed, dy=some(changed.dy, *shape), x=some(changed.x, *shape), mean=some(changed.mean, *ones),
         rstd=some(changed.rstd, *ones),
     )  # fmt: skip
-    wrong, scales = true_grads(few), gradient_scales(few)
     part = Output("dx", some(dx.result, *shape), some(dx.true, *shape), some(dx.scale, *shape))
-    other = part.with_inputs(wrong.dx, scales.dx)
+    wrong, (other,) = _beside(few, [part])
     return other.is_explained or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
 
 
-def _only_rounding(case: CheckCase, given: DrawnInputs, outputs: Sequence[Output]) -> Diagnosis:
+def _only_rounding(call: Call, outputs: Sequence[Output]) -> Diagnosis:
     """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype has."""
     mistake = MISTAKES["half-away rounding"]
-    rounded = mistake.grads(case, given.exact)
+    rounded = mistake.made(call)
     if rounded is not None:
         unlike = explained = 0
         for output in outputs:
@@ -310,10 +333,137 @@ def _only_rounding(case: CheckCase, given: DrawnInputs, outputs: Sequence[Output
             off = output.result != even
             unlike += int(off.sum())
             explained += int((off & (output.result == away)).sum())
-        if unlike >= FEWEST_TIES and explained >= 0.9 * unlike:
+        if unlike >= MIN_TIES and explained >= 0.9 * unlike:
             return Diagnosis("half-away rounding", mistake.sentence)
     return Diagnosis(
         None,
         "no mistake: every element is right to the rounding of its dtype (standard exact passes). Where results are near "
         "zero or bits are compared, this standard asks for more than the dtype has",
     )
+
+
+def describe(name: str, got: Array, golden: Array, share: Array) -> str:
+    """The pattern of an output's error.
+
+    Args:
+        name: Of the output.
+        got, golden, share: (rows, columns) in float64; an element is off where share > 1.
+    """
+    off = share > 1
+    for rule in (_not_finite, _never_written, _factor, _coarser, _clipped, _rows, _columns, _near_zero):
+        found = rule(got, golden, off)
+        if found:
+            return f"{name}: {found}"
+    return f"{name}: {off.mean():.1%} of the elements are off, spread over rows and columns {NO_PATTERN}"
+
+
+def _not_finite(got: Array, golden: Array, off: Array) -> str | None:
+    wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
+    if not wild.any():
+        return _other_infinity(got, golden, off)
+    row, column = (int(axis[0]) for axis in np.nonzero(wild))
+    kind = "NaN" if np.isnan(got[row, column]) else "infinity"
+    rows = np.flatnonzero(wild.any(1))
+    where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
+    return (
+        f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: "
+        "an overflow, or memory never written"
+    )
+
+
+def _other_infinity(got: Array, golden: Array, off: Array) -> str | None:
+    """Where the right result is not finite itself, and this one is something else."""
+    other = off & ~np.isfinite(golden)
+    if not other.any() or other.sum() < MIN_AGREE * off.sum():
+        return None
+    row, column = (int(axis[0]) for axis in np.nonzero(other))
+    return (
+        f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
+        f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
+    )
+
+
+def _never_written(got: Array, golden: Array, off: Array) -> str | None:
+    if off.any() and not got.any() and golden.any():
+        return "all zeros: never written"
+    return None
+
+
+def _factor(got: Array, golden: Array, off: Array) -> str | None:
+    usable = off & np.isfinite(got) & np.isfinite(golden) & (golden != 0)
+    if usable.sum() < 4 or usable.sum() < 0.5 * off.sum() or usable.mean() < 0.9:
+        return None
+    ratio = got[usable] / golden[usable]
+    middle = float(np.median(ratio))
+    if abs(middle - 1) < 1e-3 or np.mean(np.abs(ratio - middle) <= 0.02 * abs(middle)) < MIN_AGREE:
+        return None
+    return "the sign is turned" if abs(middle + 1) < 0.02 else f"{middle:.4g} times what it should be, everywhere"
+
+
+def _coarser(got: Array, golden: Array, off: Array) -> str | None:
+    usable = np.isfinite(got) & np.isfinite(golden)
+    finite = golden[usable]
+    with np.errstate(over="ignore"):
+        in_float32 = bool((finite.astype(np.float32) == finite).all())
+    kinds = NARROW[:2] if in_float32 else NARROW  # of a float32 output, to be in float32 says nothing
+    for dtype, digits in kinds:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.mean(finite == finite.astype(numpy_dtype(dtype)).astype(np.float64)) > 0.99:
+                continue  # the output is no wider itself
+            same = got == got.astype(numpy_dtype(dtype)).astype(np.float64)
+            close = np.abs(got - golden) <= 2.0**-digits * 1.01 * np.abs(golden) + 1e-7
+        if usable.sum() > 8 and np.mean(same[usable]) > 0.99 and np.mean(close[usable]) > MIN_AGREE:
+            return f"right to {digits} bits: stored or rounded in {dtype} on the way"
+    return None
+
+
+def _clipped(got: Array, golden: Array, off: Array) -> str | None:
+    """Large values cut at one number, of both signs."""
+    most = float(np.abs(got).max(where=np.isfinite(got), initial=0.0))
+    at = off & (np.abs(got) >= most * (1 - 1e-6))
+    if at.sum() < 4 or at.sum() < MIN_AGREE * off.sum() or off.all() or not (np.abs(golden[at]) >= most).all():
+        return None
+    return f"never larger than {most:.4g}, where up to {np.abs(golden[at]).max():.4g} belongs: clipped, or saturated"
+
+
+def _rows(got: Array, golden: Array, off: Array) -> str | None:
+    return _lines(np.any(off, axis=1), "row", len(got) > 1)
+
+
+def _columns(got: Array, golden: Array, off: Array) -> str | None:
+    return _lines(np.any(off, axis=0), "column", got.shape[1] > 1)
+
+
+def _lines(off: Any, what: str, several: bool) -> str | None:
+    """Which rows or columns: a range, all from one on, every k-th."""
+    places = np.flatnonzero(off)
+    if not several or not len(places) or len(places) >= MIN_AGREE * len(off):
+        return None
+    first, last = int(places[0]), int(places[-1])
+    if len(places) == 1:
+        return f"wrong in {what} {first} only"
+    if len(places) >= MIN_AGREE * (last - first + 1):
+        if last == len(off) - 1:
+            edge = next((size for size in (512, 256, 128, 64, 32, 16, 8) if first and first % size == 0), None)
+            tile = f", the edge of a tile of {edge}: the last tile" if edge else ""
+            return f"wrong from {what} {first} to the end{tile}"
+        return f"wrong in {what}s {first} to {last} only"
+    for period in PERIODS:
+        if len(places) >= 3 and len(set((places % period).tolist())) == 1 and len(places) >= 0.6 * len(off) / period:
+            return f"wrong in every {ordinal(period)} {what}, from {first} on"
+    if len(places) <= 0.1 * len(off):
+        return f"wrong in {len(places)} of {len(off)} {what}s, such as {', '.join(map(str, places[:4].tolist()))}"
+    return None
+
+
+def _near_zero(got: Array, golden: Array, off: Array) -> str | None:
+    if not off.any() or off.all():
+        return None
+    size = np.abs(golden)
+    if np.median(size[off]) < 0.1 * np.median(size[~off]):
+        return f"wrong where the result is near zero ({off.mean():.1%} of the elements): terms cancel; look at absolute errors"
+    if off.mean() < 0.5 and np.median(size[off]) > 4 * np.median(size[~off]):
+        return (
+            f"wrong where the result is large ({off.mean():.1%} of the elements): overflow, saturation or a lost digit"
+        )
+    return None

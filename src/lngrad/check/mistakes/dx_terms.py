@@ -6,65 +6,105 @@ and coefficients 1. Every choice has its formula as text, for the report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from lngrad.check.mistakes.terms import Terms
+from lngrad.check.mistakes.fit import Terms
 from lngrad.typing import Array
 
 SCALES = {"rstd": 1.0, "": 0.0, "rstd²": 2.0, "rstd³": 3.0, "√variance": -1.0}  # powers of rstd
-BLOCKS = (2, 4, 8, 16, 32)
-POWERS = {"rstd·": 1.0, "1/rstd·": -1.0}  # that one term alone has too much; (x−mean) is xhat/rstd
 
 
 @dataclass(frozen=True)
-class First:
-    """The term without a mean: D, times a power of rstd where `outer` says so."""
+class Over:
+    """What a mean goes over.
+
+    Attributes:
+        text: In words.
+        applies: Whether a case has it.
+        mean: Of a product, (rows, N), as what broadcasts to that.
+    """
+
+    text: str
+    applies: Callable[[Terms], bool]
+    mean: Callable[[Terms, Array], Array]
+
+
+def _of_rows(product: Array) -> Array:
+    return np.asarray(product.mean(1, keepdims=True))
+
+
+def _of_last_axis(t: Terms, product: Array) -> Array:
+    last = t.normalized[-1]
+    return np.repeat(product.reshape(t.M, t.N // last, last).mean(2), last, axis=1)
+
+
+def _of_samples(t: Terms, product: Array) -> Array:
+    return np.repeat(_of_rows(product).reshape(t.lead[0], -1).mean(1), t.M // t.lead[0]).reshape(t.M, 1)
+
+
+def _block(size: int) -> Over:
+    def sums(t: Terms, product: Array) -> Array:
+        return np.repeat(np.add.reduceat(_of_rows(product), np.arange(0, t.M, size), axis=0), size, axis=0)[: t.M]
+
+    return Over(f"over a block of {size} rows together, a sum without its axis", lambda t: size <= t.M, sums)
+
+
+OVER = {
+    "row": Over("over one row", lambda t: True, lambda t, product: _of_rows(product)),
+    "rows": Over("over axis 0, the rows", lambda t: t.M > 1, lambda t, product: product.mean(0, keepdims=True)),
+    "all": Over("over the whole tensor", lambda t: t.M > 1, lambda t, product: product.mean(keepdims=True)),
+    "previous row": Over("over the row before", lambda t: t.M > 1, lambda t, product: np.roll(_of_rows(product), 1, 0)),
+    "next row": Over("over the row after", lambda t: t.M > 1, lambda t, product: np.roll(_of_rows(product), -1, 0)),
+    **{f"block of {size} rows": _block(size) for size in (2, 4, 8, 16, 32)},
+    "last axis": Over(
+        "over the last axis only", lambda t: len(t.normalized) > 1 and t.normalized[-1] > 1, _of_last_axis
+    ),
+    "sample": Over(
+        "over all rows of a sample, as if the first dimension counted the rows",
+        lambda t: len(t.lead) > 1 and 1 < t.lead[0] < t.M,
+        _of_samples,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Term:
+    """One of the three terms: outer·D, outer·mean(D), or outer·mean(D·inner).
+
+    Attributes:
+        of: D.
+        over: What the mean goes over; "" for the term without one.
+        inner: Y.
+        outer: What stands before it, with "·" behind: X, or a factor that one term alone has too much.
+    """
 
     of: str = "dxhat"
+    over: str = ""
+    inner: str = ""
     outer: str = ""
 
     @property
     def text(self) -> str:
-        return self.outer + self.of
+        product = f"{self.of}·{self.inner}" if self.inner else self.of
+        if not self.over:
+            return self.outer + product
+        if self.over != "row":
+            kind = "sum" if self.over.startswith("block") else "mean"
+            return f"{self.outer}{kind}_{self.over.replace(' ', '_')}({product})"
+        right = {"dxhat": "mean_dxhat", "dxhat·xhat": "mean_dxhat_xhat"}
+        return self.outer + right.get(product, f"mean({product})")
 
 
-@dataclass(frozen=True)
-class Mean:
-    """The second term: a mean of D, times gamma or a power of rstd where `outer` says so."""
-
-    of: str = "dxhat"
-    over: str = "row"
-    outer: str = ""
-
-    @property
-    def text(self) -> str:
-        return self.outer + _mean_text(self.of, self.over)
+Terms3 = tuple[Term, Term, Term]
+RIGHT_TERMS = (Term(), Term(over="row"), Term(over="row", inner="xhat", outer="xhat·"))
 
 
-@dataclass(frozen=True)
-class Second:
-    """The third term: X times a mean of D·Y."""
-
-    of: str = "dxhat"
-    over: str = "row"
-    inner: str = "xhat"
-    outer: str = "xhat"
-
-    @property
-    def text(self) -> str:
-        plain = self.of == "dxhat" and self.inner == "xhat" and self.over == "row"
-        mean = "mean_dxhat_xhat" if plain else _mean_text(f"{self.of}·{self.inner}", self.over)
-        return f"{self.outer}·{mean}"
-
-
-def _mean_text(of: str, over: str) -> str:
-    if over == "row":
-        return "mean_dxhat" if of == "dxhat" else f"mean({of})"
-    return f"{'sum' if over.startswith('block') else 'mean'}_{over.replace(' ', '_')}({of})"
+def made_of(of: str, over: str) -> Terms3:
+    """The right terms of another D, with means over something else."""
+    return Term(of), Term(of, over), Term(of, over, "xhat", "xhat·")
 
 
 @dataclass(frozen=True)
@@ -72,14 +112,13 @@ class Candidate:
     """One formula without its coefficients.
 
     Attributes:
+        scale, terms: What it is made of.
         cost: In how many choices it differs from the right one; a factor that all terms share counts once.
         shared: The names of shared choices that differ: of, over.
     """
 
     scale: str
-    first: First
-    mean: Mean
-    second: Second
+    terms: Terms3
     cost: int
     shared: tuple[str, ...] = ()
 
@@ -90,7 +129,7 @@ class Choices:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self._products: dict[tuple[str, str], Array] = {}
-        gamma = terms.gamma
+        gamma, xhat, rstd = terms.gamma, terms.xhat, terms.rstd
         factors = {
             "dxhat": gamma,
             "dy": np.ones_like(gamma),
@@ -100,89 +139,44 @@ class Choices:
         }
         # Without a gamma, or with ones, all but 2·dy and 0 are the same.
         self.factors = factors if (gamma != 1).any() else {"dxhat": gamma}
-        self.inner = {"xhat": terms.xhat, "(x−mean)": terms.x - terms.mean, "x": terms.x}
+        self.over = [name for name, over in OVER.items() if over.applies(terms)]
+        self.inner = {"xhat": xhat, "(x−mean)": terms.x - terms.mean, "x": terms.x}
+        self.outer = {
+            "": np.ones((1, 1)), "rstd·": rstd, "1/rstd·": 1 / rstd, "γ·": gamma,
+            **{f"{name}·": one for name, one in self.inner.items()}, "rstd·xhat·": rstd * xhat, "γ·xhat·": gamma * xhat,
+        }  # fmt: skip
+        powers = ("rstd·", "1/rstd·")
+        once_more = self.factors if len(self.factors) > 1 else ()
+        pairs = [(of, over) for of in self.factors for over in self.over]
+        self.options: tuple[list[Term], list[Term], list[Term]] = (
+            [*map(Term, self.factors), *(Term(outer=power) for power in powers)],
+            [
+                *(Term(of, over) for of, over in pairs),
+                *(Term(over="row", outer=power) for power in powers),
+                *(Term(of, "row", outer="γ·") for of in once_more),
+            ],
+            [
+                *(Term(of, over, "xhat", "xhat·") for of, over in pairs),
+                *(Term("dxhat", "row", inner, f"{outer}·") for inner in self.inner for outer in self.inner
+                  if inner != "xhat" or outer != "xhat"),
+                Term("dxhat", "row", "xhat", "rstd·xhat·"),
+                *(Term(of, "row", "xhat", "γ·xhat·") for of in once_more),
+            ],
+        )  # fmt: skip
 
-    @cached_property
-    def over(self) -> tuple[str, ...]:
-        """What a mean can go over here."""
-        found = ["row"]
-        if self.terms.M > 1:
-            found += ["rows", "all", "previous row", "next row"]
-            found += [f"block of {block} rows" for block in BLOCKS if block <= self.terms.M]
-        if len(self.terms.normalized) > 1 and self.terms.normalized[-1] > 1:
-            found.append("last axis")
-        if len(self.terms.lead) > 1 and 1 < self.terms.lead[0] < self.terms.M:
-            found.append("sample")
-        return tuple(found)
-
-    def _mean(self, of: str, inner: str, over: str) -> Array:
-        """A mean, of a shape that broadcasts to (rows, N)."""
-        if (of, inner) not in self._products:
-            product = self.terms.dy * self.factors[of]
-            self._products[of, inner] = product * self.inner[inner] if inner else product
-        product = self._products[of, inner]
-        M, N = product.shape
-        if over == "rows":
-            return np.asarray(product.mean(0, keepdims=True))
-        if over == "all":
-            return np.asarray(product.mean(keepdims=True))
-        if over == "last axis":
-            last = self.terms.normalized[-1]
-            return np.repeat(product.reshape(M, N // last, last).mean(2), last, axis=1)
-        row: Array = np.asarray(product.mean(1, keepdims=True))
-        if over == "row":
-            return row
-        if over == "previous row":
-            return np.roll(row, 1, axis=0)
-        if over == "next row":
-            return np.roll(row, -1, axis=0)
-        if over == "sample":
-            samples = self.terms.lead[0]
-            return np.repeat(row.reshape(samples, -1).mean(1), M // samples).reshape(M, 1)
-        block = int(over.split()[2])
-        sums = np.add.reduceat(row, np.arange(0, M, block), axis=0)
-        return np.repeat(sums, block, axis=0)[:M]
-
-    def values(self, term: First | Mean | Second) -> Array:
+    def values(self, term: Term) -> Array:
         """A term without its coefficient, broadcast to (rows, N)."""
-        terms = self.terms
-        if isinstance(term, First):
-            return np.asarray(terms.dy * self.factors[term.of] * self._outer(term.outer))
-        if isinstance(term, Mean):
-            mean = self._mean(term.of, "", term.over)
-            return np.broadcast_to(mean * self._outer(term.outer), terms.dy.shape)
-        if term.outer in self.inner:
-            outer = self.inner[term.outer]
-        else:
-            outer = self._outer(term.outer.removesuffix("xhat")) * terms.xhat
-        return np.asarray(outer * self._mean(term.of, term.inner, term.over))
-
-    def _outer(self, name: str) -> Array:
-        """What stands before a term."""
-        if name == "γ·":
-            return self.terms.gamma
-        return self.terms.rstd ** POWERS[name] if name else np.ones((1, 1))
+        key = term.of, term.inner
+        if key not in self._products:
+            product = self.terms.dy * self.factors[term.of]
+            self._products[key] = product * self.inner[term.inner] if term.inner else product
+        inner = self._products[key]
+        if term.over:
+            inner = OVER[term.over].mean(self.terms, inner)
+        return np.broadcast_to(self.outer[term.outer] * inner, self.terms.dy.shape)
 
     def scale(self, name: str) -> Array:
         return np.asarray(self.terms.rstd ** SCALES[name])
-
-    @cached_property
-    def firsts(self) -> list[First]:
-        return [First(of) for of in self.factors] + [First(outer=power) for power in POWERS]
-
-    @cached_property
-    def means(self) -> list[Mean]:
-        found = [Mean(of, over) for of in self.factors for over in self.over]
-        found += [Mean(outer=power) for power in POWERS]
-        return found + ([Mean(of, outer="γ·") for of in self.factors] if len(self.factors) > 1 else [])
-
-    @cached_property
-    def seconds(self) -> list[Second]:
-        found = [Second(of, over) for of in self.factors for over in self.over]
-        found += [Second("dxhat", "row", inner, outer) for inner in self.inner for outer in self.inner if inner != "xhat"
-                  or outer != "xhat"]  # fmt: skip
-        found.append(Second(outer="rstd·xhat"))
-        return found + ([Second(of, outer="γ·xhat") for of in self.factors] if len(self.factors) > 1 else [])
 
     def candidates(self, depth: int) -> Iterator[Candidate]:
         """Formulas that differ from the right one in at most `depth` choices, the simplest first."""
@@ -201,29 +195,27 @@ class Choices:
                     shared = (*(("of",) if of != "dxhat" else ()), *(("over",) if over != "row" else ()))
                     cost = len(shared) + (scale != "rstd")
                     if cost <= depth:
-                        yield Candidate(scale, First(of), Mean(of, over), Second(of, over), cost, shared)
+                        yield Candidate(scale, made_of(of, over), cost, shared)
+
+    def _others(self, place: int, right: Term) -> list[Term]:
+        return [one for one in self.options[place] if one != right]
 
     def _with_one_changed(self, base: Candidate) -> Iterator[Candidate]:
-        cost, scale, shared = base.cost + 1, base.scale, base.shared
-        for first in self.firsts:
-            if first != base.first:
-                yield Candidate(scale, first, base.mean, base.second, cost, shared)
-        for mean in self.means:
-            if mean != base.mean:
-                yield Candidate(scale, base.first, mean, base.second, cost, shared)
-        for second in self.seconds:
-            if second != base.second:
-                yield Candidate(scale, base.first, base.mean, second, cost, shared)
+        for place, right in enumerate(base.terms):
+            for one in self._others(place, right):
+                yield Candidate(base.scale, _with(base.terms, place, one), base.cost + 1, base.shared)
 
     def _with_two_changed(self) -> Iterator[Candidate]:
-        first, mean, second = First(), Mean(), Second()
-        for other in self.means:
-            yield from (
-                Candidate("rstd", one, other, second, 2) for one in self.firsts if one != first and other != mean
-            )
-            yield from (
-                Candidate("rstd", first, other, one, 2) for one in self.seconds if one != second and other != mean
-            )
-        for other_second in self.seconds:
-            if other_second != second:
-                yield from (Candidate("rstd", one, mean, other_second, 2) for one in self.firsts if one != first)
+        firsts, means, seconds = (self._others(place, right) for place, right in enumerate(RIGHT_TERMS))
+        for mean in means:
+            terms = _with(RIGHT_TERMS, 1, mean)
+            yield from (Candidate("rstd", _with(terms, 0, one), 2) for one in firsts)
+            yield from (Candidate("rstd", _with(terms, 2, one), 2) for one in seconds)
+        for second in seconds:
+            terms = _with(RIGHT_TERMS, 2, second)
+            yield from (Candidate("rstd", _with(terms, 0, one), 2) for one in firsts)
+
+
+def _with(terms: Terms3, place: int, one: Term) -> Terms3:
+    first, second, third = (one if place == number else term for number, term in enumerate(terms))
+    return first, second, third

@@ -1,7 +1,12 @@
-"""Run cases in processes of their own: several at a time, each with a time limit; results as they come."""
+"""Run cases in processes of their own: several at a time, each with a time limit; results as they come.
+
+A case that crashes or hangs takes nothing else with it. A worker says when an implementation starts and ends, so that the
+time limit counts this alone, and not the drawing, judging and diagnosing around it.
+"""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -17,35 +22,51 @@ from time import monotonic
 from typing import Any
 
 from lngrad.check.case import CheckCase
-from lngrad.check.judge import Options, case_facts, command_of
-from lngrad.check.processes.worker import READY, REFUSED, work
+from lngrad.check.implementations import find
+from lngrad.check.judge import Options, case_facts, check_case, command_of
 from lngrad.check.result import CaseResult
-from lngrad.core.threads import get_num_threads
-from lngrad.errors import BackendUnavailable
+from lngrad.core.threads import get_num_threads, set_num_threads
+from lngrad.errors import BackendUnavailable, LngradError
 
 START_SECONDS = 120.0  # for a worker to import and look its implementation up, on a loaded machine
 LOG_CHARACTERS = 400
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+READY, REFUSED, RUNNING, JUDGING, DONE = "ready", "refused", "running", "judging", "done"
 
 
 class _Worker:
-    """A process, the case that it has, and when its time is over."""
+    """A process, the case that it has, since when its implementation runs, and how long it ran before (blocks of rows)."""
 
     def __init__(self, options: Options, threads: int, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would share the parent's thread pools
         self.log = folder / f"worker-{id(self)}-{monotonic()}.log"
         self.tasks: Connection
         self.tasks, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, options, threads, str(self.log)), daemon=True)
-        with _main_not_run_again():
+        self.process = context.Process(target=_work, args=(theirs, options, threads, str(self.log)), daemon=True)
+        with _fit_for_workers(threads):
             self.process.start()
         theirs.close()
         self.ready = False
         self.case: CheckCase | None = None
-        self.started = monotonic()
+        self.given = self.running_since = monotonic()
+        self.ran = 0.0
 
     def give(self, case: CheckCase) -> None:
-        self.case, self.started = case, monotonic()
+        self.case, self.given, self.running_since, self.ran = case, monotonic(), math.inf, 0.0
         self.tasks.send(case)
+
+    def set_running(self, running: bool) -> None:
+        if not running:
+            self.ran += monotonic() - self.running_since
+        self.running_since = monotonic() if running else math.inf
+
+    @property
+    def is_busy(self) -> bool:
+        return self.case is not None or not self.ready
+
+    def deadline(self, time_limit: float) -> float:
+        """When its start, or its implementation, has taken too long; infinite while it does something else."""
+        return self.running_since + (time_limit - self.ran if self.ready else START_SECONDS)
 
     def end(self) -> None:
         self.tasks.close()
@@ -64,17 +85,26 @@ class _Worker:
 
 
 @contextmanager
-def _main_not_run_again() -> Iterator[None]:
-    """Spawned processes import the parent's main script; workers need nothing of it, and it may have no guard."""
+def _fit_for_workers(threads: int) -> Iterator[None]:
+    """Spawned processes import the parent's main script, of which workers need nothing, and which may have no guard.
+
+    OpenBLAS asks for its threads when NumPy is imported. With all cores for each worker they wait for each other: on 2 busy
+    cores of an AMD EPYC, a diagnosis that nothing explains took 31 s, and 8 s with one thread.
+    """
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {
         name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
     }
     main.__spec__ = None
+    ours = BLAS_THREADS not in os.environ
+    if ours:
+        os.environ[BLAS_THREADS] = str(threads)
     try:
         yield
     finally:
         main.__dict__.update(hidden)
+        if ours:
+            del os.environ[BLAS_THREADS]
 
 
 def run_cases(
@@ -109,9 +139,8 @@ def _turn(
     done: Callable[[CaseResult], None],
 ) -> None:
     """Wait for the next thing to happen, and deal with all that have."""
-    limits = [worker.started + (time_limit if worker.ready else START_SECONDS) for worker in workers if _busy(worker)]
-    until = max(0.0, min(limits) - monotonic()) if limits else 0.0
-    happened = wait([worker.tasks for worker in workers], timeout=min(until, 1.0) if limits else 1.0)
+    until = min((worker.deadline(time_limit) for worker in workers if worker.is_busy), default=math.inf)
+    happened = wait([worker.tasks for worker in workers], timeout=min(max(0.0, until - monotonic()), 1.0))
     for worker in list(workers):
         if worker.tasks in happened:
             try:
@@ -126,20 +155,18 @@ def _turn(
                 raise BackendUnavailable(value)
             if kind == READY:
                 worker.ready = True
+            elif kind in (RUNNING, JUDGING):
+                worker.set_running(kind == RUNNING)
             else:
                 worker.case = None
                 done(value)
-        elif _busy(worker) and monotonic() > worker.started + (time_limit if worker.ready else START_SECONDS):
+        elif worker.is_busy and monotonic() > worker.deadline(time_limit):
             if worker.case is None:
                 raise BackendUnavailable(f"--impl: {options.impl}: not imported within {START_SECONDS:g} s")
             _lost(worker, workers, f"not done within {time_limit:g} s (--time-limit)", options, done)
             continue
         if worker.ready and worker.case is None and waiting:
             worker.give(waiting.popleft())
-
-
-def _busy(worker: _Worker) -> bool:
-    return worker.case is not None or not worker.ready
 
 
 def _lost(
@@ -149,7 +176,7 @@ def _lost(
     case = worker.case
     assert case is not None  # callers have looked
     workers.remove(worker)
-    seconds = monotonic() - worker.started
+    seconds = monotonic() - worker.given
     worker.end()
     standard = case.standard or options.standard
     result = CaseResult(case.name, str(case.source), "failed", text, case_facts(case), standard, others=case.others)
@@ -158,3 +185,41 @@ def _lost(
 
 def default_jobs() -> int:
     return max(1, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+
+
+def _work(tasks: Connection, options: Options, threads: int, log: str) -> None:
+    """Send the results of cases until None comes. What an implementation prints goes to the log.
+
+    Args:
+        tasks: Gives cases, takes ("ready", None), ("refused", text) once; for each case ("running", None) and ("judging", None)
+            where the implementation starts and ends, and ("done", result).
+        options: Of the run.
+        threads: At most this many for lngrad's own backends.
+        log: A file for stdout and stderr, whose end is reported if this process dies.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    set_num_threads(threads)
+    try:
+        if options.against is None:
+            find(options.impl)
+    except Exception as error:  # whatever a user's module raises at its import
+        known = isinstance(error, LngradError)
+        tasks.send((REFUSED, str(error) if known else f"--impl: {options.impl}: {type(error).__name__}: {error}"))
+        return
+    tasks.send((READY, None))
+    while (case := _next(tasks)) is not None:
+        try:
+            result = check_case(case, options, lambda running: tasks.send((RUNNING if running else JUDGING, None)))
+            tasks.send((DONE, result))
+        except LngradError as error:
+            tasks.send((REFUSED, str(error)))
+
+
+def _next(tasks: Connection) -> Any:
+    try:
+        return tasks.recv()
+    except EOFError:  # the parent is gone
+        return None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Sequence
-from html import escape
 from itertools import groupby
 from pathlib import Path
 
 from lngrad.check.certify.measured import Certificate, Measured
+from lngrad.errors import printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
+from lngrad.files.writing import write_text
 
 LEAF, LEVEL = 6, 14  # pixels between leaves, and between a node and its parent
 
 
 def write_certificate_json(path: Path, certificate: Certificate) -> None:
     text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
-    path.write_text(text + "\n", "utf-8")
+    write_text(path, text + "\n")
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -58,27 +60,33 @@ def _plain(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def _escape(text: str) -> str:
+    return html.escape(printable(text))
+
+
 def write_certificate_html(path: Path, certificate: Certificate) -> None:
     """One page: properties by group, counter-examples, and the trees drawn."""
     parts = []
     for group, members in groupby(certificate.measured, key=lambda one: one.group):
-        parts.append(f"<h2>{escape(group)}</h2><table>")
+        parts.append(f"<h2>{_escape(group)}</h2><table>")
         for one in members:
             mark = "" if one.holds is None else "holds" if one.holds else "fails"
             trials = f"<small>{one.trials:,} trials</small>" if one.trials else ""
-            example = f"<div class=example>{escape(one.counterexample)}</div>" if one.counterexample else ""
+            example = f"<div class=example>{_escape(one.counterexample)}</div>" if one.counterexample else ""
             tree = (one.facts or {}).get("tree")
             drawn = f"<details><summary>the tree</summary>{_drawn(tree)}</details>" if isinstance(tree, str) else ""
-            parts.append(f"<tr><th>{escape(one.name)}<td class='{mark}'>{escape(one.answer)} {trials}{example}{drawn}")
+            parts.append(
+                f"<tr><th>{_escape(one.name)}<td class='{mark}'>{_escape(one.answer)} {trials}{example}{drawn}"
+            )
         parts.append("</table>")
-    head = f"{escape(certificate.name)} · {escape(certificate.version)}"
+    head = f"{_escape(certificate.name)} · {_escape(certificate.version)}"
     body = "".join(parts)
-    path.write_text(
+    write_text(
+        path,
         f"<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>Certificate of {escape(certificate.name)}</title><style>{_STYLE}</style>"
-        f"<h1>{head}</h1><p>Measured on {escape(certificate.machine)}, {escape(certificate.dtype)} unless said otherwise."
+        f"<title>Certificate of {_escape(certificate.name)}</title><style>{_STYLE}</style>"
+        f"<h1>{head}</h1><p>Measured on {_escape(certificate.machine)}, {_escape(certificate.dtype)} unless said otherwise."
         f"{body}",
-        "utf-8",
     )
 
 

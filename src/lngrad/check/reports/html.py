@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from lngrad.check.judge import Options
-from lngrad.check.reports.compare import Change
-from lngrad.check.reports.formula_html import formula_html, right_html, strip
-from lngrad.check.result import CaseResult, OutputResult
-from lngrad.check.standards.rules import STANDARDS
-from lngrad.check.standards.sums import HISTOGRAM
+from lngrad.check.mistakes.fit import RIGHT
+from lngrad.check.reports.journal import Change
+from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
+from lngrad.check.standards.rules import HISTOGRAM, STANDARDS
+from lngrad.errors import printable
+from lngrad.files.writing import write_text
 
-MOST_DETAILED = 300  # failed cases with pictures; the table has all
+MAX_DETAILED = 300  # failed cases with pictures; the table has all
 HEAT_LEVELS = 6
 
 
@@ -44,6 +47,7 @@ def write_report(
     environment = Environment(
         loader=PackageLoader("lngrad.check.reports"),
         autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -56,8 +60,8 @@ def write_report(
     )
     text = environment.get_template("report.html.j2").render(
         results=sorted(results, key=lambda result: ("failed", "passed", "skipped").index(result.status)),
-        failed=failed[:MOST_DETAILED],
-        left_out=len(failed) - min(len(failed), MOST_DETAILED),
+        failed=failed[:MAX_DETAILED],
+        left_out=len(failed) - min(len(failed), MAX_DETAILED),
         counts={status: counts.get(status, 0) for status in ("passed", "failed", "skipped")},
         mistakes=mistakes.most_common(),
         sentences={result.mistake: result.sentence for result in failed if result.mistake},
@@ -75,9 +79,7 @@ def write_report(
         right=lambda one: Markup(right_html(one.output)),
         strip=lambda one: Markup(strip(one)),
     )
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, "utf-8", errors="replace")
-    partial.replace(path)
+    write_text(path, text)
 
 
 def figure(value: float) -> str:
@@ -130,3 +132,72 @@ def _bars(output: OutputResult) -> list[_Bar]:
         _Bar(label, number, math.log1p(number) / most, 0 if edge <= 1 else 2 if edge <= 16 else 4)
         for label, number, edge in places
     ]
+
+
+_NAMES = (
+    ("mean_dxhat_xhat", '<span class="mean"><i>d</i><i>x̂</i>·<i>x̂</i></span>'),
+    ("mean_dxhat", '<span class="mean"><i>d</i><i>x̂</i></span>'),
+    ("dxhat", "<i>d</i><i>x̂</i>"),
+    ("xhat", "<i>x̂</i>"),
+    ("Σ_rows", "Σ<sub>rows</sub>"),
+    ("w_row", "<i>w</i><sub>row</sub>"),
+    ("w_column", "<i>w</i><sub>column</sub>"),
+    ("dgamma", "<i>d</i><i>γ</i>"),
+    ("dbeta", "<i>d</i><i>β</i>"),
+    ("dx", "<i>d</i><i>x</i>"),
+    ("dy", "<i>d</i><i>y</i>"),
+)
+_PATTERN = re.compile("|".join(re.escape(name) for name, _ in _NAMES))
+_HTML = dict(_NAMES)
+
+
+def _typeset(text: str) -> str:
+    """A part of a formula, escaped, with its names set as in a book; mean(…) becomes a bar over what is in it."""
+    found, rest = "", escape(text)
+    while "mean(" in rest:
+        before, _, after = rest.partition("mean(")
+        end = _closing(after)
+        found += _named(before) + f'<span class="mean">{_named(after[:end])}</span>'
+        rest = after[end + 1 :]
+    return found + _named(rest)
+
+
+def _closing(text: str) -> int:
+    """Where the bracket closes that was open before the text."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if not depth:
+            return place
+    return len(text)
+
+
+def _named(text: str) -> str:
+    return _PATTERN.sub(lambda match: _HTML[match[0]], text)
+
+
+def formula_html(formula: Formula) -> str:
+    """What an output obeys; what differs from the right formula is marked."""
+    parts = "".join(f"<mark>{_typeset(text)}</mark>" if changed else _typeset(text) for text, changed in formula.parts)
+    return f"{_named(formula.output)} = {parts}"
+
+
+def right_html(output: str) -> str:
+    """What an output should be."""
+    return f"{_named(output)} = {_typeset(RIGHT[output])}"
+
+
+def strip(weights: Weights) -> str:
+    """Weights as a strip of SVG, a run of equal ones a rectangle: missing, once, more often."""
+    total = sum(number for _, number, _ in weights.runs) or 1
+    parts = []
+    for first, number, weight in weights.runs:
+        level = "w0" if weight == 0 else "w1" if weight == 1 else "w2"
+        title = f"{weights.of}s {first} to {first + number - 1}: {weight:g} times"
+        parts.append(
+            f'<rect class="{level}" x="{1000 * first / total:.3f}" width="{1000 * number / total:.3f}" height="18">'
+            f"<title>{escape(title)}</title></rect>"
+        )
+    label = escape(f"{weights.sum}: {weights.text}")
+    frame = 'class="strip" viewBox="0 0 1000 18" preserveAspectRatio="none" role="img"'
+    return f'<svg {frame} aria-label="{label}">{"".join(parts)}</svg>'

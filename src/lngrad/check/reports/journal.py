@@ -1,20 +1,24 @@
-"""Results in a file as they come, one JSON line each: what --json writes, and what --resume reads."""
+"""Results for programs: a journal of JSON lines that grows with a run, JUnit XML, and what changed since an earlier run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
+from xml.etree import ElementTree
 
 from lngrad.check.case import CheckCase
 from lngrad.check.judge import Options
 from lngrad.check.result import CaseResult
-from lngrad.errors import FileFormatError
+from lngrad.errors import FileFormatError, printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
+from lngrad.files.writing import write_text
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -25,10 +29,53 @@ def key_of(case: CheckCase, options: Options) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def append(file: IO[str], result: CaseResult) -> None:
-    """Write a line at once, so that an interrupted run keeps it."""
-    file.write(json.dumps(_plain(result.to_json()), ensure_ascii=False, allow_nan=False) + "\n")
-    file.flush()
+def line_of(result: CaseResult) -> str:
+    return json.dumps(_plain(result.to_json()), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class Journal:
+    """What --json writes and --resume reads: a line for each result as it comes, so that an interrupted run keeps them.
+
+    The file appears, or replaces an earlier one, with its first line, and ends with a whole line also on a full disk.
+    """
+
+    def __init__(self, path: Path, kept: Iterable[CaseResult] = ()) -> None:
+        """kept: Results of an earlier run that stay."""
+        self.path = path
+        self._file: BinaryIO | None = None
+        lines = "".join(map(line_of, kept))
+        if lines:
+            self._begin(lines)
+
+    def _begin(self, lines: str) -> None:
+        write_text(self.path, lines)
+        if self.path.is_file():  # and no pipe
+            self._file = self.path.open("ab", buffering=0)
+
+    def append(self, result: CaseResult) -> None:
+        """Write a line at once.
+
+        Raises:
+            FileFormatError: It can't be written; the file ends with the line before.
+        """
+        line = line_of(result)
+        if self._file is None:
+            self._begin(line)
+            return
+        size, data = self._file.tell(), line.encode(errors="replace")
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError("no space left on device")
+        except OSError as reason:
+            self._file.truncate(size)
+            raise FileFormatError(f"{self.path}: can't be written: {reason.strerror or reason}") from None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def read_journal(path: Path) -> dict[str, CaseResult]:
@@ -38,7 +85,7 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
         FileFormatError: Another line is no result; the line is named.
     """
     found: dict[str, CaseResult] = {}
-    lines = read_text(path, MOST_BYTES).removesuffix("\n").split("\n")
+    lines = read_text(path, MAX_BYTES).removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         where = f"{path}:{number}"
         try:
@@ -71,3 +118,82 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_numbers(item) for item in value]
     return value
+
+
+def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
+    """One test case a case; a failure has the reason as its message, diagnosis and command as its text."""
+    counts = {status: sum(result.status == status for result in results) for status in ("failed", "skipped")}
+    suite = ElementTree.Element(
+        "testsuite",
+        name=printable(f"lngrad check {impl}"),
+        tests=str(len(results)),
+        failures=str(counts["failed"]),
+        skipped=str(counts["skipped"]),
+        errors="0",
+        time=f"{sum(result.seconds for result in results):.3f}",
+    )
+    for result in results:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            name=printable(result.name),
+            classname=printable(result.source),
+            time=f"{result.seconds:.3f}",
+        )
+        if result.status == "skipped":
+            ElementTree.SubElement(case, "skipped", message=printable(result.reason))
+        elif result.status == "failed":
+            failure = ElementTree.SubElement(
+                case, "failure", message=printable(result.reason), type=printable(result.mistake or "unexplained")
+            )
+            formulas = "".join(f"{formula.text}\n" for formula in result.formulas)
+            failure.text = printable(f"{result.facts}\n{result.sentence}\n{formulas}{result.command}")
+    whole = ElementTree.Element("testsuites")
+    whole.append(suite)
+    write_text(path, f"<?xml version='1.0' encoding='utf-8'?>\n{ElementTree.tostring(whole, encoding='unicode')}")
+
+
+NOTABLE = 2.0  # times the largest error
+
+
+@dataclass(frozen=True)
+class Change:
+    """One case that is not as it was.
+
+    Attributes:
+        kind: better, worse or other.
+        name: Of the case.
+        text: What it was, and what it is.
+    """
+
+    kind: str
+    name: str
+    text: str
+
+
+def changes(before: Iterable[CaseResult], after: Sequence[CaseResult]) -> list[Change]:
+    """The cases whose verdict, mistake or largest error changed: worse ones first.
+
+    Args:
+        before, after: Results of two runs; cases are matched by name. Cases that are in one run only are left out.
+    """
+    old = {result.name: result for result in before}
+    found = [change for result in after if result.name in old for change in _changes_of(old[result.name], result)]
+    return sorted(found, key=lambda change: ("worse", "better", "other").index(change.kind))
+
+
+def _changes_of(old: CaseResult, new: CaseResult) -> list[Change]:
+    if old.status != new.status:
+        kind = {"passed": "better", "failed": "worse"}.get(new.status, "other")
+        kind = kind if {old.status, new.status} == {"passed", "failed"} else "other"
+        why = new.mistake or new.reason if new.status != "passed" else old.mistake or old.reason
+        return [Change(kind, new.name, f"{old.status}, now {new.status}: {why}")]
+    if old.status == "failed" and old.mistake != new.mistake:
+        return [
+            Change("other", new.name, f"{old.mistake or 'no known mistake'}, now {new.mistake or 'no known mistake'}")
+        ]
+    errors = [max((output.worst_error for output in result.outputs), default=0.0) for result in (old, new)]
+    if min(errors) > 0 and max(errors) / min(errors) >= NOTABLE:
+        kind = "better" if errors[1] < errors[0] else "worse"
+        return [Change(kind, new.name, f"largest error {errors[0]:.3g}, now {errors[1]:.3g}")]
+    return []

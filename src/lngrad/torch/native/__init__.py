@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from lngrad.core.cache_folder import cache_folder
-from lngrad.core.threads import granted_threads, setting_address
-from lngrad.core.torch_threads import parallel_for
+from lngrad.core.threads import granted_threads, setting_address, torch_parallel_for
 from lngrad.torch import memory
 
 MODULE = "lngrad_torch_native"
@@ -59,7 +58,7 @@ def _loaded(path: str) -> Any:
         loader.exec_module(loaded)
     except ImportError:  # of a torch that was built otherwise, though it has the same version
         return None
-    lent = ctypes.cast(parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
+    lent = ctypes.cast(torch_parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
     loaded.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
     for name, function in _functions.items():
         loaded.register(name, function)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lngrad.core.cache_folder import cache_folder
-from lngrad.core.compiler import CXX_COMPILERS, compiler_version, cxx_compiler
+from lngrad.core.machine import CXX_COMPILERS, compiler_version, cxx_compiler
 from lngrad.errors import LngradError
 from lngrad.torch import native
 

@@ -1,7 +1,7 @@
 // Calls that Python has prepared, and how one is run: addresses are written into a job, and compiled tasks do the rest.
 //
 // Nothing is decided here. What a call needs follows from its facts (dtypes, sizes, what is wanted, threads); Python plans it
-// once and hands it over as numbers, in the order that cpu/packed.py says.
+// once and hands it over as numbers, in the order that cpu/run.py says.
 #pragma once
 
 #include <array>

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from lngrad.core.threads import use_parallel_for
-from lngrad.core.torch_threads import parallel_for, thread_count
+from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.cpu.plan import MIN_COLUMNS, run_slices
 from lngrad.errors import BackendUnavailable, PeerError, ShapeError
 from lngrad.torch.calls import accumulator_of
@@ -96,10 +95,10 @@ def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
         return False
     x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}
-    with use_parallel_for(parallel_for()):
+    with use_parallel_for(torch_parallel_for()):
         run_slices(
             task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
-            threads=thread_count(),
+            threads=torch_thread_count(),
             **{name: array.data_ptr() for name, array in ready.items()},
         )  # fmt: skip
     return True

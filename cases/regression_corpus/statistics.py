@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cases.museum.frame import Terms, dx_of, exhibit
+from cases.regression_corpus.frame import Terms, bug_report, dx_of
 
 FROM_X: dict[str, Any] = {"mean": None, "statistic": None}
 SMALL = {**FROM_X, "x": (-0.006, 0.006)}
@@ -27,7 +27,7 @@ def no_power_of_two(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[in
     return (int(rng.integers(30, 60)),), (int(rng.integers(66, 120)),)
 
 
-@exhibit("linkedin/Liger-Kernel#518", "2025-01-09", "variance of a padded row", shapes=no_power_of_two,
+@bug_report("linkedin/Liger-Kernel#518", "2025-01-09", "variance of a padded row", shapes=no_power_of_two,
          ranges={**FROM_X, "x": (0.0, 2.0)})  # fmt: skip
 def padding_counted_in_the_variance(t: Terms) -> dict[str, Any]:
     """Columns that fill the block up to a power of two are loaded as 0, so that x − mean is −mean there."""
@@ -36,39 +36,39 @@ def padding_counted_in_the_variance(t: Terms) -> dict[str, Any]:
     return with_rstd(t, 1 / np.sqrt(variance(t) + padding / N * t.mean**2 + t.eps))
 
 
-@exhibit("pytorch/pytorch#40302", "2020-06-19", "variance by cancellation", ranges={**FROM_X, "x": (1000.0, 1001.0)})
+@bug_report("pytorch/pytorch#40302", "2020-06-19", "variance by cancellation", ranges={**FROM_X, "x": (1000.0, 1001.0)})
 def one_pass_variance(t: Terms) -> dict[str, Any]:
     """The variance is E[x²] − E[x]²: nothing is left of it where the mean is large."""
     found = (t.x * t.x).mean(1, keepdims=True) - np.square(t.x.mean(1, keepdims=True))
     return with_rstd(t, 1 / np.sqrt(np.maximum(found, 0) + t.eps))
 
 
-@exhibit("pyg-team/pytorch_geometric#2917", "2021-07-28", "eps outside the root", ranges=SMALL)
+@bug_report("pyg-team/pytorch_geometric#2917", "2021-07-28", "eps outside the root", ranges=SMALL)
 def eps_outside_the_root(t: Terms) -> dict[str, Any]:
     """x / (√variance + eps) for x / √(variance + eps)."""
     return with_rstd(t, 1 / (np.sqrt(variance(t)) + t.eps))
 
 
-@exhibit("FluxML/Flux.jl#529", "2018-12-26", "variance over N - 1")
+@bug_report("FluxML/Flux.jl#529", "2018-12-26", "variance over N - 1")
 def corrected_variance(t: Terms) -> dict[str, Any]:
     """The standard deviation's default divides by N − 1."""
     N = t.x.shape[1]
     return with_rstd(t, 1 / np.sqrt(variance(t) * N / (N - 1) + t.eps))
 
 
-@exhibit("flagos-ai/FlagGems#5222", "2026-08-04", "rstd taken for a variance", ranges={**FROM_X, "x": (-6.0, 6.0)})
+@bug_report("flagos-ai/FlagGems#5222", "2026-08-04", "rstd taken for a variance", ranges={**FROM_X, "x": (-6.0, 6.0)})
 def root_of_a_root(t: Terms) -> dict[str, Any]:
     """rsqrt is applied to the saved value, which is 1/√(variance + eps) already (a BatchNorm)."""
     return with_rstd(t, 1 / np.sqrt(t.rstd + t.eps))
 
 
-@exhibit("131250208/TPlinker-joint-extraction#37", "2021-04-07", "root forgotten")
+@bug_report("131250208/TPlinker-joint-extraction#37", "2021-04-07", "root forgotten")
 def square_for_root(t: Terms) -> dict[str, Any]:
     """std = (variance + eps) ** 2 for ** 0.5."""
     return with_rstd(t, 1 / (variance(t) + t.eps) ** 2)
 
 
-@exhibit("pytorch/pytorch#188375", "2026-06-28", "xhat by cancellation", standard="exact",
+@bug_report("pytorch/pytorch#188375", "2026-06-28", "xhat by cancellation", standard="exact",
          shapes=lambda rng: ((int(rng.integers(30, 60)),), (1,)), ranges={**FROM_X, "x": (1e6, 1.001e6)})  # fmt: skip
 def one_element(t: Terms) -> dict[str, Any]:
     """With N = 1 the weight's gradient is 0, but a fused x·rstd + (−mean·rstd) is not where x is 1e6."""

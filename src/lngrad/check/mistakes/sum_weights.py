@@ -1,23 +1,27 @@
-"""Which terms entered a sum, recovered from its values: weights w with A·w = b, most of them 0, 1 or 2.
+"""Rows and columns: which of them entered a sum, by which rule an index is wrong, and both in words.
 
-Where there are more sums than terms, least squares gives every weight. Where there are fewer, weights are looked for that
-are equal over blocks, over a prefix or a suffix, or repeat with a period: what loops, tiles, cores and blocks do.
+Weights w of a sum are recovered from its values, A·w = b; most are 0, 1 or 2. Where there are more sums than terms, least
+squares gives every weight. Where there are fewer, weights are looked for that are equal over blocks, over a prefix or a
+suffix, or repeat with a period: what loops, tiles, cores and blocks do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
 
 import numpy as np
 
-from lngrad.typing import Array
+from lngrad.typing import Array, Shape
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PERIODS = (2, 3, 4, 8)
-MOST_DENSE = 2048  # unknowns of a least squares problem
+MAX_DENSE = 2048  # unknowns of a least squares problem
 ENOUGH = 1.25  # sums for each unknown, so that the fit is a test as well
 NEAR = 0.05  # of a whole number
+MAX_RULES = 4  # of a kind
+LOOKED_AT = 4  # places, one by one
 
 Fits = Callable[[Array], bool]
 
@@ -44,7 +48,7 @@ def _candidates(A: Array, b: Array) -> Iterator[Array]:
     yield from _periodic(A, b)
     for block in BLOCKS:
         blocks = -(-terms // block)
-        if blocks > MOST_DENSE or blocks * ENOUGH > len(A) or blocks < 2:
+        if blocks > MAX_DENSE or blocks * ENOUGH > len(A) or blocks < 2:
             continue
         found = _by_least_squares(A, b, block)
         if found is not None:
@@ -140,10 +144,67 @@ def _places(chosen: Array, what: str) -> str:
         step, size = steps.pop(), sizes.pop()
         if step % size == 0:
             block = f"{what}" if size == 1 else f"block of {size} {what}s"
-            return f"every {_ordinal(step // size)} {block}, from {what} {first} on: {number} {what}s"
+            return f"every {ordinal(step // size)} {block}, from {what} {first} on: {number} {what}s"
     shown = ", ".join(str(start) if size == 1 else f"{start} to {start + size - 1}" for start, size, _ in runs[:6])
     return f"{number} {what}s ({shown}{', …' if len(runs) > 6 else ''})"
 
 
-def _ordinal(number: int) -> str:
+def ordinal(number: int) -> str:
     return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")
+
+
+def spread(places: Array) -> Array:
+    """A few of the places, from the first to the last."""
+    return np.asarray(places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)])
+
+
+def maps_through(
+    pairs: Sequence[tuple[int, Set[int]]], size: int, dims: Shape, what: str
+) -> Iterator[tuple[str, Array]]:
+    """Rules that all pairs obey, the simplest first: (in words, the place that each place uses).
+
+    Args:
+        pairs: (place, those that may have been used).
+        size: Number of places.
+        dims: The dimensions that the places are counted over.
+        what: "row" or "column".
+    """
+    index = np.arange(size)
+    if not pairs:
+        return
+    if len(pairs) > 1:
+        for source in sorted(set.intersection(*(set(sources) for _, sources in pairs)))[:MAX_RULES]:
+            yield f"of {what} {source}", np.full(size, source)
+    offsets = set.intersection(*({(place - source) % size for source in sources} for place, sources in pairs))
+    wraps = any(place - offset < 0 for place, _ in pairs for offset in offsets)
+    for offset in sorted((one - size if wraps and 2 * one > size else one for one in offsets), key=abs)[:MAX_RULES]:
+        text = f"of the {what} {abs(offset)} {'before' if offset > 0 else 'after'}"
+        yield text, np.clip(index - offset, 0, size - 1)
+        yield text, (index - offset) % size
+    found = [(f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS[1:9]]
+    found += [
+        (f"of the {what} at its place in the transposed dimensions {text}", one) for text, one in _transposed(dims)
+    ]
+    found += [(f"of the {what} modulo {count}", index % count) for count in _counts(pairs, size)]
+    found += [(f"of the {what} at {step} times its index", index * step % size) for step in (2, 4, 8)]
+    found.append((f"of the {what} counted from the end", index[::-1]))
+    for text, one in found:
+        if all(int(one[place]) in sources for place, sources in pairs):
+            yield text, one
+
+
+def _transposed(dims: Shape) -> Iterator[tuple[str, Array]]:
+    """The two orders that places have where an array is read as if its dimensions were reversed."""
+    if sum(one > 1 for one in dims) < 2:
+        return
+    index, text = np.arange(math.prod(dims)), "×".join(map(str, dims))
+    yield text, index.reshape(dims).T.reshape(-1)
+    if dims != dims[::-1]:
+        yield text, index.reshape(dims[::-1]).T.reshape(-1)
+
+
+def _counts(pairs: Sequence[tuple[int, Set[int]]], size: int) -> list[int]:
+    """After how many places an index may begin anew, powers of two first."""
+    last = max(place for place, _ in pairs)
+    found = [count for count in range(2, last + 1) if all(place % count in sources for place, sources in pairs)]
+    return sorted(found, key=lambda count: (count & (count - 1) != 0, count))[:MAX_RULES]

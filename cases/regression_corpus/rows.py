@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cases.museum.frame import Terms, dx_of, exhibit
+from cases.regression_corpus.frame import Terms, bug_report, dx_of
 
 
 def wide(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -20,13 +20,13 @@ def past_65536(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ..
     return (65536 + int(rng.integers(3, 50)),), (8,)
 
 
-@exhibit("tenstorrent/tt-metal#53204", "2026-08-15", "mean of dxhat 2 times")
+@bug_report("tenstorrent/tt-metal#53204", "2026-08-15", "mean of dxhat 2 times")
 def mean_subtracted_twice(t: Terms) -> dict[str, Any]:
     """A register still has mean(dy·gamma) when xhat's term is added to it, so it is subtracted twice."""
     return {"dx": t.rstd * (t.dxhat - (t.mean_dxhat + t.xhat * t.mean_dxhat_xhat) - t.mean_dxhat)}
 
 
-@exhibit("tenstorrent/tt-metal#53204", "2026-08-15", "part of the columns in the mean of dxhat·xhat", shapes=wide)
+@bug_report("tenstorrent/tt-metal#53204", "2026-08-15", "part of the columns in the mean of dxhat·xhat", shapes=wide)
 def last_block_of_a_row_sum(t: Terms) -> dict[str, Any]:
     """The running sum of dy·gamma·xhat is lost between blocks of 32 columns: only the last block's remains."""
     products = t.dxhat * t.xhat
@@ -35,7 +35,7 @@ def last_block_of_a_row_sum(t: Terms) -> dict[str, Any]:
     return {"dx": t.rstd * (t.dxhat - t.mean_dxhat - t.xhat * second)}
 
 
-@exhibit("tenstorrent/tt-metal#53215", "2026-08-15", "row means rounded to bfloat16", standard="stat")
+@bug_report("tenstorrent/tt-metal#53215", "2026-08-15", "row means rounded to bfloat16", standard="stat")
 def row_sums_in_bfloat16(t: Terms) -> dict[str, Any]:
     """The row sums pass through a bfloat16 buffer."""
     import ml_dtypes
@@ -44,7 +44,7 @@ def row_sums_in_bfloat16(t: Terms) -> dict[str, Any]:
     return {"dx": t.rstd * (t.dxhat - first - t.xhat * second)}
 
 
-@exhibit("flagos-ai/FlagGems#5392", "2026-08-11", "means over sample", version="5.0.2", shapes=three_dimensions)
+@bug_report("flagos-ai/FlagGems#5392", "2026-08-11", "means over sample", version="5.0.2", shapes=three_dimensions)
 def a_sample_taken_for_a_row(t: Terms) -> dict[str, Any]:
     """N is x.numel() / x.shape[0], so that both means go over all rows of a sample (the part of it that shows in dx)."""
     samples = t.lead[0]
@@ -55,7 +55,7 @@ def a_sample_taken_for_a_row(t: Terms) -> dict[str, Any]:
     return {"dx": t.rstd * (t.dxhat - mean(t.dxhat) - t.xhat * mean(t.dxhat * t.xhat))}
 
 
-@exhibit("flagos-ai/FlagGems#59", "2024-06-07", "means over block of 4 rows")
+@bug_report("flagos-ai/FlagGems#59", "2024-06-07", "means over block of 4 rows")
 def sum_without_an_axis(t: Terms) -> dict[str, Any]:
     """With several rows a block, tl.sum without an axis adds up the whole block."""
     starts, N = np.arange(0, len(t.dy), 4), t.dy.shape[1]
@@ -66,7 +66,7 @@ def sum_without_an_axis(t: Terms) -> dict[str, Any]:
     return {"dx": t.rstd * (t.dxhat - block(t.dxhat) - t.xhat * block(t.dxhat * t.xhat))}
 
 
-@exhibit("NVIDIA/TransformerEngine#67", "2023-02-08", "dy·(γ−1) for dxhat")
+@bug_report("NVIDIA/TransformerEngine#67", "2023-02-08", "dy·(γ−1) for dxhat")
 def one_not_added_to_gamma(t: Terms) -> dict[str, Any]:
     """With zero-centered gamma the backward kernels are not told to add 1."""
     dxhat = t.dy * (t.gamma - 1)
@@ -74,20 +74,20 @@ def one_not_added_to_gamma(t: Terms) -> dict[str, Any]:
     return {"dx": t.rstd * (dxhat - dxhat.mean(1, keepdims=True) - t.xhat * second)}
 
 
-@exhibit("NVIDIA/Megatron-LM#6859", "2026-08-25", "gamma twice in the mean of dxhat·xhat")
+@bug_report("NVIDIA/Megatron-LM#6859", "2026-08-25", "gamma twice in the mean of dxhat·xhat")
 def weight_twice_in_the_variance_term(t: Terms) -> dict[str, Any]:
     """The term with mean(dy·gamma·xhat) is multiplied by gamma again (an RMSNorm; the term is the same)."""
     return {"dx": t.rstd * (t.dxhat - t.mean_dxhat - t.gamma * t.xhat * t.mean_dxhat_xhat)}
 
 
-@exhibit("karpathy/llm.c#763", "2024-09-21", "gamma forgotten")
+@bug_report("karpathy/llm.c#763", "2024-09-21", "gamma forgotten")
 def weight_forgotten(t: Terms) -> dict[str, Any]:
     """dx without the weight: found by a reviewer in a kernel of his own, after days."""
     second = (t.dy * t.xhat).mean(1, keepdims=True)
     return {"dx": t.rstd * (t.dy - t.dy.mean(1, keepdims=True) - t.xhat * second)}
 
 
-@exhibit("NVIDIA/apex#411", "2019-08-01", "rows of dx never written", shapes=past_65536)
+@bug_report("NVIDIA/apex#411", "2019-08-01", "rows of dx never written", shapes=past_65536)
 def rows_past_65536(t: Terms) -> dict[str, Any]:
     """A batch of 2^16 rows and more overflows a count: later rows are not computed."""
     dx = dx_of(t)

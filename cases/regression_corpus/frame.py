@@ -1,4 +1,4 @@
-"""What all exhibits share: the terms of a right backward in float32, and how an exhibit becomes a kernel of its own."""
+"""What all bug reports share: the terms of a right backward in float32, and how a mistake becomes a kernel of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from lngrad.check.case import CheckCase, Source
 
-EXHIBITS: dict[str, Exhibit] = {}
+BUG_REPORTS: dict[str, BugReport] = {}
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class BugReport:
     """A mistake from a public report, rebuilt in a few lines.
 
     Attributes:
@@ -47,7 +47,8 @@ class Exhibit:
         lead, normalized = self.shapes(np.random.default_rng([seed, 14]))
         dtype = self.facts.get("dtype", "float32")
         facts: dict[str, Any] = {
-            "name": f"{self.name} {seed}", "source": Source("museum"), "lead": lead, "normalized": normalized, "dtype": dtype,
+            "name": f"{self.name} {seed}", "source": Source("regression corpus"), "lead": lead,
+            "normalized": normalized, "dtype": dtype,
             "gamma_dtype": dtype, "statistics_dtype": "float32", "output_dtypes": (dtype,) * 3,
             "ranges": {"mean": None, "statistic": None}, "standard": self.standard,
         }  # fmt: skip
@@ -91,11 +92,11 @@ def two_axes(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]
     return (int(rng.integers(3, 8)), int(rng.integers(9, 13))), (int(rng.integers(2, 5)), int(rng.integers(5, 8)))
 
 
-def exhibit(
+def bug_report(
     report: str, date: str, named: str, *, version: str = "", standard: str = "mixed",
     shapes: Callable[[np.random.Generator], tuple[tuple[int, ...], tuple[int, ...]]] = two_axes, **facts: Any,
 ) -> Callable[[Callable[[Terms], dict[str, Any]]], Callable[..., Any]]:  # fmt: skip
-    """Make a function that returns what is wrong, of dx, dgamma and dbeta, an exhibit."""
+    """Make a bug report of a function that returns what is wrong, of dx, dgamma and dbeta."""
 
     def decorate(wrong: Callable[[Terms], dict[str, Any]]) -> Callable[..., Any]:
         def kernel(
@@ -110,7 +111,7 @@ def exhibit(
 
         name = f"{wrong.__module__.rpartition('.')[2]}:{wrong.__name__}"
         story = (wrong.__doc__ or "").strip()
-        EXHIBITS[name] = Exhibit(name, report, date, version, standard, named, facts, shapes, kernel, story)
+        BUG_REPORTS[name] = BugReport(name, report, date, version, standard, named, facts, shapes, kernel, story)
         return kernel
 
     return decorate

@@ -1,6 +1,6 @@
-"""The museum's table: which report, judged by which standard, named how often.
+"""The table of the regression corpus: which report, judged by which standard, named how often.
 
-    python -m cases.museum.table
+    python -m cases.regression_corpus.table
 
 Prints the rows that stand in docs/check.md.
 """
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import sys
 
-from cases.museum import columns, rows, statistics
-from cases.museum.frame import EXHIBITS, Exhibit
+from cases.regression_corpus import columns, rows, statistics
+from cases.regression_corpus.frame import BUG_REPORTS, BugReport
 
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
 
-ROOMS = (rows, columns, statistics)  # importing them fills EXHIBITS
+MISTAKES = (rows, columns, statistics)  # importing them fills BUG_REPORTS
 CASES = 10
 
 
-def verdict(one: Exhibit, seed: int) -> tuple[str, str, str]:
+def verdict(one: BugReport, seed: int) -> tuple[str, str, str]:
     """(status, the mistake that was named, the sentence) of one random case."""
-    result = check_case(one.case(seed), Options(impl=f"cases.museum.{one.name}", seed=seed))
+    result = check_case(one.case(seed), Options(impl=f"cases.regression_corpus.{one.name}", seed=seed))
     return result.status, result.mistake or "", result.sentence
 
 
-def row(one: Exhibit) -> str:
+def row(one: BugReport) -> str:
     results = [verdict(one, seed) for seed in range(CASES)]
     failed = sum(status == "failed" for status, _, _ in results)
     named = sum(name.startswith(one.named) for _, name, _ in results)
@@ -34,12 +34,12 @@ def row(one: Exhibit) -> str:
 
 
 def main() -> int:
-    for one in EXHIBITS.values():
+    for one in BUG_REPORTS.values():
         print(row(one), flush=True)
     return 0
 
 
-__all__ = ["EXHIBITS", "ROOMS", "draw", "row", "verdict"]
+__all__ = ["BUG_REPORTS", "MISTAKES", "draw", "row", "verdict"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,332 @@
+"""How each known mistake changes a call: its inputs, or the gradients that are computed from right inputs.
+
+A change takes the call and returns what it changes, by name; or None where the mistake makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lngrad.check.case import CheckCase
+from lngrad.check.inputs import true_grads
+from lngrad.check.mistakes.fit import Terms, dx_of, terms_of
+from lngrad.core import reference
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
+from lngrad.testing import Inputs
+from lngrad.typing import Array
+
+
+@dataclass(frozen=True)
+class Call:
+    """A case with its inputs, their terms and the right gradients in float64."""
+
+    case: CheckCase
+    inputs: Inputs
+
+    @cached_property
+    def terms(self) -> Terms:
+        return terms_of(self.inputs)
+
+    @cached_property
+    def true(self) -> Grads:
+        return true_grads(self.inputs)
+
+    @property
+    def normalized_axes(self) -> tuple[int, ...]:
+        return tuple(range(self.inputs.x.ndim - self.inputs.normalized, self.inputs.x.ndim))
+
+    @property
+    def variance(self) -> Array:
+        """That rstd was made of, without eps."""
+        return np.asarray(1 / wide(self.inputs.rstd) ** 2 - self.case.eps)
+
+
+Changes: TypeAlias = "dict[str, Any] | None"
+Change = Callable[[Call], Changes]
+RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
+MAX_SEQUENTIAL = 8192  # rows that are added one by one in Python
+_DIGITS = {"float16": 11, "bfloat16": 8}
+
+
+def wide(array: Any) -> Array:
+    return np.asarray(array).astype(np.float64)
+
+
+def narrowed(array: Array, dtype: str) -> Array:
+    """Float64 numbers rounded to float32, and then to 16 bits."""
+    return array.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+# Of the inputs.
+
+
+def by_rows(name: str, step: int) -> Change:
+    """The dy or the mean of the row `step` rows further on."""
+
+    def change(call: Call) -> Changes:
+        array = wide(getattr(call.inputs, name))
+        rows = call.inputs.x.size // max(1, int(np.prod(call.inputs.normalized_shape)))
+        return None if rows < 2 else {name: np.roll(array.reshape(rows, -1), -step, axis=0).reshape(array.shape)}
+
+    return change
+
+
+def rstd_as(new: RstdOf) -> Change:
+    return lambda call: {"rstd": new(call.variance, call.case.eps, call.case.N)}
+
+
+def with_eps(new: Callable[[float], float]) -> Change:
+    """rstd with another eps."""
+    return rstd_as(lambda variance, eps, N: 1 / np.sqrt(np.maximum(variance + new(eps), 0)))
+
+
+def narrow_statistics(dtype: str) -> Change:
+    """mean and rstd rounded to 16 bits."""
+
+    def change(call: Call) -> Changes:
+        narrow = numpy_dtype(dtype)
+        if np.asarray(call.inputs.rstd).dtype == narrow:
+            return None
+        return {name: wide(np.asarray(getattr(call.inputs, name)).astype(narrow)) for name in ("mean", "rstd")}
+
+    return change
+
+
+def narrow_input(name: str, dtype: str) -> Change:
+    """dy, x or gamma rounded to 16 bits; None where it is 16 bits wide already."""
+
+    def change(call: Call) -> Changes:
+        array = getattr(call.inputs, name)
+        if array is None:
+            return None
+        rounded = wide(np.asarray(array).astype(numpy_dtype(dtype)))
+        return None if (rounded == wide(array)).all() else {name: rounded}
+
+    return change
+
+
+def gamma_transposed(back: bool) -> Change:
+    """gamma's elements in the order of its transposed dimensions, or from that order."""
+
+    def change(call: Call) -> Changes:
+        shape = call.inputs.normalized_shape
+        if call.inputs.gamma is None or sum(size > 1 for size in shape) < 2:
+            return None
+        return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
+
+    return change
+
+
+def statistics_of_x(call: Call) -> Changes:
+    forward = reference.layer_norm(call.inputs.x, normalized=call.inputs.normalized, eps=call.case.eps)
+    return {"mean": forward.mean, "rstd": forward.rstd}
+
+
+def mean_of_x(call: Call) -> Changes:
+    return {"mean": wide(call.inputs.x).mean(call.normalized_axes, keepdims=True)}
+
+
+def uncentred_variance(call: Call) -> Changes:
+    squares = (wide(call.inputs.x) ** 2).mean(call.normalized_axes, keepdims=True)
+    return {"rstd": 1 / np.sqrt(squares + call.case.eps)}
+
+
+def cancelling_variance(call: Call) -> Changes:
+    """The variance as E[x²] − E[x]², in float32."""
+    x, axes = np.asarray(call.inputs.x).astype(np.float32), call.normalized_axes
+    mean = x.mean(axes, keepdims=True, dtype=np.float32)
+    variance = (x * x).mean(axes, keepdims=True, dtype=np.float32) - mean * mean
+    return {"rstd": 1 / np.sqrt(np.maximum(variance, 0).astype(np.float64) + call.case.eps)}
+
+
+def padded_variance(call: Call) -> Changes:
+    """The columns that fill a row up to a power of two are zeros, and (0 − mean)² is counted for each."""
+    N = call.case.N
+    padding = (1 << max(0, N - 1).bit_length()) - N
+    if not padding:
+        return None
+    variance = call.variance.reshape(-1) + padding / N * wide(call.inputs.mean).reshape(-1) ** 2
+    return {"rstd": 1 / np.sqrt(variance + call.case.eps)}
+
+
+def statistics_transposed(call: Call) -> Changes:
+    lead = call.inputs.x.shape[: call.inputs.x.ndim - call.inputs.normalized]
+    if sum(size > 1 for size in lead) < 2:
+        return None
+    return {name: wide(getattr(call.inputs, name)).reshape(lead).T.reshape(-1) for name in ("mean", "rstd")}
+
+
+# Of the gradients.
+
+
+def means_times(first: float, second: float) -> Change:
+    """Each of the two row means, times a factor."""
+    return lambda call: {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
+
+
+def sums_for_means(call: Call) -> Changes:
+    N = call.terms.N
+    return None if N < 2 else means_times(N, N)(call)
+
+
+def gamma_by_row(call: Call) -> Changes:
+    t = call.terms
+    if call.inputs.gamma is None or t.M < 2:
+        return None
+    return {"dx": dx_of(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd)}
+
+
+def means_over_last_axis(call: Call) -> Changes:
+    t, R = call.terms, call.terms.normalized
+    if len(R) < 2 or R[:-1] == (1,) * (len(R) - 1):
+        return None
+    return {"dx": t.dx(*(np.repeat(one.reshape(t.M, -1, R[-1]).mean(2), R[-1], axis=1)
+                         for one in (t.dxhat, t.dxhat * t.xhat)))}  # fmt: skip
+
+
+def means_over(*axes: int) -> Change:
+    """Both means over the rows, or over all."""
+
+    def change(call: Call) -> Changes:
+        t = call.terms
+        return (
+            None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in (t.dxhat, t.dxhat * t.xhat)))}
+        )
+
+    return change
+
+
+def extra_term(call: Call) -> Changes:
+    # pd_var·(1/H)·Σ(-2(x - mean)), divided by H: zero where mean is the row's mean.
+    t = call.terms
+    pd_var = -0.5 * (t.dxhat * t.xhat).sum(1, keepdims=True) * t.rstd**2
+    return {"dx": call.true.dx.reshape(t.dy.shape) + pd_var * (-2 * t.xhat / t.rstd).mean(1, keepdims=True) / t.N}
+
+
+def narrow_means(dtype: str) -> Change:
+    """Both row means rounded to 16 bits before they are used."""
+    return lambda call: {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
+
+
+def narrow_dxhat(dtype: str) -> Change:
+    """dxhat rounded to 16 bits before dx is computed from it."""
+    return lambda call: {"dx": dx_of(narrowed(call.terms.dxhat, dtype), call.terms.xhat, call.terms.rstd)}
+
+
+def narrow_xhat(dtype: str, *results: str) -> Change:
+    """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
+    return lambda call: _with_xhat(call, narrowed(call.terms.xhat, dtype), results)
+
+
+def _with_xhat(call: Call, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
+    t = call.terms
+    made = {"dx": dx_of(t.dxhat, xhat, t.rstd), "dgamma": (t.dy * xhat).sum(0)}
+    return {name: made[name] for name in results}
+
+
+def uncentred_xhat(call: Call) -> Changes:
+    """xhat as x·rstd + b with b = −mean·rstd in float32, fused: what b's rounding loses stays."""
+    t = call.terms
+    bias = (-t.mean * t.rstd).astype(np.float32)
+    return _with_xhat(call, (t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
+
+
+def last_rows(part: int, factor: float) -> Change:
+    """The last `part` rows, or what remains after whole parts, counted `factor` times."""
+
+    def change(call: Call) -> Changes:
+        t = call.terms
+        tail = t.M % part or part
+        if tail >= t.M:
+            return None
+        weight = np.ones((t.M, 1))
+        weight[-tail:] = factor
+        return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+
+    return change
+
+
+def narrow_sums(dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Change:
+    """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
+
+    Args:
+        dtype: The narrow one.
+        parts, block: How rows are cut; block counts where it is not 0.
+        products: Whether the products, too, are rounded before they are added.
+    """
+
+    def change(call: Call) -> Changes:
+        t = call.terms
+        narrow, step = numpy_dtype(dtype), block or -(-t.M // parts)
+        if parts > t.M or block > t.M or min(step, t.M) > MAX_SEQUENTIAL:
+            return None
+        added = np.stack([t.dy * t.xhat, t.dy], axis=1)
+        if products:
+            added = narrowed(added, dtype)
+        blocks = -(-t.M // step)
+        padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
+        padded[: t.M] = added
+        totals = np.zeros((blocks, *added.shape[1:]), narrow)
+        for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
+            totals = (totals.astype(np.float64) + row).astype(narrow)
+        whole = totals.astype(np.float64).sum(0)
+        return {"dgamma": whole[0], "dbeta": whole[1]}
+
+    return change
+
+
+def narrow_products(dtype: str) -> Change:
+    """xhat and dy·xhat rounded to 16 bits, then summed in full."""
+    return lambda call: {"dgamma": narrowed(call.terms.dy * narrowed(call.terms.xhat, dtype), dtype).sum(0)}
+
+
+def gamma_in_sums(call: Call) -> Changes:
+    t = call.terms
+    return None if call.inputs.gamma is None else {"dgamma": (t.dxhat * t.xhat).sum(0), "dbeta": t.dxhat.sum(0)}
+
+
+def xhat_from_output(tile: int) -> Change:
+    """xhat as (y − beta)/gamma, with the gamma of the row's place in a tile in place of the column's."""
+
+    def change(call: Call) -> Changes:
+        t = call.terms
+        if call.inputs.gamma is None or t.N < 2:
+            return None
+        other = t.gamma[0, (np.arange(t.M) % tile) % t.N][:, None]
+        return {"dgamma": (t.dy * t.xhat * t.gamma / other).sum(0)}
+
+    return change
+
+
+def columns_lost(width: int) -> Change:
+    """All that comes after the last whole tile of `width` columns stays zero; width 0: the last column of dx."""
+
+    def change(call: Call) -> Changes:
+        N = call.terms.N
+        tail = N % width if width else 1
+        if width and (not tail or tail == N):
+            return None
+        names = Grads._fields if width else ("dx",)
+        results = {name: np.array(getattr(call.true, name)).reshape(-1, N) for name in names}
+        for one in results.values():
+            one[:, -tail:] = 0
+        return results
+
+    return change
+
+
+def half_away(call: Call) -> Changes:
+    """Ties rounded away from zero."""
+    rounded = {}
+    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
+        if dtype in _DIGITS:
+            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
+            whole = np.copysign(np.floor(np.abs(np.ldexp(mantissa, _DIGITS[dtype])) + 0.5), mantissa)
+            rounded[name] = np.ldexp(whole, exponent - _DIGITS[dtype])
+    return rounded or None

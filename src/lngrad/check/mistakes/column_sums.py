@@ -1,0 +1,173 @@
+"""What explains a wrong dgamma or dbeta: what is summed over the rows, how often, and which rows or columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from lngrad.check.mistakes.fit import RIGHT, TINY, Difference, Explanation, Fit, coefficient_text, marked
+from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, recover_weights, runs_of
+from lngrad.check.result import Weights
+from lngrad.typing import Array
+
+NEIGHBOURS = (1, 2, 4, 8, 16, 32)
+_TIMES = {
+    "−1": "{name} has the opposite sign.",
+    "1/M": "{name} is divided by the number of rows: it is their sum, and no mean.",
+    "1/N": "{name} is divided by the number of columns: it is a sum over rows.",
+}
+MIN_FACTOR = 0.01  # that a whole column sum is off by
+MAX_COLUMNS = 0.95  # wrong, for columns that are right to be left out
+MAX_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger cases
+
+
+def _summed(name: str) -> str:
+    return RIGHT[name].removeprefix("Σ_rows ")
+
+
+def _explains(fit: Fit, made: Array) -> bool:
+    return fit.explains(made, np.abs(made) * 1e-7)
+
+
+def explain_other_sum(fit: Fit) -> Explanation | None:
+    """The simplest sum over all rows, times a number, that a wrong dgamma or dbeta is."""
+    for number, (text, summed) in enumerate(_sums(fit)):
+        for coefficient in _coefficients(fit, summed, any_factor=number == 0):
+            if (text, coefficient) != (_summed(fit.name), 1.0) and _explains(fit, coefficient * summed):
+                return _other_sum(fit, text, coefficient)
+    return None
+
+
+def _sums(fit: Fit) -> Iterator[tuple[str, Array]]:
+    """What could have been summed instead, the right one first."""
+    t, dx = fit.terms, fit.rights["dx"]
+    dy, x, xhat, rstd, gamma = t.dy, t.x, t.xhat, t.rstd, t.gamma[0]
+    products = {
+        "dgamma": (("dy·xhat", dy * xhat), ("dy·x", dy * x), ("dy·(x−mean)", dy * (x - t.mean)), ("dy·x·rstd", dy * x * rstd),
+                   ("dy·xhat·rstd", dy * xhat * rstd), ("dy", dy), ("xhat", xhat), ("dx·xhat", dx * xhat)),
+        "dbeta": (("dy", dy), ("dy·xhat", dy * xhat), ("dy·rstd", dy * rstd), ("dx", dx), ("x", x), ("xhat", xhat)),
+    }[fit.name]  # fmt: skip
+    sums = [(text, product.sum(0)) for text, product in products]
+    yield from sums
+    text, whole = sums[0]
+    if (gamma != 1).any():
+        yield f"{text}·γ", whole * gamma
+        yield f"{text}·γ²", whole * gamma**2
+        yield f"{text}·(1+γ)", whole * (1 + gamma)
+        yield f"{text}/γ", whole / gamma
+    index = np.arange(len(whole))
+    for step in NEIGHBOURS:
+        if step < len(whole):
+            other = np.where((index ^ step) < len(whole), index ^ step, index)
+            yield f"{text} of columns j and j^{step}", whole + np.where(other == index, 0.0, whole[other])
+
+
+def _coefficients(fit: Fit, summed: Array, any_factor: bool) -> Iterator[float]:
+    """1, and the plain number that the ratio is near to, if there is one; any other ratio where that is wanted."""
+    yield 1.0
+    usable = np.isfinite(summed)
+    weight = 1 / np.maximum(fit.bound, TINY)
+    size = float(np.square(summed * weight, where=usable, out=np.zeros_like(summed)).sum())
+    if not np.isfinite(size) or size == 0:
+        return
+    ratio = float(np.where(usable, summed * fit.result * weight**2, 0.0).sum()) / size
+    M, N = fit.terms.M, fit.terms.N
+    for plain in (2.0, -1.0, 0.5, 3.0, 4.0, float(M), 1 / M, float(N), 1 / N, 0.25, 8.0):
+        if abs(ratio - plain) <= 0.01 * abs(plain):
+            yield plain
+    if any_factor and abs(ratio - 1) > MIN_FACTOR:
+        yield ratio
+
+
+def _other_sum(fit: Fit, text: str, coefficient: float) -> Explanation:
+    name, right = fit.name, _summed(fit.name)
+    formula, differences = "", []
+    if coefficient != 1:
+        times = coefficient_text(coefficient, fit.terms.N, fit.terms.M)
+        formula = f"**{times}**·"
+        sentence = _TIMES.get(times, "{name} is {times} times what it should be.").format(name=name, times=times)
+        differences.append(Difference(f"{name} {times} times", sentence))
+    if text != right:
+        sentence = f"{name} sums {text} over the rows: it sums {right}."
+        differences.append(Difference(f"{text} for {right} in {name}", sentence))
+    formula += f"Σ_rows {text}" if text == right else f"Σ_rows **{text}**"
+    return Explanation(marked(name, formula), tuple(differences))
+
+
+def explain_column_weights(fit: Fit) -> Explanation | None:
+    """Columns of dgamma or dbeta that are lost or counted twice as a whole."""
+    true = fit.true
+    weights = np.round(fit.result / true)
+    weights = np.where(np.abs(true) <= fit.bound, 1.0, weights)
+    if (weights == 1).all() or not set(weights.tolist()) <= {0.0, 1.0, 2.0} or not (weights == 1).any():
+        return None
+    if not fit.explains(weights * true):
+        return None
+    text = describe_weights(weights, "column")
+    return fit.explanation(
+        f"part of the columns of {fit.name}",
+        f"not every column of {fit.name} is right: {text}.",
+        f"**w_column**·{RIGHT[fit.name]}",
+        Weights(fit.name, "column", runs_of(weights), text),
+    )
+
+
+def explain_wrong_axis(fit: Fit) -> Explanation | None:
+    """Sums over the columns, which have the right number of elements where there are as many rows."""
+    t = fit.terms
+    if t.M != t.N or not _explains(fit, (t.dy * t.xhat if fit.name == "dgamma" else t.dy).sum(1)):
+        return None
+    return fit.explanation(
+        f"{fit.name} over the columns",
+        f"{fit.name} is summed over the columns, one number a row: it is a sum over the rows.",
+        f"**Σ_columns** {_summed(fit.name)}",
+    )
+
+
+def explain_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
+    """Which rows entered dgamma and dbeta, from those of the two that are wrong; nothing if no weights of rows explain them."""
+    t = fits[0].terms
+    if t.M < 2 or t.dy.size > MAX_WEIGHTED or not all(fit.is_finite for fit in fits):
+        return {}
+    products = {"dgamma": t.dy * t.xhat, "dbeta": t.dy}
+    A = np.concatenate([products[fit.name].T for fit in fits])
+    b, bound = (np.concatenate(parts) for parts in zip(*((fit.result, fit.bound) for fit in fits), strict=True))
+    both = Fit(t, "dgamma", b, bound, {})
+    weights, where = _weights_of_rows(both, A), ""
+    if weights is None:
+        wrong = ~np.all([fit.is_near(products[fit.name].sum(0)) for fit in fits], axis=0)
+        if not MAX_COLUMNS > wrong.mean() > 0:
+            return {}
+        some = np.tile(wrong, len(fits))
+        weights = _weights_of_rows(Fit(t, "dgamma", b[some], bound[some], {}), A[some])
+        where = f" in {describe_places(wrong, 'column')}"
+    if weights is None:
+        return {}
+    text = describe_weights(weights, "row") + _why_so_many(weights, fits[0]) + where
+    names = " and ".join(fit.name for fit in fits)
+    return {
+        fit.name: fit.explanation(
+            "part of the rows in the column sums",
+            f"{names}: not every row is counted once: {text}.",
+            f"Σ_rows **w_row**·{_summed(fit.name)}",
+            Weights(fit.name, "row", runs_of(weights), text),
+        )
+        for fit in fits
+    }
+
+
+def _weights_of_rows(fit: Fit, A: Array) -> Array | None:
+    return recover_weights(A, fit.result, lambda weights: fit.explains(A @ weights))
+
+
+def _why_so_many(weights: Array, fit: Fit) -> str:
+    """What a number of rows that are counted is known for."""
+    lead, counted = fit.terms.lead, int((weights == 1).sum())
+    if not (weights[:counted] == 1).all():
+        return ""
+    if len(lead) > 1 and counted == lead[0]:
+        return ", as many as x.shape[0]: the number of rows is the product of all leading sizes"
+    if counted in (1 << 15, (1 << 16) - 1, 1 << 16):
+        return ", the most that a 16-bit count or the y of a CUDA grid has"
+    return ""

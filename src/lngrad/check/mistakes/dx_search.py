@@ -1,0 +1,246 @@
+"""The formula that a wrong dx obeys: least squares over all choices for its three terms, the simplest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lngrad.check.mistakes.dx_terms import OVER, RIGHT_TERMS, Candidate, Choices, Term, made_of
+from lngrad.check.mistakes.fit import (
+    EXPLAINED,
+    SLACK,
+    TINY,
+    Difference,
+    Explanation,
+    Fit,
+    Terms,
+    coefficient_text,
+    marked,
+    padded_sizes,
+)  # fmt: skip
+from lngrad.typing import Array
+
+MAX_SAMPLES = 1000
+MAX_CHECKED = 60  # candidates whose residual is computed element by element
+MAX_FITTING = 10  # of a scale: the simplest come first
+MAX_COST = 3
+MAX_EVALUATED = 8  # candidates that fit the samples
+Coefficients = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class _Found:
+    candidate: Candidate
+    coefficients: Coefficients
+    cost: float
+
+    @property
+    def factor(self) -> float:
+        """Of all three terms, where they have the same; else 1."""
+        first, second, third = self.coefficients
+        return first if first == second == third and first else 1.0
+
+
+def explain_dx(fit: Fit) -> Explanation | None:
+    """The simplest formula that a wrong dx obeys: its terms, means and coefficients by least squares."""
+    usable = np.isfinite(fit.result) & np.isfinite(fit.bound)
+    if usable.sum() < 16 or fit.terms.N < 2:
+        return None
+    choices = Choices(fit.terms)
+    fitting = []
+    for candidate, coefficients, free in _least_squares(choices, fit, *_sample(usable)):
+        # A factor of all three terms is one difference.
+        odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
+        cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
+        # A number of its own before a mean that is the same in many rows fits any such number.
+        if cost and cost <= MAX_COST and not (free and {term.over for term in candidate.terms[1:]} != {"row"}):
+            fitting.append(_Found(candidate, coefficients, cost))
+    for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
+        left = (np.abs(_evaluated(choices, found) - fit.result) / fit.bound)[usable]
+        if np.mean(left <= SLACK) >= EXPLAINED and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= fit.max_left:
+            return Explanation(marked("dx", _formula(found, fit.terms)), tuple(_differences(found, fit.terms)))
+    return None
+
+
+def _sample(usable: Array) -> tuple[Array, Array]:
+    places = np.flatnonzero(usable)
+    if len(places) > MAX_SAMPLES:
+        places = np.sort(np.random.default_rng(0).choice(places, MAX_SAMPLES, replace=False))
+    rows, columns = np.divmod(places, usable.shape[1])
+    return rows, columns
+
+
+def _least_squares(
+    choices: Choices, fit: Fit, rows: Array, columns: Array
+) -> list[tuple[Candidate, Coefficients, float]]:
+    """(candidate, coefficients, cost of those that are no plain number) of all that fit the sampled elements."""
+    weight = 1 / np.maximum(fit.bound[rows, columns], 1e-9 * np.abs(fit.result).max())
+    target = fit.result[rows, columns] * weight
+    terms = [*choices.options[0], *choices.options[1], *choices.options[2]]
+    place = {term: number for number, term in enumerate(terms)}
+    signs = np.array([-1.0 if term.over else 1.0 for term in terms])
+    raw = np.stack([choices.values(term)[rows, columns] for term in terms]) * signs[:, None]
+    candidates = list(choices.candidates(fit.depth))
+    found = []
+    for scale in dict.fromkeys(candidate.scale for candidate in candidates):
+        basis = raw * (choices.scale(scale)[rows, 0] * weight)
+        gram, right = basis @ basis.T, basis @ target
+        group = [candidate for candidate in candidates if candidate.scale == scale]
+        index = np.array([[place[term] for term in one.terms] for one in group])
+        A = gram[index[:, :, None], index[:, None, :]]
+        b = right[index]
+        size = np.sqrt(np.maximum(np.einsum("kii->ki", A), TINY))
+        scaled = A / size[:, :, None] / size[:, None, :] + 1e-12 * np.eye(3)
+        solved = np.linalg.solve(scaled, (b / size)[..., None])[..., 0]
+        left = target @ target - np.einsum("ki,ki->k", solved, b / size)
+        order = np.lexsort((np.array([one.cost for one in group]), left > 4 * len(target) + 1e-9 * (target @ target)))
+        fitting = 0
+        for k in order[:MAX_CHECKED]:
+            snapped = _snapped(basis[index[k]], target, solved[k] / size[k], choices.terms)
+            if snapped is not None:
+                found.append((group[k], *snapped))
+                fitting += 1
+                if fitting == MAX_FITTING:
+                    break
+    return found
+
+
+def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Coefficients, float] | None:
+    """Coefficients made plain numbers where the fit stays; and what others cost."""
+    if not _fits(free @ basis - target):
+        return None
+    N, M = terms.N, terms.M
+    whole = basis.sum(0)
+    factor = float(whole @ target / max(whole @ whole, TINY))
+    plain = [1.0, 0.0, 2.0, -1.0, 0.5, float(N), 1 / N, N / (N - 1), 1 - 1 / N, 3.0, -2.0, 4.0, 1.5, 1 / M, float(M)]
+    plain += [N / P for P in padded_sizes(N)]
+    if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
+        return (factor, factor, factor), 0.0
+    coefficients, cost = free.copy(), 0.0
+    for at in range(3):
+        best = None
+        for number in plain:
+            trial = coefficients.copy()
+            trial[at] = number
+            others = [other for other in range(3) if other > at]
+            if others:  # those that are still free follow
+                rest = target - sum(trial[one] * basis[one] for one in range(at + 1))
+                trial[others] = np.linalg.lstsq(basis[others].T, rest, rcond=1e-10)[0]
+            if _fits(trial @ basis - target):
+                best = trial
+                break
+        if best is None:
+            cost += 1
+        else:
+            coefficients = best
+    return (float(coefficients[0]), float(coefficients[1]), float(coefficients[2])), cost
+
+
+def _fits(left: Array) -> bool:
+    return bool(np.mean(np.abs(left) <= SLACK) >= EXPLAINED)
+
+
+def _evaluated(choices: Choices, found: _Found) -> Array:
+    c0, c1, c2 = found.coefficients
+    first, mean, second = (choices.values(term) for term in found.candidate.terms)
+    inner = c0 * first - (c1 * mean if c1 else 0.0) - (c2 * second if c2 else 0.0)
+    return choices.scale(found.candidate.scale) * inner
+
+
+def _formula(found: _Found, terms: Terms) -> str:
+    """With what differs from the right formula between two asterisks."""
+    one, factor = found.candidate, found.factor
+    text = f"**{coefficient_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
+    text += "rstd·(" if one.scale == "rstd" else f"**{one.scale or '1'}**·("
+    coefficients = (1.0, 1.0, 1.0) if factor != 1 else found.coefficients
+    for number, (coefficient, term, right) in enumerate(zip(coefficients, one.terms, RIGHT_TERMS, strict=True)):
+        text += "" if number == 0 else " − " if coefficient >= 0 else " + "
+        if coefficient == 0:
+            text += f"**0**·{right.text}"
+            continue
+        size = coefficient if number == 0 else abs(coefficient)
+        if size != 1 or (coefficient < 0 and number):
+            text += f"**{coefficient_text(size, terms.N, terms.M)}**·"
+        text += term.text if term == right else f"**{term.text}**"
+    return text + ")"
+
+
+_LABELS = ("dxhat", "mean of dxhat", "mean of dxhat·xhat")
+_TAKES = (
+    "it takes dxhat once",
+    "subtract the row mean of dxhat once",
+    "subtract xhat times the row mean of dxhat·xhat once",
+)
+
+
+def _differences(best: _Found, terms: Terms) -> list[Difference]:
+    one, coefficients, found = best.candidate, best.coefficients, []
+    first, mean, _ = one.terms
+
+    def add(name: str, sentence: str) -> None:
+        found.append(Difference(name, sentence))
+
+    if one.scale != "rstd":
+        scale = one.scale or "1"
+        add(f"{scale} for rstd", f"dx is multiplied by {scale}: it takes rstd.")
+    # What at least two of the three terms are made of.
+    made = [term.of for term in one.terms]
+    shared = next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
+    if shared != "dxhat":
+        where = "" if first.of == shared else " in the row means"
+        text = f"the two row means are of {shared}: they are" if where else f"dx is computed from {shared}: it is"
+        add(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma.")
+    if "over" in one.shared:
+        add(f"means over {mean.over}", f"the two means go {OVER[mean.over].text}: they go over one row.")
+    if first.outer or first.of not in ("dxhat", shared):
+        why = (
+            "all three terms take rstd once, which stands before the bracket"
+            if first.outer
+            else "it takes dxhat = dy·gamma"
+        )
+        add(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
+    if "over" not in one.shared:
+        for coefficient, term, right, label in zip(
+            coefficients[1:], one.terms[1:], made_of(shared, "row")[1:], _LABELS[1:], strict=True
+        ):
+            if coefficient and term != right:
+                found.append(_other_term(term, label))
+    if best.factor != 1:
+        times = coefficient_text(best.factor, terms.N, terms.M)
+        add(f"dx {times} times", f"dx is {times} times what it should be.")
+    elif coefficients[1] == coefficients[2] not in (0.0, 1.0) and coefficients[0] == 1:
+        found.append(_times(coefficients[1], "two row means", "are", "subtract each of them once", terms))
+    else:
+        for coefficient, label, takes in zip(coefficients, _LABELS, _TAKES, strict=True):
+            if coefficient == 0:
+                add(f"{label} missing", f"dx lacks the {label}: {takes}.")
+            elif coefficient != 1:
+                found.append(_times(coefficient, label, "is", takes, terms))
+    return found
+
+
+def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:
+    """A term that is there with another number before it, and what such a number is known for."""
+    N, times = terms.N, coefficient_text(coefficient, terms.N, terms.M)
+    if label == _LABELS[0]:
+        return Difference(f"{label} {times} times", f"dx has {times} times {label}: {takes}.")
+    padded = {f"N/{P}": (P, why) for P, why in padded_sizes(N).items()}.get(times)
+    if padded is not None:
+        size, why = padded
+        return Difference(f"{label} over a padded N", f"the {label} {verb} divided by {size}, which is N = {N} rounded up "
+                          f"to {why}: divide by N, not by the size of the buffer.")  # fmt: skip
+    if times == "N/(N−1)":
+        return Difference(f"{label} over N − 1", f"the {label} {verb} divided by N − 1: divide by N.")
+    return Difference(f"{label} {times} times", f"dx has {times} times the {label}: {takes}.")
+
+
+def _other_term(term: Term, label: str) -> Difference:
+    if term.outer.startswith("γ"):
+        return Difference(f"gamma twice in the {label}", f"the term with the {label} is multiplied by gamma once more: "
+                          "gamma is in dxhat already.")  # fmt: skip
+    if term.over != "row":
+        return Difference(
+            f"{label} over {term.over}", f"the {label} goes {OVER[term.over].text}: it goes over one row."
+        )
+    return Difference(f"{term.text} for the {label}", f"dx subtracts {term.text} where the {label} belongs.")

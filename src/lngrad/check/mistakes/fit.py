@@ -1,0 +1,285 @@
+"""A wrong output beside what it should be, and what may explain it: the objects that every explainer takes and returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from lngrad.check.result import Formula, Weights
+from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
+from lngrad.core.problem import Grads
+from lngrad.core.reference import backward_terms
+from lngrad.testing import TOLERANCES, Inputs, error_share
+from lngrad.typing import Array, Shape
+
+RIGHT = {
+    "dx": "rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)",
+    "dgamma": "Σ_rows dy·xhat",
+    "dbeta": "Σ_rows dy",
+}
+MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up to
+
+SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
+EXPLAINED = 0.995  # of the elements
+ROUNDINGS = 4.0  # of each term to 16 bits, or thereabouts, on its way to a result
+MAX_LEFT = 0.5  # of the error may be left by what explains it
+MAX_SQUARES_LEFT = 0.25  # of the error's square, where numbers were fitted to the result
+MIN_ELEMENTS = 8  # of a row or column, so that one or two free numbers for it explain nothing by chance
+CAP = 0.1  # of the error may be taken for roundings with other inputs
+TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The float64 terms that every formula of a backward is made of.
+
+    Attributes:
+        dy, x, xhat, dxhat: (rows, N); dxhat is dy·gamma.
+        gamma: (1, N), ones where the case has none.
+        mean, rstd: (rows, 1).
+        lead, normalized: The shape of x before it was flattened.
+    """
+
+    dy: Array
+    x: Array
+    xhat: Array
+    dxhat: Array
+    gamma: Array
+    mean: Array
+    rstd: Array
+    lead: Shape
+    normalized: Shape
+
+    @property
+    def M(self) -> int:
+        return len(self.dy)
+
+    @property
+    def N(self) -> int:
+        return int(self.dy.shape[1])
+
+    @cached_property
+    def means(self) -> tuple[Array, Array]:
+        """The row means of dxhat and of dxhat·xhat, (rows, 1)."""
+        return self.dxhat.mean(1, keepdims=True), (self.dxhat * self.xhat).mean(1, keepdims=True)
+
+    def dx(self, first: Array | None = None, second: Array | None = None) -> Array:
+        """dx with other row means, of a shape that broadcasts to (rows, N)."""
+        first, second = (right if one is None else one for one, right in zip((first, second), self.means, strict=True))
+        return np.asarray(self.rstd * (self.dxhat - first - self.xhat * second))
+
+
+def terms_of(inputs: Inputs) -> Terms:
+    N = max(1, math.prod(inputs.normalized_shape))
+    lead = inputs.x.shape[: inputs.x.ndim - inputs.normalized]
+    M = math.prod(lead)
+    dy, xhat, dxhat, rstd = backward_terms(
+        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
+    )
+    x, mean = np.asarray(inputs.x).astype(np.float64), np.asarray(inputs.mean).astype(np.float64)
+    gamma = np.ones(N) if inputs.gamma is None else np.asarray(inputs.gamma).astype(np.float64)
+    return Terms(
+        dy.reshape(M, N), x.reshape(M, N), xhat.reshape(M, N), dxhat.reshape(M, N), gamma.reshape(1, N),
+        mean.reshape(M, 1), rstd.reshape(M, 1), tuple(lead), inputs.normalized_shape,
+    )  # fmt: skip
+
+
+def dx_of(dxhat: Array, xhat: Array, rstd: Array) -> Array:
+    """The right formula of other terms, each (rows, N) or (rows, 1)."""
+    means = dxhat.mean(1, keepdims=True), (dxhat * xhat).mean(1, keepdims=True)
+    return np.asarray(rstd * (dxhat - means[0] - xhat * means[1]))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which a result differs from the right one.
+
+    Attributes:
+        name: Short, for counting: equal mistakes have equal names.
+        sentence: What to do.
+    """
+
+    name: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What explains one output.
+
+    Attributes:
+        formula: None where the difference is not in the formula but in the inputs.
+        differences: At least one.
+        weights: Of sums that do not take every term once.
+    """
+
+    formula: Formula | None
+    differences: tuple[Difference, ...]
+    weights: tuple[Weights, ...] = ()
+
+
+def marked(output: str, text: str) -> Formula:
+    """A formula from its text, in which what differs from the right one stands between two asterisks."""
+    parts = text.split("**")
+    return Formula(output, tuple((part, number % 2 == 1) for number, part in enumerate(parts) if part))
+
+
+@dataclass(frozen=True)
+class Output:
+    """One wanted output: as it came, in its own dtype, and what it should be, in float64.
+
+    origin: The same result beside what it should be, where this one is beside what other inputs give. Inputs that are wildly
+        wrong have wide bounds, and would explain everything; so what is left of the error is compared with it.
+    """
+
+    name: str
+    result: Array
+    true: Array
+    scale: Array
+    origin: Output | None = None
+
+    def with_inputs(self, true: Array, scale: Array) -> Output:
+        """The same result beside what it would be with other inputs."""
+        return replace(self, true=true, scale=scale, origin=self)
+
+    @cached_property
+    def error(self) -> Array:
+        """Of the result, in float64."""
+        return np.asarray(np.abs(self.result.astype(np.float64) - self.true))
+
+    @cached_property
+    def share(self) -> Array:
+        """How much of its tolerance each element's error uses."""
+        return share_of(self.result, self.true, self.scale)
+
+    @cached_property
+    def is_wrong(self) -> bool:
+        return bool(self.share.max() > 1)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether nearly all elements are within some tolerances; with other inputs, far nearer than without."""
+        good = self.share <= SLACK
+        if self.origin is not None:
+            good &= (self.error <= SLACK * self.bound) | ~np.isfinite(self.true)
+            if self.origin.is_wrong:
+                before, after = (_size(one.error / self.origin.bound) for one in (self.origin, self))
+                if after > MAX_LEFT * before:
+                    return False
+        return bool(np.mean(good) >= EXPLAINED)
+
+    @property
+    def max_left(self) -> float:
+        """How much of the error, in bounds and as a root mean square, an explanation may leave."""
+        return MAX_LEFT * _size((self.origin or self).error / self.bound)
+
+    @cached_property
+    def bound(self) -> Array:
+        """The error that a right result may have, for results of the size of this one."""
+        dtype = self.result.dtype.name
+        wide = self.result.astype(np.float64)
+        accumulator = ACCUMULATORS[dtype]
+        sums = TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * (self.scale + np.abs(wide - self.true))
+        bound = np.asarray(UNIT_ROUNDOFF[dtype] * np.abs(wide) + sums + SMALLEST[dtype])
+        if self.origin is None:
+            return bound
+        return np.minimum(bound, self.origin.bound + CAP / SLACK * _size(self.origin.error))
+
+    def describe_roundings(self) -> str | None:
+        """Return a sentence if roundings of the terms to 16 bits explain every error, else None."""
+        result = self.result.dtype.name
+        for dtype in ("float16", "bfloat16"):
+            most = ROUNDINGS * UNIT_ROUNDOFF[dtype] * self.scale + UNIT_ROUNDOFF[result] * np.abs(self.true)
+            if (self.error <= most + SMALLEST[dtype]).all():
+                return f"no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in 16 bits?"
+        return None
+
+
+def _size(errors: Array) -> float:
+    """The root mean square of those that are finite."""
+    finite = errors[np.isfinite(errors)]
+    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
+def share_of(result: Array, expected: Array, scale: Array) -> Array:
+    return np.asarray(error_share(result, expected, scale, ACCUMULATORS[result.dtype.name]))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A wrong output in float64, with what says whether something explains it.
+
+    Attributes:
+        terms: Of the inputs.
+        name: Of the output.
+        result: As it came: (rows, N), or (N,) of dgamma and dbeta.
+        bound: The error that a right one may have, of result's shape.
+        rights: The right gradients by name, of the same shapes.
+        depth: In how many choices the formula of dx may differ from the right one, besides coefficients.
+        max_left: How much of the error, in bounds and as a root mean square, a formula of dx may leave.
+    """
+
+    terms: Terms
+    name: str
+    result: Array
+    bound: Array
+    rights: dict[str, Array]
+    depth: int = 2
+    max_left: float = math.inf
+
+    @staticmethod
+    def of(terms: Terms, output: Output, truth: Grads, depth: int) -> Fit:
+        rights = {
+            "dx": truth.dx.reshape(terms.dy.shape), "dgamma": truth.dgamma.reshape(-1), "dbeta": truth.dbeta.reshape(-1),
+        }  # fmt: skip
+        shape = rights[output.name].shape
+        result, bound = output.result.astype(np.float64).reshape(shape), output.bound.reshape(shape)
+        return Fit(terms, output.name, result, bound, rights, depth, output.max_left)
+
+    @property
+    def true(self) -> Array:
+        return self.rights[self.name]
+
+    @cached_property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.result).all())
+
+    def is_near(self, made: Array, more: Array | float = 0.0) -> Array:
+        """Which elements are within some bounds, and `more`, of what a mistake would give."""
+        return np.asarray(np.abs(made - self.result) <= SLACK * (self.bound + more))
+
+    def explains(self, made: Array, more: Array | float = 0.0) -> bool:
+        """Whether nearly all elements are what a mistake would give."""
+        return bool(np.mean(self.is_near(made, more)) >= EXPLAINED)
+
+    def squares_left(self, made: Array) -> float:
+        """The sum of the squares of what is left, in bounds."""
+        return float(np.square((made - self.result) / np.maximum(self.bound, TINY)).sum())
+
+    def explanation(self, name: str, sentence: str, formula: str, *weights: Weights) -> Explanation:
+        return Explanation(marked(self.name, formula), (Difference(name, sentence),), weights)
+
+
+def padded_sizes(N: int) -> dict[int, str]:
+    """The sizes that a row of N elements is filled up to, and how each comes about."""
+    found: dict[int, str] = {}
+    for multiple in MULTIPLES:
+        found.setdefault(-(-N // multiple) * multiple, f"a multiple of {multiple}")
+    found.setdefault(1 << (N - 1).bit_length(), "a power of two")
+    found.pop(N, None)
+    return found
+
+
+def coefficient_text(value: float, N: int, M: int) -> str:
+    """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), or a few digits."""
+    for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),
+                         ("M", M), ("1/M", 1 / max(M, 1)), *((f"N/{P}", N / P) for P in padded_sizes(N))):  # fmt: skip
+        if number not in (0.0, 1.0, 2.0, 0.5) and abs(abs(value) - number) < 1e-9 * number:
+            return text if value > 0 else f"−{text}"
+    halves = {0.5: "1/2", 1.5: "3/2", 0.25: "1/4"}
+    digits = 3 if abs(value) < 100 else 4  # of what least squares gives of 16-bit results
+    text = halves.get(abs(value), f"{abs(value):.{digits}g}")
+    return text if value >= 0 else f"−{text}"

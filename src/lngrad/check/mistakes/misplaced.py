@@ -1,0 +1,260 @@
+"""A right result but for its places, its factors or what was added: the explainers that need no search over formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from lngrad.check.mistakes.fit import (
+    EXPLAINED,
+    MAX_SQUARES_LEFT,
+    MIN_ELEMENTS,
+    RIGHT,
+    SLACK,
+    TINY,
+    Explanation,
+    Fit,
+    Terms,
+    coefficient_text,
+    dx_of,
+)  # fmt: skip
+from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, maps_through, runs_of, spread
+from lngrad.check.result import Weights
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.typing import Array, Shape
+
+MIN_LINE = 4  # elements of a row or column, so that none is taken for another by chance
+MAX_MOVED = 1 << 22  # elements
+MAX_ADDED_LEFT = 0.1  # of the error: what is added is nearly all of it
+MAX_UNKNOWNS = 1024  # of the least squares problem for gamma
+MIN_ROWS = 6  # of which that problem is made: each gives N − 2 equations
+EQUATIONS = 1 << 13  # the more, the less does the rounding of 16-bit results matter
+NEAR = 1e-3  # of gamma's largest element: what counts as the same element
+PLAIN = (1.0, -1.0, 2.0, 0.5)
+
+
+def explain_unwritten(fit: Fit) -> Explanation | None:
+    """Whole rows or columns of dx that are zero, or twice what they should be, where all others are right."""
+    right = np.abs(fit.true - fit.result) <= fit.bound
+    for axis, what in ((1, "row"), (0, "column")):
+        odd = ~right.all(axis) & (right.mean(axis) < EXPLAINED)
+        for weight, name, text in ((0.0, "never written", "zero"), (2.0, "counted twice", "twice what it should be")):
+            some = odd & (np.abs(weight * fit.true - fit.result) <= weight * fit.bound).all(axis)
+            if some.any() and not some.all() and (some | (right.mean(axis) >= EXPLAINED)).all():
+                weights = np.where(some, weight, 1.0)
+                which = describe_weights(weights, what)
+                return fit.explanation(
+                    f"{what}s of dx {name}", f"dx is {text} in whole {what}s: {which}.", f"**w_{what}**·{RIGHT['dx']}",
+                    Weights("dx", what, runs_of(weights), which),
+                )  # fmt: skip
+    return None
+
+
+def explain_moved(fit: Fit) -> Explanation | None:
+    """Whole rows, or whole columns, of dx that are another's; columns of dgamma and dbeta."""
+    t = fit.terms
+    if not fit.is_finite:
+        return None
+    if fit.name != "dx":
+        return _moved_lines(replace(fit, result=fit.result[:, None], bound=fit.bound[:, None]), t.normalized, "column",
+                            fit.true[:, None]) if t.N >= 2 * MIN_LINE else None  # fmt: skip
+    if fit.result.size > MAX_MOVED:
+        return None
+    found = _moved_lines(fit, t.lead, "row", fit.true) if t.N >= MIN_LINE else None
+    if found is None and t.M >= MIN_LINE:
+        found = _moved_lines(replace(fit, result=fit.result.T, bound=fit.bound.T), t.normalized, "column", fit.true.T)
+    return found
+
+
+def _moved_lines(fit: Fit, dims: Shape, what: str, true: Array) -> Explanation | None:
+    """Lines (the first axis) of a result that are other lines of the right one."""
+    size = len(fit.result)
+    wrong = np.flatnonzero((~fit.is_near(true)).mean(1) > 1 - EXPLAINED)
+    if len(wrong) < 2:
+        return None
+    pairs = []
+    for place in map(int, spread(wrong)):
+        fits = (np.abs(true - fit.result[place]) <= SLACK * fit.bound[place]).mean(1)
+        sources = {*map(int, np.flatnonzero(fits >= EXPLAINED))} - {place}
+        if not sources:
+            return None
+        pairs.append((place, sources))
+    for text, whose in maps_through(pairs, size, dims, what):
+        used = np.arange(size)
+        used[wrong] = whose[wrong]
+        if fit.explains(true[used]):
+            which = f"all {what}s" if len(wrong) == size else f"{len(wrong)} of {size} {what}s, from {wrong[0]} on,"
+            return fit.explanation(
+                f"{what}s of {fit.name} in other places",
+                f"in {fit.name}, {which} hold the result {text}: the index of the store, or of all loads, is wrong.",
+                f"{RIGHT[fit.name]} **of another {what}**",
+            )
+    return None
+
+
+_WHY_ADDED = {
+    "dy": "the gradient of a residual connection, or dx is added to the memory of dy",
+    "x": "dx is added to the memory of x",
+    "dgamma": "dbeta's sum starts from dgamma's",
+    "dbeta": "dgamma's sum starts from dbeta's",
+    "γ": "a weight decay, or the sum starts from gamma",
+    "1": "the sum does not start from 0",
+}
+
+
+def explain_added(fit: Fit) -> Explanation | None:
+    """The right result and a multiple of something else, the same everywhere: another gradient, a decay, old memory."""
+    rest = fit.result - fit.true
+    if rest.size < MIN_ELEMENTS or (fit.name == "dx" and fit.terms.N < MIN_ELEMENTS // 2):
+        return None
+    if not fit.is_finite or fit.explains(fit.true):
+        return None
+    most = MAX_ADDED_LEFT * np.sqrt(np.mean(np.square(rest)))
+    weight = 1 / np.maximum(SLACK * fit.bound, TINY)
+    for text, one in _addable(fit):
+        other = np.broadcast_to(one, rest.shape)
+        size = float(np.square(other * weight).sum())
+        if not np.isfinite(size) or size == 0:
+            continue
+        free = float((rest * other * weight**2).sum()) / size
+        for factor in (*PLAIN, free):
+            left = np.abs(rest - factor * other)
+            if np.mean(left <= SLACK * fit.bound) >= EXPLAINED and np.sqrt(np.mean(np.square(left))) <= most:
+                return _added(fit, text, factor)
+    return None
+
+
+def _addable(fit: Fit) -> Iterator[tuple[str, Array]]:
+    t = fit.terms
+    if fit.name == "dx":
+        yield from (("dy", t.dy), ("x", t.x))
+    else:
+        other = "dbeta" if fit.name == "dgamma" else "dgamma"
+        yield other, fit.rights[other]
+        if (t.gamma != t.gamma[0, 0]).any():
+            yield "γ", t.gamma[0]
+    yield "1", np.ones((1,) * fit.result.ndim)
+
+
+def _added(fit: Fit, text: str, factor: float) -> Explanation:
+    size = coefficient_text(abs(factor), fit.terms.N, fit.terms.M)
+    added = size if text == "1" else text if size == "1" else f"{size}·{text}"
+    sign, verb = ("+", "added to") if factor > 0 else ("−", "subtracted from")
+    whose = "a constant" if text == "1" and factor not in PLAIN else added
+    return fit.explanation(
+        f"{whose} {verb} {fit.name}",
+        f"{fit.name} is right but for {added} {verb} it: {_WHY_ADDED[text]}.",
+        f"{RIGHT[fit.name]} **{sign} {added}**",
+    )
+
+
+def explain_factors(fit: Fit) -> Explanation | None:
+    """Every row, or every column, of dx has a factor of its own: the rstd of another row, gamma once more, or any."""
+    t, dx, true = fit.terms, fit.result, fit.true
+    if not fit.is_finite or not (t.rstd > 0).all():
+        return None
+    weight = 1 / np.square(np.maximum(fit.bound, TINY))
+    for axis, what in ((1, "row"), (0, "column")):
+        if dx.shape[axis] < MIN_ELEMENTS or dx.shape[1 - axis] < 4:
+            continue
+        squares = np.maximum((true**2 * weight).sum(axis, keepdims=True), TINY)
+        factors = (dx * true * weight).sum(axis, keepdims=True) / squares
+        known, found = SLACK / np.sqrt(squares.reshape(-1)), factors.reshape(-1)
+        wrong = np.abs(found - 1) > known
+        if (
+            not fit.explains(factors * true)
+            or fit.squares_left(factors * true) > MAX_SQUARES_LEFT * fit.squares_left(true)
+            or not wrong.any()
+            or np.ptp(found) <= known.max()
+        ):
+            continue
+        name, text = (_row_factors if what == "row" else _column_factors)(t, found, known)
+        where = f"every {what}" if wrong.all() else describe_places(wrong, what)
+        place = int(np.argmax(np.abs(found - 1)))
+        if not text:
+            text = f"{found[place]:.4g}"
+            if np.ptp(found[wrong]) > 2 * known[wrong].max():
+                text = f"numbers from {found.min():.5g} to {found.max():.5g} ({found[place]:.5g} in {what} {place})"
+        return fit.explanation(
+            f"dx times a factor a {what}{name}", f"dx is the right one times {text} in {where}.",
+            f"**k_{what}**·{RIGHT['dx']}",
+        )  # fmt: skip
+    return None
+
+
+def _row_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]:
+    """What the factors are: (for the name, for the sentence)."""
+    rstd = terms.rstd[:, 0]
+    for dtype in ("bfloat16", "float16"):
+        narrow = rstd.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+        if np.mean(np.abs(found - narrow / rstd) <= known) >= EXPLAINED:
+            return f": rstd in {dtype}", f"rstd rounded to {dtype} over rstd"
+    pairs: list[tuple[int, set[int]]] = []
+    for row in map(int, spread(np.flatnonzero(np.abs(found - 1) > known))):
+        near = np.abs(found[row] - rstd / rstd[row]) <= known[row]
+        pairs.append((row, {*map(int, np.flatnonzero(near))} - {row}))
+    for text, used in maps_through(pairs, terms.M, terms.lead, "row"):
+        if np.mean(np.abs(found - rstd[used] / rstd) <= known) >= EXPLAINED:
+            return ": rstd of another row", f"another rstd in front of the bracket, {text}"
+    return "", ""
+
+
+def _column_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]:
+    gamma = terms.gamma[0]
+    with np.errstate(divide="ignore"):
+        for name, factor in (("gamma", gamma), ("1/gamma", 1 / gamma), ("1 + gamma", 1 + gamma)):
+            if np.mean(np.abs(found - factor) <= known * np.maximum(1.0, np.abs(factor))) >= EXPLAINED:
+                return f": {name}", f"{name}, which is in dxhat already"
+    return "", ""
+
+
+def explain_gamma(fit: Fit) -> Explanation | None:
+    """dx is the right formula with another gamma in some columns: the gamma that was used, recovered by least squares."""
+    t, (M, N) = fit.terms, fit.result.shape
+    if M < 2 or not 4 <= N <= MAX_UNKNOWNS or not fit.is_finite or not (t.rstd != 0).all():
+        return None
+    rows = np.linspace(0, M - 1, min(max(MIN_ROWS, EQUATIONS // N), M)).astype(int)
+    # dx/rstd of some rows as sums over gamma's elements.
+    A = np.concatenate([
+        np.diag(dy) - dy[None, :] / N - np.outer(xhat, dy * xhat) / N for dy, xhat in zip(t.dy[rows], t.xhat[rows], strict=True)
+    ])  # fmt: skip
+    gamma, _, rank, _ = np.linalg.lstsq(A, (fit.result[rows] / t.rstd[rows]).reshape(-1), rcond=1e-9)
+    if rank < N or not np.isfinite(gamma).all():
+        return None
+    made = dx_of(t.dy * gamma, t.xhat, t.rstd)
+    if not fit.explains(made) or fit.squares_left(made) > MAX_SQUARES_LEFT * fit.squares_left(t.dx()):
+        return None
+    right = t.gamma[0]
+    noise = np.sqrt(np.mean(np.square((fit.bound / t.rstd)[rows]))) / np.sqrt(len(rows) * np.mean(np.square(t.dy)))
+    size = max(NEAR * max(TINY, float(np.abs(right).max())), SLACK * float(noise))
+    wrong = np.abs(gamma - right) > size
+    if not wrong.any():
+        return None
+    name, whose = _whose_gamma(gamma, right, wrong, size, t.normalized)
+    place = int(np.argmax(np.abs(gamma - right)))
+    why = (
+        "gamma's index is the column" if name else f"in column {place} it is {gamma[place]:.4g} for {right[place]:.4g}"
+    )
+    return fit.explanation(
+        f"another gamma in part of the columns{name}",
+        f"dx is computed with {whose} in {describe_places(wrong, 'column')}: {why}.",
+        "rstd·(**dy·γ′** − **mean(dy·γ′)** − **xhat·mean(dy·γ′·xhat)**)",
+    )
+
+
+def _whose_gamma(gamma: Array, right: Array, wrong: Array, size: float, dims: Shape) -> tuple[str, str]:
+    """What the wrong elements are: one number, of another column, or unknown. (for the name, for the sentence)"""
+    places = np.flatnonzero(wrong)
+    for value, text in ((1.0, "1 for gamma"), (0.0, "0 for gamma")):
+        if (np.abs(gamma[places] - value) <= size).all():
+            return f": {text}", text
+    pairs = [
+        (int(place), {*map(int, np.flatnonzero(np.abs(right - gamma[place]) <= size))} - {int(place)})
+        for place in spread(places)
+    ]
+    for text, whose in maps_through(pairs, len(right), dims, "column"):
+        if (np.abs(gamma[places] - right[whose[places]]) <= size).all():
+            return f": gamma {text}", f"gamma {text}"
+    return "", "another gamma"

@@ -57,6 +57,11 @@ DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 Record: TypeAlias = "NamedTuple"  # all of its fields int64
 
 
+def bits_of(number: float) -> int:
+    """The int64 with the bits of a float64, as a record holds it."""
+    return int(np.float64(number).view(np.int64))
+
+
 def _record(name, fields):
     names = fields.split()
     return namedtuple(name, names, defaults=(0,) * len(names))
@@ -83,7 +88,8 @@ Forward = _record(
 Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task")
 
 # Task k converts the elements at source to target; as many as elements says. The tasks' records follow each other.
-Convert = _record("Convert", "source target elements")
+# offset: the bits of a float64, which is added where the task says so.
+Convert = _record("Convert", "source target elements offset")
 
 # row_numbers: two or three per row, (2 or 3, M).
 Slice = _record(

@@ -102,6 +102,7 @@ def splat_group(builder, value):
 
 def _splat_of(width_of):
     """What splats an element of memory, or None where there is no address."""
+
     def returns(acc, kind, address, index):
         return types.none if address == types.none else Lanes(acc, width_of(acc, kind))
 

@@ -148,8 +148,7 @@ def _run_row_loop(row_loop, *arguments):
 
 @inlined
 def packed_rows(b, address, stride, table, start, block, place, scratch, row_bytes):
-    """Where rows from `start` on lie and how far apart: in the scratch, into which a new block of them is copied, if they have a
-    table."""
+    """Where rows from `start` on lie and how far apart: in the scratch, which gets a new block, if they have a table."""
     if table == 0:
         return address + start * stride, stride
     if place == 0:

@@ -67,7 +67,9 @@ def scaled(xhat, g, b):
 def y_of(storage, acc, rows, r, gamma, beta, j):
     """y of eight columns of row r."""
     x, _, mean, rstd, x_stride, _ = rows
-    xhat = subtract_mean(load(storage, x + r * x_stride, j), splat_at(acc, None, mean, r)) * splat_at(acc, None, rstd, r)
+    xhat = subtract_mean(load(storage, x + r * x_stride, j), splat_at(acc, None, mean, r)) * splat_at(
+        acc, None, rstd, r
+    )
     return scaled(xhat, load(acc, gamma, j), load(acc, beta, j))
 
 

@@ -157,7 +157,11 @@ def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mean, rstd):
     k, j, last = 0, 0, False
     sums = or_none(mean, zeros(acc)), zeros(acc)
     while not last:
-        at, next_at, n = j * size_of(storage), None if x_next is None else x_next + j * size_of(storage), segment_columns(N, j)
+        at, next_at, n = (
+            j * size_of(storage),
+            None if x_next is None else x_next + j * size_of(storage),
+            segment_columns(N, j),
+        )
         last = j + n == N
         sums = segment_lanes(storage, acc, dy + at, x + at, next_at, gamma + j * size_of(acc), n, mean, rstd)
         sums = merge_sums(acc, partials, k, last, sums)
@@ -460,7 +464,12 @@ def lanes_of_rows(storage, acc, rows, ahead, N, wants_sums, wants_squares):
     while not last:
         n = segment_columns(N, j)
         last = j + n == N
-        r0, r1, r2, r3 = row_from(storage, row0, j), row_from(storage, row1, j), row_from(storage, row2, j), row_from(storage, row3, j)
+        r0, r1, r2, r3 = (
+            row_from(storage, row0, j),
+            row_from(storage, row1, j),
+            row_from(storage, row2, j),
+            row_from(storage, row3, j),
+        )
         s0, s1, s2, s3 = lanes_of_segment(storage, acc, r0, r1, r2, r3, ahead, n)
         t0 = merge_sums(acc, partials, k, last, chosen_sums(s0, wants_sums, wants_squares))
         if row1 is not None:

@@ -323,7 +323,9 @@ def store(builder, storage, address, index, lanes):
 @lowered(types.void)
 def stream(builder, storage, address, index, lanes):
     """Like store, past the caches. The caller has aligned the element at index to STREAM_ALIGNMENT."""
-    instruction = _store(builder, storage, address, index, lanes, min(STREAM_ALIGNMENT, lanes.type.count * storage.bitwidth // 8))
+    instruction = _store(
+        builder, storage, address, index, lanes, min(STREAM_ALIGNMENT, lanes.type.count * storage.bitwidth // 8)
+    )
     instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 

@@ -6,7 +6,7 @@ and the order of its sums are those of whole rows.
 """
 
 from lngrad.cpu.jobs import LANES, TRIAD_BLOCK, Convert, Slice, Triad
-from lngrad.cpu.kernels.arithmetic import scalar, splat, total
+from lngrad.cpu.kernels.arithmetic import from_bits, scalar, splat, total
 from lngrad.cpu.kernels.backward import (
     ACROSS,
     DBETA_ONLY,
@@ -108,6 +108,15 @@ def convert(source_storage, target_storage, arguments, task, thread):
 
 
 @plain
+def shift(storage, acc, arguments, task, thread):
+    """One task: gamma and its offset, added in the accumulator's dtype."""
+    c = read(Convert, arguments)
+    number = scalar(acc, from_bits(c.offset))
+    for j in range(c.elements):
+        store_scalar(acc, c.target, j, load_scalar(storage, c.source, j) + number)
+
+
+@plain
 def triad(storage, streaming, arguments, task, thread):
     """result = a + b for one block, whole vectors only: what a backward must read and write at the least."""
     t = read(Triad, arguments)
@@ -188,6 +197,7 @@ TASK_FUNCTIONS = {
         lambda arguments, task, thread: slice_dx(storage, acc, arguments, task, thread)
     ),
     "widen": lambda storage, acc: plain(lambda arguments, task, thread: convert(storage, acc, arguments, task, thread)),
+    "shift": lambda storage, acc: plain(lambda arguments, task, thread: shift(storage, acc, arguments, task, thread)),
     "narrow": lambda storage, acc: plain(
         lambda arguments, task, thread: convert(acc, storage, arguments, task, thread)
     ),

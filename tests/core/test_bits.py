@@ -63,8 +63,8 @@ def test_the_walk_does_not_show(N, dtype, monkeypatch):
             {},
             {"TASK_ELEMENTS": 1},
             {"STREAM_BYTES": 0},
-            {"SHORT": 0},
-            {"SHORT": 1 << 30},
+            {"BLOCK_BYTES": 1},
+            {"BLOCK_BYTES": 1 << 30},
             {"GROUP_BYTES": 1},
         ):
             with monkeypatch.context() as patch:

@@ -243,11 +243,6 @@ class Problem:
         """Whether this is layer normalization with all switches off: what every backend computes."""
         return self.operator in (FORWARD, BACKWARD) and self.normalization == LAYER_NORM
 
-    @property
-    def op(self) -> Literal["forward", "backward"]:
-        """The operator's direction."""
-        return self.operator.direction
-
     def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
         return self._outputs

@@ -10,7 +10,7 @@ import numpy as np
 
 from lngrad.core import calls
 from lngrad.core.arrays import addresses_of, as_array, empty, scratch
-from lngrad.core.dtypes import DTYPES, UNIT_ROUNDOFF, numpy_dtype
+from lngrad.core.dtypes import ACCUMULATORS, DTYPES, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
     BACKWARD,
@@ -36,7 +36,8 @@ from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_para
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import Shape
 
-_EPS = {dtype: 2 * UNIT_ROUNDOFF[name] for name, dtype in DTYPES.items()}  # of rms_norm if none is given: torch's
+# rms_norm's where none is given: of what sums of x are kept in, as torch has it since 2.7 (before: of x's own dtype).
+_EPS = {dtype: 2 * UNIT_ROUNDOFF[ACCUMULATORS[name]] for name, dtype in DTYPES.items()}
 
 
 @overload
@@ -205,8 +206,8 @@ def rms_norm(
         x: (*A, *R), 1 to 8 dimensions, as for layer_norm.
         normalized_shape: R. None: gamma's shape, or the last axis.
         gamma: (*R), as for layer_norm. None: 1.
-        eps: Added to the mean of the squares of a row. None: the machine epsilon of x's dtype, as torch has it: 1.2e-7 for
-            float32, 7.8e-3 for bfloat16.
+        eps: Added to the mean of the squares of a row. None: torch's, the machine epsilon of float32 (1.2e-7), or of float64 if
+            x is.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
         residual: (*A, *R) in x's dtype, a second summand. None: there is none.
         alpha: The factor of x beside a residual.
@@ -300,7 +301,7 @@ def _call(
 ) -> Any:
     """Describe, plan and execute a call, with its axis last, and remember it by its key.
 
-    added is the residual or the gradient of the total, if there is one; an eps of None the machine epsilon of x's dtype.
+    added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
     """
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import lngrad
@@ -23,10 +24,11 @@ NORMS: dict[str, dict[str, Any]] = {
 def forward(inputs: Inputs, **options: Any) -> Any:
     """The forward of the inputs' norm, with the eps of check_forward."""
     norm = inputs.normalization
-    switches = {"eps": 1e-5, "offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha, **options}
+    switches = {"offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha}
+    given = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
     if norm.centred:
-        return lngrad.layer_norm(inputs.x, inputs.normalized_shape, inputs.gamma, inputs.beta, **switches)
-    return lngrad.rms_norm(inputs.x, inputs.normalized_shape, inputs.gamma, **switches)
+        return lngrad.layer_norm(inputs.x, beta=inputs.beta, **given)
+    return lngrad.rms_norm(inputs.x, **given)
 
 
 def backward(inputs: Inputs, **options: Any) -> Any:
@@ -37,6 +39,12 @@ def backward(inputs: Inputs, **options: Any) -> Any:
     arrays = inputs.dy, inputs.total, *statistics, inputs.gamma
     switches = {"offset": norm.offset, "dtotal": inputs.dtotal, "normalized_shape": inputs.normalized_shape, **options}
     return function(*arrays, **switches)
+
+
+def of_rows(inputs: Inputs, rows: Any) -> Inputs:
+    """The inputs of some rows alone."""
+    parts = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "residual", "dtotal")}
+    return replace(inputs, **{name: None if part is None else part[rows] for name, part in parts.items()})
 
 
 def everything(inputs: Inputs) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lngrad.core import calls
 from lngrad.core.arrays import addresses_of, as_array, empty, scratch
-from lngrad.core.dtypes import UNIT_ROUNDOFF
+from lngrad.core.dtypes import ACCUMULATORS, DTYPES, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
     BACKWARD,
@@ -35,6 +35,9 @@ from lngrad.core.problem import (
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import Shape
+
+# rms_norm's where none is given: of what sums of x are kept in, as torch has it since 2.7 (before: of x's own dtype).
+_EPS = {dtype: 2 * UNIT_ROUNDOFF[ACCUMULATORS[name]] for name, dtype in DTYPES.items()}
 
 
 @overload
@@ -203,8 +206,8 @@ def rms_norm(
         x: (*A, *R), 1 to 8 dimensions, as for layer_norm.
         normalized_shape: R. None: gamma's shape, or the last axis.
         gamma: (*R), as for layer_norm. None: 1.
-        eps: Added to the mean of the squares of a row. None: the machine epsilon of x's dtype, as torch has it: 1.2e-7 for
-            float32, 7.8e-3 for bfloat16.
+        eps: Added to the mean of the squares of a row. None: torch's, the machine epsilon of float32 (1.2e-7), or of float64 if
+            x is.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
         residual: (*A, *R) in x's dtype, a second summand. None: there is none.
         alpha: The factor of x beside a residual.
@@ -220,9 +223,17 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    key: Hashable = None
+    if out is None and axis is None and residual is None and alpha == 1.0:
+        key = calls.forward_key(x, normalized_shape, gamma, None, backend)
+        if key is not None:
+            key = "rms_norm", offset, key
+            known = calls.forward(key, x, gamma, None, _EPS.get(x.dtype, 0.0) if eps is None else eps)
+            if known is not None:
+                return RmsForward(known.y, known.rstd)
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, Normalization.of(False, offset, alpha, residual), (x, gamma), residual,
-        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend,
+        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
     )  # fmt: skip
 
 
@@ -261,9 +272,17 @@ def rms_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    key: Hashable = None
+    if out is None and axis is None and dtotal is None:
+        key = calls.backward_key(dy, x, rstd, rstd, gamma, normalized_shape, output_mask, backend)
+        if key is not None:
+            key = "rms_norm", offset, key
+            known = calls.backward(key, dy, x, rstd, rstd, gamma)
+            if known is not None:
+                return RmsGrads(known.dx, known.dgamma)
     return _call(  # type: ignore[no-any-return]
         RMS_BACKWARD, Normalization.of(False, offset), (dy, x, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
     )  # fmt: skip
 
 
@@ -282,7 +301,7 @@ def _call(
 ) -> Any:
     """Describe, plan and execute a call, with its axis last, and remember it by its key.
 
-    added is the residual or the gradient of the total, if there is one; an eps of None the machine epsilon of x's dtype.
+    added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
     """
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
@@ -293,8 +312,7 @@ def _call(
     problem, arrays = describe(operator, arrays, shape, mask, out, normalization)
     check_elements(problem, arrays, out)
     plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
-    epsilon = 2 * UNIT_ROUNDOFF[problem.dtype]
-    numbers = tuple(epsilon if number is None else number for number in numbers)
+    numbers = tuple(_EPS[numpy_dtype(problem.dtype)] if number is None else number for number in numbers)
     results = operator.results(*execute(plan, (*arrays, *numbers), out))
     calls.keep(key, plan)
     return results if axis is None else _outputs_moved(operator, results, -1, axis)

@@ -322,23 +322,20 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
                 f.total, f.total_stride, f.total_table, start, scratch + 3 * packed, row_bytes
             )
         mean, rstd = or_none(centred, f.mean + start * size_of(acc)), f.rstd + start * size_of(acc)
+        if (
+            f.residual != 0 and f.total_table != 0
+        ):  # read again: what is rounded to the caller's dtype is what is normalized
+            add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, total_stride, rows)
+            copy_rows(f.scatter, f.total, f.total_table, start, rows, f.N, total)
+            copy_rows(f.gather, f.total, f.total_table, start, rows, f.N, total)
         for i in range(0, rows, f.rows_at_once):
             count, at = min(f.rows_at_once, rows - i), i * size_of(acc)
             h, h_stride = x + i * x_stride, x_stride
-            if residual != 0:
+            if f.residual != 0:
                 to = total + i * total_stride
-                add_rows(
-                    storage,
-                    acc,
-                    f,
-                    h,
-                    x_stride,
-                    residual + i * residual_stride,
-                    residual_stride,
-                    to,
-                    total_stride,
-                    count,
-                )
+                if f.total_table == 0:
+                    addend = residual + i * residual_stride
+                    add_rows(storage, acc, f, h, x_stride, addend, residual_stride, to, total_stride, count)
                 h, h_stride = to, total_stride
             y_i, m, s = y + i * y_stride, offset(mean, at), rstd + at
             if f.N < LANES:
@@ -347,7 +344,5 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
                 thin_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
             else:
                 some_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
-        if f.residual != 0 and f.total_table != 0:
-            copy_rows(f.scatter, f.total, f.total_table, start, rows, f.N, total)
         if f.y_table != 0:
             copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)

@@ -102,6 +102,8 @@ class Normalization(NamedTuple):
         Raises:
             NumberError: offset or alpha is not a finite number, or there is an alpha and no residual.
         """
+        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0:
+            return LAYER_NORM if centred else RMS_NORM
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
@@ -115,6 +117,7 @@ class Normalization(NamedTuple):
 
 
 LAYER_NORM = Normalization()
+RMS_NORM = Normalization(centred=False)
 
 
 class Role(Enum):

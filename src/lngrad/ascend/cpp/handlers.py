@@ -21,9 +21,8 @@ from lngrad.ascend.device.copies import (
     DataCopyPadExtParams,
     DataCopyPadParams,
     DataCopyParams,
-    Local,
+    TransDataTo5HD,
     TransDataTo5HDParams,
-    transpose,
 )
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_memory import GlobalTensor
@@ -138,17 +137,9 @@ def _pad_out(c: KernelCall) -> None:
 
 def _transpose(c: KernelCall) -> None:
     code, high_target, high_source, repeats, target_step, source_step = c.n[:6]
-    places = [_block_at(c.session, c.session.ub_start(address)) for address in c.n[6:38]]
+    blocks = [c.session.tensor_at(address, DTYPES[code]) for address in c.n[6:38]]
     params = TransDataTo5HDParams(bool(high_target), bool(high_source), repeats, target_step, source_step)
-    transpose(c.core, c.site, code, places[:16], places[16:], params)
-
-
-def _block_at(session: Session, start: int) -> Local:
-    """Return the rest of the piece of the Unified Buffer that a byte lies in."""
-    for allocation in session.core.ub.allocations:
-        if allocation.start <= start < allocation.start + allocation.size:
-            return Local(allocation.handle, start, allocation.start + allocation.size)
-    return Local(-1, start, start)
+    TransDataTo5HD(blocks[:16], blocks[16:], params)
 
 
 def _tiling(api: str, kind: type[S], c: KernelCall) -> S:

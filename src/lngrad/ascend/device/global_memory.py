@@ -180,22 +180,21 @@ class GlobalTensor:
 
         C prototype: ``PrimType GetValue(const uint64_t offset) const``
         """
-        region, start, stop = self.window("GetValue", offset, 1)
-        core = current_core.get()
-        if core is not None:
-            core.scalar_global("GetValue", region, start, stop, writing=False)
-        return region.data[start:stop].view(self.bound("GetValue")[1])[0]  # type: ignore[no-any-return]
+        return self._scalar("GetValue", offset, writing=False)[0]  # type: ignore[no-any-return]
 
     def SetValue(self, offset: int, value: float) -> None:
         """Set one element.
 
         C prototype: ``void SetValue(const uint64_t offset, PrimType value)``
         """
-        region, start, stop = self.window("SetValue", offset, 1)
+        self._scalar("SetValue", offset, writing=True)[0] = value
+
+    def _scalar(self, api: str, offset: int, writing: bool) -> Array:
+        region, start, stop = self.window(api, offset, 1)
         core = current_core.get()
         if core is not None:
-            core.scalar_global("SetValue", region, start, stop, writing=True)
-        region.data[start:stop].view(self.bound("SetValue")[1])[0] = value
+            core.scalar_global(api, region, start, stop, writing)
+        return region.data[start:stop].view(self.bound(api)[1])
 
     def ReinterpretCast(self, T: DTypeLike) -> GlobalTensor:
         """Return the same bytes as another type.

@@ -36,18 +36,13 @@ class Session:
         self.core = core
         self.error: BaseException | None = None
         self.tilings: dict[int, int] = {}
-        self._pipes: list[TPipe] = []
         self._owners: list[TQue | TBuf] = []
         self._ub_address = int(core.ub.data.__array_interface__["data"][0])
 
     def new_pipe(self) -> int:
         """Make a TPipe; the kernel's copies of it are the same one."""
-        self._pipes.append(TPipe())
-        return len(self._pipes) - 1
-
-    def pipe(self, number: int) -> TPipe:
-        """The TPipe of a number."""
-        return self._pipes[number]
+        TPipe()
+        return len(self.core.pipes) - 1
 
     def new_owner(self, owner: TQue | TBuf) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory."""

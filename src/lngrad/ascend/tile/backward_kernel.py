@@ -8,6 +8,7 @@ second one adds up what the first one left.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,14 +90,8 @@ def _fits(rows: int, H: int, type_size: int, reuse: bool, soc: Soc) -> bool:
 def largest_row(type_size: int, reuse: bool, soc: Soc) -> int:
     """Return the largest H of which one row and its temporary buffer fit the Unified Buffer."""
     lanes = soc.block_bytes // type_size
-    low, high = 0, soc.ub_bytes // soc.block_bytes  # in blocks: low fits, high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _fits(1, middle * lanes, type_size, reuse, soc):
-            low = middle
-        else:
-            high = middle
-    return low * lanes
+    sizes = range(1, soc.ub_bytes // soc.block_bytes)  # in blocks
+    return lanes * bisect_left(sizes, True, key=lambda blocks: not _fits(1, blocks * lanes, type_size, reuse, soc))
 
 
 def plan_backward(M: int, N: int, type_size: int, soc: Soc) -> BackwardTiling | None:
@@ -118,18 +113,8 @@ def plan_backward(M: int, N: int, type_size: int, soc: Soc) -> BackwardTiling | 
     blocks = -(-M // rows_per_block)
     last = M - (blocks - 1) * rows_per_block
     steps = [_step(count, H, N, type_size, not keep, soc) for count in (rows, rows_per_block % rows, last % rows)]
-    return BackwardTiling(
-        M=M,
-        H=H,
-        blocks=blocks,
-        rows_per_block=rows_per_block,
-        rows_per_step=rows,
-        reuse_source=int(not keep),
-        temporary_bytes=max(_safe_bytes(rows, H, N, type_size, not keep, soc)),
-        step=steps[0],
-        tail=steps[1],
-        last_tail=steps[2],
-    )
+    temporary_bytes = max(_safe_bytes(rows, H, N, type_size, not keep, soc))
+    return BackwardTiling(M, H, blocks, rows_per_block, rows, int(not keep), temporary_bytes, *steps)
 
 
 def _step(rows: int, H: int, originH: int, type_size: int, reuse: bool, soc: Soc) -> StepTiling:

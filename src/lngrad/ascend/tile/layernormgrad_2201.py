@@ -9,6 +9,7 @@ one NumPy call each here: they give the values of the loop and count its instruc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -64,22 +65,18 @@ def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> Non
     dst.write("Brcb", "dst", rows * H).reshape(rows, H)[:] = values.reshape(rows, 1)
 
 
-def multiply_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
-    """Multiply every row of src by ``row``: one Mul a row."""
-    refuse_partial_overlap("Mul", dst, "src0", src, rows * H)
-    matrix = src.read("Mul", "src0", rows * H).reshape(rows, H)
-    factors = row.read("Mul", "src1", H)
-    dst.core.tally.instructions["Mul"] += rows
-    np.multiply(matrix, factors, out=dst.write("Mul", "dst", rows * H).reshape(rows, H))
+def _each_row(
+    api: str, arithmetic: np.ufunc, dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int
+) -> None:
+    """Combine every row of src with ``row``: one instruction a row."""
+    refuse_partial_overlap(api, dst, "src0", src, rows * H)
+    matrix, other = src.read(api, "src0", rows * H).reshape(rows, H), row.read(api, "src1", H)
+    dst.core.tally.instructions[api] += rows
+    arithmetic(matrix, other, out=dst.write(api, "dst", rows * H).reshape(rows, H))
 
 
-def add_to_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
-    """Add ``row`` to every row of src: one Add a row."""
-    refuse_partial_overlap("Add", dst, "src0", src, rows * H)
-    matrix = src.read("Add", "src0", rows * H).reshape(rows, H)
-    summands = row.read("Add", "src1", H)
-    dst.core.tally.instructions["Add"] += rows
-    np.add(matrix, summands, out=dst.write("Add", "dst", rows * H).reshape(rows, H))
+multiply_rows = partial(_each_row, "Mul", np.multiply)
+add_to_rows = partial(_each_row, "Add", np.add)
 
 
 def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
@@ -142,13 +139,14 @@ class BetaTensors:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
+    """The intermediates of one chunk.
 
     Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that
     have room for (rows, H).
     """
 
-    t: GradTensors
+    rows: int
+    H: int
     wide: LocalTensor
     var: LocalTensor
     mean_grad: LocalTensor
@@ -168,7 +166,13 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
-    _check_stack(tiling, stack)
+    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
+    if touched > given:  # on a device the chunk buffers overwrite what lies behind it
+        raise BoundsFault(
+            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
+            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
+            "published minimum is often too small; lint says which sizes are safe"
+        )
     for first in range(0, M, rows):
         _compute_chunk(t, stack, first, min(rows, M - first), epsilon, tiling, reuse, exact)
 
@@ -178,17 +182,6 @@ def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
     last = max(value for name, value in vars(tiling).items() if name.endswith("Pos"))
     rows = min(tiling.nohCalSize, tiling.bLength * tiling.sLength)
     return int(last + rows * tiling.hLength) * FLOAT.itemsize
-
-
-def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
-    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
-    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
-    if touched > given:
-        raise BoundsFault(
-            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
-            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
-            "published minimum is often too small; lint says which sizes are safe"
-        )
 
 
 def _compute_chunk(
@@ -208,7 +201,8 @@ def _compute_chunk(
     )
     half = t.dx.dtype != FLOAT
     chunk = _Chunk(
-        t=t,
+        rows,
+        H,
         wide=stack[tiling.tmpTensorBSHPos :],
         var=stack[tiling.pdVarTensorPos :],
         mean_grad=stack[tiling.pdMeanTensorPos :],
@@ -226,19 +220,20 @@ def _compute_chunk(
         multiply_rows(chunk.x1, loaded, other, rows, H)
         Cast(loaded, t.x, NONE, n)
         Cast(other, t.mean, NONE, rows)
-        _centre(chunk, loaded, other, rows, H)
+        _centre(chunk, loaded, other)
         Cast(loaded, t.variance, NONE, rows)
         variance, xhat, dx = loaded, other, chunk.narrow
     else:
         multiply_rows(chunk.x1, t.dy, t.gamma, rows, H)
-        _centre(chunk, t.x, t.mean, rows, H)
+        _centre(chunk, t.x, t.mean)
         variance, xhat, dx = t.variance, t.xhat, t.dx
     if exact:
         clear_columns(chunk.x1, rows, H, tiling.originalHLength)
         clear_columns(chunk.x2, rows, H, tiling.originalHLength)
-    _variance_gradient(chunk, variance, epsilon, rows, H)
-    _mean_gradient(chunk, variance, xhat, epsilon, float_from_bits(tiling.lastDimValueBack), rows, H)
-    _input_gradient(chunk, dx, tiling, rows, H)
+    _variance_gradient(chunk, variance, epsilon)
+    inverse, twice = float_from_bits(tiling.lastDimValueBack), float_from_bits(tiling.lastDimValueBackMulTwo)
+    _mean_gradient(chunk, variance, xhat, epsilon, inverse)
+    _input_gradient(chunk, dx, inverse, twice)
     if exact:
         clear_columns(dx, rows, H, tiling.originalHLength)
     if half:
@@ -246,57 +241,57 @@ def _compute_chunk(
         Cast(t.xhat, xhat, NONE, n)
 
 
-def _centre(chunk: _Chunk, x: LocalTensor, mean: LocalTensor, rows: int, H: int) -> None:
+def _centre(chunk: _Chunk, x: LocalTensor, mean: LocalTensor) -> None:
     """x2 = x - mean."""
-    broadcast_rows(chunk.wide, mean, rows, H)
-    Sub(chunk.x2, x, chunk.wide, rows * H)
+    broadcast_rows(chunk.wide, mean, chunk.rows, chunk.H)
+    Sub(chunk.x2, x, chunk.wide, chunk.rows * chunk.H)
 
 
-def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float, rows: int, H: int) -> None:
+def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float) -> None:
     """var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t)."""
-    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    rows, H, narrow, wide = chunk.rows, chunk.H, chunk.narrow, chunk.wide
     Adds(narrow, variance, epsilon, rows)
     Mul(wide, narrow, narrow, rows)
     Mul(narrow, wide, narrow, rows)
     Sqrt(narrow, narrow, rows)
     reciprocal(narrow, wide, narrow, rows)
     broadcast_rows(wide, narrow, rows, H)
-    Mul(wide, chunk.x2, wide, n)
-    Mul(wide, chunk.x1, wide, n)
-    Muls(wide, wide, -0.5, n)
+    Mul(wide, chunk.x2, wide, rows * H)
+    Mul(wide, chunk.x1, wide, rows * H)
+    Muls(wide, wide, -0.5, rows * H)
     row_sums(chunk.var, wide, rows, H)
 
 
 def _mean_gradient(
-    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float, rows: int, H: int
+    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float
 ) -> None:
     """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
-    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    rows, H, narrow, wide = chunk.rows, chunk.H, chunk.narrow, chunk.wide
     Adds(narrow, variance, epsilon, rows)
     Sqrt(narrow, narrow, rows)
     reciprocal(narrow, wide, narrow, rows)
     broadcast_rows(wide, narrow, rows, H)
-    Mul(xhat, chunk.x2, wide, n)
-    Mul(chunk.x3, chunk.x1, wide, n)
-    Muls(wide, chunk.x3, -1.0, n)
+    Mul(xhat, chunk.x2, wide, rows * H)
+    Mul(chunk.x3, chunk.x1, wide, rows * H)
+    Muls(wide, chunk.x3, -1.0, rows * H)
     row_sums(chunk.mean_grad, wide, rows, H)
-    Muls(wide, chunk.x2, -2.0, n)
+    Muls(wide, chunk.x2, -2.0, rows * H)
     row_sums(narrow, wide, rows, H)
     Muls(narrow, narrow, reciprocal_of_H, rows)
     Mul(narrow, chunk.var, narrow, rows)
     Add(chunk.mean_grad, chunk.mean_grad, narrow, rows)
 
 
-def _input_gradient(chunk: _Chunk, dx: LocalTensor, tiling: LayerNormGradTiling, rows: int, H: int) -> None:
+def _input_gradient(chunk: _Chunk, dx: LocalTensor, reciprocal_of_H: float, twice: float) -> None:
     """dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3."""
-    wide, n = chunk.wide, rows * H
-    Muls(chunk.var, chunk.var, float_from_bits(tiling.lastDimValueBackMulTwo), rows)
+    rows, H, wide = chunk.rows, chunk.H, chunk.wide
+    Muls(chunk.var, chunk.var, twice, rows)
     broadcast_rows(wide, chunk.var, rows, H)
-    Mul(chunk.x1, wide, chunk.x2, n)
-    Muls(chunk.mean_grad, chunk.mean_grad, float_from_bits(tiling.lastDimValueBack), rows)
+    Mul(chunk.x1, wide, chunk.x2, rows * H)
+    Muls(chunk.mean_grad, chunk.mean_grad, reciprocal_of_H, rows)
     broadcast_rows(wide, chunk.mean_grad, rows, H)
-    Add(chunk.x1, chunk.x1, wide, n)
-    Add(dx, chunk.x1, chunk.x3, n)
+    Add(chunk.x1, chunk.x1, wide, rows * H)
+    Add(dx, chunk.x1, chunk.x3, rows * H)
 
 
 def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:

@@ -13,6 +13,7 @@ import contextvars
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class BlockSchedule:
 
     def _next(self, after: int) -> int | None:
         """Return the next block in turn that can run, or None."""
-        for index in (*range(after + 1, len(self._states)), *range(after + 1)):
+        for index in chain(range(after + 1, len(self._states)), range(after + 1)):
             state = self._states[index]
             if state is NEW or (state is WAITING and self._is_up(self._reasons[index][0])):
                 return index

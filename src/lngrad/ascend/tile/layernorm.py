@@ -100,56 +100,42 @@ def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTil
     scratch = [t.x, stack[starts[0] :], stack[starts[1] :]] if reuse else [stack[s:] for s in starts]
     means = stack[tiling.meanTmpTensorPos :] if half else t.mean
     variances = stack[tiling.varianceTmpTensorPos :] if half else t.spread
-    rows, M = tiling.meanVarRoundSize, tiling.meanVarSize
-    for first in range(0, M, rows):
-        _forward_chunk(t, scratch, means, variances, first, min(rows, M - first), epsilon, tiling, exact)
+    M = tiling.meanVarSize
+    a, b, c = scratch
+    H, inverse_H = tiling.hLength, tiling.lastDimValueBack
+    for first in range(0, M, tiling.meanVarRoundSize):
+        rows = min(tiling.meanVarRoundSize, M - first)
+        n, x, y = rows * H, t.x[first * H :], t.y[first * H :]
+        if half:
+            Cast(a, x, NONE, n)
+            x = a
+        Muls(c, x, inverse_H, n)
+        _fold(means[first:], c, rows, H)
+        _spread(c, means[first:], rows, H)
+        Sub(b, x, c, n)
+        if exact:
+            clear_columns(b, rows, H, tiling.originalHLength)
+        Mul(c, b, b, n)
+        Muls(a, c, inverse_H, n)
+        _fold(variances[first:], a, rows, H)
+
+        _spread(a, variances[first:], rows, H)
+        Adds(c, a, epsilon, n)
+        Sqrt(a, c, n)
+        reciprocal(a, c, a, n)
+        Mul(c, a, b, n)
+        if half:
+            Cast(a, t.gamma, NONE, H)
+            multiply_rows(b, c, a, rows, H)
+            Cast(c, t.beta, NONE, H)
+            add_to_rows(a, b, c, rows, H)
+            Cast(y, a, NONE, n)
+        else:
+            multiply_rows(a, c, t.gamma, rows, H)
+            add_to_rows(y, a, t.beta, rows, H)
     if half:
         Cast(t.mean, means, NONE, M)
         Cast(t.spread, variances, NONE, M)
-
-
-def _forward_chunk(
-    t: ForwardTensors,
-    scratch: list[LocalTensor],
-    means: LocalTensor,
-    variances: LocalTensor,
-    first: int,
-    rows: int,
-    epsilon: float,
-    tiling: LayerNormTiling,
-    exact: bool,
-) -> None:
-    a, b, c = scratch
-    H, n, inverse_H = tiling.hLength, rows * tiling.hLength, tiling.lastDimValueBack
-    half = t.y.dtype != FLOAT
-    x, y = t.x[first * H :], t.y[first * H :]
-    if half:
-        Cast(a, x, NONE, n)
-        x = a
-    Muls(c, x, inverse_H, n)
-    _fold(means[first:], c, rows, H)
-    _spread(c, means[first:], rows, H)
-    Sub(b, x, c, n)
-    if exact:
-        clear_columns(b, rows, H, tiling.originalHLength)
-    Mul(c, b, b, n)
-    Muls(a, c, inverse_H, n)
-    _fold(variances[first:], a, rows, H)
-
-    _spread(a, variances[first:], rows, H)
-    Adds(c, a, epsilon, n)
-    Sqrt(a, c, n)
-    reciprocal(a, c, a, n)
-    Mul(c, a, b, n)
-    if half:
-        Cast(a, t.gamma, NONE, H)
-        multiply_rows(b, c, a, rows, H)
-        Cast(c, t.beta, NONE, H)
-        add_to_rows(a, b, c, rows, H)
-        Cast(y, a, NONE, n)
-    else:
-        multiply_rows(a, c, t.gamma, rows, H)
-        add_to_rows(y, a, t.beta, rows, H)
 
 
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:

@@ -137,25 +137,6 @@ class BetaTensors:
     temp: LocalTensor
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """The intermediates of one chunk.
-
-    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that
-    have room for (rows, H).
-    """
-
-    rows: int
-    H: int
-    wide: LocalTensor
-    var: LocalTensor
-    mean_grad: LocalTensor
-    x1: LocalTensor
-    x2: LocalTensor
-    x3: LocalTensor
-    narrow: LocalTensor
-
-
 def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
     """Compute dx and xhat chunk by chunk.
 
@@ -165,7 +146,6 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
-    rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
     touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
     if touched > given:  # on a device the chunk buffers overwrite what lies behind it
         raise BoundsFault(
@@ -173,8 +153,14 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
             f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
             "published minimum is often too small; lint says which sizes are safe"
         )
-    for first in range(0, M, rows):
-        _compute_chunk(t, stack, first, min(rows, M - first), epsilon, tiling, reuse, exact)
+    H, M = tiling.hLength, tiling.bLength * tiling.sLength
+    for first in range(0, M, tiling.nohCalSize):
+        at = first * H
+        chunk = replace(
+            t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:],
+            variance=t.variance[first:], mean=t.mean[first:],
+        )  # fmt: skip
+        _grad_chunk(chunk, stack, min(tiling.nohCalSize, M - first), epsilon, tiling, reuse, exact)
 
 
 def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
@@ -184,114 +170,84 @@ def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
     return int(last + rows * tiling.hLength) * FLOAT.itemsize
 
 
-def _compute_chunk(
+def _grad_chunk(
     t: GradTensors,
     stack: LocalTensor,
-    first: int,
     rows: int,
     epsilon: float,
     tiling: LayerNormGradTiling,
     reuse: bool,
     exact: bool,
 ) -> None:
-    H = tiling.hLength
-    at = first * H
-    t = replace(
-        t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:], variance=t.variance[first:], mean=t.mean[first:]
-    )
-    half = t.dx.dtype != FLOAT
-    chunk = _Chunk(
-        rows,
-        H,
-        wide=stack[tiling.tmpTensorBSHPos :],
-        var=stack[tiling.pdVarTensorPos :],
-        mean_grad=stack[tiling.pdMeanTensorPos :],
-        x1=t.dy if reuse else stack[tiling.x1TensorPos :],
-        x2=t.x if reuse else stack[tiling.x2TensorPos :],
-        x3=stack[tiling.x3TensorPos :],
-        # Float uses its output as the narrow scratch: what shares memory with it is gone by then.
-        narrow=stack[tiling.tmpTensorPos :] if half else t.dx,
-    )
-    n = rows * H
+    """Compute the first ``rows`` rows, each intermediate in a tensor that has room for (rows, H)."""
+    H, n, half = tiling.hLength, rows * tiling.hLength, t.dx.dtype != FLOAT
+    inverse_H, twice_inverse_H = map(float_from_bits, (tiling.lastDimValueBack, tiling.lastDimValueBackMulTwo))
+    wide, x3 = stack[tiling.tmpTensorBSHPos :], stack[tiling.x3TensorPos :]
+    var, mean_grad = stack[tiling.pdVarTensorPos :], stack[tiling.pdMeanTensorPos :]
+    x1, x2 = (t.dy, t.x) if reuse else (stack[tiling.x1TensorPos :], stack[tiling.x2TensorPos :])
+    # Float uses its output as the narrow scratch: what shares memory with it is gone by then.
+    narrow = stack[tiling.tmpTensorPos :] if half else t.dx
+    dy, x, variance, mean, gamma, xhat = t.dy, t.x, t.variance, t.mean, t.gamma, t.xhat
     if half:
-        loaded, other = stack[tiling.tmpTensor1Pos :], stack[tiling.tmpTensor2Pos :]
-        Cast(loaded, t.dy, NONE, n)
-        Cast(other, t.gamma, NONE, H)
-        multiply_rows(chunk.x1, loaded, other, rows, H)
-        Cast(loaded, t.x, NONE, n)
-        Cast(other, t.mean, NONE, rows)
-        _centre(chunk, loaded, other)
-        Cast(loaded, t.variance, NONE, rows)
-        variance, xhat, dx = loaded, other, chunk.narrow
-    else:
-        multiply_rows(chunk.x1, t.dy, t.gamma, rows, H)
-        _centre(chunk, t.x, t.mean)
-        variance, xhat, dx = t.variance, t.xhat, t.dx
-    if exact:
-        clear_columns(chunk.x1, rows, H, tiling.originalHLength)
-        clear_columns(chunk.x2, rows, H, tiling.originalHLength)
-    _variance_gradient(chunk, variance, epsilon)
-    inverse, twice = float_from_bits(tiling.lastDimValueBack), float_from_bits(tiling.lastDimValueBackMulTwo)
-    _mean_gradient(chunk, variance, xhat, epsilon, inverse)
-    _input_gradient(chunk, dx, inverse, twice)
-    if exact:
-        clear_columns(dx, rows, H, tiling.originalHLength)
+        # Two buffers take one input after the other.
+        dy = x = variance = stack[tiling.tmpTensor1Pos :]
+        gamma = mean = xhat = stack[tiling.tmpTensor2Pos :]
+        Cast(dy, t.dy, NONE, n)
+        Cast(gamma, t.gamma, NONE, H)
+
+    # x1 = dy · gamma, x2 = x - mean.
+    multiply_rows(x1, dy, gamma, rows, H)
     if half:
-        Cast(t.dx, dx, NONE, n)
-        Cast(t.xhat, xhat, NONE, n)
+        Cast(x, t.x, NONE, n)
+        Cast(mean, t.mean, NONE, rows)
+    broadcast_rows(wide, mean, rows, H)
+    Sub(x2, x, wide, n)
+    if half:
+        Cast(variance, t.variance, NONE, rows)
+    if exact:
+        clear_columns(x1, rows, H, tiling.originalHLength)
+        clear_columns(x2, rows, H, tiling.originalHLength)
 
-
-def _centre(chunk: _Chunk, x: LocalTensor, mean: LocalTensor) -> None:
-    """x2 = x - mean."""
-    broadcast_rows(chunk.wide, mean, chunk.rows, chunk.H)
-    Sub(chunk.x2, x, chunk.wide, chunk.rows * chunk.H)
-
-
-def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float) -> None:
-    """var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t)."""
-    rows, H, narrow, wide = chunk.rows, chunk.H, chunk.narrow, chunk.wide
+    # var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t).
     Adds(narrow, variance, epsilon, rows)
     Mul(wide, narrow, narrow, rows)
     Mul(narrow, wide, narrow, rows)
     Sqrt(narrow, narrow, rows)
     reciprocal(narrow, wide, narrow, rows)
     broadcast_rows(wide, narrow, rows, H)
-    Mul(wide, chunk.x2, wide, rows * H)
-    Mul(wide, chunk.x1, wide, rows * H)
-    Muls(wide, wide, -0.5, rows * H)
-    row_sums(chunk.var, wide, rows, H)
+    Mul(wide, x2, wide, n)
+    Mul(wide, x1, wide, n)
+    Muls(wide, wide, -0.5, n)
+    row_sums(var, wide, rows, H)
 
-
-def _mean_gradient(
-    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float
-) -> None:
-    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
-    rows, H, narrow, wide = chunk.rows, chunk.H, chunk.narrow, chunk.wide
+    # mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd.
     Adds(narrow, variance, epsilon, rows)
     Sqrt(narrow, narrow, rows)
     reciprocal(narrow, wide, narrow, rows)
     broadcast_rows(wide, narrow, rows, H)
-    Mul(xhat, chunk.x2, wide, rows * H)
-    Mul(chunk.x3, chunk.x1, wide, rows * H)
-    Muls(wide, chunk.x3, -1.0, rows * H)
-    row_sums(chunk.mean_grad, wide, rows, H)
-    Muls(wide, chunk.x2, -2.0, rows * H)
+    Mul(xhat, x2, wide, n)
+    Mul(x3, x1, wide, n)
+    Muls(wide, x3, -1.0, n)
+    row_sums(mean_grad, wide, rows, H)
+    Muls(wide, x2, -2.0, n)
     row_sums(narrow, wide, rows, H)
-    Muls(narrow, narrow, reciprocal_of_H, rows)
-    Mul(narrow, chunk.var, narrow, rows)
-    Add(chunk.mean_grad, chunk.mean_grad, narrow, rows)
+    Muls(narrow, narrow, inverse_H, rows)
+    Mul(narrow, var, narrow, rows)
+    Add(mean_grad, mean_grad, narrow, rows)
 
-
-def _input_gradient(chunk: _Chunk, dx: LocalTensor, reciprocal_of_H: float, twice: float) -> None:
-    """dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3."""
-    rows, H, wide = chunk.rows, chunk.H, chunk.wide
-    Muls(chunk.var, chunk.var, twice, rows)
-    broadcast_rows(wide, chunk.var, rows, H)
-    Mul(chunk.x1, wide, chunk.x2, rows * H)
-    Muls(chunk.mean_grad, chunk.mean_grad, reciprocal_of_H, rows)
-    broadcast_rows(wide, chunk.mean_grad, rows, H)
-    Add(chunk.x1, chunk.x1, wide, rows * H)
-    Add(dx, chunk.x1, chunk.x3, rows * H)
+    # dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3.
+    Muls(var, var, twice_inverse_H, rows)
+    broadcast_rows(wide, var, rows, H)
+    Mul(x1, wide, x2, n)
+    Muls(mean_grad, mean_grad, inverse_H, rows)
+    broadcast_rows(wide, mean_grad, rows, H)
+    Add(x1, x1, wide, n)
+    Add(narrow, x1, x3, n)
+    if exact:
+        clear_columns(narrow, rows, H, tiling.originalHLength)
+    if half:
+        Cast(t.dx, narrow, NONE, n)
+        Cast(t.xhat, xhat, NONE, n)
 
 
 def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:

@@ -7,7 +7,7 @@ that there is one place for the rules, the counters and the texts.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,7 +122,7 @@ class Core:
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
-        self.events: dict[int, set[int]] = {}
+        self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
 
@@ -321,6 +321,12 @@ class Core:
         if index == self.index:
             return epoch <= self.clock.known[pipe][other_pipe]
         return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
+
+    def record(self, name: str, pipe: int, site: Site) -> Instruction:
+        """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
+        instruction = (name, pipe, self.index, self.site or site)
+        self.log.append(instruction)
+        return instruction
 
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""

@@ -101,7 +101,16 @@ class BlockSchedule:
                 self._states[index] = RUNNING
                 raise self._deadlock(index)
             if self._states[following] is NEW:
-                self._start_thread(following)
+                target, context = socs.current(), contextvars.copy_context()
+
+                def work() -> None:
+                    socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
+                    context.run(self._drive, following)
+
+                thread = threading.Thread(target=work, name=f"block {following}", daemon=True)
+                self._states[following] = RUNNING
+                self._threads.append(thread)
+                thread.start()
             else:
                 self._gates[following].release()
             self._gates[index].acquire()
@@ -146,18 +155,6 @@ class BlockSchedule:
                 self._gates[following].release()
                 return
             index = following
-
-    def _start_thread(self, index: int) -> None:
-        target, context = socs.current(), contextvars.copy_context()
-
-        def work() -> None:
-            socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
-            context.run(self._drive, index)
-
-        thread = threading.Thread(target=work, name=f"block {index}", daemon=True)
-        self._states[index] = RUNNING
-        self._threads.append(thread)
-        thread.start()
 
     def _fail(self, error: BaseException) -> None:
         """Keep the first failure, and let every waiting block unwind."""

@@ -157,14 +157,13 @@ def _check_types(operation: Operation, d: Descriptor) -> None:
 
 def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
     """Return (role, type code, start, end, strides) of dst and of every source."""
-    codes = types_of(d.types)
-    rows = [("dst", codes[0], d.dst, d.dst_end, (d.dst_block, d.dst_repeat))]
-    sources = [
-        (codes[1], d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
-        (codes[2], d.src1, d.src1_end, (d.src1_block, d.src1_repeat)),
-    ]
-    rows += [(role, *source) for role, source in zip(operation.operands.sources, sources, strict=False)]
-    return rows
+    dst, src0, src1 = types_of(d.types)
+    roles = zip(("dst", *operation.operands.sources), (
+        (dst, d.dst, d.dst_end, (d.dst_block, d.dst_repeat)),
+        (src0, d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
+        (src1, d.src1, d.src1_end, (d.src1_block, d.src1_repeat)),
+    ), strict=False)  # fmt: skip
+    return [(role, *operand) for role, operand in roles]
 
 
 def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
@@ -190,8 +189,8 @@ def _check_count_overlap(operation: Operation, d: Descriptor, role: str, src: in
         return
     if dst == src and dst_size <= src_size:
         return
-    if operation.operands is Operands.CAST and dst_size > src_size and src >= -(-(dst + d.n * src_size) // 32) * 32:
-        return  # widening from the upper half: what is written has been read by then
+    if operation.operands is Operands.CAST and dst_size > src_size and _upper_half(dst, src, d.n * src_size):
+        return
     raise OverlapFault(
         f"{operation.name}: {names('dst')} and {names(role)} overlap {abs(dst - src)} bytes apart; they must be the "
         f"same memory or none of each other's, count is {d.n}"
@@ -261,7 +260,11 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
             continue
         inside, across = repeats_meet(dst, src)
         sums_up = operation.accumulates and role == "src1" and d.dst == d.src1 and 0 in (d.src1_repeat, d.dst_repeat)
-        if operation.operands is Operands.CAST and not across and _upper_half(dst, src):
+        if (
+            operation.operands is Operands.CAST
+            and not across
+            and (dst.size <= src.size or _upper_half(dst.start, src.start, dst.places.size * src.size))
+        ):
             inside = False
         if inside or (across and not sums_up):
             what = "inside a repeat" if inside else "across repeats"
@@ -274,9 +277,9 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
     return loop
 
 
-def _upper_half(dst: Geometry, src: Geometry) -> bool:
-    narrow_bytes = dst.places.size * src.size
-    return dst.size <= src.size or src.start >= -(-(dst.start + narrow_bytes) // 32) * 32
+def _upper_half(dst: int, src: int, narrow_bytes: int) -> bool:
+    """Return whether a widening Cast reads behind what it has written by then: from the upper half of dst on."""
+    return src >= -(-(dst + narrow_bytes) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _gathered(

@@ -198,7 +198,7 @@ class TQue(_Memory):
         pipe = self._bound(api)
         if all(slot is not tensor.allocation for slot in self._slots):
             raise QueueFault(f"{api}: {tensor.describe()} does not come from {self.name} [ErrorBuffer3]")
-        if tensor.is_dead:
+        if tensor.allocation.handle != tensor.handle:
             raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
         return pipe
 
@@ -293,16 +293,14 @@ class TPipe:
                 f"InitBuffer: a kernel may have {BUFFERS_PER_KERNEL} buffers in all, {que.name} would be number "
                 f"{len(self.ub.allocations) + num}"
             )
-        queued = isinstance(que, TQue)
-        state = State.FREE if queued else State.BUFFER
-        slots = [
-            self.ub.allocate(f"buffer {index} of {que.name}" if queued else que.name, que.position, length, state)
-            for index in range(num)
-        ]
-        for slot in slots:
+        queued, slots = isinstance(que, TQue), []
+        for index in range(num):
+            name, state = (f"buffer {index} of {que.name}", State.FREE) if queued else (que.name, State.BUFFER)
+            slot = self.ub.allocate(name, que.position, length, state)
             self.ub.forget(slot.start, slot.start + slot.size)
             if not queued:
                 self.ub.new_handle(slot)
+            slots.append(slot)
         que.bind(self, slots)
         self._queues.append(que)
         return True
@@ -336,7 +334,7 @@ class TPipe:
             SyncFault: All are taken.
         """
         identity = self.FetchEventID(event)
-        self.core.events.setdefault(int(event), set()).add(identity)
+        self.core.events[event].add(identity)
         return identity
 
     def ReleaseEventID(self, event: HardEvent, id: int) -> None:
@@ -347,10 +345,9 @@ class TPipe:
         Raises:
             SyncFault: It was not taken.
         """
-        taken = self.core.events.get(int(event), set())
-        if id not in taken:
+        if id not in self.core.events[event]:
             raise SyncFault(f"ReleaseEventID: id {id} of {HardEvent(event).name} was not taken by AllocEventID")
-        taken.remove(id)
+        self.core.events[event].remove(id)
 
     def FetchEventID(self, event: HardEvent) -> int:
         """Return a free id without taking it.
@@ -360,12 +357,11 @@ class TPipe:
         Raises:
             SyncFault: All are taken.
         """
-        taken = self.core.events.get(int(event), set())
         limit = self.core.soc.tensors_per_position  # as many as a queue has events
-        free = next((identity for identity in range(limit) if identity not in taken), None)
-        if free is None:
+        free = set(range(limit)) - self.core.events[event]
+        if not free:
             raise SyncFault(f"FetchEventID: all {limit} ids of {HardEvent(event).name} are taken")
-        return free
+        return min(free)
 
     def check_position_limit(self, position: TPosition) -> None:
         """Refuse one tensor more than the SoC has events for at a position."""

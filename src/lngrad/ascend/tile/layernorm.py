@@ -17,7 +17,13 @@ from lngrad.ascend.device.running import warn_at_kernel
 from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
 from lngrad.ascend.soc import Soc
-from lngrad.ascend.tile.layernormgrad_2201 import add_to_rows, clear_columns, multiply_rows, reciprocal
+from lngrad.ascend.tile.layernormgrad_2201 import (
+    add_to_rows,
+    clear_columns,
+    count_instructions,
+    multiply_rows,
+    reciprocal,
+)
 from lngrad.ascend.tile.tile_call import TileCall
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 from lngrad.errors import DtypeError
@@ -174,7 +180,7 @@ def variance_form_3510(t: ForwardTensors, epsilon: float, tiling: LayerNormTilin
     t.mean.write(API, "outputMean", M)[:] = mean[:, 0]
     t.spread.write(API, "outputVariance", M)[:] = variance[:, 0]
     t.y.write(API, "output", M * H).reshape(M, H)[:] = y
-    _count(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
+    count_instructions(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
 
 
 def rstd_form(
@@ -222,7 +228,7 @@ def rstd_form(
     t.mean.write(API, "outputMean", A)[:] = mean
     t.spread.write(API, "outputRstd", A)[:] = rstd if config.isOutputRstd else variance
     t.y.write(API, "output", A * row).reshape(A, row)[:] = _padded(y, row)
-    _count(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
+    count_instructions(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
 
 
 def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
@@ -245,11 +251,6 @@ def _load(tensor: LocalTensor, role: str, count: int) -> Array:
 def _padded(matrix: Array, row: int) -> Array:
     """Append columns of 0 up to ``row``: (A, R) to (A, row)."""
     return np.pad(matrix, ((0, 0), (0, row - matrix.shape[1])))
-
-
-def _count(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
-    for name, count in instructions.items():
-        tensor.core.tally.instructions[name] += times * count
 
 
 def LayerNorm(

@@ -39,6 +39,12 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
         )
 
 
+def count_instructions(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
+    """Count instructions that a NumPy call stands for."""
+    for name, count in instructions.items():
+        tensor.core.tally.instructions[name] += times * count
+
+
 def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
 

@@ -181,11 +181,11 @@ class TileCall(Generic[Tensors]):
 def _copy(tensor: LocalTensor, scratch: Core) -> LocalTensor:
     place = scratch.ub.allocate(tensor.allocation.name, tensor.GetPosition(), tensor.nbytes, State.BUFFER)
     scratch.ub.new_handle(place)
-    tensor.ub.copy_to(tensor.start, tensor.end, scratch.ub, place.start)
+    tensor.core.ub.copy_to(tensor.start, tensor.end, scratch.ub, place.start)
     return LocalTensor(scratch, place, tensor.dtype, place.start, tensor.nbytes)
 
 
 def _bits(tensor: LocalTensor, count: int) -> Array:
     unsigned = np.dtype(f"u{tensor.dtype.itemsize}")
     stop = tensor.start + count * tensor.dtype.itemsize
-    return tensor.ub.data[tensor.start : stop].view(unsigned)
+    return tensor.core.ub.data[tensor.start : stop].view(unsigned)

@@ -14,6 +14,7 @@ from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
+from lngrad.core.arrays import address_of
 from lngrad.typing import Dtype
 
 O = TypeVar("O", TQue, TBuf)
@@ -37,7 +38,7 @@ class Session:
         self.error: BaseException | None = None
         self.tilings: dict[int, int] = {}
         self._owners: list[TQue | TBuf] = []
-        self._ub_address = int(core.ub.data.__array_interface__["data"][0])
+        self._ub_address = address_of(core.ub.data)
 
     def new_pipe(self) -> int:
         """Make a TPipe; the kernel's copies of it are the same one."""

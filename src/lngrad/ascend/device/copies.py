@@ -95,8 +95,12 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     else:
         if core.atomic is None:
             there[...] = here
-        else:
-            _add(core.atomic, local.dtype, there, here)
+        elif core.atomic != local.dtype:
+            raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
+        else:  # what SetAtomicAdd turns a copy to global memory into
+            with np.errstate(all="ignore"):
+                total = there.view(local.dtype)
+                total += here.view(local.dtype)
         core.tally.bytes_out += b.blocks * b.nbytes
     core.tally.instructions[api] += 1
     core.log.append(instruction)
@@ -112,15 +116,6 @@ def _move_in(dtype: Dtype, here: Array, there: Array, b: Blocks) -> None:
         else:
             typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
     here[:, b.left : b.left + b.nbytes] = there
-
-
-def _add(wanted: Dtype, dtype: Dtype, there: Array, here: Array) -> None:
-    """Add atomically: what SetAtomicAdd turns a copy to global memory into."""
-    if dtype != wanted:
-        raise DtypeError(f"SetAtomicAdd: was set for {wanted}, the copy is of {dtype}")
-    with np.errstate(all="ignore"):
-        total = there.view(dtype)
-        total += here.view(dtype)
 
 
 def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
@@ -289,12 +284,16 @@ def DataCopyPad(
     if not 0 <= p.blockCount <= MAX_BLOCKS or not 0 <= p.blockLen <= longest:
         raise BoundsFault(f"DataCopyPad: blockCount is 0 to {MAX_BLOCKS} and blockLen 0 to {longest} bytes, got {p}")
     local_gap, remote_gap = (p.dstStride, p.srcStride) if inward else (p.srcStride, p.dstStride)
-    for what, value in (("blockLen", p.blockLen), ("the gap in global memory", remote_gap)):
+    for name, value in (("blockLen", p.blockLen), ("the gap in global memory", remote_gap)):
         if value % size:
-            raise AlignmentFault(f"DataCopyPad: {what} must be whole elements of {size} bytes, got {value}")
-    left, right, fill, undefined = (
-        _padding(padParams or DataCopyPadExtParams(), p.blockLen, size) if inward else (0, 0, None, False)
-    )
+            raise AlignmentFault(f"DataCopyPad: {name} must be whole elements of {size} bytes, got {value}")
+    pad = (inward and padParams) or DataCopyPadExtParams()
+    left, right = pad.leftPadding * size, pad.rightPadding * size
+    for name, value in (("leftPadding", left), ("rightPadding", right)):
+        if not 0 <= value <= MAX_PADDING_BYTES:
+            raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
+    padded = bool(left or right)
+    fill = pad.paddingValue if pad.isPad and (padded or p.blockLen % BLOCK_BYTES == 0) else None
     filled = left + p.blockLen + right
     if mode == PaddingMode.Compact:  # blocks lie one behind the other
         if local.core.soc.arch != 3510:
@@ -302,19 +301,10 @@ def DataCopyPad(
         local_step = filled
     else:
         local_step = (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
-    blocks = Blocks(p.blockCount, p.blockLen, local_step, p.blockLen + remote_gap, left, right, fill, undefined)
+    blocks = Blocks(
+        p.blockCount, p.blockLen, local_step, p.blockLen + remote_gap, left, right, fill, padded and not pad.isPad
+    )
     copy_global(site, "DataCopyPad", local, remote, blocks, inward)
-
-
-def _padding(pad: DataCopyPadExtParams, nbytes: int, size: int) -> tuple[int, int, float | None, bool]:
-    """Return the bytes before and behind a block, what fills them, and whether that is undefined."""
-    left, right = pad.leftPadding * size, pad.rightPadding * size
-    for name, value in (("leftPadding", left), ("rightPadding", right)):
-        if not 0 <= value <= MAX_PADDING_BYTES:
-            raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
-    padded = bool(left or right)
-    fill = pad.paddingValue if pad.isPad and (padded or nbytes % BLOCK_BYTES == 0) else None
-    return left, right, fill, padded and not pad.isPad
 
 
 def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTensor | None]:

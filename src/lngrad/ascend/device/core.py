@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
+TEMPORARY = "the framework's temporary buffer"
 RECENT = 256  # instructions that the picture of a race shows
 
 
@@ -286,10 +287,8 @@ class Core:
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""
-        for allocation in self.ub.allocations:
-            if allocation.start <= start < allocation.start + allocation.size:
-                return f"{allocation.name} at byte {start}"
-        return f"the framework's temporary buffer at byte {start}"
+        names = (a.name for a in self.ub.allocations if a.start <= start < a.start + a.size)
+        return f"{next(names, TEMPORARY)} at byte {start}"
 
     def refuse(
         self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool

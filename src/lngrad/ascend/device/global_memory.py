@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.running import current_core
 from lngrad.ascend.faults import BoundsFault, LifetimeFault
+from lngrad.core.arrays import address_of
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array, Bytes, Dtype
 
@@ -31,7 +32,7 @@ class GlobalRegion:
             raise ShapeError(f"{name}: global memory must be contiguous, got strides {array.strides}")
         self.name = name
         self.data: Bytes = array.reshape(-1).view(np.uint8)
-        self.start = int(array.__array_interface__["data"][0]) if start is None else start
+        self.start = address_of(array) if start is None else start
         self.stop = self.start + array.nbytes
 
 
@@ -72,6 +73,9 @@ class GlobalAddress:
 
     def __add__(self, elements: int) -> GlobalAddress:
         return GlobalAddress(self.array, self.name, self.offset + elements)
+
+    def __int__(self) -> int:
+        return address_of(self.array) + self.offset * self.array.itemsize
 
     def ReinterpretCast(self, T: DTypeLike) -> GlobalAddress:
         """Return the same memory as another type (``reinterpret_cast<__gm__ T*>``).

@@ -54,7 +54,7 @@ class BlockSchedule:
         self._threads: list[threading.Thread] = []
         self._sets: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often set
         self._waits: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often waited for
-        self._snapshots: dict[Barrier, dict[int, list[int]]] = {}  # what each block had finished
+        self._snapshots = defaultdict[Barrier, dict[int, list[int]]](dict)  # what each block had finished
         self._passed: Counter[Barrier] = Counter()
         self._reasons: dict[int, tuple[Barrier, str]] = {}  # what a waiting block waits for
         self._failure: BaseException | None = None
@@ -76,7 +76,7 @@ class BlockSchedule:
         """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
         number = self._sets[flag, core.index]
         self._sets[flag, core.index] += 1
-        self._snapshots.setdefault((flag, number), {})[core.index] = snapshot
+        self._snapshots[flag, number][core.index] = snapshot
 
     def wait(self, core: Core, flag: object, what: str) -> None:
         """Wait until a flag is up; other blocks run meanwhile.
@@ -94,7 +94,7 @@ class BlockSchedule:
             )
         barrier = (flag, self._waits[flag, index])
         self._waits[flag, index] += 1
-        if not self._is_up(barrier):
+        if len(self._snapshots[barrier]) != count:
             self._states[index], self._reasons[index] = WAITING, (barrier, what)
             following = self._next(index)
             if following is None:
@@ -124,14 +124,13 @@ class BlockSchedule:
         if self._passed[barrier] == count:
             del self._passed[barrier], self._snapshots[barrier]
 
-    def _is_up(self, barrier: Barrier) -> bool:
-        return len(self._snapshots.get(barrier, ())) == len(self._states)
-
     def _next(self, after: int) -> int | None:
         """Return the next block in turn that can run, or None."""
         for index in chain(range(after + 1, len(self._states)), range(after + 1)):
             state = self._states[index]
-            if state is NEW or (state is WAITING and self._is_up(self._reasons[index][0])):
+            if state is NEW or (
+                state is WAITING and len(self._snapshots[self._reasons[index][0]]) == len(self._states)
+            ):
                 return index
         return None
 

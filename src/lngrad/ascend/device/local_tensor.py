@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.core import TEMPORARY, Core
 from lngrad.ascend.device.descriptors import BLOCK_BYTES
 from lngrad.ascend.device.numerics import CODES, element_type
 from lngrad.ascend.device.pipes import S, V
@@ -159,7 +159,7 @@ def pop_stack_buffer(core: Core) -> LocalTensor:
     """Return what no allocation has taken, as the framework's temporary buffer (``PopStackBuffer``)."""
     ub = core.ub
     start, size = ub.next_free, ub.size - ub.next_free
-    rest = Allocation("the framework's temporary buffer", TPosition.LCM, start, size, State.BUFFER)
+    rest = Allocation(TEMPORARY, TPosition.LCM, start, size, State.BUFFER)
     ub.new_handle(rest)
     ub.forget(start, start + size)
     return LocalTensor(core, rest, np.dtype(np.uint8), start, size)

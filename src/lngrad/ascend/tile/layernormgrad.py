@@ -179,7 +179,15 @@ def LayerNormGradBeta(
     }  # fmt: skip
     call = TileCall("LayerNormGradBeta", BetaTensors, operands, 2, sharedTmpBuffer)
     call.check(H, isReuseSource, tiling.stackBufferSize * 4)
-    _check_beta_positions(call.api, tiling)
+    if tiling.oneCalSize < 1:
+        raise TilingError(
+            f"{call.api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled"
+        )
+    end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize
+    if end > tiling.stackBufferSize:
+        raise TilingError(
+            f"{call.api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats"
+        )
     # A chunk of one row has no distance of rows to get wrong.
     if tiling.originalHLength < H and not exact_padding and not regbase and tiling.bsCurLength > 1:
         warn_at_kernel(
@@ -197,12 +205,3 @@ def LayerNormGradBeta(
         ):
             text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
             call.mark_overwritten(name, matrix, text)
-
-
-def _check_beta_positions(api: str, tiling: LayerNormGradBetaTiling) -> None:
-    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack buffer."""
-    if tiling.oneCalSize < 1:
-        raise TilingError(f"{api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled")
-    end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize
-    if end > tiling.stackBufferSize:
-        raise TilingError(f"{api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats")

@@ -177,13 +177,7 @@ def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
 
 
 def _grad_chunk(
-    t: GradTensors,
-    stack: LocalTensor,
-    rows: int,
-    epsilon: float,
-    tiling: LayerNormGradTiling,
-    reuse: bool,
-    exact: bool,
+    t: GradTensors, stack: LocalTensor, rows: int, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool
 ) -> None:
     """Compute the first ``rows`` rows, each intermediate in a tensor that has room for (rows, H)."""
     H, n, half = tiling.hLength, rows * tiling.hLength, t.dx.dtype != FLOAT

@@ -8,41 +8,42 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
 from weakref import WeakSet
 
 from lngrad.ascend import soc
 from lngrad.ascend.acl.enums import aclError, aclrtRunMode, aclSysParamOpt
 from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, invalid_param, returns_status, returns_value
+from lngrad.core.threads import fork_safe_lock
 
 DEVICES = 1
 VERSION = (1, 17, 0)  # of acl.h whose declarations these are
-
-Resource = Literal["streams", "contexts", "memory"]
 
 
 class _State:
     """What the process has initialised."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
         self.initialised = 0  # how many aclInit are not yet matched by aclFinalizeReference
         self.finalised = False
         self.device_users = 0  # how many aclrtSetDevice are not yet matched by aclrtResetDevice
-        self.release: dict[Resource, Callable[[], None]] = {}
+        self.release: dict[str, Callable[[], None]] = {}  # what gives "streams" and "memory" back
 
     def release_device(self) -> None:
-        for resource in ("streams", "contexts", "memory"):
-            if resource in self.release:
-                self.release[resource]()
+        self.release["streams"]()  # first, as their tasks use the memory
+        for context in list(_contexts):
+            context.alive = False
+        _default.clear()
+        _process_switches.clear()
+        self.release["memory"]()
         self.device_users = 0
 
 
 _state = _State()
 
 
-def on_release(resource: Resource, release: Callable[[], None]) -> None:
-    """Have what belongs to the device released with it: streams first, as their tasks use the memory."""
+def on_release(resource: str, release: Callable[[], None]) -> None:
+    """Have what belongs to the device, "streams" or "memory", released with it."""
     _state.release[resource] = release
 
 
@@ -83,8 +84,8 @@ def aclFinalize() -> None:
     aclInit was called.
     """
     with _state.lock:
-        if not _state.initialised and not _state.finalised:
-            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, "aclFinalize: expected aclInit to be called before")
+        if not _state.finalised:
+            _require_init("aclFinalize")
         _finalize("aclFinalize")
 
 
@@ -99,6 +100,11 @@ def aclFinalizeReference() -> int:
         else:
             _finalize("aclFinalizeReference")
         return _state.initialised
+
+
+def _require_init(function: str) -> None:
+    if not _state.initialised:
+        raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
 
 
 def _finalize(function: str) -> None:
@@ -121,8 +127,7 @@ def set_device(function: str, deviceId: int) -> None:
         StatusError: There is no such device, or aclInit was not called.
     """
     with _state.lock:
-        if not _state.initialised:
-            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
+        _require_init(function)
         _check_device(deviceId)
         _state.device_users += 1
 
@@ -132,13 +137,7 @@ def aclrtResetDevice(deviceId: int) -> None:
     """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all
     device memory.
     """
-    with _state.lock:
-        _check_device(deviceId)
-        require_device("aclrtResetDevice")
-        if _state.device_users > 1:
-            _state.device_users -= 1
-        else:
-            _state.release_device()
+    _reset("aclrtResetDevice", deviceId, force=False)
 
 
 @returns_status(aclError)
@@ -146,10 +145,17 @@ def aclrtResetDeviceForce(deviceId: int) -> None:
     """Wait for all streams, then release them and all device memory, however often aclrtSetDevice
     was called.
     """
+    _reset("aclrtResetDeviceForce", deviceId, force=True)
+
+
+def _reset(function: str, deviceId: int, force: bool) -> None:
     with _state.lock:
         _check_device(deviceId)
-        require_device("aclrtResetDeviceForce")
-        _state.release_device()
+        require_device(function)
+        if force or _state.device_users == 1:
+            _state.release_device()
+        else:
+            _state.device_users -= 1
 
 
 @returns_value(aclError, otherwise=0)
@@ -212,16 +218,6 @@ _contexts: WeakSet[aclrtContext] = WeakSet()
 _thread = _Thread()
 _default: list[aclrtContext] = []  # of the device, in threads that have set none: empty, or that one
 _process_switches: dict[aclSysParamOpt, int] = {}
-
-
-def _release_contexts() -> None:
-    for context in list(_contexts):
-        context.alive = False
-    _default.clear()
-    _process_switches.clear()
-
-
-on_release("contexts", _release_contexts)
 
 
 def _current(function: str) -> aclrtContext:

@@ -78,7 +78,7 @@ def report(error: StatusError, kind: type[Status]) -> Status:
     _thread.text = error.text
     if isinstance(error.code, kind):
         return error.code
-    return kind(aclError.ACL_ERROR_INVALID_PARAM if kind is aclError else aclnnStatus.ACLNN_ERR_PARAM_INVALID)
+    return kind["ACL_ERROR_INVALID_PARAM" if kind is aclError else "ACLNN_ERR_PARAM_INVALID"]
 
 
 def returns_status(kind: type[Status]) -> Callable[[Callable[P, None]], Callable[P, Status]]:
@@ -186,30 +186,29 @@ def check_handle(handle: object, kind: type[AnyHandle], name: str) -> AnyHandle:
     return handle
 
 
-def destroy(handle: object, kind: type[AnyHandle], name: str) -> None:
-    """Destroy a handle; a null pointer is fine.
+def destroy(handle: object, kind: type[Handle], name: str) -> None:
+    """Destroy a handle, and the handles in it; a null pointer is fine.
 
     Raises:
         StatusError: Another object, or a handle that is destroyed already.
     """
     if handle is not None:
         check_handle(handle, kind, name).alive = False
+        for member in getattr(handle, "values", ()):
+            if isinstance(member, Handle):
+                member.alive = False
 
 
 def not_supported(function: str) -> aclError:
     """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the function."""
-    return report(_refusal(function), aclError)
+    text = f"{function}: expected a device, which this host is not"
+    return report(StatusError(aclError.ACL_ERROR_API_NOT_SUPPORT, text), aclError)
 
 
-def _refusal(function: str) -> StatusError:
-    return StatusError(aclError.ACL_ERROR_API_NOT_SUPPORT, f"{function}: expected a device, which this host is not")
-
-
-@returns_status(aclError)
 def aclDumpOpTensors(
     opType: str, opName: str, tensors: object, inputTensorNum: int, outputTensorNum: int, stream: object
-) -> None:
+) -> aclError:
     """Not supported: ACL_ERROR_API_NOT_SUPPORT. CANN: writes tensors to the dump files of a
     profiler.
     """
-    raise _refusal("aclDumpOpTensors")
+    return not_supported("aclDumpOpTensors")

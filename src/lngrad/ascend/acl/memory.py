@@ -8,7 +8,6 @@ mix-up.
 from __future__ import annotations
 
 import os
-import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from lngrad.ascend.acl.device import on_release, require_device
 from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemMallocPolicy
 from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_status, returns_value
 from lngrad.core.arrays import address_of, as_numpy
-from lngrad.errors import DtypeError
+from lngrad.core.threads import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
 
 FIRST_ADDRESS = 0x12C0_0000_0000
@@ -47,7 +46,7 @@ class Heap:
     """All blocks of the device, by address."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._starts: list[Address] = []
         self._blocks: dict[Address, Block] = {}
         self._next = FIRST_ADDRESS
@@ -57,7 +56,7 @@ class Heap:
         """Make a block of `size` bytes that takes the place of `reserved` bytes.
 
         Raises:
-            MemoryError, ValueError, OverflowError: NumPy can't allocate as many.
+            StatusError: NumPy can't allocate as many.
         """
         memory = aligned_bytes(size)
         with self._lock:
@@ -91,7 +90,7 @@ class Heap:
     def blocks(self) -> list[Block]:
         """All blocks, by address."""
         with self._lock:
-            return [self._blocks[start] for start in self._starts]
+            return list(self._blocks.values())
 
     def clear(self) -> None:
         """Free all blocks."""
@@ -108,8 +107,15 @@ on_release("memory", heap.clear)
 
 
 def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
-    """Uninitialised bytes whose first lies at a multiple of `alignment`."""
-    memory = np.empty(size + alignment, np.uint8)
+    """Uninitialised bytes whose first lies at a multiple of `alignment`.
+
+    Raises:
+        StatusError: NumPy can't allocate as many; ACL_ERROR_BAD_ALLOC.
+    """
+    try:
+        memory = np.empty(size + alignment, np.uint8)
+    except (MemoryError, ValueError, OverflowError):  # NumPy has ValueError for more bytes than an address can count
+        raise StatusError(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated") from None
     start = -address_of(memory) % alignment
     return memory[start : start + size]
 
@@ -145,7 +151,7 @@ def _host_array(name: str, data: object) -> Array:
         if hasattr(data, "data_ptr"):
             return as_numpy(data)
         return np.frombuffer(data, np.uint8)  # type: ignore[call-overload,no-any-return]  # or TypeError
-    except (AttributeError, BufferError, DtypeError, LookupError, RuntimeError, TypeError, ValueError) as reason:
+    except Exception as reason:
         kind = type(data).__name__
         raise invalid_param(
             f"{name}: expected a device address or a contiguous host buffer, got {kind}: {reason}"
@@ -184,13 +190,13 @@ def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUG
         size: In bytes, at least 1.
         policy: Of aclrtMemMallocPolicy; all memory is the same here.
     """
-    return _allocate("aclrtMalloc", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
+    return _allocate("aclrtMalloc", size, policy, not soc.current().soc.regbase)
 
 
 @returns_value(aclError, otherwise=None)
 def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate as aclrtMalloc does, without the 32 bytes more. Returns (address, ret)."""
-    return _allocate("aclrtMallocAlign32", size, policy, 0)
+    return _allocate("aclrtMallocAlign32", size, policy, False)
 
 
 @returns_value(aclError, otherwise=None)
@@ -198,18 +204,15 @@ def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALL
     """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address,
     ret).
     """
-    return _allocate("aclrtMallocCached", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
+    return _allocate("aclrtMallocCached", size, policy, not soc.current().soc.regbase)
 
 
-def _allocate(function: str, size: object, policy: object, tail: int) -> Address:
+def _allocate(function: str, size: object, policy: object, has_tail: bool) -> Address:
     require_device(function)
     if not isinstance(policy, int) or policy < 0 or policy & ~FLAGS not in list(aclrtMemMallocPolicy):
         raise invalid_param(f"policy: expected one of aclrtMemMallocPolicy, got {policy!r}")
     number = _checked_size(size)
-    try:
-        return heap.allocate(number, -(-number // UNIT_BYTES) * UNIT_BYTES + tail)
-    except (MemoryError, ValueError, OverflowError):  # NumPy has ValueError for more bytes than an address can count
-        raise _no_memory(number) from None
+    return heap.allocate(number, -(-number // UNIT_BYTES) * UNIT_BYTES + TAIL_BYTES * has_tail)
 
 
 @returns_status(aclError)
@@ -231,11 +234,7 @@ def aclrtMallocHost(size: int) -> Bytes:
     CANN: pinned memory, for faster copies.
     """
     require_device("aclrtMallocHost")
-    number = _checked_size(size)
-    try:
-        memory = aligned_bytes(number)
-    except (MemoryError, ValueError, OverflowError):
-        raise _no_memory(number) from None
+    memory = aligned_bytes(_checked_size(size))
     _host[address_of(memory)] = memory
     return memory
 
@@ -275,7 +274,3 @@ def _checked_size(size: object) -> int:
     if type(size) is not int or size < 1:
         raise invalid_param(f"size: expected at least 1 byte, got {size!r}")
     return size
-
-
-def _no_memory(size: int) -> StatusError:
-    return StatusError(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated")

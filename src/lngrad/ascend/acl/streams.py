@@ -15,7 +15,7 @@ from lngrad.ascend.acl.device import on_release, require_device
 from lngrad.ascend.acl.enums import aclError, aclrtStreamStatus
 from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, invalid_param, returns_status, returns_value
 
-Task = Callable[[], None]
+Task = Callable[[], object]
 
 # Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core x86-64), several times
 # what a small problem takes. So a stream that was used a moment ago is not woken: its thread looks for tasks once a
@@ -257,19 +257,12 @@ def aclrtSynchronizeDevice() -> None:
         raise first
 
 
-class _Mark:
-    """One record of an event: whether the stream has come to it, and when."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.seconds = 0.0
+class _Mark(threading.Event):
+    """One record of an event: set when the stream has come to it."""
 
     def reach(self) -> None:
         self.seconds = time.perf_counter()
-        self.reached.set()
-
-    def wait(self) -> None:
-        self.reached.wait()
+        self.set()
 
 
 class aclrtEvent(Handle):
@@ -329,7 +322,7 @@ def aclrtStreamWaitEvent(stream: aclrtStream | None, event: aclrtEvent) -> None:
 
 def _seconds(name: str, event: aclrtEvent) -> float:
     mark = check_handle(event, aclrtEvent, name).mark
-    if mark is None or not mark.reached.is_set():
+    if mark is None or not mark.is_set():
         raise invalid_param(f"{name}: expected an event that was recorded and that its stream has come to")
     return mark.seconds
 

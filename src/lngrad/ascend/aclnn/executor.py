@@ -29,31 +29,16 @@ class aclOpExecutor(Handle):
     Attributes:
         decision: What to do.
         repeatable: Whether it may run again.
+        arguments: What phase 1 was given.
+        rebound: Views of tensors over other storages, by aclSetInputTensorAddr and its like.
     """
 
-    __slots__ = ("_arguments", "_places", "_rebound", "decision", "repeatable")
+    __slots__ = ("arguments", "decision", "rebound", "repeatable")
 
     def __init__(self, decision: Decision, arguments: tuple[object, ...]):
         super().__init__()
-        self.decision, self.repeatable = decision, False
-        self._arguments, self._places = arguments, decision.operator.places
-        self._rebound: dict[str, View] = {}  # by aclSetInputTensorAddr and its like
-
-    def bind(self, name: str, tensor: object, addr: object) -> None:
-        """Lay a tensor's view over another storage in the runs to come.
-
-        Raises:
-            StatusError: The tensor is not the one that phase 1 got, or the storage does not fit it.
-        """
-        if tensor is None:
-            raise null_argument("tensor: expected an aclTensor, got a null pointer")
-        if not isinstance(tensor, aclTensor) or self._arguments[self._places[name]] is not tensor:
-            raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
-        if addr is None:
-            raise null_argument("addr: expected an address, got a null pointer")
-        view = tensor.view_of("addr", addr)
-        if view is not None:
-            self._rebound[name] = view
+        self.decision, self.repeatable, self.arguments = decision, False, arguments
+        self.rebound: dict[str, View] = {}
 
     def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
         """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
@@ -71,7 +56,7 @@ class aclOpExecutor(Handle):
         if argument.facts is None:
             return None
         name = argument.name
-        tensor = self._arguments[self._places[name]]
+        tensor = self.arguments[self.decision.operator.places[name]]
         assert isinstance(tensor, aclTensor)
         if not tensor.alive:
             raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
@@ -79,7 +64,7 @@ class aclOpExecutor(Handle):
             raise invalid_argument(
                 f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
             )
-        view = self._rebound.get(name, tensor.view)
+        view = self.rebound.get(name, tensor.view)
         if view is None:
             raise null_argument(f"{name}: expected data, got a null address")
         block = None if view.region is None else view.region.block
@@ -284,7 +269,16 @@ def _repeatable(executor: object) -> aclOpExecutor:
 def _rebind(executor: aclOpExecutor, names: tuple[str, ...], index: object, tensor: object, addr: object) -> None:
     if type(index) is not int or not 0 <= index < len(names):
         raise invalid_argument(f"index: expected 0 to {len(names) - 1} ({', '.join(names)}), got {index!r}")
-    executor.bind(names[index], tensor, addr)
+    name = names[index]
+    if tensor is None:
+        raise null_argument("tensor: expected an aclTensor, got a null pointer")
+    if not isinstance(tensor, aclTensor) or executor.arguments[executor.decision.operator.places[name]] is not tensor:
+        raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
+    if addr is None:
+        raise null_argument("addr: expected an address, got a null pointer")
+    view = tensor.view_of("addr", addr)
+    if view is not None:
+        executor.rebound[name] = view
 
 
 def _refuse_dynamic(executor: object) -> None:

@@ -60,8 +60,6 @@ HOST_SIZES = {"dst": "destMax", "src": "count"}
 DEVICE_SIZES = {"devPtr": "maxCount", "tensorData": "storageDims", "tensorDataAddr": "storageDims", "addr": "tensor",
                 "workspace": "workspaceSize"}  # fmt: skip
 
-RESULTS = (Kind.OUT_NUMBER, Kind.OUT_REAL, Kind.OUT_HANDLE, Kind.OUT_ADDRESS, Kind.OUT_LIST, Kind.OUT_LENGTH)
-
 
 @dataclass(frozen=True)
 class Parameter:
@@ -84,7 +82,7 @@ class Parameter:
     @property
     def is_result(self) -> bool:
         """Whether the function writes through it."""
-        return self.kind in RESULTS
+        return self.kind.name.startswith("OUT_")
 
 
 @dataclass(frozen=True)
@@ -301,8 +299,10 @@ _ACLNN_BASE = """
     aclnnStatus aclnnFinalize(void);
 """
 
-_PHASE_1 = "aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t *workspaceSize, aclOpExecutor **executor);"
-_PHASE_2 = "aclnnStatus {name}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);"
+_TWO_PHASES = """
+    aclnnStatus {0}GetWorkspaceSize({1}, uint64_t *workspaceSize, aclOpExecutor **executor);
+    aclnnStatus {0}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
+"""
 
 _FORWARD = """
     const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *weightOptional,
@@ -329,10 +329,6 @@ OPERATORS: dict[str, dict[str, str]] = {
 }
 
 
-def _two_phases(name: str, parameters: str) -> str:
-    return _PHASE_1.format(name=name, parameters=parameters.strip()) + _PHASE_2.format(name=name)
-
-
 def _read(text: str) -> tuple[Function, ...]:
     return tuple(parse(prototype) for prototype in text.split(";") if prototype.strip())
 
@@ -342,7 +338,10 @@ HEADERS: dict[str, tuple[Function, ...]] = {
     "acl/acl_rt.h": _read(_RUNTIME),
     "aclnn/acl_meta.h": _read(_META + _SETTERS + _DUMP),
     "aclnn/aclnn_base.h": _read(_ACLNN_BASE),
-    **{path: _read("".join(_two_phases(*row) for row in rows.items())) for path, rows in OPERATORS.items()},
+    **{
+        path: _read("".join(_TWO_PHASES.format(name, parameters.strip()) for name, parameters in rows.items()))
+        for path, rows in OPERATORS.items()
+    },
 }
 
 FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values() for one in functions}

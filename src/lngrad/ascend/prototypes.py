@@ -16,7 +16,7 @@ import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 # Pointers to these are handles; those of the second line are themselves pointers in C.
 OPAQUE: tuple[str, ...] = (
@@ -36,23 +36,13 @@ REALS = ("double", "float")
 STATUSES = ("aclError", "aclnnStatus")
 
 
-class Kind(Enum):
-    """What a parameter is. All fit one 64-bit word: a number, a pointer, or the bits of a double."""
-
-    NUMBER = auto()
-    REAL = auto()
-    HANDLE = auto()
-    ADDRESS = auto()  # a void pointer: of the device, or of the host where the function's row says so
-    TEXT = auto()
-    LIST = auto()  # of numbers, booleans or handles, its length in another parameter
-    LENGTH = auto()  # of a list; no argument in Python
-    OUT_NUMBER = auto()
-    OUT_REAL = auto()
-    OUT_HANDLE = auto()
-    OUT_ADDRESS = auto()
-    OUT_LIST = auto()  # a new array of int64_t that the caller frees
-    OUT_LENGTH = auto()
-
+# What a parameter is. All fit one 64-bit word: a number, a pointer, or the bits of a double. ADDRESS: a void pointer, of
+# the device, or of the host where the function's row says so. LIST: of numbers, booleans or handles; its LENGTH, another
+# parameter, is no argument in Python. OUT_LIST: a new array of int64_t that the caller frees.
+Kind = Enum(
+    "Kind",
+    "NUMBER REAL HANDLE ADDRESS TEXT LIST LENGTH OUT_NUMBER OUT_REAL OUT_HANDLE OUT_ADDRESS OUT_LIST OUT_LENGTH",
+)
 
 # Parameters that may point to the host's memory, each with the one that counts its bytes; and those that point to the
 # device's. "storageDims": the bytes are those of so many elements; "tensor": those of that tensor's storage.

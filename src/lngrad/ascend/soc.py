@@ -10,7 +10,7 @@ import re
 import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from lngrad.ascend.faults import UnknownSoc
 
@@ -84,6 +84,8 @@ class Target:
             return "8.0.RC1"
         return "master" if self.cann == "master" else "8.3"
 
+
+SocLike: TypeAlias = "str | Soc | None"  # a name, a row, or this thread's
 
 KIB = 1024
 _A2 = "Atlas A2 training/inference"
@@ -184,7 +186,7 @@ def current() -> Target:
     return _thread.target
 
 
-def get(name: str | Soc | None = None) -> Soc:
+def get(name: SocLike = None) -> Soc:
     """Return the row of a SoC; a row is returned as it is, None means this thread's SoC.
 
     Raises:

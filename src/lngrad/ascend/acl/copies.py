@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lngrad.ascend.acl.device import require_device
-from lngrad.ascend.acl.enums import aclError, aclrtMemcpyKind
-from lngrad.ascend.acl.interface import invalid_param, returns_status
+from lngrad.ascend.acl.enums import aclrtMemcpyKind
+from lngrad.ascend.acl.interface import invalid_param, returns_aclError
 from lngrad.ascend.acl.memory import Region, region_of, require_allocated
 from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.typing import Bytes
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -> None:
     """Copy bytes now, whatever waits in the streams.
 
@@ -24,14 +24,14 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
     target.memory[:count] = source.memory[:count]
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemcpyAsync(dst: object, destMax: int, src: object, count: int, kind: int, stream: aclrtStream | None) -> None:
     """Copy bytes on a stream, after what was submitted before. Arguments as for aclrtMemcpy."""
     target, source = _sides("aclrtMemcpyAsync", dst, destMax, src, count, kind)
     _write_later("aclrtMemcpyAsync", stream, target.memory[:count], source.memory[:count], target, source)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
     """Fill bytes now.
 
@@ -45,7 +45,7 @@ def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
     region.memory[:count] = byte
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemsetAsync(devPtr: object, maxCount: int, value: int, count: int, stream: aclrtStream | None) -> None:
     """Fill bytes on a stream, after what was submitted before. Arguments as for aclrtMemset."""
     region, byte = _filled_region("aclrtMemsetAsync", devPtr, maxCount, value, count)

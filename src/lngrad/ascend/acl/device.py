@@ -12,7 +12,14 @@ from weakref import WeakSet
 
 from lngrad.ascend import soc
 from lngrad.ascend.acl.enums import aclError, aclrtRunMode, aclSysParamOpt
-from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, invalid_param, returns_status, returns_value
+from lngrad.ascend.acl.interface import (
+    Handle,
+    StatusError,
+    check_handle,
+    invalid_param,
+    returns_aclError,
+    returns_value,
+)
 from lngrad.core.threads import fork_safe_lock
 
 DEVICES = 1
@@ -58,7 +65,7 @@ def require_device(function: str) -> None:
         raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected {missing} to be called before")
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclInit(configPath: str | None = None) -> None:
     """Initialise the host interfaces.
 
@@ -78,7 +85,7 @@ def aclInit(configPath: str | None = None) -> None:
         _state.finalised = False
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclFinalize() -> None:
     """Wait for all streams, then release them, all device memory and the device, however often
     aclInit was called.
@@ -89,7 +96,7 @@ def aclFinalize() -> None:
         _finalize("aclFinalize")
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclFinalizeReference() -> int:
     """Undo one aclInit; the last one releases everything, as aclFinalize does. Returns (calls left,
     ret).
@@ -114,7 +121,7 @@ def _finalize(function: str) -> None:
     _state.initialised, _state.finalised = 0, True
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSetDevice(deviceId: int) -> None:
     """Use a device. CANN: for this thread; here for the process, as there is one device."""
     set_device("aclrtSetDevice", deviceId)
@@ -132,7 +139,7 @@ def set_device(function: str, deviceId: int) -> None:
         _state.device_users += 1
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtResetDevice(deviceId: int) -> None:
     """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all
     device memory.
@@ -140,7 +147,7 @@ def aclrtResetDevice(deviceId: int) -> None:
     _reset("aclrtResetDevice", deviceId, force=False)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtResetDeviceForce(deviceId: int) -> None:
     """Wait for all streams, then release them and all device memory, however often aclrtSetDevice
     was called.
@@ -158,20 +165,20 @@ def _reset(function: str, deviceId: int, force: bool) -> None:
             _state.device_users -= 1
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtGetDevice() -> int:
     """Return (the device that is set, ret)."""
     require_device("aclrtGetDevice")
     return 0
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtGetDeviceCount() -> int:
     """Return (how many devices there are, ret)."""
     return DEVICES
 
 
-@returns_value(aclError, otherwise=aclrtRunMode.ACL_HOST)
+@returns_value(aclError, aclrtRunMode.ACL_HOST)
 def aclrtGetRunMode() -> aclrtRunMode:
     """Return (ACL_HOST, ret): programs run on the host, and copy to the device."""
     return aclrtRunMode.ACL_HOST
@@ -229,7 +236,7 @@ def _current(function: str) -> aclrtContext:
     return _default[0]
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtCreateContext(deviceId: int) -> aclrtContext:
     """Create a context and make it this thread's. Returns (context, ret)."""
     set_device("aclrtCreateContext", deviceId)
@@ -237,19 +244,19 @@ def aclrtCreateContext(deviceId: int) -> aclrtContext:
     return context
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtDestroyContext(context: aclrtContext) -> None:
     """Destroy a context. A thread whose context it was gets the default one."""
     check_handle(context, aclrtContext, "context").alive = False
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSetCurrentContext(context: aclrtContext) -> None:
     """Make a context this thread's."""
     _thread.context = check_handle(context, aclrtContext, "context")
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtGetCurrentContext() -> aclrtContext:
     """Return (this thread's context, ret). It is the device's default one where none was set.
 
@@ -262,7 +269,7 @@ def aclrtGetCurrentContext() -> aclrtContext:
         raise StatusError(aclError.ACL_ERROR_RT_CONTEXT_NULL, error.text) from None
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSetSysParamOpt(opt: int, value: int) -> None:
     """Set a switch for the process. It changes nothing here: results are the same in every run
     anyway.
@@ -275,20 +282,20 @@ def aclrtSetSysParamOpt(opt: int, value: int) -> None:
     _process_switches[switch] = number
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtGetSysParamOpt(opt: int) -> int:
     """Return (what aclrtSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did not."""
     return _setting(_process_switches, opt)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtCtxSetSysParamOpt(opt: int, value: int) -> None:
     """Set a switch for this thread's context; see aclrtSetSysParamOpt."""
     switch, number = _switch(opt, value)
     _current("aclrtCtxSetSysParamOpt").switches[switch] = number
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtCtxGetSysParamOpt(opt: int) -> int:
     """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did
     not.

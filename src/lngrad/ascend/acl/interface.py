@@ -99,6 +99,10 @@ def returns_status(kind: type[Status]) -> Callable[[Callable[P, None]], Callable
     return decorate
 
 
+returns_aclError = returns_status(aclError)
+returns_aclnnStatus = returns_status(aclnnStatus)
+
+
 def returns_value(
     kind: type[Status], otherwise: Other
 ) -> Callable[[Callable[P, Result]], Callable[P, tuple[Result | Other, Status]]]:

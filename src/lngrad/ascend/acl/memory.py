@@ -17,7 +17,7 @@ import numpy as np
 from lngrad.ascend import soc
 from lngrad.ascend.acl.device import on_release, require_device
 from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemMallocPolicy
-from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_status, returns_value
+from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_aclError, returns_value
 from lngrad.core.arrays import address_of, as_numpy
 from lngrad.core.threads import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
@@ -179,7 +179,7 @@ FLAGS = (
 )
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate uninitialised device memory, aligned to 64 bytes. Returns (address, ret).
 
@@ -193,13 +193,13 @@ def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUG
     return _allocate("aclrtMalloc", size, policy, not soc.current().soc.regbase)
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate as aclrtMalloc does, without the 32 bytes more. Returns (address, ret)."""
     return _allocate("aclrtMallocAlign32", size, policy, False)
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address,
     ret).
@@ -215,7 +215,7 @@ def _allocate(function: str, size: object, policy: object, has_tail: bool) -> Ad
     return heap.allocate(number, -(-number // UNIT_BYTES) * UNIT_BYTES + TAIL_BYTES * has_tail)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtFree(devPtr: Address) -> None:
     """Free what aclrtMalloc returned."""
     require_device("aclrtFree")
@@ -227,7 +227,7 @@ def aclrtFree(devPtr: Address) -> None:
 _host: dict[Address, Bytes] = {}  # from aclrtMallocHost, until aclrtFreeHost
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMallocHost(size: int) -> Bytes:
     """Allocate uninitialised host memory, aligned to 64 bytes. Returns (buffer, ret).
 
@@ -239,7 +239,7 @@ def aclrtMallocHost(size: int) -> Bytes:
     return memory
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
     """Free what aclrtMallocHost returned. An array that still looks at it stays valid.
 

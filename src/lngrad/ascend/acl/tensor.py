@@ -16,8 +16,8 @@ from lngrad.ascend.acl.interface import (
     check_handle,
     destroy,
     invalid_argument,
+    returns_aclnnStatus,
     returns_pointer,
-    returns_status,
     returns_value,
 )
 from lngrad.ascend.acl.memory import Region, region_of
@@ -219,7 +219,7 @@ def aclCreateTensor(
     return aclTensor().describe(viewDims, dataType, strides, offset, format, storageDims, data)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclInitTensor(
     tensor: aclTensor,
     viewDims: Sequence[int],
@@ -233,11 +233,11 @@ def aclInitTensor(
     """Describe an existing tensor anew; after a failure it is as before. Arguments as for
     aclCreateTensor.
     """
-    known = check_handle(tensor, aclTensor, "tensor")
+    known = _living(tensor)
     known.describe(viewDims, dataType, strides, offset, format, storageDims, data)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyTensor(tensor: aclTensor | None) -> None:
     """Destroy a tensor, not its memory. A null pointer is fine, a second time is not."""
     destroy(tensor, aclTensor, "tensor")
@@ -268,49 +268,53 @@ def enumerator(name: str, kind: type[Enumeration], value: object) -> Enumeration
         raise invalid_argument(f"{name}: expected one of {kind.__name__}, got {value!r}") from None
 
 
-@returns_value(aclnnStatus, otherwise=())
+def _living(tensor: object) -> aclTensor:
+    return check_handle(tensor, aclTensor, "tensor")
+
+
+@returns_value(aclnnStatus, ())
 def aclGetViewShape(tensor: aclTensor) -> Shape:
     """Return (viewDims, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").facts.shape
+    return _living(tensor).facts.shape
 
 
-@returns_value(aclnnStatus, otherwise=())
+@returns_value(aclnnStatus, ())
 def aclGetStorageShape(tensor: aclTensor) -> Shape:
     """Return (storageDims, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").storage_dims
+    return _living(tensor).storage_dims
 
 
-@returns_value(aclnnStatus, otherwise=())
+@returns_value(aclnnStatus, ())
 def aclGetViewStrides(tensor: aclTensor) -> Shape:
     """Return (strides in elements, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").facts.strides
+    return _living(tensor).facts.strides
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetViewOffset(tensor: aclTensor) -> int:
     """Return (offset in elements, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").offset
+    return _living(tensor).offset
 
 
-@returns_value(aclnnStatus, otherwise=aclFormat.ACL_FORMAT_UNDEFINED)
+@returns_value(aclnnStatus, aclFormat.ACL_FORMAT_UNDEFINED)
 def aclGetFormat(tensor: aclTensor) -> aclFormat:
     """Return (format, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").format
+    return _living(tensor).format
 
 
-@returns_value(aclnnStatus, otherwise=aclDataType.ACL_DT_UNDEFINED)
+@returns_value(aclnnStatus, aclDataType.ACL_DT_UNDEFINED)
 def aclGetDataType(tensor: aclTensor) -> aclDataType:
     """Return (dataType, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").facts.dtype
+    return _living(tensor).facts.dtype
 
 
-@returns_value(aclnnStatus, otherwise=None)
+@returns_value(aclnnStatus, None)
 def aclGetRawTensorAddr(tensor: aclTensor) -> object:
     """Return (the storage's address or buffer as given, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").data
+    return _living(tensor).data
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetRawTensorAddr(tensor: aclTensor, addr: object) -> None:
     """Lay the tensor's view over another storage of the same shape; None takes it away."""
-    check_handle(tensor, aclTensor, "tensor").attach("addr", addr)
+    _living(tensor).attach("addr", addr)

@@ -17,8 +17,8 @@ from lngrad.ascend.acl.interface import (
     destroy,
     invalid_argument,
     null_argument,
+    returns_aclnnStatus,
     returns_pointer,
-    returns_status,
     returns_value,
 )
 from lngrad.ascend.acl.tensor import aclTensor, enumerator
@@ -107,67 +107,67 @@ def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
     return aclScalarList(_copied(value, lambda one: check_handle(one, aclScalar, "value"), "aclScalar"))
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyScalar(scalar: aclScalar | None) -> None:
     """Destroy a scalar; a null pointer is fine, a second time is not."""
     destroy(scalar, aclScalar, "scalar")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyIntArray(array: aclIntArray | None) -> None:
     """Destroy an array of integers; a null pointer is fine, a second time is not."""
     destroy(array, aclIntArray, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyFloatArray(array: aclFloatArray | None) -> None:
     """Destroy an array of floating-point numbers; a null pointer is fine, a second time is not."""
     destroy(array, aclFloatArray, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyBoolArray(array: aclBoolArray | None) -> None:
     """Destroy an array of booleans; a null pointer is fine, a second time is not."""
     destroy(array, aclBoolArray, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyTensorList(array: aclTensorList | None) -> None:
     """Destroy a list and the tensors in it, which need not, and can't, be destroyed again."""
     destroy(array, aclTensorList, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyScalarList(array: aclScalarList | None) -> None:
     """Destroy a list and the scalars in it, which need not, and can't, be destroyed again."""
     destroy(array, aclScalarList, "array")
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetIntArraySize(array: aclIntArray) -> int:
     """Return (size, ret)."""
     return len(check_handle(array, aclIntArray, "array").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetFloatArraySize(array: aclFloatArray) -> int:
     """Return (size, ret)."""
     return len(check_handle(array, aclFloatArray, "array").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetBoolArraySize(array: aclBoolArray) -> int:
     """Return (size, ret)."""
     return len(check_handle(array, aclBoolArray, "array").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetTensorListSize(tensorList: aclTensorList) -> int:
     """Return (size, ret)."""
     return len(check_handle(tensorList, aclTensorList, "tensorList").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetScalarListSize(scalarList: aclScalarList) -> int:
     """Return (size, ret)."""
     return len(check_handle(scalarList, aclScalarList, "scalarList").values)

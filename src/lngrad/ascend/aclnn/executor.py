@@ -9,7 +9,14 @@ from typing import TypeAlias
 
 from lngrad.ascend import soc
 from lngrad.ascend.acl.enums import aclnnStatus
-from lngrad.ascend.acl.interface import Handle, StatusError, invalid_argument, null_argument, report, returns_status
+from lngrad.ascend.acl.interface import (
+    Handle,
+    StatusError,
+    invalid_argument,
+    null_argument,
+    report,
+    returns_aclnnStatus,
+)
 from lngrad.ascend.acl.memory import Block, Region, region_of, require_allocated
 from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.ascend.acl.tensor import View, aclTensor
@@ -91,7 +98,7 @@ def phase1(operator: Operator, *arguments: object) -> Phase1:
 def phase2(name: str) -> Phase2:
     """The second phase of an operator under its name. All run whatever the executor has."""
 
-    @returns_status(aclnnStatus)
+    @returns_aclnnStatus
     def call(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
         """Run an executor on a stream; as aclnnLayerNormBackward."""
         run(workspace, workspaceSize, executor, stream)
@@ -167,19 +174,19 @@ def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
     return executor
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetAclOpExecutorRepeatable(executor: aclOpExecutor | None) -> None:
     """Let an executor run any number of times, until aclDestroyAclOpExecutor."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).repeatable = True
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyAclOpExecutor(executor: aclOpExecutor | None) -> None:
     """Destroy an executor that has not run, or is repeatable; what it has submitted still runs."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).alive = False
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor read an input from another address in the runs to come.
 
@@ -195,7 +202,7 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
     _rebind(known, known.decision.operator.inputs, index, tensor, addr)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor write an output to another address in the runs to come.
 
@@ -211,7 +218,7 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
     _rebind(known, known.decision.operator.outputs, index, tensor, addr)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor find a tensor at another address in the runs to come.
 
@@ -226,7 +233,7 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
     _rebind(known, operator.inputs + operator.outputs, index, tensor, addr)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetDynamicInputTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
@@ -234,7 +241,7 @@ def aclSetDynamicInputTensorAddr(
     _refuse_dynamic(executor)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetDynamicOutputTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
@@ -242,7 +249,7 @@ def aclSetDynamicOutputTensorAddr(
     _refuse_dynamic(executor)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetDynamicTensorAddr(
     executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
 ) -> None:
@@ -286,11 +293,11 @@ def _refuse_dynamic(executor: object) -> None:
     raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclnnInit(configPath: str | None = None) -> None:
     """Nothing to do: the aclnn functions need no initialising."""
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclnnFinalize() -> None:
     """Nothing to do."""

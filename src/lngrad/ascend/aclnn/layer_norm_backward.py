@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
-from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_status
+from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_aclnnStatus
 from lngrad.ascend.acl.streams import aclrtStream
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
@@ -203,7 +203,7 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
     return phase1(LAYER_NORM_BACKWARD, *arguments, gradInputOut, gradWeightOut, gradBiasOut)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclnnLayerNormBackward(
     workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None
 ) -> None:

@@ -418,7 +418,7 @@ def strategy(
     op: GraphOp | str,
     shape: Sequence[int],
     dtype: DtypeLike,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     *,
     gamma_dtype: DtypeLike | None = None,
     normalized: int = 1,

@@ -106,7 +106,7 @@ def GetLayerNormMaxMinTmpSize(
     isComputeRstd: bool | None = None,
     isOnlyOutput: bool = False,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNorm, in bytes.
@@ -137,7 +137,8 @@ def GetLayerNormMaxMinTmpSize(
     words = Words("GetLayerNormMaxMinTmpSize", lenient)
     if isComputeRstd is not None:
         words.rule(not isOnlyOutput, "isOnlyOutput: only False is supported")
-        sizes = _rstd_tmp_sizes(words, srcShape, typeSize, isComputeRstd, socs.get(soc))
+        A, R = _matrix_shape(words, srcShape, typeSize)
+        sizes = _rstd_tmp_sizes(words, A, R, typeSize, isComputeRstd, socs.get(soc).regbase)
         words.close()
         return sizes
     socs.get(soc)
@@ -150,15 +151,10 @@ def GetLayerNormMaxMinTmpSize(
     return largest, smallest
 
 
-def _rstd_tmp_sizes(
-    words: Words, srcShape: Sequence[int], typeSize: int, isComputeRstd: bool, soc: socs.Soc
-) -> tuple[int, int]:
-    A, R = _matrix_shape(words, srcShape, typeSize)
-    if soc.regbase:
+def _rstd_tmp_sizes(words: Words, A: int, R: int, typeSize: int, isComputeRstd: bool, regbase: bool) -> tuple[int, int]:
+    if regbase:
         partials = align_up(-(-R // VECTOR_FLOATS), VECTOR_HALVES)
-        floats = partials + A + (0 if isComputeRstd else A)
-        size = words.word("maxValue", floats * FLOAT_BYTES)
-        return size, size
+        return (words.word("maxValue", (partials + (1 if isComputeRstd else 2) * A) * FLOAT_BYTES),) * 2
     row_bytes = align_up(R, BLOCK_BYTES // typeSize) * FLOAT_BYTES
     variance_bytes = align_up(A * FLOAT_BYTES, BLOCK_BYTES)
     # The temporary buffer is used twice: for the statistics, then for Normalize, which is asked
@@ -188,7 +184,7 @@ def GetLayerNormNDTilingInfo(
     isReuseSource: bool,
     isComputeRstd: bool | None = None,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> LayerNormTiling | LayerNormSeparateTiling:
     """Return the tiling of LayerNorm for a temporary buffer of ``stackBufferSize`` bytes.
@@ -357,7 +353,7 @@ def GetLayerNormGradMaxMinTmpSize(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNormGrad, in bytes.
@@ -400,7 +396,7 @@ def GetLayerNormGradNDTilingInfo(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> LayerNormGradTiling:
     """Return the tiling of LayerNormGrad for a temporary buffer of ``stackBufferSize`` bytes.
@@ -455,19 +451,12 @@ def GetLayerNormGradNDTilingInfo(
         lastDimValueBack=float_bits(float(np.float32(1) / np.float32(originH))),
         lastDimValueBackMulTwo=float_bits(float(np.float32(2) / np.float32(originH))),
     )
-    _place_chunk_buffers(tiling, words, one, typeSize, isReuseSource)
-    words.close()
-    return tiling
-
-
-def _place_chunk_buffers(
-    tiling: LayerNormGradTiling, words: Words, one: int, typeSize: int, isReuseSource: bool
-) -> None:
-    """Fill in the …Pos fields, one chunk buffer after the other, and every …Size with ``one``."""
     for index, name in enumerate(chunk_buffers(typeSize, isReuseSource)):
         setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * one))
-    for name in (field for field in vars(tiling) if field.endswith("Pos")):
-        setattr(tiling, name.removesuffix("Pos") + "Size", one)
+    for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS:
+        setattr(tiling, f"{name}Size", one)
+    words.close()
+    return tiling
 
 
 def GetLayerNormGradBetaMaxMinTmpSize(
@@ -475,7 +464,7 @@ def GetLayerNormGradBetaMaxMinTmpSize(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNormGradBeta, in bytes.
@@ -513,7 +502,7 @@ def GetLayerNormGradBetaNDTilingInfo(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> LayerNormGradBetaTiling:
     """Return the tiling of LayerNormGradBeta for a temporary buffer of ``stackBufferSize`` bytes.

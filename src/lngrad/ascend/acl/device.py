@@ -54,15 +54,11 @@ def on_release(resource: str, release: Callable[[], None]) -> None:
     _state.release[resource] = release
 
 
-def require_device(function: str) -> None:
-    """Refuse a call before aclInit and aclrtSetDevice.
-
-    Raises:
-        StatusError: With ACL_ERROR_UNINITIALIZE.
-    """
+def require_device(function: str, code: aclError = aclError.ACL_ERROR_UNINITIALIZE) -> None:
+    """Refuse a call before aclInit and aclrtSetDevice: raise StatusError with the code."""
     if not _state.device_users:
         missing = "aclrtSetDevice" if _state.initialised else "aclInit and aclrtSetDevice"
-        raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected {missing} to be called before")
+        raise StatusError(code, f"{function}: expected {missing} to be called before")
 
 
 @returns_aclError
@@ -227,8 +223,7 @@ _default: list[aclrtContext] = []  # of the device, in threads that have set non
 _process_switches: dict[aclSysParamOpt, int] = {}
 
 
-def _current(function: str) -> aclrtContext:
-    require_device(function)
+def _current() -> aclrtContext:
     if _thread.context is not None and _thread.context.alive:
         return _thread.context
     if not _default:
@@ -263,10 +258,8 @@ def aclrtGetCurrentContext() -> aclrtContext:
     Returns:
         ACL_ERROR_RT_CONTEXT_NULL before aclrtSetDevice.
     """
-    try:
-        return _current("aclrtGetCurrentContext")
-    except StatusError as error:
-        raise StatusError(aclError.ACL_ERROR_RT_CONTEXT_NULL, error.text) from None
+    require_device("aclrtGetCurrentContext", aclError.ACL_ERROR_RT_CONTEXT_NULL)
+    return _current()
 
 
 @returns_aclError
@@ -292,7 +285,8 @@ def aclrtGetSysParamOpt(opt: int) -> int:
 def aclrtCtxSetSysParamOpt(opt: int, value: int) -> None:
     """Set a switch for this thread's context; see aclrtSetSysParamOpt."""
     switch, number = _switch(opt, value)
-    _current("aclrtCtxSetSysParamOpt").switches[switch] = number
+    require_device("aclrtCtxSetSysParamOpt")
+    _current().switches[switch] = number
 
 
 @returns_value(aclError, 0)
@@ -300,7 +294,8 @@ def aclrtCtxGetSysParamOpt(opt: int) -> int:
     """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did
     not.
     """
-    return _setting(_current("aclrtCtxGetSysParamOpt").switches, opt)
+    require_device("aclrtCtxGetSysParamOpt")
+    return _setting(_current().switches, opt)
 
 
 def _switch(opt: object, value: object) -> tuple[aclSysParamOpt, int]:

@@ -150,20 +150,12 @@ on_release("streams", _release_streams)
 
 
 def stream_of(stream: object) -> aclrtStream:
-    """The stream that an argument names; None names the default one.
-
-    Raises:
-        StatusError: It is no stream, or destroyed.
-    """
+    """The stream that an argument names, None the default one. Raises StatusError where there is none."""
     return _default if stream is None else check_handle(stream, aclrtStream, "stream")
 
 
 def submit(stream: object, task: Task) -> None:
-    """Have a task run on a stream, None for the default one.
-
-    Raises:
-        StatusError: It is no stream, or destroyed.
-    """
+    """Have a task run on a stream; as stream_of."""
     stream_of(stream).submit(task)
 
 

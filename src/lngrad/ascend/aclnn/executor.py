@@ -198,8 +198,7 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
-    known = _repeatable(executor)
-    _rebind(known, known.decision.operator.inputs, index, tensor, addr)
+    _rebind(executor, lambda operator: operator.inputs, index, tensor, addr)
 
 
 @returns_aclnnStatus
@@ -214,8 +213,7 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
-    known = _repeatable(executor)
-    _rebind(known, known.decision.operator.outputs, index, tensor, addr)
+    _rebind(executor, lambda operator: operator.outputs, index, tensor, addr)
 
 
 @returns_aclnnStatus
@@ -228,34 +226,30 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
-    known = _repeatable(executor)
-    operator = known.decision.operator
-    _rebind(known, operator.inputs + operator.outputs, index, tensor, addr)
+    _rebind(executor, lambda operator: operator.inputs + operator.outputs, index, tensor, addr)
 
 
-@returns_aclnnStatus
-def aclSetDynamicInputTensorAddr(
-    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
-) -> None:
-    """Refused: the functions here have no list of tensors among their inputs."""
-    _refuse_dynamic(executor)
+def _refused(name: str, where: str) -> Callable[[aclOpExecutor | None, int, int, aclTensorList, object], aclnnStatus]:
+    @returns_aclnnStatus
+    def call(
+        executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
+    ) -> None:
+        function = _repeatable(executor).decision.operator.name
+        raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Refused: the functions here have no list of tensors{where}."
+    return call
 
 
-@returns_aclnnStatus
-def aclSetDynamicOutputTensorAddr(
-    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
-) -> None:
-    """Refused: the functions here have no list of tensors among their outputs."""
-    _refuse_dynamic(executor)
+aclSetDynamicInputTensorAddr = _refused("aclSetDynamicInputTensorAddr", " among their inputs")
+"""Refused: the functions here have no list of tensors among their inputs."""
 
+aclSetDynamicOutputTensorAddr = _refused("aclSetDynamicOutputTensorAddr", " among their outputs")
+"""Refused: the functions here have no list of tensors among their outputs."""
 
-@returns_aclnnStatus
-def aclSetDynamicTensorAddr(
-    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
-) -> None:
-    """Refused: the functions here have no list of tensors."""
-    _refuse_dynamic(executor)
-
+aclSetDynamicTensorAddr = _refused("aclSetDynamicTensorAddr", "")
+"""Refused: the functions here have no list of tensors."""
 
 # CANN: the older spelling, still exported.
 AclSetInputTensorAddr = aclSetInputTensorAddr
@@ -273,24 +267,23 @@ def _repeatable(executor: object) -> aclOpExecutor:
     return known
 
 
-def _rebind(executor: aclOpExecutor, names: tuple[str, ...], index: object, tensor: object, addr: object) -> None:
+def _rebind(
+    executor: object, names_of: Callable[[Operator], tuple[str, ...]], index: object, tensor: object, addr: object
+) -> None:
+    known = _repeatable(executor)
+    names, places = names_of(known.decision.operator), known.decision.operator.places
     if type(index) is not int or not 0 <= index < len(names):
         raise invalid_argument(f"index: expected 0 to {len(names) - 1} ({', '.join(names)}), got {index!r}")
     name = names[index]
     if tensor is None:
         raise null_argument("tensor: expected an aclTensor, got a null pointer")
-    if not isinstance(tensor, aclTensor) or executor.arguments[executor.decision.operator.places[name]] is not tensor:
+    if not isinstance(tensor, aclTensor) or known.arguments[places[name]] is not tensor:
         raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
     if addr is None:
         raise null_argument("addr: expected an address, got a null pointer")
     view = tensor.view_of("addr", addr)
     if view is not None:
-        executor.rebound[name] = view
-
-
-def _refuse_dynamic(executor: object) -> None:
-    function = _repeatable(executor).decision.operator.name
-    raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
+        known.rebound[name] = view
 
 
 @returns_aclnnStatus

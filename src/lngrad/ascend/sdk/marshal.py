@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl.interface import StatusError, invalid_param, report
+from lngrad.ascend.acl.interface import StatusError, invalid_param, null_argument, report
 from lngrad.ascend.acl.memory import FIRST_ADDRESS
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES
 from lngrad.ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, REALS, Function, Kind, Parameter
@@ -120,18 +120,17 @@ class _Entry:
         ]
         names = [one.name for one in function.parameters]
         self._stream = names.index("stream") if "stream" in names else None
-        self._null: acl.aclError | aclnn.aclnnStatus = acl.aclError.ACL_ERROR_INVALID_PARAM
-        if function.result == "aclnnStatus":
-            self._null = aclnn.aclnnStatus.ACLNN_ERR_PARAM_NULLPTR
 
     def call(self, words: Words, host: HostMemory) -> Reply:
         try:
             return self._reply(_Call(words, host, self._handles, [], []), host)
-        except StatusError as error:
-            return self._failure(error)
         except Exception as reason:
-            text = f"{self._function.name}: {type(reason).__name__}: {reason}"
-            return self._failure(StatusError(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
+            error = reason
+            if not isinstance(error, StatusError):
+                text = f"{self._function.name}: {type(reason).__name__}: {reason}"
+                error = StatusError(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text)
+            report(error, acl.aclError)
+            return Reply([int(error.code) if self._function.has_status else 0])
 
     def _reply(self, call: _Call, host: HostMemory) -> Reply:
         if self._implementation is None:
@@ -139,7 +138,8 @@ class _Entry:
             return Reply([int(ret) if self._function.has_status else 0])
         for at, one in self._outs:
             if call.words[at] == 0:
-                raise StatusError(self._null, f"{one.name}: expected where to write to, got a null pointer")
+                refused = null_argument if self._function.result == "aclnnStatus" else invalid_param
+                raise refused(f"{one.name}: expected where to write to, got a null pointer")
         result = self._implementation(*[read(call, call.words[at]) for at, read in self._readers])
         if call.filled and host.at_once and self._stream is not None and result == 0:
             result = acl.aclrtSynchronizeStream(self._handles.object_of(call.words[self._stream]))
@@ -148,10 +148,6 @@ class _Entry:
         for number, thing in call.used:
             self._handles.forget_destroyed(number, thing)
         return self._results(result, host)
-
-    def _failure(self, error: StatusError) -> Reply:
-        report(error, acl.aclError)
-        return Reply([int(error.code) if self._function.has_status else 0])
 
     def _results(self, result: Any, host: HostMemory) -> Reply:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
@@ -189,7 +185,9 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
     if one.kind is Kind.HANDLE:
         return _handle
     if unified and one.base == "aclrtMemcpyKind":
-        return lambda call, word: _kind_by_address(_signed(word))
+        # Where both memories are one, an address alone says which side of a copy it is.
+        known = {int(kind): acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT for kind in acl.aclrtMemcpyKind}
+        return lambda call, word: known.get(word, _signed(word))
     if one.kind is Kind.NUMBER:
         return lambda call, word: word if one.base in ("size_t", "uint64_t") else _signed(word)
     if one.kind is Kind.REAL:
@@ -209,12 +207,6 @@ def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reade
     if function.name == "aclrtFreeHost":
         return lambda call, word: call.host.take_back(word) or None
     return lambda call, word: word or None
-
-
-def _kind_by_address(kind: int) -> int:
-    """Where both memories are one, an address alone says which side of a copy it is."""
-    known = kind in list(acl.aclrtMemcpyKind)
-    return acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT if known else kind
 
 
 def _handle(call: _Call, number: int) -> Any:

@@ -107,11 +107,7 @@ _PARAMETER = re.compile(r"^(?P<type>.*?[ *])(?P<name>\w+)$", re.DOTALL)
 
 
 def parse(prototype: str) -> Function:
-    """Read a prototype.
-
-    Raises:
-        ValueError: it is not one, or a type in it is unknown.
-    """
+    """Read a prototype. Raises ValueError where it is none, or has an unknown type."""
     text = " ".join(prototype.split())
     match = _PROTOTYPE.match(text)
     if match is None:

@@ -366,3 +366,32 @@ print("ok")
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert result.stdout == "ok\n", result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_finds_the_locks_free():
+    """The parent forks while another thread is inside aclInit, and inside an allocation."""
+    program = """
+import os, signal, threading, time, warnings
+warnings.simplefilter("ignore")
+from lngrad.ascend import acl
+from lngrad.ascend.acl import device, memory
+acl.aclInit(None); acl.aclrtSetDevice(0)
+begun = threading.Event()
+
+def busy():
+    with device._state.lock, memory.heap._lock:
+        begun.set()
+        time.sleep(0.2)
+
+threading.Thread(target=busy).start()
+assert begun.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(acl.aclrtMalloc(64, 0)[1] + acl.aclrtSetDevice(0))
+assert os.waitpid(child, 0)[1] == 0
+print("ok")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.stdout == "ok\n", result.stderr

@@ -124,11 +124,7 @@ def aclrtSetDevice(deviceId: int) -> None:
 
 
 def set_device(function: str, deviceId: int) -> None:
-    """Count one more user of the device.
-
-    Raises:
-        StatusError: There is no such device, or aclInit was not called.
-    """
+    """Count one more user of the device. Raises StatusError where there is none, and before aclInit."""
     with _state.lock:
         _require_init(function)
         _check_device(deviceId)

@@ -53,11 +53,7 @@ class Heap:
         self.allocated = 0
 
     def allocate(self, size: int, reserved: int) -> Address:
-        """Make a block of `size` bytes that takes the place of `reserved` bytes.
-
-        Raises:
-            StatusError: NumPy can't allocate as many.
-        """
+        """Make a block of `size` bytes that takes the place of `reserved` bytes. Raises as aligned_bytes."""
         memory = aligned_bytes(size)
         with self._lock:
             address = self._next
@@ -107,11 +103,7 @@ on_release("memory", heap.clear)
 
 
 def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
-    """Uninitialised bytes whose first lies at a multiple of `alignment`.
-
-    Raises:
-        StatusError: NumPy can't allocate as many; ACL_ERROR_BAD_ALLOC.
-    """
+    """Uninitialised bytes whose first lies at a multiple of `alignment`. Raises StatusError with ACL_ERROR_BAD_ALLOC."""
     try:
         memory = np.empty(size + alignment, np.uint8)
     except (MemoryError, ValueError, OverflowError):  # NumPy has ValueError for more bytes than an address can count
@@ -121,11 +113,7 @@ def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
 
 
 def region_of(name: str, data: object) -> Region:
-    """The memory behind a device address or a host buffer.
-
-    Args:
-        name: The argument's name, for the text.
-        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer protocol.
+    """The memory behind a device address, which is an int, or a host buffer; the text calls it `name`.
 
     Raises:
         StatusError: The address lies in no block, or the object is no contiguous buffer; ACL_ERROR_INVALID_PARAM.
@@ -159,11 +147,7 @@ def _host_array(name: str, data: object) -> Array:
 
 
 def require_allocated(function: str, blocks: Iterable[Block]) -> None:
-    """Check, when a task runs at last, that the memory it was submitted with is still there.
-
-    Raises:
-        StatusError: With ACL_ERROR_RT_FAILURE.
-    """
+    """Refuse a task, when it runs at last, whose memory is gone: StatusError with ACL_ERROR_RT_FAILURE."""
     if not all(block.alive for block in blocks):
         raise StatusError(
             aclError.ACL_ERROR_RT_FAILURE, f"{function}: device memory that it uses was freed before the stream ran"

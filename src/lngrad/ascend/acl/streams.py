@@ -67,11 +67,7 @@ class aclrtStream(Handle):
         self._wake_worker()
 
     def drain(self) -> None:
-        """Run, or wait for, every task submitted so far.
-
-        Raises:
-            StatusError: The first error since the last call.
-        """
+        """Run, or wait for, every task submitted so far. Raises the first StatusError since the last call."""
         with self._running:
             self._run_tasks()
             error, self._error = self._error, None

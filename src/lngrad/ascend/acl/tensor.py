@@ -134,15 +134,7 @@ class aclTensor(Handle):
         return self
 
     def view_of(self, name: str, data: object) -> View | None:
-        """The view laid over another storage of the same shape.
-
-        Args:
-            name: The argument's name, for the text.
-            data: A device address, a host buffer, or None for a null pointer.
-
-        Raises:
-            StatusError: The storage is too small, or its first element misaligned.
-        """
+        """The view laid over another storage. Raises StatusError if that is too small or misaligned."""
         return _view(name, data, self.facts, self.offset, self.storage_dims)
 
     def attach(self, name: str, data: object) -> None:
@@ -257,11 +249,7 @@ def _sizes(name: str, values: object) -> Shape:
 
 
 def enumerator(name: str, kind: type[Enumeration], value: object) -> Enumeration:
-    """The enumerator with a number.
-
-    Raises:
-        StatusError: There is none.
-    """
+    """The enumerator with a number. Raises StatusError where there is none."""
     try:
         return kind(value)  # type: ignore[arg-type]  # whatever it is
     except ValueError:

@@ -109,11 +109,7 @@ class Decision:
         return (*self.reads, *self.writes)
 
     def check_memory(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
-        """Check that no output shares memory with anything else, and the workspace with nothing.
-
-        Raises:
-            StatusError: Naming both, as the caller spells them. Nothing was written.
-        """
+        """Raise StatusError where an output shares memory with anything else, or the workspace with anything."""
         if self.plan is None:
             return
         try:
@@ -131,12 +127,7 @@ class Decision:
                 )
 
     def run(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
-        """Compute, in the caller's memory alone.
-
-        Args:
-            inputs, outputs: Arrays of `reads` and `writes`, checked; None where there is none.
-            workspace: At least workspace_bytes; None if that is 0.
-        """
+        """Compute from and to arrays of `reads` and `writes`, None where there is none, in the caller's memory alone."""
         if self.plan is None:
             for argument, output in zip(self.writes, outputs, strict=True):
                 if output is not None:
@@ -166,17 +157,7 @@ class Decision:
 
 @lru_cache(maxsize=4096)
 def decide(operator: Operator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
-    """Check a call and plan it: a pure function of facts.
-
-    Args:
-        operator: The row.
-        values: What `operator.facts_of` says of the arguments.
-        target: What is simulated.
-        threads: How many the core may use; a plan is made for a number of threads.
-
-    Returns:
-        The decision, or the error that phase 1 reports.
-    """
+    """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
     call = Call(operator, values, target)
     try:
         for check in operator.checks:

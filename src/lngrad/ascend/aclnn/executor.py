@@ -48,12 +48,7 @@ class aclOpExecutor(Handle):
         self.rebound: dict[str, View] = {}
 
     def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
-        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
-
-        Raises:
-            StatusError: A tensor was destroyed or described anew since phase 1, has no data, or its memory was
-                freed.
-        """
+        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them."""
         blocks: list[Block] = []
         reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
         writes = tuple([self._array(argument, blocks) for argument in self.decision.writes])
@@ -83,12 +78,7 @@ class aclOpExecutor(Handle):
 
 
 def phase1(operator: Operator, *arguments: object) -> Phase1:
-    """Check a call and plan it: the results of a first phase.
-
-    Args:
-        operator: The row.
-        arguments: All of them, in the order of the C prototype.
-    """
+    """Check a call and plan it: what a first phase returns for its arguments, in the prototype's order."""
     decision = decide(operator, operator.facts_of(arguments), soc.current(), get_num_threads())
     if isinstance(decision, StatusError):
         return 0, None, report(decision, aclnnStatus)
@@ -154,15 +144,7 @@ def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> 
 
 
 def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
-    """Return an executor that may be used.
-
-    Args:
-        executor: What a caller passed.
-        null: The code for a null pointer.
-
-    Raises:
-        StatusError: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
-    """
+    """Return an executor that may be used. Raises StatusError; with the code `null` for a null pointer."""
     if executor is None:
         raise StatusError(null, "executor: expected an aclOpExecutor, got a null pointer")
     if not isinstance(executor, aclOpExecutor):

@@ -92,11 +92,7 @@ def _differ(one: Shape, two: Shape) -> bool:
 
 
 def check_mask(output_mask: Sequence[bool]) -> Mask:
-    """Return output_mask as three booleans.
-
-    Raises:
-        ShapeError: They are not three.
-    """
+    """Return output_mask as three booleans. Raises ShapeError if they are not three."""
     mask = tuple(map(bool, output_mask))
     if len(mask) != 3:
         raise ShapeError(f"output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta, got {len(mask)}")
@@ -364,14 +360,7 @@ def _rstd(variance: Known, epsilon: float) -> Known:
 
 
 def _run_half_away(inputs: tuple[Known, ...], mask: Mask, kind: str, dtypes: tuple[str, str]) -> PdOutputs:
-    """As Atlas A2 rounds: everything in float32, then bfloat16 with ties away from zero.
-
-    Args:
-        inputs: dy, x, mean, rstd, gamma.
-        mask: Which outputs are wanted.
-        kind: Of the results: "numpy" or "torch".
-        dtypes: Of pd_x, and of pd_gamma and pd_beta.
-    """
+    """As Atlas A2 rounds dy, x, mean, rstd, gamma's results: in float32, then to `dtypes`, ties of bfloat16 away from zero."""
     grads = layer_norm_backward(*(as_numpy(array).astype(np.float32) for array in inputs), output_mask=mask)
     results: list[Known | None] = [None, None, None]
     for place, (result, dtype) in enumerate(zip(grads, (dtypes[0], dtypes[1], dtypes[1]), strict=True)):

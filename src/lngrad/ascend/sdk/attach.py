@@ -35,12 +35,7 @@ _kept: list[object] = []  # what C has the address of
 
 
 def attach(place: int, settings: Settings) -> None:
-    """Write the address of the callback where the C half looks for it.
-
-    Args:
-        place: the address of a pointer.
-        settings: what the folder was written with.
-    """
+    """Write the callback's address to `place`, where the C half looks for it."""
     dispatcher, host = Dispatcher(settings.unified), HostMemory()
     threads = Threads(settings)
     reserve(FIRST_HANDLE, HANDLE_SPAN)

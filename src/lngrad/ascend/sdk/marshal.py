@@ -84,11 +84,7 @@ class _Call(NamedTuple):
 
 
 class Dispatcher:
-    """All functions of the table, by number, over one set of handles.
-
-    Args:
-        unified: whether host memory may be in the place of device memory.
-    """
+    """All functions of the table, by number, over one set of handles. `unified`: host memory may be the device's."""
 
     def __init__(self, unified: bool = False) -> None:
         self.handles = Handles()

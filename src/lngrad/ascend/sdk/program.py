@@ -61,11 +61,7 @@ def _plain(source: Path, scratch: Path) -> Path:
 
 
 def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Sequence[str]) -> None:
-    """Build a program from one C or C++ file.
-
-    Raises:
-        LngradError: it is neither, there is no compiler, or it failed; with what it wrote.
-    """
+    """Build a program from one C or C++ file. Raises LngradError with what the compiler wrote."""
     if source.suffix not in LANGUAGES:
         raise LngradError(f"{source}: expected a file that ends in {', '.join(LANGUAGES)}")
     if not source.is_file():

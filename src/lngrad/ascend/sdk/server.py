@@ -39,12 +39,7 @@ _WORD = struct.Struct("=q")
 
 
 def serve(control: int, settings: Settings) -> None:
-    """Reply until the program ends.
-
-    Args:
-        control: the descriptor of a socket over which it sends a connection for each of its threads.
-        settings: what the folder was written with.
-    """
+    """Reply until the program ends; over the socket `control` it sends a connection for each of its threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
     channel = socket.socket(fileno=control)
     if settings.unified:

@@ -40,15 +40,7 @@ serve(int(sys.argv[1]), {settings!r})
 
 
 def environment_header(python: str, libpython: str, version: str, package: str, settings: Settings) -> str:
-    """Where Python and lngrad are, and what runs at the start.
-
-    Args:
-        python: the interpreter of the virtual environment.
-        libpython: Python's shared library; "" if there is none.
-        version: what Python's own version begins with.
-        package: the folder that lngrad lies in.
-        settings: what the programs see.
-    """
+    """Where Python, its shared library ("": none) and lngrad's folder are, and what runs at the start."""
     constants = {
         "LNGRAD_PYTHON": python,
         "LNGRAD_LIBPYTHON": libpython,

@@ -131,11 +131,7 @@ def _libpython() -> str:
 
 
 def required(find: Callable[[], list[str]]) -> list[str]:
-    """The command of a compiler.
-
-    Raises:
-        LngradError: there is none.
-    """
+    """The command of a compiler. Raises LngradError where there is none."""
     try:
         return find()
     except FileNotFoundError as reason:

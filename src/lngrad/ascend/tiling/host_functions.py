@@ -43,12 +43,7 @@ def align_up(value: int, unit: int) -> int:
 
 
 class Words:
-    """The checks and the uint32 arithmetic of one call of a tiling function.
-
-    Args:
-        api: The tiling function, for the texts.
-        lenient: Go on as upstream does, and warn at ``close``.
-    """
+    """The checks and the uint32 arithmetic of one call of a tiling function; lenient: go on as upstream, warn at `close`."""
 
     def __init__(self, api: str, lenient: bool) -> None:
         self.api = api
@@ -71,11 +66,7 @@ class Words:
         return value & UINT32_MAX
 
     def shape(self, srcShape: Sequence[int], typeSize: int) -> tuple[int, int, int, int]:
-        """Check the arguments that LayerNormGrad, its Beta and LayerNorm share.
-
-        Returns:
-            B, S, the H of the memory and the H of the mathematics.
-        """
+        """Check the arguments that most functions share. Returns B, S, the H of the memory and the H of the mathematics."""
         self.rule(typeSize in (2, 4), f"typeSize: expected 2 (half) or 4 (float), got {typeSize}")
         dims = tuple(int(size) for size in srcShape)
         self.rule(len(dims) == 4, f"srcShape: expected 4 sizes [B, S, storageHLength, originHLength], got {list(dims)}")

@@ -22,7 +22,18 @@ import numpy as np
 
 import lngrad
 
-SHAPES = "512x384 1024x256 4096x256 1024x1024 4096x768 65536x256 16384x1024 2048x5120 4096x4096 100000x64".split()
+SHAPES = [
+    "512x384",
+    "1024x256",
+    "4096x256",
+    "1024x1024",
+    "4096x768",
+    "65536x256",
+    "16384x1024",
+    "2048x5120",
+    "4096x4096",
+    "100000x64",
+]
 FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-shared", "-fPIC"]
 ROUNDS = 25
 

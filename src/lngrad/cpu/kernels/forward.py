@@ -77,7 +77,7 @@ def y_of(storage, acc, rows, r, gamma, beta, j):
 def write_group(storage, acc, rows, r, j, g, b, streaming):
     """y of GROUP columns of row r."""
     x, y, mean, rstd, x_stride, y_stride = rows
-    m, s = splat_group_at(acc, None, mean, r), splat_group_at(acc, None, rstd, r)
+    m, s = splat_group_at(acc, mean, r), splat_group_at(acc, rstd, r)
     result = scaled(subtract_mean(load_group(storage, x + r * x_stride, j), m) * s, g, b)
     if streaming is None:
         store(storage, y + r * y_stride, j, result)

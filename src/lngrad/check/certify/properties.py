@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.certify.bits import arguments
-from lngrad.check.certify.measured import Measured, Subject
-from lngrad.check.implementations import Call, NotApplicable
+from lngrad.check.certify.measured import Measured, gradients, takes
+from lngrad.check.implementations import Call, Implementation, NotApplicable
 from lngrad.core import reference
 from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.errors import LngradError
@@ -27,7 +27,7 @@ CALLS = 3  # of which the one that took least is told: the first ones fill cache
 GROWTH = (64, 256, 1024, 4096, 16384)
 
 
-def accuracy(subject: Subject, trials: int) -> list[Measured]:
+def accuracy(subject: Implementation, trials: int) -> list[Measured]:
     """Errors of column sums against exact ones as rows are added, and where 16-bit sums stop growing."""
     group, found = "Accuracy", []
     errors, growth = [], GROWTH[:-1] if subject.simulated else GROWTH
@@ -36,7 +36,7 @@ def accuracy(subject: Subject, trials: int) -> list[Measured]:
         for seed in range(max(1, trials // 5)):
             dy, x, mean, rstd, gamma = arguments(M, 64, seed)
             dy = np.abs(dy) + np.float32(0.5)  # of one sign, so that partial sums grow with the rows
-            dbeta = np.asarray(subject.backward(dy, x, mean, rstd, gamma).dbeta, np.float64)
+            dbeta = np.asarray(gradients(subject, dy, x, mean, rstd, gamma).dbeta, np.float64)
             wide = dy.astype(np.float64)
             worst = max(
                 worst, float((np.abs(dbeta - wide.sum(0)) / np.abs(wide).sum(0)).max() / UNIT_ROUNDOFF["float32"])
@@ -51,7 +51,7 @@ def accuracy(subject: Subject, trials: int) -> list[Measured]:
     return found
 
 
-def _growth(subject: Subject, dtype: str, most: int) -> Measured:
+def _growth(subject: Implementation, dtype: str, most: int) -> Measured:
     """dbeta of so many rows of ones."""
     narrow = numpy_dtype(dtype)
     zeros, ones = np.zeros((most, 16), narrow), np.ones((most, 16), narrow)
@@ -60,8 +60,8 @@ def _growth(subject: Subject, dtype: str, most: int) -> Measured:
     # Some take statistics in x's dtype only, or gamma in float32 only.
     for wide, parameter in ((np.float32, narrow), (narrow, narrow), (np.float32, np.float32)):
         try:
-            dbeta = subject.backward(
-                ones, zeros, np.zeros(most, wide), np.ones(most, wide), np.ones(16, parameter)
+            dbeta = gradients(
+                subject, ones, zeros, np.zeros(most, wide), np.ones(most, wide), np.ones(16, parameter)
             ).dbeta
             break
         except Exception as error:
@@ -78,7 +78,7 @@ def _first_line(text: object) -> str:
     return str(text).split("\n")[0][:110]
 
 
-def number_range(subject: Subject) -> list[Measured]:
+def number_range(subject: Implementation) -> list[Measured]:
     """What comes of subnormals, NaN and infinity, one column, constant rows, offsets and overflow."""
     group = "The range of numbers"
     dy, x, mean, rstd, gamma = arguments(8, 32, 0)
@@ -94,14 +94,14 @@ def number_range(subject: Subject) -> list[Measured]:
         found.append(Measured(group, name, answer, None, 1))
 
     def dbeta(some: Array) -> Array:
-        return np.asarray(subject.backward(some, x, mean, rstd, gamma).dbeta, np.float64)
+        return np.asarray(gradients(subject, some, x, mean, rstd, gamma).dbeta, np.float64)
 
     add("subnormal dy in dbeta", lambda: "kept" if (dbeta(small) == 8 * 2.0**-140).all() else "flushed to zero")
 
     def spoiled(value: float) -> str:
         some = dy.copy()
         some[3, 5] = value
-        got = subject.backward(some, x, mean, rstd, gamma)
+        got = gradients(subject, some, x, mean, rstd, gamma)
         dx, column = (np.asarray(one, np.float64) for one in (got.dx, got.dbeta))
         rows = np.flatnonzero(~np.isfinite(dx).all(1)).tolist()
         columns = np.flatnonzero(~np.isfinite(column)).tolist()
@@ -114,7 +114,7 @@ def number_range(subject: Subject) -> list[Measured]:
 
     def one_column() -> str:
         given = arguments(9, 1, 0)
-        got = subject.backward(*given)
+        got = gradients(subject, *given)
         zero = not np.asarray(got.dx).any() and not np.asarray(got.dgamma).any()
         most = np.abs(np.asarray(got.dx)).max()
         return "dx and dgamma are 0" if zero else f"dx is {most:.3g} at most, which should be 0"
@@ -132,7 +132,7 @@ def number_range(subject: Subject) -> list[Measured]:
     def dx_of(given: Sequence[Array]) -> tuple[Array, Array]:
         one, x, mean, rstd, gamma = given
         truth = reference.layer_norm_backward(one, x, mean, rstd, gamma).dx
-        return np.asarray(subject.backward(one, x, mean, rstd, gamma).dx, np.float64), truth
+        return np.asarray(gradients(subject, one, x, mean, rstd, gamma).dx, np.float64), truth
 
     def with_its_statistics(given: Sequence[Array], x: Array) -> tuple[Array, Array]:
         exact = x.astype(np.float64)
@@ -159,22 +159,22 @@ def number_range(subject: Subject) -> list[Measured]:
     return found
 
 
-def effects(subject: Subject) -> list[Measured]:
+def effects(subject: Implementation) -> list[Measured]:
     """What it changes besides its results, and what it refuses."""
     group, names = "Effects", ("dy", "x", "mean", "rstd", "gamma")
     trials, changed = 0, ""
     for M, N in MUTATIONS:
-        if not subject.takes(M, N):
+        if not takes(subject, M, N):
             continue
         given = arguments(M, N, 0)
         before = [hashlib.sha256(one.tobytes()).digest() for one in given]
-        subject.backward(*given)
+        gradients(subject, *given)
         trials += 1
         for name, one, digest in zip(names, given, before, strict=True):
             if hashlib.sha256(one.tobytes()).digest() != digest:
                 changed = changed or f"seed 0, {M}×{N}: {name} is changed"
     found = [Measured(group, "leaves its inputs as they are", "no" if changed else "yes", not changed, trials, changed)]
-    M, N = next(((M, N) for M, N in ((65, 33), (65, 64)) if subject.takes(M, N)), (64, 64))
+    M, N = next(((M, N) for M, N in ((65, 33), (65, 64)) if takes(subject, M, N)), (64, 64))
     return [*found, *(_refused(subject, name, some) for name, some in _odd_calls(M, N).items())]
 
 
@@ -191,10 +191,10 @@ def _odd_calls(M: int, N: int) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _refused(subject: Subject, name: str, given: tuple[Any, ...]) -> Measured:
+def _refused(subject: Implementation, name: str, given: tuple[Any, ...]) -> Measured:
     example = ""
     try:
-        got = subject.backward(*given)
+        got = gradients(subject, *given)
     except NotApplicable as reason:
         answer = f"refused: {_first_line(reason)}"
     except LngradError as error:
@@ -220,7 +220,7 @@ def _with_gaps(array: Array) -> Array:
     return wide[:, : array.shape[1]]
 
 
-def memory(subject: Subject) -> list[Measured]:
+def memory(subject: Implementation) -> list[Measured]:
     """What a call allocates beyond its results: by its own allocator, and as the machine sees it."""
     group = "Memory, beyond dx, dgamma and dbeta"
     own = f"allocated in a call of {TRACED[0]}×{TRACED[1]} float32"
@@ -231,15 +231,15 @@ def memory(subject: Subject) -> list[Measured]:
     return [_allocated(subject, group, own), _resident(subject, group, resident)]
 
 
-def _allocated(subject: Subject, group: str, name: str) -> Measured:
+def _allocated(subject: Implementation, group: str, name: str) -> Measured:
     given = arguments(*TRACED, 0)
     results = 4 * TRACED[1] * (TRACED[0] + 2)
     measure = subject.allocated or _traced
-    subject.backward(*given)  # kernels are compiled
+    gradients(subject, *given)  # kernels are compiled
     figures = []
     for _ in range(CALLS):
         subject.empty_cache()
-        figures.append(measure(lambda: subject.backward(*given)))
+        figures.append(measure(lambda: gradients(subject, *given)))
     least, whose = min(figures)
     facts = {"bytes": [number for number, _ in figures], "results": results}
     return Measured(group, name, f"{_size(max(0, least - results))} ({whose})", None, CALLS, facts=facts)
@@ -256,9 +256,9 @@ def _traced(call: Call) -> tuple[int, str]:
         tracemalloc.stop()
 
 
-def _resident(subject: Subject, group: str, name: str) -> Measured:
+def _resident(subject: Implementation, group: str, name: str) -> Measured:
     """The growth of the process, by the kernel's own high-water mark."""
-    if sys.platform != "linux" or not subject.takes(*RESIDENT):
+    if sys.platform != "linux" or not takes(subject, *RESIDENT):
         return Measured(group, name, "not measured: it needs Linux's /proc, and a kernel that takes the shape")
     given = arguments(*RESIDENT, 0)
     results = 4 * RESIDENT[1] * (RESIDENT[0] + 2)
@@ -267,7 +267,7 @@ def _resident(subject: Subject, group: str, name: str) -> Measured:
         subject.empty_cache()
         Path("/proc/self/clear_refs").write_text("5")  # the mark starts anew from what is resident now
         start = _status("VmRSS")
-        subject.backward(*given)
+        gradients(subject, *given)
         figures.append(_status("VmHWM") - start)
     beyond = max(0, min(figures) - results)
     share = beyond / (4 * RESIDENT[0] * RESIDENT[1])

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, Subject, different_bits
-from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, leaves, reveal, text_of, words
+from lngrad.check.certify.measured import Measured, different_bits, gradients
+from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, fold, reveal, text_of, words
+from lngrad.check.implementations import Implementation
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array, Dtype
 
@@ -26,7 +27,7 @@ def _ones(M: int, N: int, dtype: Dtype) -> tuple[Array, Array, Array, Array, Arr
 
 
 def column_order(
-    subject: Subject, M: int, N: int, dtype: str = "float32", threads: int | None = None
+    subject: Implementation, M: int, N: int, dtype: str = "float32", threads: int | None = None
 ) -> list[Measured]:
     """The trees of dbeta, a bare column sum of M rows, and of dgamma, a sum of products; replayed on random numbers.
 
@@ -56,25 +57,24 @@ def column_order(
     return found
 
 
-def _probed(subject: Subject, name: str, given: Any, dtype: str) -> Callable[[Pairs], list[float]]:
+def _probed(subject: Implementation, name: str, given: Any, dtype: str) -> Callable[[Pairs], list[float]]:
     """For masks of rows, one a column: the column sum of that name."""
     N, large = given[0].shape[1], LARGE[dtype]
 
     def outside(pairs: Pairs) -> list[float]:
         found: list[float] = []
         for start in range(0, len(pairs), N):
-            some = pairs[start : start + N]
-            dy = given[0].copy()
-            for column, (i, j) in enumerate(some):
-                dy[i, column], dy[j, column] = large, -large
-            sums = np.asarray(getattr(subject.backward(dy, *given[1:]), name), np.float64)
+            some = np.array(pairs[start : start + N])
+            dy, columns = given[0].copy(), np.arange(len(some))
+            dy[some[:, 0], columns], dy[some[:, 1], columns] = large, -large
+            sums = np.asarray(getattr(gradients(subject, dy, *given[1:]), name), np.float64)
             found += sums[: len(some)].tolist()
         return found
 
     return outside
 
 
-def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured]:
+def row_order(subject: Implementation, N: int, dtype: str = "float32") -> list[Measured]:
     """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
     if subject.own_statistics:
         return [Measured(GROUP, f"{name} over {N} columns {dtype}", OWN) for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
@@ -90,7 +90,7 @@ def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured
             dy = given[0].copy()
             for row, (i, j) in enumerate(some):
                 dy[row, i], dy[row, j] = large, -large
-            dx = np.asarray(subject.backward(dy, x, *given[2:]).dx, np.float64)
+            dx = np.asarray(gradients(subject, dy, x, *given[2:]).dx, np.float64)
             for row, (i, j) in enumerate(some):
                 probe = next(place for place in (0, 1, 2) if place not in (i, j))
                 total = N * (1 - dx[row, probe])
@@ -105,7 +105,7 @@ def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured
 
     def second(pairs: Pairs) -> list[float]:
         both = sums(pairs, np.ones_like(given[1]))
-        return [total - (N - shared(i, j)) for total, (i, j) in zip(both, pairs, strict=True)]
+        return [total - (N - int(shared[i, j])) for total, (i, j) in zip(both, pairs, strict=True)]
 
     return [first, _measured(f"Σ dy·gamma·xhat {name}", N, "columns", second)[0]]
 
@@ -136,20 +136,20 @@ def _measured(
     return Measured(GROUP, label, text, None, probes, counterexample, facts), tree
 
 
-def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
+def _replayed_columns(subject: Implementation, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
     """Whether the tree's own sums have the kernel's bits, for dbeta; and in which precision they are kept."""
     shape = given[0].shape
     inputs = [
         np.random.default_rng([seed, 3]).standard_normal(shape).astype(numpy_dtype(dtype)) for seed in range(REPLAYS)
     ]
-    got = np.stack([np.asarray(subject.backward(dy, *given[1:]).dbeta) for dy in inputs])
+    got = np.stack([np.asarray(gradients(subject, dy, *given[1:]).dbeta) for dy in inputs])
     terms = np.stack(inputs, axis=1)  # all at once: an addition is one call of NumPy, however many numbers it adds
     ways = ((f"in {one}", replay(tree, terms, numpy_dtype(one)).astype(got.dtype))
             for one in dict.fromkeys((dtype, "float32", "float64")))  # fmt: skip
     return _verdict(ways, got, "the tree's sums ")
 
 
-def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[str, str]:
+def _replayed_products(subject: Implementation, tree: Tree, M: int, N: int) -> tuple[str, str]:
     """Whether the tree's sums of dy·xhat have the kernel's bits, for dgamma; and how products are rounded."""
     inputs = []
     for seed in range(REPLAYS):
@@ -158,7 +158,7 @@ def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[st
         inputs.append(
             (dy, x, rng.standard_normal(M).astype(np.float32), 2.0 ** rng.integers(-2, 3, M).astype(np.float32))
         )
-    got = np.stack([np.asarray(subject.backward(*given, np.ones(N, np.float32)).dgamma) for given in inputs])
+    got = np.stack([np.asarray(gradients(subject, *given, np.ones(N, np.float32)).dgamma) for given in inputs])
     dy, x, mean, rstd = (np.stack(arrays, axis=1) for arrays in zip(*inputs, strict=True))
     return _verdict(product_sums(tree, dy, x, mean, rstd), got, "")
 
@@ -179,25 +179,18 @@ def _verdict(ways: Iterable[tuple[str, Array]], got: Array, what: str) -> tuple[
     return f"NOT confirmed: {what}{label} {verb} the kernel's bits on {right} of {REPLAYS} random inputs", example
 
 
-def _shared_sizes(tree: Tree, n: int) -> Callable[[int, int], int]:
-    """The size of the smallest subtree that has two places."""
-    paths: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # of each leaf: (subtree's number, its size)
-    waiting: list[tuple[Tree, list[tuple[int, int]]]] = [(tree, [])]
-    number = 0
-    while waiting:
-        one, path = waiting.pop()
-        if isinstance(one, int):
-            paths[one] = path
-            continue
-        number += 1
-        longer = [*path, (number, len(leaves(one)))]
-        waiting += [(part, longer) for part in one]
+def _shared_sizes(tree: Tree, n: int) -> Array:
+    """(n, n): the size of the smallest subtree that has two places."""
+    sizes = np.zeros((n, n), int)
 
-    def shared(i: int, j: int) -> int:
-        common = [size for (one, size), (other, _) in zip(paths[i], paths[j], strict=False) if one == other]
-        return common[-1]
+    def joined(_: tuple[Tree, ...], parts: list[list[int]]) -> list[int]:
+        places = [place for part in parts for place in part]
+        shared = sizes[np.ix_(places, places)]
+        sizes[np.ix_(places, places)] = np.where(shared, shared, len(places))
+        return places
 
-    return shared
+    fold(tree, lambda one: [one] if isinstance(one, int) else None, joined)
+    return sizes
 
 
 def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None) -> Array:
@@ -210,32 +203,25 @@ def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None)
         factors: (n, …): the sum of terms·factors by fused multiply-add: a product that is added alone to a sum is not
             rounded before. float32 only.
     """
-    done: dict[int, Array] = {}
-    waiting: list[tuple[Tree, bool]] = [(tree, False)]
-    while waiting:  # no recursion: a sum in sequence is as deep as it is long
-        one, ready = waiting.pop()
-        if isinstance(one, int):
-            first = terms[one] if factors is None else terms[one] * factors[one]
-            done[_key(one)] = first.astype(dtype)
-        elif not ready:
-            waiting.append((one, True))
-            waiting += [(part, False) for part in one]
-        else:
-            done[_key(one)] = _added(one, done, terms, factors, dtype)
-    return done[_key(tree)]
 
+    def leaf(one: Tree) -> Array | None:
+        if not isinstance(one, int):
+            return None
+        return np.asarray(terms[one] if factors is None else terms[one] * factors[one]).astype(dtype)
 
-def _added(node: tuple[Tree, ...], done: dict[int, Array], terms: Array, factors: Array | None, dtype: Dtype) -> Array:
-    """The parts of a node: a sum takes leaves, whichever of them comes first in the tree's text."""
-    parts = sorted(node, key=lambda part: isinstance(part, int)) if factors is not None else node
-    total = done.pop(_key(parts[0]))
-    for part in parts[1:]:
-        value = done.pop(_key(part))
-        if factors is not None and isinstance(part, int):
-            total = _fused(terms[part], factors[part], total)
-        else:
-            total = (total + value).astype(dtype)
-    return total
+    def added(node: tuple[Tree, ...], parts: list[Array]) -> Array:
+        pairs = list(zip(node, parts, strict=True))
+        if factors is not None:  # a sum takes leaves, whichever of them comes first in the tree's text
+            pairs.sort(key=lambda pair: isinstance(pair[0], int))
+        total = pairs[0][1]
+        for part, value in pairs[1:]:
+            if factors is not None and isinstance(part, int):
+                total = _fused(terms[part], factors[part], total)
+            else:
+                total = (total + value).astype(dtype)
+        return total
+
+    return fold(tree, leaf, added)
 
 
 def _fused(one: Array, other: Array, addend: Array) -> Array:
@@ -252,10 +238,6 @@ def _fused(one: Array, other: Array, addend: Array) -> Array:
     return np.where((lost != 0) & even, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total).astype(
         np.float32
     )
-
-
-def _key(tree: Tree) -> int:
-    return -1 - tree if isinstance(tree, int) else id(tree)
 
 
 def product_sums(tree: Tree, dy: Array, x: Array, mean: Array, rstd: Array) -> Iterator[tuple[str, Array]]:

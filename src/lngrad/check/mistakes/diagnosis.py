@@ -28,7 +28,7 @@ from lngrad.check.mistakes.misplaced import (
     explain_moved,
     explain_unwritten,
 )  # fmt: skip
-from lngrad.check.mistakes.other_inputs import another_mean, another_rstd, inputs_of_other_rows
+from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.row_means import (
     describe_means,
     explain_means_of_other_rows,
@@ -52,55 +52,26 @@ PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
 
 
-class Explainer(NamedTuple):
-    """A row of the table: what may explain one wrong output.
-
-    Attributes:
-        cost: The order in which explainers run; from RARE on only where the inputs are right.
-        outputs: Which it knows.
-        name: What it looks for.
-        explain: Returns None where that explains nothing.
-    """
-
-    cost: int
-    outputs: tuple[str, ...]
-    name: str
-    explain: Callable[[Fit], Explanation | None]
-
-
-_DX, _SUMS = ("dx",), ("dgamma", "dbeta")
-RARE = 20  # what is rare beside another mistake costs this or more
-EXPLAINERS = (
-    Explainer(1, _DX, "whole rows or columns that are never written, or twice", explain_unwritten),
-    Explainer(2, _SUMS, "a sum of something else, or times a number", explain_other_sum),
-    Explainer(3, _SUMS, "whole columns that are lost, or counted twice", explain_column_weights),
-    Explainer(4, _SUMS, "sums over the other axis", explain_wrong_axis),
-    Explainer(5, _SUMS, "columns of other places", explain_moved),
-    Explainer(6, _SUMS, "something that is added", explain_added),
-    Explainer(10, _DX, "another formula", explain_dx),
-    Explainer(20, _DX, "row means over part of the columns", explain_partial_means),
-    Explainer(21, _DX, "row means of a tile", explain_tiled_means),
-    Explainer(22, _DX, "row means of other rows", explain_means_of_other_rows),
-    Explainer(23, _DX, "a factor of each row or column", explain_factors),
-    Explainer(24, _DX, "another gamma in some columns", explain_gamma),
-    Explainer(25, _DX, "rows or columns of other places", explain_moved),
-    Explainer(26, _DX, "something that is added", explain_added),
-    Explainer(27, _DX, "row means in 16 bits", explain_narrow_means),
-)
+# What may explain one wrong output, in this order.
+EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
+    "dx": (explain_unwritten, explain_dx),
+    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_moved, explain_added),
+    # Of dx, and rare beside another mistake: only where the inputs are right.
+    "dx alone": (explain_partial_means, explain_tiled_means, explain_means_of_other_rows, explain_factors, explain_gamma,
+                 explain_moved, explain_added, explain_narrow_means),
+}  # fmt: skip
 # Inputs that the whole result may have been computed from, in this order.
-OTHER_INPUTS = (inputs_of_other_rows, another_rstd, another_mean)
+OTHER_INPUTS = (inputs_of_other_rows, another_statistic)
 
 
 def explain(fit: Fit) -> Explanation | None:
-    """The first explanation of a wrong output, in order of cost; None if there is none."""
-    if fit.name != "dx" and (len(fit.result) < 4 or not fit.is_finite):
-        return None
-    for row in sorted(EXPLAINERS, key=lambda row: row.cost):
-        if fit.name in row.outputs and (fit.depth > 1 or row.cost < RARE):
-            found = row.explain(fit)
-            if found is not None:
-                return found
-    return None
+    """The first explanation of a wrong output; None if there is none."""
+    if fit.name != "dx":
+        usable = len(fit.result) >= 4 and fit.is_finite
+        explainers = EXPLAINERS["dgamma or dbeta"] if usable else ()
+    else:
+        explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx alone"] if fit.depth > 1 else ())
+    return next((found for one in explainers if (found := one(fit)) is not None), None)
 
 
 class Diagnosis(NamedTuple):
@@ -280,7 +251,9 @@ def _with_other_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanatio
 def _beside(changed: Inputs, outputs: Sequence[Output]) -> tuple[Grads, list[Output]]:
     """The gradients of other inputs, and the same outputs beside these."""
     wrong, scales = true_grads(changed), gradient_scales(changed)
-    return wrong, [one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
+    return wrong, [
+        replace(one, true=getattr(wrong, one.name), scale=getattr(scales, one.name), origin=one) for one in outputs
+    ]
 
 
 def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:

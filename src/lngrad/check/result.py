@@ -40,7 +40,7 @@ class OutputResult:
         rules: All rules of the standard.
         off: Share of elements that use more than their tolerance.
         worst_error, worst_ulp, worst_share: Largest error, as it is, in ULP, and in tolerances.
-        histogram: Number of elements by ULP; the edges are in sums.HISTOGRAM.
+        histogram: Number of elements by ULP; the edges are in rules.HISTOGRAM.
         worst, map: Of failed outputs: the worst elements; the largest share in each cell over (row, column).
     """
 

@@ -141,19 +141,12 @@ class CaseResult:
         texts = ("name", "source", "reason", "facts", "standard", "sentence", "command", "key")
         if entry["status"] not in get_args(Status) or any(type(entry[name]) is not str for name in texts):
             raise ValueError("its status or one of its texts is not what lngrad check writes")
-        outputs = tuple(
-            OutputResult(
-                **{
-                    **one,
-                    "shape": tuple(one["shape"]),
-                    "rules": tuple(RuleResult(**rule) for rule in one["rules"]),
-                    "histogram": tuple(one["histogram"]),
-                    "worst": tuple(WorstElement(**{**worst, "index": tuple(worst["index"])}) for worst in one["worst"]),
-                    "map": tuple(tuple(row) for row in one["map"]),
-                }
+        outputs = []
+        for one in map(_tuples, entry["outputs"]):
+            made = {"rules": tuple(RuleResult(**rule) for rule in one["rules"])}
+            outputs.append(
+                OutputResult(**one | made | {"worst": tuple(WorstElement(**worst) for worst in one["worst"])})
             )
-            for one in entry["outputs"]
-        )
         formulas = tuple(
             Formula(one["output"], tuple((str(text), bool(changed)) for text, changed in one["parts"]))
             for one in entry.get("formulas", ())
@@ -162,4 +155,11 @@ class CaseResult:
             Weights(**{**one, "runs": tuple((int(first), int(number), float(w)) for first, number, w in one["runs"])})
             for one in entry.get("weights", ())
         )
-        return CaseResult(**{**entry, "outputs": outputs, "formulas": formulas, "weights": weights})
+        return CaseResult(**{**entry, "outputs": tuple(outputs), "formulas": formulas, "weights": weights})
+
+
+def _tuples(value: Any) -> Any:
+    """JSON with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -280,16 +281,11 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
         return True
     rows = np.linspace(0, M - 1, MAX_ROWS).astype(int)
 
-    def some(array: Array, *last: int) -> Array:
-        found: Array = np.asarray(array).reshape(M, -1)[rows].reshape(MAX_ROWS, *last)
-        return found
+    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
+        return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
 
-    ones = (1,) * len(shape)
-    few = replace(
-        changed, dy=some(changed.dy, *shape), x=some(changed.x, *shape), mean=some(changed.mean, *ones),
-        rstd=some(changed.rstd, *ones),
-    )  # fmt: skip
-    part = Output("dx", some(dx.result, *shape), some(dx.true, *shape), some(dx.scale, *shape))
+    few = replace(changed, **some(changed, "dy x"), **some(changed, "mean rstd", (1,) * len(shape)))
+    part = replace(dx, **some(dx, "result true scale"))
     wrong, (other,) = _beside(few, [part])
     return other.is_explained or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
 
@@ -323,7 +319,8 @@ def describe(name: str, got: Array, golden: Array, share: Array) -> str:
         got, golden, share: (rows, columns) in float64; an element is off where share > 1.
     """
     off = share > 1
-    for rule in (_not_finite, _never_written, _factor, _coarser, _clipped, _rows, _columns, _near_zero):
+    rows, columns = (partial(_lines, axis=axis) for axis in (0, 1))
+    for rule in (_not_finite, _other_infinity, _never_written, _factor, _coarser, _clipped, rows, columns, _near_zero):
         found = rule(got, golden, off)
         if found:
             return f"{name}: {found}"
@@ -333,8 +330,8 @@ def describe(name: str, got: Array, golden: Array, share: Array) -> str:
 def _not_finite(got: Array, golden: Array, off: Array) -> str | None:
     wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
     if not wild.any():
-        return _other_infinity(got, golden, off)
-    row, column = (int(axis[0]) for axis in np.nonzero(wild))
+        return None
+    row, column = np.argwhere(wild)[0]
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
     where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
@@ -349,7 +346,7 @@ def _other_infinity(got: Array, golden: Array, off: Array) -> str | None:
     other = off & ~np.isfinite(golden)
     if not other.any() or other.sum() < MIN_AGREE * off.sum():
         return None
-    row, column = (int(axis[0]) for axis in np.nonzero(other))
+    row, column = np.argwhere(other)[0]
     return (
         f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
         f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
@@ -399,18 +396,11 @@ def _clipped(got: Array, golden: Array, off: Array) -> str | None:
     return f"never larger than {most:.4g}, where up to {np.abs(golden[at]).max():.4g} belongs: clipped, or saturated"
 
 
-def _rows(got: Array, golden: Array, off: Array) -> str | None:
-    return _lines(np.any(off, axis=1), "row", len(got) > 1)
-
-
-def _columns(got: Array, golden: Array, off: Array) -> str | None:
-    return _lines(np.any(off, axis=0), "column", got.shape[1] > 1)
-
-
-def _lines(off: Any, what: str, several: bool) -> str | None:
+def _lines(got: Array, golden: Array, off: Array, axis: int) -> str | None:
     """Which rows or columns: a range, all from one on, every k-th."""
+    off, what = np.any(off, axis=1 - axis), ("row", "column")[axis]
     places = np.flatnonzero(off)
-    if not several or not len(places) or len(places) >= MIN_AGREE * len(off):
+    if len(off) < 2 or not len(places) or len(places) >= MIN_AGREE * len(off):
         return None
     first, last = int(places[0]), int(places[-1])
     if len(places) == 1:

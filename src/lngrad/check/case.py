@@ -71,9 +71,6 @@ class CheckCase:
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._check()
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.lead, *self.normalized)
@@ -100,7 +97,7 @@ class CheckCase:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         """The rules that hold in every format. Sizes are arithmetic here: nothing has been allocated."""
         where = f"{self.source}: case {self.name!r}"
         if not 1 <= len(self.shape) <= 8:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "skipped"]
@@ -142,7 +144,7 @@ class CaseResult:
         if entry["status"] not in get_args(Status) or any(type(entry[name]) is not str for name in texts):
             raise ValueError("its status or one of its texts is not what lngrad check writes")
         outputs = []
-        for one in map(_tuples, entry["outputs"]):
+        for one in map(partial(mapped, leaf=lambda value: value, sequence=tuple), entry["outputs"]):
             made = {"rules": tuple(RuleResult(**rule) for rule in one["rules"])}
             outputs.append(
                 OutputResult(**one | made | {"worst": tuple(WorstElement(**worst) for worst in one["worst"])})
@@ -158,8 +160,10 @@ class CaseResult:
         return CaseResult(**{**entry, "outputs": tuple(outputs), "formulas": formulas, "weights": weights})
 
 
-def _tuples(value: Any) -> Any:
-    """JSON with tuples in place of lists."""
+def mapped(value: Any, leaf: Callable[[Any], Any], sequence: Callable[[Iterable[Any]], Any] = list) -> Any:
+    """JSON with other values in it, and its lists as another kind of sequence."""
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return {key: mapped(item, leaf, sequence) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return sequence(mapped(item, leaf, sequence) for item in value)
+    return leaf(value)

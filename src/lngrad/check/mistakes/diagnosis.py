@@ -21,7 +21,7 @@ from lngrad.check.mistakes.column_sums import (
     explain_wrong_axis,
 )
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Output, Terms, share_of, terms_of
+from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Output, Terms, terms_of
 from lngrad.check.mistakes.misplaced import (
     explain_added,
     explain_factors,
@@ -104,14 +104,14 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
             return _only_rounding(call, outputs)
         sums = any(output.is_wrong for output in outputs if output.name != "dx")
         known = {
-            name: mistake.made(call)
+            name: wrong
             for name, mistake in MISTAKES.items()
-            if not mistake.rounding and (sums or not mistake.sums_only)
+            if not mistake.rounding and (sums or not mistake.sums_only) and (wrong := mistake.made(call)) is not None
         }
         found = _known(outputs, known)
         if found is not None:
             formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
-            return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
+            return _diagnosis([_named(found)], formula)
         each = (
             _each_output(terms, outputs, truth, known)
             or _with_other_inputs(call, outputs)
@@ -146,25 +146,25 @@ def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explana
     )
 
 
-def _known(outputs: Sequence[Output], known: Mapping[str, Grads | None]) -> str | None:
+def _named(mistake: str) -> Difference:
+    return Difference(mistake, MISTAKES[mistake].sentence)
+
+
+def _known(outputs: Sequence[Output], known: Mapping[str, Grads]) -> str | None:
     """The mistake that is nearest to the result among those that explain all the outputs."""
-    best: tuple[float, str] | None = None
+    nearest, best = np.inf, None
     for name, wrong in known.items():
-        if wrong is None:
-            continue
         left = _left(outputs, wrong, MISTAKES[name].by_size)
-        if left is not None and (best is None or left < 0.9 * best[0]):
-            best = (left, name)
-    return None if best is None else best[1]
+        if left is not None and left < 0.9 * nearest:
+            nearest, best = left, name
+    return best
 
 
 def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | None:
     """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
     before = after = 0.0
     for output in outputs:
-        expected = getattr(wrong, output.name)
-        scale = output.scale + np.abs(expected - output.true)
-        with_mistake, without = (share_of(output.result, one, scale) for one in (expected, output.true))
+        with_mistake, without = output.shares_beside(getattr(wrong, output.name))
         # A mistake that leaves this output alone must find it right.
         explained = with_mistake <= SLACK
         if not by_size and explained.mean() < EXPLAINED:
@@ -181,25 +181,22 @@ def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | Non
 
 
 def _each_output(
-    terms: Terms, outputs: Sequence[Output], truth: Grads, known: dict[str, Grads | None]
+    terms: Terms, outputs: Sequence[Output], truth: Grads, known: dict[str, Grads]
 ) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     formulas = _formulas(terms, outputs, truth)
     found = []
-    for output in outputs:
-        if not output.is_wrong:
-            continue
-        possible = {name: wrong for name, wrong in known.items() if wrong and _alone(output, outputs, wrong)}
+    for output in (one for one in outputs if one.is_wrong):
+        explained = formulas.get(output.name)
+        possible = {name: wrong for name, wrong in known.items() if _alone(output, outputs, wrong)}
         name = _known([output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size})
-        if name is None and output.name not in formulas:
+        if name is None and explained is None:
             name = _known([output], possible)
         if name is not None:
-            formula = formulas[output.name].formula if output.name in formulas else None
-            found.append(Explanation(formula, (Difference(name, MISTAKES[name].sentence),)))
-        elif output.name in formulas:
-            found.append(formulas[output.name])
-        else:
+            explained = Explanation(explained.formula if explained else None, (_named(name),))
+        if explained is None:
             return None
+        found.append(explained)
     return _one_factor(found)
 
 
@@ -217,8 +214,7 @@ def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
     for other in outputs:
         expected = getattr(wrong, other.name)
-        scale = other.scale + np.abs(expected - other.true)
-        if other is output or np.mean(share_of(other.result, expected, scale) <= SLACK) >= EXPLAINED:
+        if other is output or np.mean(other.shares_beside(expected)[0] <= SLACK) >= EXPLAINED:
             continue
         if np.mean(np.abs(expected - other.true) <= other.bound) < EXPLAINED:
             return False
@@ -267,7 +263,7 @@ def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanat
         wrong, others = _beside(changed, outputs)
         formulas = _formulas(terms_of(changed), others, wrong, depth=1)
         if all(one.name in formulas or one.is_explained for one in others):
-            found = [Explanation(None, (Difference(name, mistake.sentence),)), *formulas.values()]
+            found = [Explanation(None, (_named(name),)), *formulas.values()]
             if best is None or len(found) < len(best):
                 best = found
     return best

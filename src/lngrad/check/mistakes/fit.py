@@ -164,7 +164,15 @@ class Output:
     @cached_property
     def share(self) -> Array:
         """How much of its tolerance each element's error uses."""
-        return share_of(self.result, self.true, self.scale)
+        return self._shares(self.true, self.scale)
+
+    def _shares(self, expected: Array, scale: Array) -> Array:
+        return np.asarray(error_share(self.result, expected, scale, ACCUMULATORS[self.result.dtype.name]))
+
+    def shares_beside(self, expected: Array) -> tuple[Array, Array]:
+        """How much of the tolerances each element uses beside a mistake's, and beside the right one, both with one scale."""
+        scale = self.scale + np.abs(expected - self.true)
+        return self._shares(expected, scale), self._shares(self.true, scale)
 
     @cached_property
     def is_wrong(self) -> bool:
@@ -212,10 +220,6 @@ def _size(errors: Array) -> float:
     """The root mean square of those that are finite."""
     finite = errors[np.isfinite(errors)]
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-
-
-def share_of(result: Array, expected: Array, scale: Array) -> Array:
-    return np.asarray(error_share(result, expected, scale, ACCUMULATORS[result.dtype.name]))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +109,19 @@ def _level(share: float) -> int:
 
 def _heat(output: OutputResult) -> dict[str, Any]:
     """The error map as one SVG path a level, runs of equal cells joined."""
-    width, height = len(output.map[0]), len(output.map)
     paths = [""] * HEAT_LEVELS
     for y, row in enumerate(output.map):
         x = 0
-        while x < width:
-            level, first = _level(row[x]), x
-            while x < width and _level(row[x]) == level:
-                x += 1
-            if level:
-                paths[level] += f"M{first} {y}h{x - first}v1h{first - x}z"
-    return {"width": width, "height": height, "paths": list(enumerate(paths))[1:], "full": output.name == "dx"}
+        for level, cells in groupby(map(_level, row)):
+            number = len(list(cells))
+            paths[level] += f"M{x} {y}h{number}v1h-{number}z"
+            x += number
+    return {
+        "width": len(output.map[0]),
+        "height": len(output.map),
+        "paths": list(enumerate(paths))[1:],
+        "full": output.name == "dx",
+    }
 
 
 _LABELS = ("0", "½", "1", "2", "4", "8", "16", "64", "256", "4k", "64k", "∞")

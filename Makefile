@@ -7,12 +7,12 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-# A cross-section of the suite: every rule about arguments, the bits, the precision, each door once.
+# A cross-section of the suite: every rule about arguments, the bits, the precision, each framework once.
 QUICK := tests/core/test_problem.py tests/core/test_golden_bits.py tests/core/test_reference.py tests/core/test_precision.py \
   tests/meta/test_imports.py tests/meta/test_documents.py tests/core/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/core/test_threads.py
 
-.PHONY: demo quick test slow soak wheel matrix site lint fmt types docs bench house check clean
+.PHONY: demo quick test slow soak wheel matrix site lint fmt types docs bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -57,9 +57,6 @@ site: $(VENV)/.site
 
 bench: $(VENV)/.dev
 	$(BIN)/lngrad bench
-
-house: $(VENV)/.dev
-	$(BIN)/python scripts/house.py
 
 check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_examples.py

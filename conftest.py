@@ -10,6 +10,7 @@ A block's language says what happens to it:
     yaml, json  must be well-formed
     text    is shown, not run
 
+A block that is run without those above it, as by `pytest "docs/torch.md::line:79,column:1"`, runs them first.
 A block that imports a library that is not installed (torch, jax, …) is skipped, and what follows it on its page.
 `<!-- invisible-code-block: python … -->` runs and is not shown: what a block needs and a reader knows.
 `<!-- skip: next "why" -->` in front of a block names the reason why it can't run here.
@@ -25,10 +26,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from doctest import Example as Expectation
 from importlib.util import find_spec
 from pathlib import Path
+from unittest import SkipTest
 
 import pytest
 from sybil import Document, Example, Region, Sybil
@@ -85,7 +88,22 @@ def document_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         for name in ("cases", "examples"):
             (page.lngrad_folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(page.lngrad_folder)
+    run_those_above(request.node)
     return page.lngrad_folder
+
+
+def run_those_above(item: pytest.Item) -> None:
+    """Run the blocks above one on its page, but for those that have run: alone, it needs what they define and write."""
+    document = item.example.document
+    begun = document.__dict__.setdefault("lngrad_begun", set())
+    for above in document.examples():
+        if above.region.start >= item.example.region.start:
+            break
+        if above.region.start not in begun:
+            begun.add(above.region.start)
+            with suppress(SkipTest, pytest.skip.Exception):
+                above.evaluate()
+    begun.add(item.example.region.start)
 
 
 def shell(commands: str) -> subprocess.CompletedProcess[str]:

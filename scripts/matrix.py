@@ -1,12 +1,13 @@
 """Install the built wheel on the lowest and the highest versions that are claimed, for each Python, and test it there.
 
     python scripts/matrix.py                                  every Python that is claimed and found; core and jax
-    python scripts/matrix.py --python 3.12 --door core        one Python; its rows of the page are replaced
-    python scripts/matrix.py --python 3.11 --torch 2.13.0     the torch door; pip installs that version first
+    python scripts/matrix.py --python 3.12 --set core         one Python; its rows of the page are replaced
+    python scripts/matrix.py --python 3.11 --torch 2.13.0     lngrad.torch; pip installs that version first
     python scripts/matrix.py --list                           the environments, and nothing else
+    python scripts/matrix.py --page                           docs/versions.md from docs/versions.json
 
-What is claimed is read from the wheel's metadata. uv resolves and installs, from wheels alone: a version without a wheel for a
-Python is no candidate. The page docs/versions.md and its records are written after each environment.
+uv finds the Pythons, and resolves what pyproject.toml claims, from wheels alone: a version without a wheel for a Python is no
+candidate. Records and page are written after each environment.
 """
 
 from __future__ import annotations
@@ -19,90 +20,133 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
+import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from email.message import Message
-from email.parser import HeaderParser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
-from packaging.requirements import Requirement
-from rich.console import Console
-from versions_page import ROOT, Record, merged, passed, read, write
 
-EXTRAS = {"core": ("demo", "io", "plots", "check"), "jax": ("jax", "io"), "torch": ("torch", "io")}
-OLDEST = {"jax": 11}  # the first Python 3 that jax 0.10 is made for
-TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest")  # of the dev extra: what the copied tests import
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # import-linter brings it for Python 3.10
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS, PAGE = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.md"
+EXTRAS = {"core": ("demo", "plots", "check"), "jax": ("jax",), "torch": ("torch",)}
+FIRST = {"jax": 11}  # the first Python 3 that jax 0.10 is made for
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "safetensors")  # what the copied tests import
 TESTS = {
-    "core": [
-        "tests/core/test_problem.py",
-        "tests/core/test_reference.py",
-        "tests/core/test_golden_bits.py",
-        "tests/check/test_formats.py",
-    ],
+    "core": [f"tests/{name}.py" for name in (
+        "core/test_problem", "core/test_reference", "core/test_golden_bits", "check/test_formats",
+    )],
     "jax": ["tests/jax_door"],
     "torch": ["tests/torch_door"],
-}
+}  # fmt: skip
 # The bits of numpy_cpu are NumPy's own, and promised for one NumPy alone (tests/golden_cases.py).
 BITS = ["-k", "not (test_golden_bits and numpy_cpu)"]
-SAMPLE = "import lngrad\n\nreveal_type(lngrad.get_num_threads())\n"
-console = Console()
+
+# The columns of versions; what else a set brings is in the records.
+SHOWN = ("numpy", "numba", "ml_dtypes", "typer", "rich")
+
+HEAD = """\
+# Versions
+
+Made by `make matrix`; the records are in `docs/versions.json`. The sdist and the wheel are built once. For each row
+the wheel is installed into an empty environment outside of the checkout, with the lowest or the highest version of
+every dependency that `pyproject.toml` claims and this Python has a wheel of. Then a copy of the tests runs there.
+"""
+
+CHECKS = """\
+* **install**: `pip check` finds no conflict, `import lngrad` comes from the environment, and the sdist installs too.
+* **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
+* **tests**: arguments, float64 reference, golden bits of every dtype, formats of cases;
+  for jax and torch the tests of that package.
+"""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One environment: a Python, a front door and a choice of versions."""
+class Record(TypedDict, total=False):
+    """What one environment showed. A check has the text "passed", or what went wrong."""
 
-    python: str
-    door: str
-    level: str
+    python: str  # "3.12.1"; of one that was not found, "3.15"
+    set: str  # core, jax or torch
+    level: str  # lowest, highest, or torch's version
+    versions: dict[str, str]
+    checks: dict[str, str]
+    tests: str  # "512 passed, 3 skipped"
+    lngrad: str
+    date: str
+    missing: str  # why this Python was not found
 
-    @property
-    def resolution(self) -> str:
-        """What uv takes. A version of torch goes with the highest of all others."""
-        return "lowest-direct" if self.level == "lowest" else "highest"
+
+def key(record: Record) -> tuple[tuple[int, ...], str, str]:
+    """Python's minor version, set and level: a new record takes the place of one with the same key."""
+    minor = tuple(int(part) for part in record["python"].split(".")[:2])
+    return minor, record.get("set", ""), record.get("level", "")
+
+
+def read() -> list[Record]:
+    """All records, sorted; none where none is kept."""
+    return json.loads(RECORDS.read_text(encoding="utf-8")) if RECORDS.exists() else []
+
+
+def merged(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
+    """Both, sorted, the new ones in place of old ones. A Python that some machine had is not missing."""
+    found = {key(record): record for record in [*old, *new]}
+    tried = {minor for (minor, _, _), record in found.items() if "missing" not in record}
+    kept = [record for (minor, _, _), record in found.items() if "missing" not in record or minor not in tried]
+    return sorted(kept, key=lambda record: (*key(record)[:2], record.get("level") != "lowest", key(record)))
+
+
+def passed(record: Record) -> bool:
+    """Whether everything that was tried passed, and something was."""
+    checks = record.get("checks", {})
+    return bool(checks) and all(result == "passed" for result in checks.values())
+
+
+def result(record: Record) -> str:
+    """A row's third cell."""
+    failures = [f"**{name}**: {text}" for name, text in record["checks"].items() if text != "passed"]
+    return "; ".join(failures) or f"passed, {record['tests'].partition(' ')[0]} tests"
+
+
+def page(records: list[Record]) -> str:
+    """The text of docs/versions.md."""
+    tried = [record for record in records if "missing" not in record]
+    lines = [
+        HEAD,
+        f"| Python | set | result | {' | '.join(SHOWN)} | framework | date |",
+        f"|{'---|' * (len(SHOWN) + 5)}",
+    ]
+    for record in tried:
+        versions, group = record["versions"], record["set"].replace("core", "")
+        cells = [record["python"], f"{group} {record['level']}".strip(), result(record)]
+        cells += [*(versions.get(name, "–") for name in SHOWN), f"{group} {versions.get(group, '–')}" if group else "–"]
+        cells.append(record["date"])
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", CHECKS]
+    if missing := [record for record in records if "missing" in record]:
+        lines.append("Not found here:\n")
+        lines += [f"* Python {record['python']}: {record['missing']}" for record in missing]
+        lines.append("")
+    lines += ["All versions of each environment, by name:\n"]
+    for record in tried:
+        names = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
+        title = f"Python {record['python']}, {record['set'].replace('core', '')} {record['level']}".replace("  ", " ")
+        lines.append(textwrap.fill(f"* {title}: {names}.", 100, subsequent_indent="  ", break_on_hyphens=False))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write(records: list[Record]) -> None:
+    """Keep the records, and write the page."""
+    RECORDS.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(records), encoding="utf-8")
 
 
 class Failed(Exception):
     """A command ended with an error; the text says which and its last line."""
-
-
-def metadata(wheel: Path) -> Message:
-    """A wheel's METADATA."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return HeaderParser().parsestr(archive.read(name).decode())
-
-
-def requirements(claims: Iterable[str], extras: Iterable[str], python: str, tools: Iterable[str] = ()) -> list[str]:
-    """The claims that hold for some extras on one Python, without markers, and those of the extra dev for named tools."""
-    found = []
-    for requirement in map(Requirement, claims):
-        wanted = ["", *extras, *(["dev"] if requirement.name in tools else [])]
-        place = {"python_version": python, "python_full_version": f"{python}.0"}
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate({**place, "extra": extra}) for extra in wanted):
-            requirement.marker = None
-            found.append(str(requirement))
-    return sorted(set(found))
-
-
-def cells(pythons: Iterable[str], doors: Iterable[str], torches: Iterable[str]) -> list[Cell]:
-    """The environments, in the order in which they run."""
-    found = [Cell(python, door, level) for python in pythons for door in doors for level in ("lowest", "highest")]
-    found = [cell for cell in found if int(cell.python.split(".")[1]) >= OLDEST.get(cell.door, 0)]
-    return found + [Cell(python, "torch", version) for python in pythons for version in torches]
-
-
-def interpreter(version: str) -> str | None:
-    """A Python of PATH or of pyenv. pyenv's shims are passed over: they name versions that are not switched on."""
-    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if "shims" not in folder]
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    folders += [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin"))]
-    return shutil.which(f"python{version}", path=os.pathsep.join(folders))
 
 
 def run(*command: object, cwd: Path, **environment: str) -> str:
@@ -111,7 +155,7 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=inherited | environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        console.print(done.stdout[-4000:], done.stderr[:2000], done.stderr[-2000:], markup=False, highlight=False)
+        print(done.stdout[-4000:], done.stderr[-4000:], sep="\n", flush=True)
         last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
         if done.returncode < 0:
             last = signal.Signals(-done.returncode).name
@@ -122,27 +166,35 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
 class Environment:
     """An empty environment with the wheel in it, and the checks that it has to pass."""
 
-    def __init__(self, cell: Cell, folder: Path, archives: Path) -> None:
-        self.cell, self.folder = cell, folder
+    def __init__(self, python: str, group: str, level: str, folder: Path, archives: Path) -> None:
+        self.python, self.group, self.level, self.folder = python, group, level, folder
         (self.wheel,), (self.source,) = archives.glob("*.whl"), archives.glob("*.tar.gz")
         self.bin = folder / "env" / "bin"
         self.settings = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
-        if cell.door == "core":  # a door's tests take kernels that this machine has: they do not depend on torch or jax
+        if group == "core":  # the other tests take kernels that this machine has: those do not depend on torch or jax
             self.settings["XDG_CACHE_HOME"] = str(folder / "cache")
 
     def run(self, *command: object) -> str:
         return run(*command, cwd=self.folder, **self.settings)
 
     def install(self) -> None:
-        """The wheel with its dependencies; nothing conflicts; the sdist installs as well."""
+        """What the wheel claims, then the wheel; nothing conflicts; the sdist installs as well."""
         uv, python = ["uv", "--quiet", "pip"], ["--python", self.bin / "python"]
-        run("uv", "venv", "--quiet", "--seed", "--python", interpreter(self.cell.python), "env", cwd=self.folder)
-        if self.cell.door == "torch":  # by pip, which may know a build for this machine that uv does not look for
-            self.run(self.bin / "python", "-m", "pip", "install", "--quiet", f"torch=={self.cell.level}")
-        claims = metadata(self.wheel).get_all("Requires-Dist")
-        names = requirements(claims, EXTRAS[self.cell.door], self.cell.python, TOOLS)
-        options = ["--resolution", self.cell.resolution, "--only-binary", ":all:"]
-        self.run(*uv, "install", *python, *options, *names, self.wheel)
+        run("uv", "venv", "--quiet", "--seed", "--python", self.python, "env", cwd=self.folder)
+        if self.group == "torch":  # by pip, which may know a build for this machine that uv does not look for
+            self.run(self.bin / "python", "-m", "pip", "install", "--quiet", f"torch=={self.level}")
+        dev = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["dev"]
+        tools = [need for need in dev if re.match(r"[\w-]+", need)[0] in TOOLS]
+        extras = [word for extra in EXTRAS[self.group] for word in ("--extra", extra)]
+        # Those of pyproject.toml are direct requirements for uv, which a wheel's are not.
+        resolution = [
+            "--resolution",
+            "lowest-direct" if self.level == "lowest" else "highest",
+            "--only-binary",
+            ":all:",
+        ]
+        self.run(*uv, "install", *python, *resolution, *tools, "-r", ROOT / "pyproject.toml", *extras)
+        self.run(*uv, "install", *python, "--no-deps", self.wheel)
         self.run(*uv, "check", *python)
         self.run(*uv, "install", *python, "--no-deps", "--reinstall", self.source)
         place = self.run(self.bin / "python", "-c", "import lngrad; print(lngrad.__file__)")
@@ -161,26 +213,19 @@ class Environment:
         self.run(lngrad, "info")
         self.run(lngrad, "tiling", "--shape", "2,32,16")
         self.run(lngrad, "run", "in.npz", "-o", "out.npz")
-        if self.cell.door == "core":
+        if self.group == "core":
             self.run(lngrad, "check", "cases.yaml", "--impl", "numba_cpu", "--report", "report.html")
             self.run(lngrad, "demo", "--epochs", "8")
 
-    def types(self) -> None:
-        """mypy of the Python that runs this script reads the installed package."""
-        (self.folder / "sample.py").write_text(SAMPLE)
-        command = [sys.executable, "-m", "mypy", "--no-incremental", "--python-executable", self.bin / "python"]
-        if '"int"' not in (said := self.run(*command, "sample.py")).replace("builtins.", ""):
-            raise Failed(f"mypy does not see the package's types: {said.strip()}")
-
     def tests(self) -> str:
-        """The tests of this door, copied, against the installed package. Returns pytest's last line."""
+        """The tests of this set, copied, against the installed package. Returns pytest's last line."""
         for name in ("tests", "cases", "examples"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", self.folder)
         options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-o", "testpaths=tests", *BITS]
-        if self.cell.resolution == "lowest-direct":  # an old package may use what a newer one has deprecated
+        if self.level == "lowest":  # an old package may use what a newer one has deprecated
             options += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
-        said = self.run(self.bin / "python", "-m", "pytest", *options, *TESTS[self.cell.door])
+        said = self.run(self.bin / "python", "-m", "pytest", *options, *TESTS[self.group])
         return re.sub(r" in [\d.]+s.*", "", said.strip().splitlines()[-1]).strip("= ")
 
     def versions(self) -> dict[str, str]:
@@ -188,23 +233,21 @@ class Environment:
         return {entry["name"].replace("-", "_"): entry["version"] for entry in json.loads(listed)}
 
 
-def prove(cell: Cell, folder: Path, archives: Path) -> Record:
+def prove(environment: Environment) -> Record:
     """Every check in one environment; without an installation there are no others."""
-    environment = Environment(cell, folder, archives)
-    version = environment.wheel.name.split("-")[1]
+    python, group, level = environment.python, environment.group, environment.level
     checks: dict[str, str] = {}
-    record = Record(python=cell.python, door=cell.door, level=cell.level, versions={}, checks=checks, tests="")
-    record |= Record(lngrad=version, date=datetime.now(timezone.utc).strftime("%Y-%m-%d"))
-    types = [environment.types] if (cell.door, cell.level) == ("core", "highest") else []
-    steps: list[Callable[[], str | None]] = [environment.install, environment.commands, *types, environment.tests]
+    record = Record(python=python, set=group, level=level, versions={}, checks=checks, tests="")
+    record["lngrad"] = environment.wheel.name.split("-")[1]
+    record["date"] = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    steps: list[Callable[[], str | None]] = [environment.install, environment.commands, environment.tests]
     for step in steps:
         try:
             record["tests"] = step() or record["tests"]
             checks[step.__name__] = "passed"
         except Failed as failure:
             checks[step.__name__] = str(failure)
-        said = f"Python {cell.python} {cell.door} {cell.level}: {step.__name__} {checks[step.__name__]}"
-        console.print(said, markup=False, highlight=False)
+        print(f"Python {python} {group} {level}: {step.__name__} {checks[step.__name__]}", flush=True)
         if step == environment.install:
             if checks["install"] != "passed":
                 break
@@ -213,33 +256,54 @@ def prove(cell: Cell, folder: Path, archives: Path) -> Record:
     return record
 
 
-def claimed(wheel: Path) -> list[str]:
-    """The Pythons of the wheel's classifiers."""
-    return re.findall(r"Python :: (3\.\d+)$", "\n".join(metadata(wheel).get_all("Classifier")), re.MULTILINE)
+def claimed() -> list[str]:
+    """The Pythons of the classifiers."""
+    return re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text("utf-8"))
 
 
 def main(
     python: Annotated[list[str], typer.Option(help="A Python, such as 3.12; default: all that are claimed.")] = [],  # noqa: B006
-    door: Annotated[list[str], typer.Option(help="core or jax; default: both, unless --torch is given.")] = [],  # noqa: B006
+    chosen: Annotated[
+        list[str], typer.Option("--set", help="core or jax; default: both, unless --torch is given.")
+    ] = [],  # noqa: B006
     torch: Annotated[list[str], typer.Option(help="A version of torch, which pip can install.")] = [],  # noqa: B006
     dist: Annotated[Path | None, typer.Option(help="A folder with sdist and wheel; default: built now.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Only show the environments.")] = False,
+    only_page: Annotated[bool, typer.Option("--page", help="Only write the page from the records.")] = False,
 ) -> None:
     """Test the wheel in each environment; ends with 1 if a check fails."""
+    if only_page:
+        write(read())
+        return
+    found = {
+        version: subprocess.run(["uv", "python", "find", "--no-python-downloads", version], capture_output=True)
+        for version in python or claimed()
+    }
+    new = [Record(python=version, missing="no interpreter was found") for version in found if found[version].returncode]
+    cells = [
+        (version, *cell)
+        for version in found
+        if not found[version].returncode
+        for cell in [
+            *(
+                (name, level)
+                for name in chosen or ([] if torch else ["core", "jax"])
+                for level in ("lowest", "highest")
+            ),
+            *(("torch", version) for version in torch),
+        ]
+        if int(version.split(".")[1]) >= FIRST.get(cell[0], 0)
+    ]
+    if show:
+        print(*(" ".join(cell) for cell in cells), sep="\n")
+        return
     with tempfile.TemporaryDirectory() as temporary:
         archives = dist.resolve() if dist else Path(temporary, "dist")
         if not dist:
             run(sys.executable, "-m", "build", "--outdir", archives, ROOT, cwd=Path(temporary))
-        (wheel,) = archives.glob("*.whl")
-        wanted = python or claimed(wheel)
-        had = {version for version in wanted if interpreter(version)}
-        new = [Record(python=version, missing="no interpreter was found") for version in wanted if version not in had]
-        for cell in cells([p for p in wanted if p in had], door or ([] if torch else ["core", "jax"]), torch):
-            if show:
-                console.print(cell)
-                continue
+        for cell in cells:
             with tempfile.TemporaryDirectory() as folder:
-                new.append(prove(cell, Path(folder), archives))
+                new.append(prove(Environment(*cell, Path(folder), archives)))
                 write(merged(read(), new))  # before the folder is removed, which takes a while
     if not all(passed(record) for record in new if "missing" not in record):
         raise typer.Exit(1)

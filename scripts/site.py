@@ -27,9 +27,9 @@ PAGES_ON_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
 
 def place(file: Path) -> Path:
     """Where a file of the repository lies in the site's sources."""
-    if file == ROOT / "README.md":
-        return SOURCE / "index.md"
     inside = file.relative_to(ROOT / "docs" if file.is_relative_to(ROOT / "docs") else ROOT)
+    if file.name == "README.md":
+        return SOURCE / inside.with_name("index.md")
     if file.is_dir():
         return SOURCE / inside / "index.md"
     return SOURCE / (inside.with_name(f"{inside.name}.md") if file.suffix in LANGUAGES else inside)
@@ -42,7 +42,9 @@ def add(file: Path, known: set[Path]) -> None:
     known.add(file)
     target = place(file)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if file.is_dir():
+    if (file / "README.md").is_file():
+        add(file / "README.md", known)
+    elif file.is_dir():
         entries = sorted(path for path in file.iterdir() if path.is_file() and path.suffix in {*LANGUAGES, ".md"})
         lines = [f"* [{_title(path)}]({_relative(place(path), target)})" for path in entries]
         target.write_text(f"# {file.relative_to(ROOT)}/\n\n" + "\n".join(lines) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from lngrad.bench.cases import Job, Settings  # noqa: E402
 from lngrad.bench.runner import plan_of, prepared, run  # noqa: E402
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable  # noqa: E402
 from lngrad.cli import bench as command  # noqa: E402
-from lngrad.cli.main import app  # noqa: E402  # with its commands
+from lngrad.cli.commands import app  # noqa: E402
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lngrad.bench import records, tables
+from lngrad.bench import records, runner, tables
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Timing
 from lngrad.bench.records import best, finished, key_of, newest
 from lngrad.bench.runner import Trial, record
-from lngrad.cli import bench_report
+from lngrad.cli import bench
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,12 +141,12 @@ def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch: pytest.Mon
     loads = {300: 0.5, 40: 0.01}
     planned = [("kernel", 2, Job(9, N, "float32", "backward")) for N in loads]
     made = [line(9, N, "float32", torch=2.0) | {"others": load, "bandwidth": 1.0} for N, load in loads.items()]
-    monkeypatch.setattr(bench_report, "plan_of", lambda bench, settings: planned)
-    monkeypatch.setattr(bench_report, "run", lambda bench, settings, say, done: iter(made))
+    monkeypatch.setattr(runner, "plan_of", lambda bench, settings: planned)
+    monkeypatch.setattr(runner, "run", lambda bench, settings, say, done: iter(made))
     file = tmp_path / "records.jsonl"
     settings = Settings(("kernel",), ("torch",))
     arguments: Any = (None, settings, Console(quiet=True), file, False, None)
-    assert [each["N"] for each in bench_report.run_and_print(*arguments, only_idle=True)[0]] == [40]
-    assert bench_report.run_and_print(*arguments, only_idle=True)[1] == 1
-    assert bench_report.run_and_print(*arguments, only_idle=False)[1] == 0
+    assert [each["N"] for each in bench.run_and_print(*arguments, only_idle=True)[0]] == [40]
+    assert bench.run_and_print(*arguments, only_idle=True)[1] == 1
+    assert bench.run_and_print(*arguments, only_idle=False)[1] == 0
     assert [each["N"] for each in records.read(file)] == [40, 40, 300, 40]

@@ -112,7 +112,7 @@ def test_resume_keeps_what_is_done(bench, run):
         (["cases.yaml", "--standard", "strict"], "--standard: expected one of mixed, stat"),
         (["cases.yaml", "--resume"], "--resume: needs --json"),
         (["cases.yaml", "--filter", "zzz"], "--filter: none of 5 cases matches 'zzz'"),
-        (["cases.yaml", "--against", "nowhere"], "--against: nowhere: no such folder"),
+        (["cases.yaml", "--against", "nowhere"], "nowhere: no such file or folder"),
         (["cases.yaml", "--report", "no/where.html"], "no folder no"),
         (["somebody.py"], "expected .csv (TTK), .json (ATK), .yaml"),
         (["cases.yaml", "--impl", "mutant:nothing"], "mutant: expected one of gamma forgotten"),

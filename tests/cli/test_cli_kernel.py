@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from lngrad.cli.commands import app
 from lngrad.cli.kernel import kernel_run
-from lngrad.cli.main import app
 from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,31 +15,31 @@ import typer
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-import lngrad.cli.demo
-from lngrad.cli import demo_checks as checks
-from lngrad.cli import demo_report as report
-from lngrad.cli.demo_digits import LayerNorm, Network, loss_and_gradient, train
+
+import lngrad
+from lngrad.cli import demo
+from lngrad.core.dtypes import DTYPES
 from lngrad.testing import check_grads
 
 
 @pytest.fixture(scope="module")
 def training():
-    return train(epochs=3, seed=1)
+    return demo.train(epochs=3, seed=1)
 
 
 def test_backward_is_the_slope_of_the_loss():
     """Every parameter array along a random direction, by central differences; the network is made float64 for them."""
     rng = np.random.default_rng(0)
-    network = Network(rng)
-    for layer in network.layers:
-        layer.parameters[:] = [p + 0.1 * rng.standard_normal(p.shape) for p in layer.parameters]
+    parameters = [p + 0.1 * rng.standard_normal(p.shape) for p in demo.new_parameters(rng)]
     images, labels = rng.standard_normal((20, 64)), rng.integers(0, 10, 20)
+    logits, hidden, last = demo.forward(parameters, images)
+    dlogits = demo.loss_and_gradient(logits, labels)[1].astype(np.float64)
+    gradients, _ = demo.backward(parameters, hidden, last, dlogits)
 
     def loss() -> float:
-        return loss_and_gradient(network.forward(images), labels)[0]
+        return demo.loss_and_gradient(demo.forward(parameters, images)[0], labels)[0]
 
-    network.backward(loss_and_gradient(network.forward(images), labels)[1].astype(np.float64))
-    for parameter, gradient in zip(network.parameters(), network.gradients(), strict=True):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         assert gradient.shape == parameter.shape
         direction, step = rng.standard_normal(parameter.shape), 1e-5
         parameter += step * direction
@@ -55,49 +55,34 @@ def test_backward_is_the_slope_of_the_loss():
 def test_it_learns_and_equal_seeds_learn_alike(training):
     assert training.accuracies[-1] > 0.93
     assert training.losses[-1] < 0.2 * training.losses[0]
-    assert train(epochs=3, seed=1).losses == training.losses
-    assert train(epochs=1, seed=2).losses[0] != training.losses[0]
+    assert demo.train(epochs=3, seed=1).losses == training.losses
+    assert demo.train(epochs=1, seed=2).losses[0] != training.losses[0]
 
 
-def test_inputs_are_those_of_the_layers(training):
-    layers = [layer for layer in training.network.layers if isinstance(layer, LayerNorm)]
-    inputs = checks.layer_inputs(training)
-    assert len(inputs) == len(layers) == 2
-    for (dy, x, gamma, _), layer in zip(inputs, layers, strict=True):
-        assert x is layer.x
-        assert gamma is layer.parameters[0]
-        assert len(x) == len(training.data.train_images)
-        assert 0.5 <= np.abs(dy).max() < 1
-        assert np.log2(np.abs(dy).max() / np.abs(layer.dy).max()) % 1 == 0
-
-
-@pytest.mark.parametrize("dtype", checks.DTYPES)
+@pytest.mark.parametrize("dtype", demo.DTYPES)
 def test_checks_agree_with_the_comparator(training, dtype, monkeypatch):
-    monkeypatch.setattr(checks, "ROUNDS", 1)
-    layers = checks.layer_inputs(training)
-    found = checks.check_dtype(dtype, layers)
+    monkeypatch.setattr(demo, "ROUNDS", 1)
+    layers = demo.layer_inputs(training)
+    assert all(0.5 <= np.abs(dy).max() < 1 and len(x) == len(training.images) for dy, x, _, _ in layers)
+    found = demo.check_dtype(dtype, layers)
     assert found.passed
-    assert found.lngrad.time_us > 0
-    worst = 0.0
-    for layer in layers:
-        call, judged = checks._lngrad_call(*(array.astype(lngrad.core.arrays.DTYPES[dtype]) for array in layer))
-        worst = max(worst, check_grads(call(), judged))
-    assert found.lngrad.worst == worst
+    assert found.times_us["lngrad"] > 0
+    calls = [demo.lngrad_call(*(array.astype(DTYPES[dtype]) for array in layer)) for layer in layers]
+    assert found.worst["lngrad"] == max(check_grads(call(), judged) for call, judged in calls)
 
 
 def test_nothing_is_compiled_after_the_first_calls():
     """In a process of its own: the bar that says "compiling" is the only one that waits for a compiler."""
     program = """
-from lngrad.cli import demo_checks as checks
-from lngrad.cli import demo_digits as digits
+from lngrad.cli import demo
 from lngrad.cpu import entries
-for call in checks.FIRST_CALLS:
-    call()
+for call in demo.FIRST_CALLS:
+    demo.first_call(*call)
 ready = set(entries._addresses)
-checks.ROUNDS, checks.CALLS = 1, 1
-layers = checks.layer_inputs(digits.train(epochs=1, seed=0))
-for dtype in checks.DTYPES:
-    checks.check_dtype(dtype, layers)
+demo.ROUNDS, demo.CALLS = 1, 1
+layers = demo.layer_inputs(demo.train(epochs=1, seed=0))
+for dtype in demo.DTYPES:
+    demo.check_dtype(dtype, layers)
 print(len(ready) > 0, *set(entries._addresses) - ready)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -105,40 +90,39 @@ print(len(ready) > 0, *set(entries._addresses) - ready)
 
 
 def test_report(training, tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "ROUNDS", 1)
-    found = [checks.check_dtype("float32", checks.layer_inputs(training))]
-    for side in (found[0].torch, None):
-        kept = [replace(found[0], torch=side)]
-        results = report.summary(training, kept, seed=1)
-        report.write_json(tmp_path / "results.json", results)
-        assert json.loads((tmp_path / "results.json").read_text()) == results
-        assert ("torch" in results["checks"][0]) == (side is not None)
-        assert report.table(kept).row_count == 1
-        report.draw(tmp_path / "demo.png", training, kept)
-        assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(demo, "ROUNDS", 1)
+    found = demo.check_dtype("float32", demo.layer_inputs(training))
+    alone = demo.Check("float32", {"lngrad": found.errors["lngrad"]}, {"lngrad": 1.0})
+    for check in (found, alone):
+        results = demo.summary(training, [check], seed=1)
+        assert json.loads(json.dumps(results)) == results
+        assert set(check.errors) <= set(results["checks"][0])
+        assert demo.table([check]).row_count == 1
+    demo.draw(tmp_path / "demo.png", training, [found])
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert results["passed"] == (results["accuracy"] >= 0.95)
-
-    wrong = [replace(found[0], lngrad=checks.Side(np.array([0.5, 1.01]), 1.0))]
-    assert not report.summary(training, wrong, seed=1)["passed"]
+    wrong = demo.Check("float32", {"lngrad": np.array([0.5, 1.01])}, {"lngrad": 1.0})
+    assert not demo.summary(training, [wrong], seed=1)["passed"]
 
 
 def test_a_failed_demonstration_ends_with_1(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "PASS_ACCURACY", 1.01)
-    monkeypatch.setattr(checks, "ROUNDS", 1)
-    monkeypatch.setattr(checks, "DTYPES", ("float32",))
+    monkeypatch.setattr(demo, "PASS_ACCURACY", 1.01)
+    monkeypatch.setattr(demo, "ROUNDS", 1)
+    monkeypatch.setattr(demo, "DTYPES", ("float32",))
     with pytest.raises(typer.Exit) as ended:
-        lngrad.cli.demo.demo(output=tmp_path / "new" / "folder", epochs=1, seed=0)
+        demo.demo(output=tmp_path / "new" / "folder", epochs=1, seed=0)
     assert ended.value.exit_code == 1
     assert "lngrad: the demonstration failed; see above" in capsys.readouterr().err
     assert json.loads((tmp_path / "new" / "folder" / "results.json").read_text())["passed"] is False
 
 
 def test_the_command(tmp_path):
-    """As a user runs it: from another folder, without torch."""
+    """The example of its help, as a user runs it: from another folder, without torch."""
     (tmp_path / "torch.py").write_text("raise ImportError('this demonstration needs no torch')")
     program = "import importlib.util as u; real = u.find_spec; u.find_spec = lambda name, *a: None if name == 'torch' "
     program += "else real(name, *a)\nfrom lngrad.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "demo", "--epochs", "8"]
+    (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", demo.demo.__doc__)
+    command = [sys.executable, "-c", program, *example.split()]
     source = os.path.dirname(os.path.dirname(lngrad.__file__))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), source))}
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,19 @@ def test_tests_that_a_page_names_exist():
             assert re.search(rf"^ *def {name}\(", tests, re.MULTILINE), f"{page.name}: {name}"
 
 
+def test_the_index_of_decisions_has_each_once_with_its_title():
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(folder.glob("0*.md"))
+    rows = re.findall(
+        r"^\| (\d+) \| \[(.*)\]\((.*)\) \| \S.* \|$", (folder / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert [name for _, _, name in rows] == [page.name for page in pages]
+    assert len({number for number, _, _ in rows}) == len(rows)
+    for page, (number, title, name) in zip(pages, rows, strict=True):
+        assert int(name[:4]) == int(number)
+        assert page.read_text("utf-8").startswith(f"# {number}. {title}\n")
+
+
 OURS = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 THEIRS = {
     "dist/",
@@ -87,3 +102,14 @@ def test_files_that_a_page_names_exist(page):
         ]
         generic = "NAME" in name or name.endswith(".h") or name in THEIRS
         assert generic or name in names or any(place.exists() for place in places), f"{page.name}: {name}"
+
+
+def test_a_block_can_be_run_alone():
+    """The last block of a page whose blocks use names of those above."""
+    page = "docs/reference/errors.md"
+    last = max(
+        place for place, line in enumerate((ROOT / page).read_text("utf-8").splitlines(), 1) if line[:4] == ">>> "
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{page}::line:{last},column:1"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "1 passed" in result.stdout, result.stdout + result.stderr

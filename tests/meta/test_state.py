@@ -64,21 +64,3 @@ def test_the_page_is_complete_and_true():
     page = set(ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
     assert here - NO_STATE - page == set(), "docs/state.md lacks these"
     assert page - here == set(), "docs/state.md has rows for what is not there"
-
-
-def test_the_search_finds_every_kind():
-    text = """
-from functools import cache
-import threading
-_table: dict[str, int] = {}
-_lock = threading.Lock()
-LIMIT = 3
-FULL = {"a": 1}
-_pattern = re.compile("x")
-_heap = _Heap()
-@cache
-def once(): ...
-def count():
-    global _users
-"""
-    assert state_of(text) == {"_table", "_lock", "_heap", "once", "_users"}

@@ -128,7 +128,7 @@ def test_check_writes_its_report(lngrad):
 def test_demo(lngrad):
     for module in ("sklearn", "matplotlib"):
         pytest.importorskip(module)
-    assert lngrad("demo")
+    assert lngrad("demo", "--epochs", "8")
 
 
 def test_types_are_there_for_users(lngrad):

@@ -1,4 +1,4 @@
-"""The command `lngrad bench`."""
+"""The command `lngrad bench`: a line about progress, a table a scope."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lngrad import backends
-from lngrad.cli.app import REFUSED, UNFINISHED, fail, need
+from lngrad.cli.exits import REFUSED, UNFINISHED, fail, need
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from lngrad.bench.cases import Settings
+    from lngrad.bench.records import Record
     from lngrad.bench.runner import Bench
+
+BUSY = 0.1  # share of all cores: more of it spoils a record
 
 
 def bench(
@@ -74,18 +80,17 @@ def bench(
     if plot is not None:
         need("plots", matplotlib="matplotlib")
     if device not in ("cpu", "cuda"):
-        fail(f"device: expected cpu or cuda, got {device!r}", REFUSED)
+        fail(f"--device: expected cpu or cuda, got {device!r}", REFUSED)
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the records so far", REFUSED)
     if device == "cuda":
         reason = why_no_device()
         if reason is not None:
-            fail(reason, REFUSED)
+            fail(f"--device: {reason}", REFUSED)
     from rich.console import Console
 
     from lngrad.bench.cases import check_plot
     from lngrad.bench.runner import why_not
-    from lngrad.cli.bench_report import run_and_print
 
     chosen = _bench_of(device)
     try:
@@ -93,7 +98,7 @@ def bench(
         if plot is not None:
             check_plot(settings, chosen.drawn, lambda name: why_not(chosen, name))
     except ValueError as error:
-        fail(str(error), REFUSED)
+        fail(f"--{error}", REFUSED)
     console = Console()
     deadline = None if time_limit is None else start + time_limit
     lines, left = run_and_print(chosen, settings, console, json, resume, deadline, only_idle)
@@ -122,8 +127,7 @@ def settings_of(
     """Settings from comma-separated options.
 
     Raises:
-        ValueError: A name, shape or number cannot be used; the text names the option and what it
-            takes.
+        ValueError: A name, shape or number cannot be used; the text names the option and what it takes.
     """
     from lngrad.bench.cases import DTYPES, Settings, names_of, shapes_of, threads_of
     from lngrad.bench.runner import why_not
@@ -144,7 +148,109 @@ def why_no_device() -> str | None:
     """Why nothing can be timed on a GPU here, or None."""
     state = backends()["triton_gpu"]
     if state != "available":
-        return f"device: expected a CUDA device for --device cuda, got none: {state}"
+        return f"expected a CUDA device for --device cuda, got none: {state}"
     if import_module("lngrad.gpu.kernels").INTERPRETED:
-        return "device: expected compiled kernels for --device cuda, got TRITON_INTERPRET=1: unset it"
+        return "expected compiled kernels for --device cuda, got TRITON_INTERPRET=1: unset it"
     return None
+
+
+def run_and_print(
+    bench: Bench,
+    settings: Settings,
+    console: Console,
+    json: Path | None,
+    resume: bool,
+    deadline: float | None,
+    only_idle: bool,
+) -> tuple[list[Record], int]:
+    """Time everything in the settings and print it. Return the records, of this run and the file, and the number of jobs left.
+
+    Records are appended to `json` as they come; with `resume`, what that file has is not timed again. No job begins after
+    `deadline`, of time.monotonic(). With `only_idle`, records of moments in which other programs ran are dropped.
+    """
+    from lngrad.bench.records import append, finished, key, key_of, machine, read
+    from lngrad.bench.runner import plan_of, run
+
+    about = machine()
+    threads = " and ".join(map(str, settings.threads))
+    console.print(f"{about['cpu']}, {threads} threads, {about['cache']}")
+    planned = [key(*each) for each in plan_of(bench, settings)]
+    recorded = read(json) if resume and json is not None and json.is_file() else []
+    done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
+    found = {which: done[which] for which in planned if which in done}
+    dropped = left = 0
+    with console.status("") as status:
+        for line in run(bench, settings, lambda text: console.print(text, style="yellow"), done):
+            if only_idle and line["others"] > BUSY:
+                dropped += 1
+            else:
+                found[key_of(line)] = line
+                if json is not None:
+                    append(json, [line])
+            status.update(f"{len(found)}/{len(planned)}  {line['scope']} {line['M']}×{line['N']} {line['dtype']}")
+            if deadline is not None and monotonic() > deadline:
+                left = sum(which not in found for which in planned)
+                break
+        else:
+            left = dropped
+    if dropped:
+        console.print(
+            f"{dropped} jobs dropped: other programs used more than {BUSY:.0%} of this machine", style="yellow"
+        )
+    lines = list(found.values())
+    for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
+        chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
+        console.print(_table(f"{scope}, {number} threads", chosen))
+    busy = [line["others"] for line in lines if line["others"] > BUSY]
+    if busy:
+        text = f"other programs used up to {max(busy):.0%} of this machine during {len(busy)} of {len(lines)} jobs"
+        console.print(f"{text}: do not quote those", style="yellow")
+    if json is not None:
+        console.print(f"records appended to {json}")
+    return lines, left
+
+
+def _table(title: str, lines: list[Record]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from lngrad.bench.records import best
+
+    peers = list(dict.fromkeys(name for line in lines for name in line["ratio"]))
+    roofline = any("of_roofline" in line for line in lines)
+    table = Table(
+        title=f"{title}: time, and times faster than",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
+    wide = len(peers) < 3  # what a terminal of 80 columns has room for
+    more = [*(("p90", "GB/s") if wide else ()), *(("roofline",) if roofline else ())]
+    for header in ("shape", "dtype", "median", *more, *peers):
+        table.add_column(header, justify="right", no_wrap=True)
+    for line in lines:
+        time = line["time_us"]["lngrad"]
+        cells = [f"{line['M']} × {line['N']}", line["dtype"], _time(time["median"])]
+        if wide:
+            cells += [_time(time["p90"]), f"{line['bandwidth']:.1f}"]
+        if roofline:
+            cells.append(f"{line['of_roofline']:.0%}" if "of_roofline" in line else "")
+        table.add_row(*cells, *(f"{line['ratio'][peer]:.2f}×" if peer in line["ratio"] else "" for peer in peers))
+    ratios = {peer: [line["ratio"][peer] for line in lines if peer in line["ratio"]] for peer in peers}
+    if len(peers) > 1:
+        ratios["best of them"] = [best(line)[1] for line in lines if line["ratio"]]
+    table.caption = "\n".join(f"{name}: {_summary(found)}" for name, found in ratios.items())
+    table.caption_justify = "left"
+    return table
+
+
+def _summary(ratios: list[float]) -> str:
+    from lngrad.bench.tables import geometric_mean
+
+    won = sum(ratio >= 1 for ratio in ratios)
+    return f"geometric mean {geometric_mean(ratios):.2f}×, least {min(ratios):.2f}×, {won} of {len(ratios)} won"
+
+
+def _time(microseconds: float) -> str:
+    return f"{microseconds:.1f} µs" if microseconds < 1000 else f"{microseconds / 1000:.2f} ms"

@@ -1,35 +1,36 @@
-"""The commands `lngrad check` and `lngrad golden`: options in, files and an exit code out."""
+"""The commands of lngrad.check: `check`, `golden`, `certify` and `soak`."""
 
 from __future__ import annotations
 
 import shlex
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lngrad.cli.app import FAILED, INTERRUPTED, REFUSED, fail, in_one_line
-from lngrad.errors import FileFormatError
+from lngrad.cli.exits import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, in_one_line, need
 
-Cases = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="CASES…",
-        show_default=False,
-        help="TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps.",
-    ),
-]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lngrad.check.case import CheckCase
+    from lngrad.check.certify.measured import Certificate, Measured
+    from lngrad.check.judge import Options
+    from lngrad.check.reports.journal import Change
+    from lngrad.check.result import CaseResult
+
+MAX_PRINTED = 20  # failures, and other lines of a kind
+
+CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
+Cases = Annotated[list[Path], typer.Argument(metavar="CASES…", show_default=False, help=CASES)]
 CasesOrOurs = Annotated[
     list[Path] | None,
-    typer.Argument(
-        metavar="CASES…",
-        show_default="eighty that come with lngrad",
-        help="TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps.",
-    ),
+    typer.Argument(metavar="CASES…", show_default="eighty that come with lngrad", help=CASES),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
 Filter = Annotated[
@@ -40,7 +41,7 @@ MaxBytes = Annotated[int, typer.Option(min=1, help="A case or file that takes mo
 
 
 def register(app: typer.Typer) -> None:
-    """Make both commands of an app. Errors are one line and exit code 2."""
+    """Make `check` and `golden` commands of an app. Errors are one line and exit code 2."""
     for function in (check, golden):
         app.command()(in_one_line(function))
 
@@ -103,19 +104,16 @@ def check(
     _one_of("--standard", standard, STANDARDS)
     _one_of("--level", level, LEVELS)
     if resume and json is None:
-        raise FileFormatError("--resume: needs --json FILE, which has the results so far")
-    if against is not None and not against.is_dir():
-        raise FileFormatError(f"--against: {against}: no such folder")
+        fail("--resume: needs --json FILE, which has the results so far", REFUSED)
+    existing(against, compare)
     if report is not None:
-        _need_jinja2()
+        need("check", jinja2="jinja2")
     for path in (report, junit, json):
         if path is not None and not path.absolute().parent.is_dir():
-            raise FileFormatError(f"{path}: no folder {path.parent}")
+            fail(f"{path}: no folder {path.parent}", REFUSED)
     for path in cases or ():
         if not path.exists():
-            raise FileFormatError(
-                f"{path}: no such file or folder; without CASES, those that come with lngrad are taken"
-            )
+            fail(f"{path}: {MISSING}; without CASES, those that come with lngrad are taken", REFUSED)
     earlier = list(read_journal(compare).values()) if compare is not None else None
     chosen = select(read_cases(cases or [shipped()], max_bytes), filter, limit)
     invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]
@@ -155,55 +153,125 @@ def golden(
     from lngrad.check.golden import write_goldens
 
     _one_of("--format", format, ("bin", "npy", "npz", "safetensors"))
+    existing(*cases)
     chosen = select(read_cases(cases, max_bytes), filter, limit)
     with _progress(len(chosen)) as (advance, _):
         size = write_goldens(chosen, output, format, seed, max_bytes, advance)  # type: ignore[arg-type]  # checked
     typer.echo(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
 
 
-def _one_of(name: str, value: str, allowed: Any) -> None:
+def certify(
+    impl: Annotated[str, typer.Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function.")],
+    report: Annotated[
+        Path | None, typer.Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
+) -> None:
+    """Measure what a kernel promises: bits that repeat, rows that do not depend on their batch, the order of its sums.
+
+    Nothing is judged: the exit code is 0 whatever was found. Where bits differ, the first counter-example is shown.
+
+    Example: lngrad certify --impl numpy_cpu --trials 1
+    """
+    from lngrad.check.certify.certify import certify as measure
+    from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
+
+    group = ""
+
+    def tell(so_far: Certificate, one: Measured | None) -> None:
+        nonlocal group
+        if one is None:
+            typer.echo(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
+            return
+        if one.group != group:
+            group = one.group
+            typer.echo(f"\n{group}")
+        counted = f"  ({one.trials} trials)" if one.trials > 1 else ""
+        typer.echo(f"  {one.name}: {one.answer}{counted}")
+        if one.counterexample:
+            typer.echo(f"    {one.counterexample}")
+
+    certificate = measure(impl, trials, tell)
+    if report is not None:
+        write_certificate_html(report, certificate)
+    if json is not None:
+        write_certificate_json(json, certificate)
+
+
+def soak(
+    seconds: Annotated[
+        float | None, typer.Option(help="For how long.", show_default="60, or as long as --calls take")
+    ] = None,
+    calls: Annotated[int | None, typer.Option(help="How many calls at most.", show_default="no limit")] = None,
+    seed: Annotated[int, typer.Option(help="Equal seeds draw equal calls.")] = 0,
+    doors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Of numba_cpu, numpy_cpu, torch, override, jax.", show_default="all that are installed"
+        ),
+    ] = None,
+) -> None:
+    """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
+
+    What breaks a rule is shrunk to a program of one line. docs/soak.md says what is drawn and what is looked at.
+
+    Example: lngrad soak --calls 200 --doors numba_cpu,numpy_cpu
+
+    Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
+    """
+    from lngrad.check.soak import DOORS
+    from lngrad.check.soak import soak as run_calls
+
+    chosen = DOORS if doors is None else tuple(doors.split(","))
+    try:
+        report = run_calls(calls=calls, seconds=seconds, seed=seed, doors=chosen)
+    except ValueError as error:
+        fail(f"--{error}", REFUSED)
+    typer.echo(str(report))
+    if report.violations:
+        typer.echo(report.programs())
+        raise typer.Exit(FAILED)
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str] | dict[str, Any]) -> None:
     if value not in allowed:
-        raise FileFormatError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-
-
-def _need_jinja2() -> None:
-    if find_spec("jinja2") is None:
-        raise FileFormatError("--report: needs jinja2: pip install 'lngrad[check]'")
+        fail(f"{name}: expected one of {', '.join(allowed)}, got {value!r}", REFUSED)
 
 
 def _run(
-    cases: list[Any], options: Any, journal: Path | None, resume: bool, jobs: int | None, time_limit: float
-) -> tuple[list[Any], bool]:
+    cases: list[CheckCase], options: Options, journal: Path | None, resume: bool, jobs: int | None, time_limit: float
+) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
-    from contextlib import ExitStack
-
     from lngrad.check.processes.runner import default_jobs, run_cases
     from lngrad.check.reports.journal import Journal, key_of, read_journal
-    from lngrad.cli.check_report import MOST_PRINTED, print_result
 
     keys = {case.name: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
     found = {case.name: kept[keys[case.name]] for case in cases if keys[case.name] in kept}
     waiting = [case for case in cases if case.name not in found]
-    interrupted = False
-    with ExitStack() as stack:
-        file = stack.enter_context(Journal(journal, found.values())) if journal else None
-        advance, console = stack.enter_context(_progress(len(cases), len(found)))
-        printed = 0
+    printed = 0
+    with (
+        Journal(journal, found.values()) if journal else nullcontext() as file,
+        _progress(len(cases), len(found)) as (advance, console),
+    ):
 
-        def done(result: Any) -> None:
+        def done(result: CaseResult) -> None:
             nonlocal printed
             result = replace(result, key=keys[result.name])
             found[result.name] = result
             if file:
                 file.append(result)
-            if result.status == "failed" and printed < MOST_PRINTED:
-                print_result(console, result)
+            if result.status == "failed" and printed < MAX_PRINTED:
+                _print_result(console, result)
                 printed += 1
-                if printed == MOST_PRINTED:
+                if printed == MAX_PRINTED:
                     console.print("[dim]further failures are in the reports[/]")
             advance()
 
+        interrupted = False
         try:
             run_cases(waiting, options, jobs or default_jobs(), time_limit, done)
         except KeyboardInterrupt:
@@ -212,18 +280,22 @@ def _run(
 
 
 def _report(
-    results: list[Any], options: Any, seconds: float, report: Path | None, junit: Path | None, earlier: list[Any] | None
+    results: list[CaseResult],
+    options: Options,
+    seconds: float,
+    report: Path | None,
+    junit: Path | None,
+    earlier: list[CaseResult] | None,
 ) -> None:
     from rich.console import Console
 
     from lngrad.check.reports.journal import changes
-    from lngrad.cli.check_report import print_changes, print_summary
 
     console = Console(highlight=False)
     changed = changes(earlier, results) if earlier is not None else []
     if earlier is not None:
-        print_changes(console, changed)
-    print_summary(console, results, seconds)
+        _print_changes(console, changed)
+    _print_summary(console, results, seconds)
     if junit is not None:
         from lngrad.check.reports.journal import write_junit
 
@@ -236,14 +308,22 @@ def _report(
 
 
 @contextmanager
-def _progress(total: int, completed: int = 0) -> Any:
-    """Gives a function to be called for every case that is done, and a console whose lines stay above the bar."""
+def _progress(total: int, completed: int = 0) -> Iterator[tuple[Callable[[], None], Console]]:
+    """Gives a function to call for every case that is done, and a console whose lines stay above the bar."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
+        def render(self, task: Task) -> Text:
             return Text(f"{task.speed:.1f} cases/s" if task.speed else "", style="dim")
 
     console = Console(highlight=False)
@@ -251,3 +331,46 @@ def _progress(total: int, completed: int = 0) -> Any:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("cases", total=total, completed=completed)
         yield lambda: bar.advance(task), console
+
+
+def _print_result(console: Console, result: CaseResult) -> None:
+    """A failed case in a few lines: which, which rule and where, which mistake, how to see it again."""
+    from rich.markup import escape
+
+    console.print(f"[bold red]failed[/] [bold]{escape(result.name)}[/]  [dim]{escape(result.facts)}[/]")
+    console.print(f"  {escape(result.reason)}")
+    if result.sentence:
+        label = f"[yellow]{escape(result.mistake)}[/]: " if result.mistake else ""
+        console.print(f"  {label}{escape(result.sentence)}")
+    for formula in result.formulas:
+        parts = (f"[bold red]{escape(text)}[/]" if changed else escape(text) for text, changed in formula.parts)
+        console.print(f"  your {formula.output} = {''.join(parts)}", soft_wrap=True)
+    console.print(f"  [dim]{escape(result.command)}[/]", soft_wrap=True)
+
+
+def _print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
+    from rich.markup import escape
+
+    counts = Counter(result.status for result in results)
+    skipped = Counter(result.reason for result in results if result.status == "skipped")
+    for reason, number in skipped.most_common(MAX_PRINTED):
+        console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
+    mistakes = Counter(result.mistake for result in results if result.mistake)
+    for mistake, number in mistakes.most_common(MAX_PRINTED):
+        console.print(f"{number} × {escape(mistake)}")
+    colour = "red" if counts["failed"] else "green"
+    console.print(
+        f"[bold {colour}]{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] "
+        f"in {seconds:.1f} s"
+    )
+
+
+def _print_changes(console: Console, changes: Sequence[Change]) -> None:
+    """What got better and what got worse, and how many of each."""
+    from rich.markup import escape
+
+    for change in changes[:MAX_PRINTED]:
+        colour = {"better": "green", "worse": "red"}.get(change.kind, "yellow")
+        console.print(f"[{colour}]{change.kind}[/] [bold]{escape(change.name)}[/]  {escape(change.text)}")
+    counts = Counter(change.kind for change in changes)
+    console.print(f"{counts['better']} better, {counts['worse']} worse, {counts['other']} otherwise changed")

@@ -10,16 +10,15 @@ from typing import Annotated
 import typer
 
 from lngrad import backends, get_num_threads
-from lngrad.cli.app import REFUSED, fail
+from lngrad.cli.exits import REFUSED, fail
 
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),
-    "io": (".safetensors files", "safetensors"),
     "demo": ("lngrad demo", "scikit-learn", "matplotlib"),
-    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "safetensors"),
+    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
     "site": ("make site", "mkdocs-material", "mkdocstrings"),
@@ -90,14 +89,14 @@ def _kernel_cache() -> str:
     if cache.FOLDER is None or (reason and not cache.FOLDER.is_dir()):
         return f"none, as {reason}: kernels are compiled anew in every process"
     files = [file for file in cache.FOLDER.iterdir() if file.suffix in (cache.LIBRARY, cache.OBJECT)]
-    told = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
+    text = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
     broken = sum(cache.read(file) is None for file in files)
     if broken:
-        told += f"; {broken} not whole, compiled again when needed"
+        text += f"; {broken} not whole, compiled again when needed"
     objects = sum(file.suffix == cache.OBJECT for file in files)
-    told += f"; {objects} loaded by Numba, for want of a linker" if objects else "; loaded without Numba"
-    told += f"; {reason}" if reason else ""
-    return f"{cache.FOLDER} ({told})"
+    text += f"; {objects} loaded by Numba, for want of a linker" if objects else "; loaded without Numba"
+    text += f"; {reason}" if reason else ""
+    return f"{cache.FOLDER} ({text})"
 
 
 def _warm() -> None:

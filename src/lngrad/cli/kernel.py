@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from lngrad.cli.app import FAILED, REFUSED, fail
-from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
+from lngrad.cli.exits import FAILED, existing, fail
+from lngrad.errors import DtypeError, FileFormatError, ShapeError
 
 Strictness = Literal["checked", "device"]
 
@@ -58,6 +58,7 @@ def kernel_run(
     from lngrad.ascend.faults import RaceFault
     from lngrad.files.writing import write_tensor
 
+    existing(file, tiling, *(include or ()), *(header or ()))
     try:
         arrays = dict(_array(text) for text in arg)
         targets = [_target(text, arrays) for text in save or ()]
@@ -72,8 +73,6 @@ def kernel_run(
         if timeline is not None and isinstance(fault, RaceFault):
             timeline.write_text(fault.svg, encoding="utf-8")  # the two instructions on their pipes
         fail(str(fault), FAILED)
-    except (LngradError, OSError) as error:
-        fail(str(error), REFUSED)
     for path, name in targets:
         write_tensor(path, arrays[name])
     if timeline is not None:
@@ -107,6 +106,7 @@ def _read(path: Path) -> Any:
     from lngrad.files.boundary import map_file
     from lngrad.files.formats import npy_array
 
+    existing(path)
     return np.array(npy_array(map_file(path), str(path)))  # its own memory: the kernel may write to it
 
 

@@ -1,67 +1,61 @@
-"""The console script: every command, in the order of the help.
+"""The console script: how the process begins and ends. Commands return or raise; their errors are one line (exits.py).
 
-A command reads options, calls one function below and prints. It imports what it needs when it runs,
-so that `lngrad --help` is quick and `import lngrad` stays light.
+Exit codes: 0 done; 1 a check did not pass; 2 bad input, or something is missing; 3 more to do; 130 Ctrl-C; 141 whoever
+read the output has gone, as in `lngrad info | head -1`; 143 ended from outside.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Callable
 from io import TextIOWrapper
 from types import FrameType
+from typing import NoReturn
 
-import typer
-from typer.core import TyperCommand
+PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells report a program that the signal ends
 
-from lngrad.cli.app import app, in_one_line
-from lngrad.cli.bench import bench
-from lngrad.cli.certify import certify
-from lngrad.cli.check import check, golden
-from lngrad.cli.demo import demo
-from lngrad.cli.info import info
-from lngrad.cli.kernel import kernel_run
-from lngrad.cli.run import run
-from lngrad.cli.sdk import CutAtRun, sdk
-from lngrad.cli.soak import soak
-from lngrad.cli.tiling import tiling
 
-COMMANDS: dict[Callable[..., None], str] = {  # with what the list of all commands says of each
-    demo: "Train on digits, check the gradients, draw a picture.",
-    run: "Compute gradients of arrays in files.",
-    check: "Say whether gradients are right, and which mistake it is.",
-    certify: "Measure what a kernel promises.",
-    golden: "Write inputs and float64 results of cases.",
-    bench: "Time kernels side by side with torch, oneDNN and others.",
-    tiling: "Say whether an Ascend C temporary buffer suffices.",
-    sdk: "Write CANN's toolkit folder, or run a C or C++ program.",
-    soak: "Make random calls, and check each.",
-    info: "Show what is installed, and what to install for what.",
-}
-CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
+class Interrupt(KeyboardInterrupt):
+    """Ctrl-C, as a class of our own.
 
-for function, says in COMMANDS.items():
-    app.command(cls=CLASSES.get(function), short_help=says)(in_one_line(function))
-
-kernels = typer.Typer(help="Run Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
-kernels.command("run")(in_one_line(kernel_run))
-kernels.callback()(lambda: None)  # keeps "run" a word of its own while it is the only one
-app.add_typer(kernels, name="kernel")
+    Python sets a flag if a plain KeyboardInterrupt leaves the exec() of a text, which is how imports make dataclasses.
+    Under `python -m` it then ends by SIGINT, even if the exception was caught and answered with another exit code.
+    """
 
 
 def main() -> None:
     """Run the command line."""
-    # An end from outside unwinds like Ctrl-C does, so that no temporary file stays behind.
-    signal.signal(signal.SIGTERM, _end)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a locale without µ gets a question mark, not a traceback
     try:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # under nohup it stays ignored
+            signal.signal(signal.SIGINT, _interrupt)
+        # An end from outside unwinds as Ctrl-C does, so that no temporary file stays behind.
+        signal.signal(signal.SIGTERM, _end)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a locale without µ gets a question mark, not a traceback
+        from lngrad.cli.commands import app
+
         app(prog_name="lngrad")
+    except KeyboardInterrupt:
+        sys.exit(_say("interrupted", 130))
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # click and rich end with 1 where a pipe is closed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python has still to flush
+            sys.exit(PIPE_CLOSED)
+        raise
     except OSError as error:  # of --install-completion: commands answer for themselves
-        sys.exit(f"lngrad: {error.filename or 'a file'}: {error.strerror or error}")
+        sys.exit(_say(f"{error.filename or 'a file'}: {error.strerror or error}", 1))
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _say(text: str, code: int) -> int:
+    print(f"lngrad: {text}", file=sys.stderr)
+    return code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise Interrupt
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)

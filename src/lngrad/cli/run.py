@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lngrad import set_num_threads
-from lngrad.cli.app import REFUSED, fail
+from lngrad.cli.exits import REFUSED, existing, fail
 from lngrad.core.problem import Problem
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
@@ -75,6 +75,7 @@ def run(
     from lngrad.files.rowblocks import NAMES, RowBlocks
     from lngrad.files.writing import new_output
 
+    existing(input)
     if threads is not None:
         set_num_threads(threads)
     if soc is not None:
@@ -96,8 +97,9 @@ def run(
         with new_output(output, wanted, replace=force) as writer, _progress(blocks.problem) as advance:
             blocks.run(writer.append, backend=backend, advance=advance)
     except LngradError as error:
-        about = "" if str(error).startswith((str(output), "backend")) else f"{input}: "
-        fail(f"{about}{error}", REFUSED)
+        if str(error).startswith((str(output), "backend")):
+            raise
+        fail(f"{input}: {error}", REFUSED)
     results = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in wanted.items())
     typer.echo(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
 

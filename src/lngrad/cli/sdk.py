@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from lngrad.cli.app import REFUSED, fail
+from lngrad.cli.exits import REFUSED, existing, fail
 
 _PROGRAM = "lngrad.sdk.program"
 
@@ -69,7 +69,7 @@ def sdk(
     try:
         settings = Settings(**{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
     except ValueError as error:
-        fail(str(error), REFUSED)
+        fail(f"--{error}", REFUSED)
     if run:
         _run(folder, settings, ctx.meta[_PROGRAM])
         return
@@ -90,6 +90,7 @@ def _run(folder: Path | None, settings: Any, words: list[str]) -> None:
 
     if not words:
         fail("--run: expected a C or C++ file after it", REFUSED)
+    existing(Path(words[0]))
     code = run_program(Path(words[0]), words[1:], folder, settings)
     if code != 0:
         raise typer.Exit(code)

@@ -14,7 +14,7 @@ from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lngrad.core.cache_folder import cache_folder
+from lngrad.core.cache_folder import cache_folder, write_whole
 
 MOST_TOLD = 20  # reasons that are kept for the next process, the most frequent ones
 
@@ -57,8 +57,4 @@ def _keep(process: int) -> None:
         "counts": dict(_counts.most_common(MOST_TOLD)),
     }
     with contextlib.suppress(OSError, RuntimeError):
-        path = _file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{process}")
-        draft.write_text(json.dumps(kept), encoding="utf-8")
-        draft.replace(path)
+        write_whole(_file(), json.dumps(kept).encode())

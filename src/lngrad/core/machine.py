@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -137,6 +134,9 @@ def cxx_compiler() -> list[str]:
 
 
 def _compiler(variable: str, language: str, names: tuple[str, ...]) -> list[str]:
+    import shlex  # these three take 5 ms, and the first call of a process needs this file
+    import shutil
+
     chosen = shlex.split(os.environ.get(variable, ""))
     if chosen and shutil.which(chosen[0]):
         return chosen
@@ -151,4 +151,6 @@ def _compiler(variable: str, language: str, names: tuple[str, ...]) -> list[str]
 @cache
 def compiler_version(*command: str) -> str:
     """All that a compiler says of its version."""
+    import subprocess
+
     return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout

@@ -182,11 +182,6 @@ class Problem:
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
         return describe(BACKWARD, (dy, x, mean, rstd, gamma), normalized_shape, output_mask, out)
 
-    @property
-    def op(self) -> Literal["forward", "backward"]:
-        """The operator's direction."""
-        return self.operator.direction
-
     def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
         return self._outputs

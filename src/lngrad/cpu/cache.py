@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -193,9 +192,11 @@ def why_not() -> str | None:
             return f"{cache_folder()} is not used: {distrust(cache_folder())}"
         except RuntimeError:
             return "there is no home directory"
+    from tempfile import TemporaryFile
+
     try:
         FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=FOLDER).close()
+        TemporaryFile(dir=FOLDER).close()
     except OSError:
         return f"{FOLDER} can't be written"
     return None

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import c_compiler
@@ -160,6 +158,9 @@ def _link(code: bytes) -> bytes | None:
     """The shared library of an object file, by the system's linker; None where there is none."""
     if not _LINKS:
         return None
+    import subprocess  # these two take 10 ms, and a call with kept kernels does not need them
+    from tempfile import TemporaryDirectory
+
     try:
         with TemporaryDirectory() as folder:
             source, target = Path(folder) / "kernel.o", Path(folder) / "kernel.so"

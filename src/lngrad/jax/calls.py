@@ -128,7 +128,7 @@ def _error(api: int, reason: BaseException) -> int:
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
-_OPERATORS = (FORWARD, BACKWARD)  # by their numbers in an attribute
+_OPERATORS = (FORWARD, BACKWARD)  # by their numbers in an attribute, which exported programs have too
 _MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
@@ -141,7 +141,7 @@ def attribute(
     lead: int,
     normalized: int,
     present: Sequence[bool],
-    wanted: Mask | None = None,
+    wanted: Mask = (),
     numbers: tuple[float, ...] = (),
 ) -> Any:
     """int64 array for a call whose buffers are the operator's inputs that are present and its outputs that are wanted.
@@ -150,11 +150,10 @@ def attribute(
         operator: What is computed.
         lead, normalized: Dimensions of the two parts of x's shape.
         present: Which parameters are there.
-        wanted: Which results; None: all.
+        wanted: Which results of a backward; a forward's all are.
         numbers: The operator's.
     """
     bits = [_integer.unpack(_double.pack(number))[0] for number in numbers]
-    wanted = operator.everything if wanted is None else wanted
     return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted], np.int64)
 
 
@@ -171,7 +170,8 @@ class _Call:
         self._last = tuple(_double.unpack(_integer.pack(bits))[0] for bits in rest[:count])
         flags = iter(rest[count:])
         present = tuple(name for name in operator.inputs if ROLES[name] is not Role.PARAMETER or next(flags))
-        wanted = tuple(name for name in operator.outputs if next(flags))
+        masked = operator.direction == "backward"
+        wanted = tuple(name for name in operator.outputs if not masked or next(flags))
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]

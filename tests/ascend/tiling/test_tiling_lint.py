@@ -11,7 +11,7 @@ from tile_harness import make_case, run_grad
 
 from lngrad.ascend import tiling
 from lngrad.ascend.faults import BoundsFault, TilingError
-from lngrad.cli.tiling_report import render, render_sweep
+from lngrad.cli.tiling import render, render_sweep
 
 
 def test_the_sweep_finds_what_the_published_formulas_give():

@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -157,6 +158,8 @@ def program(template: str) -> Implementation:
     words = shlex.split(template)
     if not words or not all(any(place in word for word in words) for place in ("{in}", "{out}")):
         raise BackendUnavailable(f"--impl: cmd: expected a program with {{in}} and {{out}}, got {template!r}")
+    if shutil.which(words[0]) is None:
+        raise BackendUnavailable(f"--impl: cmd: {words[0]}: no such program")
 
     def backward(a: Arguments) -> Grads:
         with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:

@@ -1,27 +1,22 @@
-"""The frame of the command line: the app, and how a command ends when something is wrong."""
+"""How a command ends: exit codes, and one line where something is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
-from typing import Annotated, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
-from lngrad import __version__
 from lngrad.errors import LngradError
 
 # Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
 INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
 
-app = typer.Typer(
-    help="Layer-normalization gradients: exact, fast and the same everywhere.",
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: 0.24 s where boxes take 0.35, and it can be piped
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+MISSING = "no such file or folder"  # behind a path, in every command
 
 
 def in_one_line(function: Callable[..., None]) -> Callable[..., None]:
@@ -34,21 +29,38 @@ def in_one_line(function: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
         except LngradError as error:
-            fail(str(error), REFUSED)
+            fail(_as_typed(str(error), function), REFUSED)
         except MemoryError as error:
             fail(f"not enough memory{': ' if str(error) else ''}{error}", REFUSED)
         except BrokenPipeError:
-            raise  # typer ends quietly: whoever read our output has gone
+            raise  # whoever read our output has gone: main() ends quietly
+        except FileNotFoundError as error:
+            fail(f"{error.filename or 'a file'}: {MISSING}", REFUSED)
         except OSError as error:
             fail(f"{error.filename or 'a file'}: {error.strerror or error}", REFUSED)
 
     return guarded
 
 
+def _as_typed(text: str, function: Callable[..., None]) -> str:
+    """An error `name: expected …` with the name as it is typed, if that is an option of the command."""
+    name = text.partition(":")[0]
+    annotation = get_type_hints(function, include_extras=True).get(name)
+    is_option = any(isinstance(one, OptionInfo) for one in getattr(annotation, "__metadata__", ()))
+    return text.replace(name, f"--{name.replace('_', '-')}", 1) if is_option else text
+
+
 def fail(text: str, code: int) -> NoReturn:
     """End the command with one line on stderr."""
     typer.echo(f"lngrad: {text}", err=True)
     raise typer.Exit(code)
+
+
+def existing(*paths: Path | None) -> None:
+    """End the command at the first path that is given and does not exist."""
+    for path in paths:
+        if path is not None and not path.exists():
+            fail(f"{path}: {MISSING}", REFUSED)
 
 
 def need(extra: str, **modules: str) -> None:
@@ -61,29 +73,3 @@ def need(extra: str, **modules: str) -> None:
     missing = [name.replace("_", "-") for name, module in modules.items() if find_spec(module) is None]
     if missing:
         fail(f"needs {' and '.join(missing)}: pip install 'lngrad[{extra}]'", REFUSED)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"lngrad {__version__}")
-        raise typer.Exit
-
-
-FIRST_LINES = """\
-lngrad {version}: layer normalization and its gradients
-  lngrad demo            trains on digits, checks gradients
-  lngrad bench --quick   how fast is it here, next to torch?
-  lngrad check --impl MODULE:FUNCTION   is my kernel right?
-  lngrad info            what works here, what to install
-  lngrad --help          all commands"""
-
-
-@app.callback()
-def _options(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(FIRST_LINES.format(version=__version__))

@@ -306,6 +306,8 @@ def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(sim
 def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "somebody.py").write_text("def backward(dy, x): ...\n")
+    (tmp_path / "k").write_text("#!/bin/sh\n")
+    (tmp_path / "k").chmod(0o755)
     (tmp_path / "k.cpp").write_text("__global__ __aicore__ void k(uint8_t* dy, uint8_t* dx) {}\n")
     if name.startswith("triton"):
         pytest.importorskip("triton")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
@@ -93,9 +93,6 @@ class CheckCase:
 
     def range_of(self, name: str) -> Range:
         return self.ranges.get(name, DEFAULT_RANGE)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __post_init__(self) -> None:
         """The rules that hold in every format. Sizes are arithmetic here: nothing has been allocated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,86 +10,77 @@ import numpy as np
 from lngrad.check.certify.measured import Measured, different_bits, gradients
 from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, fold, reveal, text_of, words
 from lngrad.check.implementations import Implementation
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array, Dtype
 
-LARGE = {"float32": 2.0**100, "bfloat16": 2.0**100, "float64": 2.0**500}  # absorbs ones in any accumulator
+LARGE = 2.0**100  # absorbs ones in any accumulator
 REPLAYS = 100
 GROUP = "The order of sums"
 OWN = "not measured: it computes its own mean and rstd, and the probes need others"
 MAX_DRAWN = 320  # leaves of a tree that a certificate keeps
 
 
-def _ones(M: int, N: int, dtype: Dtype) -> tuple[Array, Array, Array, Array, Array]:
+def _ones(M: int, N: int) -> tuple[Array, ...]:
     """dy = 1, x = 0, mean 0, rstd 1, gamma 1: dbeta is the sum of dy, and dx = dy − mean(dy)."""
-    wide = np.float64 if dtype == np.float64 else np.float32
-    return np.ones((M, N), dtype), np.zeros((M, N), dtype), np.zeros(M, wide), np.ones(M, wide), np.ones(N, dtype)
+    zeros, ones = np.zeros((M, N), np.float32), np.ones((M, N), np.float32)
+    return ones, zeros, zeros[:, 0].copy(), ones[:, 0].copy(), ones[0].copy()
 
 
-def column_order(
-    subject: Implementation, M: int, N: int, dtype: str = "float32", threads: int | None = None
-) -> list[Measured]:
+def _masks(dy: Array, pairs: Pairs, size: int) -> Iterator[tuple[Sequence[tuple[int, int]], Array]]:
+    """(pairs, dy with +L and −L in their places): as many pairs at once as dy has columns, one a column."""
+    for start in range(0, len(pairs), size):
+        some, probe = pairs[start : start + size], dy.copy()
+        for column, (i, j) in enumerate(some):
+            probe[i, column], probe[j, column] = LARGE, -LARGE
+        yield some, probe
+
+
+def column_order(subject: Implementation, M: int, N: int, threads: int | None = None) -> list[Measured]:
     """The trees of dbeta, a bare column sum of M rows, and of dgamma, a sum of products; replayed on random numbers.
 
     Args:
         M, N: The shape. N masks are probed in a call, one a column.
-        dtype: Of all arrays.
         threads: For a subject with a switch; None leaves it.
     """
     if threads is not None and subject.set_threads is not None:
         subject.set_threads(threads)
-    given = _ones(M, N, numpy_dtype(dtype))
+    given = _ones(M, N)
 
-    def replayed(tree: Tree) -> tuple[str, str]:
-        return _replayed_columns(subject, tree, given, dtype)
+    def probed(name: str, x: Array) -> Callable[[Pairs], list[float]]:
+        """The column sum of that name."""
 
-    where = f"of {M}×{N} {dtype}" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
-    found = [_measured(f"dbeta {where}", M, "rows", _probed(subject, "dbeta", given, dtype), replayed)[0]]
-    if dtype == "float32" and subject.own_statistics:
-        found.append(Measured(GROUP, f"dgamma {where}", OWN))
-    elif dtype == "float32":
-        ones = (given[0], np.ones_like(given[1]), *given[2:])  # xhat = 1: dgamma is the sum of dy, product by product
-        probed = _probed(subject, "dgamma", ones, dtype)
-        measured, _ = _measured(
-            f"dgamma {where}", M, "rows", probed, lambda tree: _replayed_products(subject, tree, M, N)
-        )
-        found.append(measured)
-    return found
+        def outside(pairs: Pairs) -> list[float]:
+            found: list[float] = []
+            for some, dy in _masks(given[0], pairs, N):
+                sums = np.asarray(getattr(gradients(subject, dy, x, *given[2:]), name), np.float64)
+                found += sums[: len(some)].tolist()
+            return found
 
+        return outside
 
-def _probed(subject: Implementation, name: str, given: Any, dtype: str) -> Callable[[Pairs], list[float]]:
-    """For masks of rows, one a column: the column sum of that name."""
-    N, large = given[0].shape[1], LARGE[dtype]
-
-    def outside(pairs: Pairs) -> list[float]:
-        found: list[float] = []
-        for start in range(0, len(pairs), N):
-            some = np.array(pairs[start : start + N])
-            dy, columns = given[0].copy(), np.arange(len(some))
-            dy[some[:, 0], columns], dy[some[:, 1], columns] = large, -large
-            sums = np.asarray(getattr(gradients(subject, dy, *given[1:]), name), np.float64)
-            found += sums[: len(some)].tolist()
-        return found
-
-    return outside
-
-
-def row_order(subject: Implementation, N: int, dtype: str = "float32") -> list[Measured]:
-    """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
+    where = f"of {M}×{N} float32" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
+    dbeta, _ = _measured(f"dbeta {where}", M, "rows", probed("dbeta", given[1]),
+                         lambda tree: _replayed_columns(subject, tree, given))  # fmt: skip
     if subject.own_statistics:
-        return [Measured(GROUP, f"{name} over {N} columns {dtype}", OWN) for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
+        return [dbeta, Measured(GROUP, f"dgamma {where}", OWN)]
+    # xhat = 1: dgamma is the sum of dy, product by product.
+    dgamma, _ = _measured(f"dgamma {where}", M, "rows", probed("dgamma", given[0]),
+                          lambda tree: _replayed_products(subject, tree, M, N))  # fmt: skip
+    return [dbeta, dgamma]
+
+
+def row_order(subject: Implementation, N: int) -> list[Measured]:
+    """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
+    names = [f"{name} over {N} columns float32" for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
+    if subject.own_statistics:
+        return [Measured(GROUP, name, OWN) for name in names]
     M = 64
-    large = LARGE[dtype]
-    given = _ones(M, N, numpy_dtype(dtype))
+    given = _ones(M, N)
 
     def sums(pairs: Pairs, x: Array) -> list[float]:
         """N·(1 − dx) at a place whose dy is 1: the sum, or both sums together."""
         found: list[float] = []
-        for start in range(0, len(pairs), M):
-            some = pairs[start : start + M]
-            dy = given[0].copy()
-            for row, (i, j) in enumerate(some):
-                dy[row, i], dy[row, j] = large, -large
+        for some, columns in _masks(given[0].T, pairs, M):
+            dy = np.ascontiguousarray(columns.T)
             dx = np.asarray(gradients(subject, dy, x, *given[2:]).dx, np.float64)
             for row, (i, j) in enumerate(some):
                 probe = next(place for place in (0, 1, 2) if place not in (i, j))
@@ -97,8 +88,7 @@ def row_order(subject: Implementation, N: int, dtype: str = "float32") -> list[M
                 found.append(float(np.round(total)) if abs(total - np.round(total)) < 0.25 else total)
         return found
 
-    name = f"over {N} columns {dtype}"
-    first, tree = _measured(f"Σ dy·gamma {name}", N, "columns", lambda pairs: sums(pairs, given[1]))
+    first, tree = _measured(names[0], N, "columns", lambda pairs: sums(pairs, given[1]))
     if tree is None:
         return [first]
     shared = _shared_sizes(tree, N)
@@ -107,7 +97,7 @@ def row_order(subject: Implementation, N: int, dtype: str = "float32") -> list[M
         both = sums(pairs, np.ones_like(given[1]))
         return [total - (N - int(shared[i, j])) for total, (i, j) in zip(both, pairs, strict=True)]
 
-    return [first, _measured(f"Σ dy·gamma·xhat {name}", N, "columns", second)[0]]
+    return [first, _measured(names[1], N, "columns", second)[0]]
 
 
 def _measured(
@@ -136,16 +126,13 @@ def _measured(
     return Measured(GROUP, label, text, None, probes, counterexample, facts), tree
 
 
-def _replayed_columns(subject: Implementation, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
+def _replayed_columns(subject: Implementation, tree: Tree, given: Any) -> tuple[str, str]:
     """Whether the tree's own sums have the kernel's bits, for dbeta; and in which precision they are kept."""
     shape = given[0].shape
-    inputs = [
-        np.random.default_rng([seed, 3]).standard_normal(shape).astype(numpy_dtype(dtype)) for seed in range(REPLAYS)
-    ]
+    inputs = [np.random.default_rng([seed, 3]).standard_normal(shape).astype(np.float32) for seed in range(REPLAYS)]
     got = np.stack([np.asarray(gradients(subject, dy, *given[1:]).dbeta) for dy in inputs])
     terms = np.stack(inputs, axis=1)  # all at once: an addition is one call of NumPy, however many numbers it adds
-    ways = ((f"in {one}", replay(tree, terms, numpy_dtype(one)).astype(got.dtype))
-            for one in dict.fromkeys((dtype, "float32", "float64")))  # fmt: skip
+    ways = ((f"in {one}", replay(tree, terms, np.dtype(one)).astype(got.dtype)) for one in ("float32", "float64"))
     return _verdict(ways, got, "the tree's sums ")
 
 

@@ -75,17 +75,15 @@ def _periodic(A: Array, b: Array) -> Iterator[Array]:
     best: list[tuple[float, int, Array]] = []
     index = np.arange(terms)
     whole = A.sum(1)
-    for block in BLOCKS:
-        for period in PERIODS:
-            if block * 2 > terms:
-                continue
-            for phase in range(min(period, -(-terms // block))):
-                chosen = (index // block) % period == phase
-                part = A[:, chosen].sum(1)
-                for value, rest in ((0.0, 1.0), (2.0, 1.0), (1.0, 0.0)):
-                    left = float(np.square(value * part + rest * (whole - part) - b).sum())
-                    if np.isfinite(left):
-                        best.append((left, len(best), np.where(chosen, value, rest)))
+    for block in (one for one in BLOCKS if 2 * one <= terms):
+        phases = ((period, phase) for period in PERIODS for phase in range(min(period, -(-terms // block))))
+        for period, phase in phases:
+            chosen = (index // block) % period == phase
+            part = A[:, chosen].sum(1)
+            for value, rest in ((0.0, 1.0), (2.0, 1.0), (1.0, 0.0)):
+                left = float(np.square(value * part + rest * (whole - part) - b).sum())
+                if np.isfinite(left):
+                    best.append((left, len(best), np.where(chosen, value, rest)))
         best = sorted(best, key=lambda one: one[:2])[:3]
     yield from (weights for _, _, weights in best)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -22,14 +21,6 @@ from lngrad.files.writing import write_text
 
 MAX_DETAILED = 300  # failed cases with pictures; the table has all
 HEAT_LEVELS = 6
-
-
-@dataclass(frozen=True)
-class _Bar:
-    label: str
-    number: int
-    height: float
-    level: int
 
 
 def write_report(
@@ -127,14 +118,12 @@ def _heat(output: OutputResult) -> dict[str, Any]:
 _LABELS = ("0", "½", "1", "2", "4", "8", "16", "64", "256", "4k", "64k", "∞")
 
 
-def _bars(output: OutputResult) -> list[_Bar]:
+def _bars(output: OutputResult) -> Iterator[dict[str, Any]]:
     """The histogram over ULP, with heights on a logarithmic scale so that one wrong element in a million is seen."""
     most = math.log1p(max(output.histogram, default=0)) or 1.0
-    places = zip(_LABELS, output.histogram, HISTOGRAM, strict=True)
-    return [
-        _Bar(label, number, math.log1p(number) / most, 0 if edge <= 1 else 2 if edge <= 16 else 4)
-        for label, number, edge in places
-    ]
+    for label, number, edge in zip(_LABELS, output.histogram, HISTOGRAM, strict=True):
+        level = 0 if edge <= 1 else 2 if edge <= 16 else 4
+        yield {"label": label, "number": number, "height": math.log1p(number) / most, "level": level}
 
 
 _NAMES = (

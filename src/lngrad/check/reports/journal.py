@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
@@ -25,7 +25,7 @@ _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 def key_of(case: CheckCase, options: Options) -> str:
     """Of everything that a result depends on: the case as read, and the options; not the code of the implementation."""
     asked = [options.impl, options.standard, options.level, options.third, options.against, options.seed]
-    text = json.dumps([case.to_json(), asked], sort_keys=True)
+    text = json.dumps([asdict(case), asked], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import lngrad
+from lngrad.core.plan import BACKENDS
+from norms import NORMS
 
 settings.register_profile(
     "lngrad",
@@ -24,8 +27,16 @@ settings.load_profile("lngrad")
 
 @pytest.fixture(params=["numba_cpu", "numpy_cpu"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Every CPU backend in turn."""
+    """Every CPU backend in turn; beside a norm, those that compute it."""
+    if "norm" in request.fixturenames and request.getfixturevalue("norm") and not BACKENDS[request.param].family:
+        pytest.skip(f"{request.param} computes layer normalization alone")
     return request.param
+
+
+@pytest.fixture(params=NORMS)
+def norm(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Every norm of the family in turn: what make_inputs takes for it."""
+    return NORMS[request.param]
 
 
 @pytest.fixture

@@ -1,26 +1,31 @@
 """Layer-normalization gradients that are exact, fast and the same everywhere."""
 
-from lngrad.api import layer_norm, layer_norm_backward
+from lngrad.api import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from lngrad.core.memory import empty_cache
 from lngrad.core.plan import Backend, backends, register_backend
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads
 from lngrad.core.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
 # In order of preference: where the plan is made, what must be installed, which devices are served.
-register_backend("numba_cpu", Backend("lngrad.cpu.plan", ("numba",), ("cpu",)))
-register_backend("numpy_cpu", Backend("lngrad.core.numpy_backend", (), ("cpu",)))
+register_backend("numba_cpu", Backend("lngrad.cpu.plan", ("numba",), ("cpu",), family=True))
+register_backend("numpy_cpu", Backend("lngrad.core.numpy_backend", (), ("cpu",), family=True))
 register_backend("triton_gpu", Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",)))
 register_backend("ascend_sim", Backend("lngrad.ascend.simulated_backend", (), ("cpu",), contextual=True))
 
 __all__ = [
     "Forward",
+    "ForwardWithTotal",
     "Grads",
+    "RmsForward",
+    "RmsGrads",
     "backends",
     "empty_cache",
     "get_num_threads",
     "layer_norm",
     "layer_norm_backward",
+    "rms_norm",
+    "rms_norm_backward",
     "set_num_threads",
 ]

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from lngrad.core import calls
 from lngrad.core.arrays import addresses_of, as_array, empty, scratch
+from lngrad.core.dtypes import ACCUMULATORS, DTYPES, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.plan import Plan, make_plan
-from lngrad.core.problem import Forward, Grads, Problem, check_elements, check_memory
+from lngrad.core.problem import (
+    BACKWARD,
+    FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    WITH_RESIDUAL,
+    Forward,
+    ForwardWithTotal,
+    Grads,
+    Normalization,
+    Operator,
+    Problem,
+    RmsForward,
+    RmsGrads,
+    Role,
+    check_elements,
+    check_memory,
+    describe,
+)
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import ShapeError, WorkspaceError
-from lngrad.typing import AnyArray, Shape
+from lngrad.typing import Shape
+
+# rms_norm's where none is given: of what sums of x are kept in, as torch has it since 2.7 (before: of x's own dtype).
+_EPS = {dtype: 2 * UNIT_ROUNDOFF[ACCUMULATORS[name]] for name, dtype in DTYPES.items()}
 
 
+@overload
 def layer_norm(
     x: Any,
     normalized_shape: int | Sequence[int] | None = None,
@@ -24,11 +48,46 @@ def layer_norm(
     beta: Any = None,
     *,
     eps: float = 1e-5,
+    offset: float = 0.0,
+    residual: None = None,
+    alpha: float = 1.0,
     axis: int | None = None,
     out: Forward | None = None,
     backend: str | None = None,
-) -> Forward:
+) -> Forward: ...
+@overload
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int] | None = None,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    eps: float = 1e-5,
+    offset: float = 0.0,
+    residual: Any,
+    alpha: float = 1.0,
+    axis: int | None = None,
+    out: ForwardWithTotal | None = None,
+    backend: str | None = None,
+) -> ForwardWithTotal: ...
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int] | None = None,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    eps: float = 1e-5,
+    offset: float = 0.0,
+    residual: Any = None,
+    alpha: float = 1.0,
+    axis: int | None = None,
+    out: Forward | ForwardWithTotal | None = None,
+    backend: str | None = None,
+) -> Forward | ForwardWithTotal:
     """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
+
+    With a residual, the total alpha·x + residual is normalized in place of x, and is a result too: y and the statistics are
+    those of the total as it is rounded to x's dtype. For a backward the total is x.
 
     Args:
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
@@ -37,33 +96,32 @@ def layer_norm(
         gamma, beta: (*R) in any of these dtypes: they are converted exactly, so the call is computed in float64 if one of
             them or x has it, and in float32 otherwise. None: 1 and 0.
         eps: Added to the biased variance of a row.
+        offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero.
+        residual: (*A, *R) in x's dtype, a second summand. None: there is none.
+        alpha: The factor of x beside a residual, as DeepNorm has it.
         axis: Normalize over this axis alone, in place of the last ones: 1 for channels first. gamma and beta have its size.
-        out: A Forward of arrays to write to; None in it is allocated. y may be x itself.
+        out: A Forward of arrays to write to, with a residual a ForwardWithTotal; None in it is allocated. y may be x itself,
+            total x or residual.
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in what the call is computed in. With axis y is a view with
-        that axis innermost in memory, and mean and rstd have size 1 there.
+        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in what the call is computed in; with a residual the total, as y.
+        With axis y is a view with that axis innermost in memory, and mean and rstd have size 1 there.
 
     Raises:
-        ShapeError, DtypeError, OverlapError: An argument breaks a rule; nothing was written.
+        ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    if axis is not None:
-        x, axis, normalized_shape = _with_axis_last(x, axis, normalized_shape)
-        out = None if out is None else Forward(*(_moved(array, axis, -1) for array in out))
-        moved = layer_norm(x, normalized_shape, gamma, beta, eps=eps, out=out, backend=backend)
-        return Forward(*(_moved(array, -1, axis) for array in moved))
-    key = calls.forward_key(x, normalized_shape, gamma, beta, backend) if out is None else None
-    known = calls.forward(key, x, gamma, beta, eps)
-    if known is not None:
-        return known
-    problem, arrays = Problem.forward(x, gamma, beta, normalized_shape, out)
-    check_elements(problem, arrays, out)
-    plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
-    forward = Forward(*execute(plan, (*arrays, float(eps)), out))
-    calls.keep(key, plan)
-    return forward
+    key = None
+    if out is None and axis is None and residual is None and offset == 0.0 and alpha == 1.0:
+        key = calls.forward_key(x, normalized_shape, gamma, beta, backend)
+        known = calls.forward(key, x, gamma, beta, eps)
+        if known is not None:
+            return known
+    return _call(  # type: ignore[no-any-return]
+        FORWARD, Normalization.of(True, offset, alpha, residual), (x, gamma, beta), residual, float(eps),
+        shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
+    )  # fmt: skip
 
 
 def layer_norm_backward(
@@ -74,6 +132,8 @@ def layer_norm_backward(
     gamma: Any = None,
     *,
     normalized_shape: int | Sequence[int] | None = None,
+    offset: float = 0.0,
+    dtotal: Any = None,
     axis: int | None = None,
     output_mask: Sequence[bool] = (True, True, True),
     out: Grads | None = None,
@@ -82,7 +142,10 @@ def layer_norm_backward(
     """Gradients of layer normalization, from the forward's input and row statistics.
 
     With xhat = (x - mean)·rstd and dxhat = dy·gamma, over rows and normalized elements:
-    dx = rstd·(dxhat - mean_dxhat - xhat·mean_dxhat_xhat), dgamma = Σ dy·xhat, dbeta = Σ dy.
+    dx = rstd·(dxhat - mean_dxhat - xhat·mean_dxhat_xhat) + dtotal, dgamma = Σ dy·xhat, dbeta = Σ dy.
+
+    After a forward with a residual, x is its total, and dx the gradient of the total: the residual's gradient is dx, and
+    that of the forward's x is alpha·dx.
 
     Args:
         dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
@@ -92,10 +155,13 @@ def layer_norm_backward(
         gamma: (*R) in any of these dtypes: it is converted exactly, so the call is computed in float64 if gamma or x has it,
             and in float32 otherwise. None: 1.
         normalized_shape: R. None: gamma's shape, or the last axis.
+        offset: The forward's.
+        dtotal: (*A, *R) in x's dtype: added to dx before it is rounded. The gradient of the total where it was used besides,
+            as in a residual stream. None: 0.
         axis: The forward's axis. mean and rstd have one element per row in the order of x's other axes.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.
         out: A Grads of arrays to write to; None in it is allocated. dgamma and dbeta take their dtype from it, and are
-            rounded once. dx may be dy or x itself.
+            rounded once. dx may be dy, x or dtotal itself.
         backend: A name from `backends()`; None chooses.
 
     Returns:
@@ -103,48 +169,180 @@ def layer_norm_backward(
         the number of threads; a row's dx depends on that row alone.
 
     Raises:
-        ShapeError, DtypeError, OverlapError: An argument breaks a rule; nothing was written.
+        ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    if axis is not None:
-        dy = _moved(as_array("dy", dy), axis, -1)
-        x, axis, normalized_shape = _with_axis_last(x, axis, normalized_shape)
-        out = None if out is None else out._replace(dx=_moved(out.dx, axis, -1))
-        grads = layer_norm_backward(
-            dy,
-            x,
-            mean,
-            rstd,
-            gamma,
-            normalized_shape=normalized_shape,
-            output_mask=output_mask,
-            out=out,
-            backend=backend,
-        )
-        return grads._replace(dx=_moved(grads.dx, -1, axis))
     key = None
-    if out is None:
+    if out is None and axis is None and dtotal is None and offset == 0.0:
         key = calls.backward_key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, backend)
-    known = calls.backward(key, dy, x, mean, rstd, gamma)
-    if known is not None:
-        return known
-    problem, arrays = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask, out)
+        known = calls.backward(key, dy, x, mean, rstd, gamma)
+        if known is not None:
+            return known
+    return _call(  # type: ignore[no-any-return]
+        BACKWARD, Normalization.of(True, offset), (dy, x, mean, rstd, gamma), dtotal,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
+    )  # fmt: skip
+
+
+def rms_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int] | None = None,
+    gamma: Any = None,
+    *,
+    eps: float | None = None,
+    offset: float = 0.0,
+    residual: Any = None,
+    alpha: float = 1.0,
+    axis: int | None = None,
+    out: RmsForward | None = None,
+    backend: str | None = None,
+) -> RmsForward:
+    """RMS normalization: y = x·rstd·(offset + gamma), with rstd = 1/sqrt(mean of x² + eps).
+
+    With a residual, the total alpha·x + residual is normalized in place of x, and is a result too: y and rstd are those of the
+    total as it is rounded to x's dtype. For a backward the total is x.
+
+    Args:
+        x: (*A, *R), 1 to 8 dimensions, as for layer_norm.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        gamma: (*R), as for layer_norm. None: 1.
+        eps: Added to the mean of the squares of a row. None: torch's, the machine epsilon of float32 (1.2e-7), or of float64 if
+            x is.
+        offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
+        residual: (*A, *R) in x's dtype, a second summand. None: there is none.
+        alpha: The factor of x beside a residual.
+        axis: Normalize over this axis alone, in place of the last ones.
+        out: An RmsForward of arrays to write to; None in it is allocated. y may be x itself, total x or residual.
+        backend: A name from `backends()`; None chooses.
+
+    Returns:
+        y in x's dtype and kind; rstd (*A, 1, …, 1) in what the call is computed in; the total as y, None without
+        a residual.
+
+    Raises:
+        ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
+        BackendUnavailable: The named backend can't run this.
+    """
+    key: Hashable = None
+    if out is None and axis is None and residual is None and alpha == 1.0:
+        key = calls.forward_key(x, normalized_shape, gamma, None, backend)
+        if key is not None:
+            key = "rms_norm", offset, key
+            known = calls.forward(key, x, gamma, None, _EPS.get(x.dtype, 0.0) if eps is None else eps)
+            if known is not None:
+                return RmsForward(known.y, known.rstd)
+    return _call(  # type: ignore[no-any-return]
+        RMS_FORWARD, Normalization.of(False, offset, alpha, residual), (x, gamma), residual,
+        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
+    )  # fmt: skip
+
+
+def rms_norm_backward(
+    dy: Any,
+    x: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    offset: float = 0.0,
+    dtotal: Any = None,
+    axis: int | None = None,
+    output_mask: Sequence[bool] = (True, True),
+    out: RmsGrads | None = None,
+    backend: str | None = None,
+) -> RmsGrads:
+    """Gradients of RMS normalization, from the forward's input and rstd.
+
+    With xhat = x·rstd and dxhat = dy·(offset + gamma): dx = rstd·(dxhat - xhat·mean_dxhat_xhat) + dtotal, dgamma = Σ dy·xhat.
+
+    After a forward with a residual, x is its total, and dx the gradient of the total: the residual's gradient is dx, and
+    that of the forward's x is alpha·dx.
+
+    Args:
+        dy, x, rstd, gamma, normalized_shape, offset, dtotal, axis: As for layer_norm_backward.
+        output_mask: Which of dx, dgamma are wanted; the other costs nothing and is None.
+        out: An RmsGrads of arrays to write to; None in it is allocated. dgamma takes its dtype from it, and is rounded once.
+            dx may be dy, x or dtotal itself.
+        backend: A name from `backends()`; None chooses.
+
+    Returns:
+        dx in x's dtype and kind; dgamma (*R) in gamma's dtype, or x's without gamma.
+
+    Raises:
+        ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
+        BackendUnavailable: The named backend can't run this.
+    """
+    key: Hashable = None
+    if out is None and axis is None and dtotal is None:
+        key = calls.backward_key(dy, x, rstd, rstd, gamma, normalized_shape, output_mask, backend)
+        if key is not None:
+            key = "rms_norm", offset, key
+            known = calls.backward(key, dy, x, rstd, rstd, gamma)
+            if known is not None:
+                return RmsGrads(known.dx, known.dgamma)
+    return _call(  # type: ignore[no-any-return]
+        RMS_BACKWARD, Normalization.of(False, offset), (dy, x, rstd, gamma), dtotal,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
+    )  # fmt: skip
+
+
+def _call(
+    operator: Operator,
+    normalization: Normalization,
+    arrays: tuple[Any, ...],
+    added: Any,
+    *numbers: float | None,
+    shape: int | Sequence[int] | None,
+    axis: int | None,
+    mask: Sequence[bool] | None = None,
+    out: Any,
+    backend: str | None,
+    key: Hashable | None = None,
+) -> Any:
+    """Describe, plan and execute a call, with its axis last, and remember it by its key.
+
+    added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
+    """
+    if added is not None:
+        operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
+    mask = operator.everything if mask is None else mask
+    if axis is not None:
+        arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
+        out = _outputs_moved(operator, out, axis, -1)
+    problem, arrays = describe(operator, arrays, shape, mask, out, normalization)
     check_elements(problem, arrays, out)
     plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
-    grads = Grads(*execute(plan, arrays, out))
+    numbers = tuple(_EPS[numpy_dtype(problem.dtype)] if number is None else number for number in numbers)
+    results = operator.results(*execute(plan, (*arrays, *numbers), out))
     calls.keep(key, plan)
-    return grads
+    return results if axis is None else _outputs_moved(operator, results, -1, axis)
 
 
-def _with_axis_last(x: AnyArray, axis: int, normalized_shape: Any) -> tuple[AnyArray, int, Shape]:
-    """A view of x with an axis last, that axis counted from the front, and the shape that is normalized."""
+def _with_axis_last(
+    operator: Operator, arrays: tuple[Any, ...], axis: int, normalized_shape: Any
+) -> tuple[tuple[Any, ...], int, Shape]:
+    """The arguments with an axis of x last, in views; that axis counted from the front; and the shape that is normalized."""
     if normalized_shape is not None:
         raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
-    array = as_array("x", x)
-    if not -array.ndim <= axis < array.ndim:
-        raise ShapeError(f"axis: expected one of x's {array.ndim} axes, got {axis}")
-    axis %= array.ndim
-    return _moved(array, axis, -1), axis, (array.shape[axis],)
+    given = dict(zip(operator.inputs, arrays, strict=True))
+    x = given["x"] = as_array("x", given["x"])
+    if not -x.ndim <= axis < x.ndim:
+        raise ShapeError(f"axis: expected one of x's {x.ndim} axes, got {axis}")
+    axis %= x.ndim
+    for name in operator.inputs:
+        if ROLES[name] is Role.TENSOR:
+            given[name] = _moved(as_array(name, given[name]), axis, -1)
+    return tuple(given.values()), axis, (x.shape[axis],)
+
+
+def _outputs_moved(operator: Operator, out: Any, source: int, target: int) -> Any:
+    """Results, or arrays for them, with an axis moved in views; what is no such tuple is left to the checks."""
+    if not isinstance(out, tuple) or len(out) != len(operator.outputs):
+        return out
+    pairs = zip(operator.outputs, out, strict=True)
+    return operator.results(
+        *(array if ROLES[name] is Role.PARAMETER else _moved(array, source, target) for name, array in pairs)
+    )
 
 
 def _moved(array: Any, source: int, target: int) -> Any:

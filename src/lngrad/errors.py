@@ -9,6 +9,7 @@ __all__ = [
     "DtypeError",
     "FileFormatError",
     "LngradError",
+    "NumberError",
     "OverlapError",
     "PeerError",
     "ShapeError",
@@ -26,6 +27,10 @@ class ShapeError(LngradError, ValueError):
 
 class DtypeError(LngradError, TypeError):
     """A dtype, an array kind or a device is not one that this call takes."""
+
+
+class NumberError(LngradError, ValueError):
+    """A number is not one that this call takes: infinite, NaN, or no number at all."""
 
 
 class OverlapError(LngradError, ValueError):

@@ -10,13 +10,27 @@ import numpy as np
 
 from lngrad.core import reference
 from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype, rounded
+from lngrad.core.problem import (
+    BACKWARD,
+    FORWARD,
+    LAYER_NORM,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    WITH_RESIDUAL,
+    Forward,
+    ForwardWithTotal,
+    Grads,
+    Normalization,
+    RmsForward,
+    RmsGrads,
+)
 from lngrad.core.reference import Terms, backward_terms
+from lngrad.typing import Mask
 
 __all__ = [
-    "CASES", "MUTANTS", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "check_forward", "check_grads",
-    "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs", "round_to", "terms_of",
+    "CASES", "MUTANTS", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "Normalization", "check_forward",
+    "check_grads", "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs", "round_to", "terms_of",
 ]  # fmt: skip
 
 
@@ -75,7 +89,14 @@ CASES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of a backward: NumPy arrays, rounded to their dtypes. mean and rstd belong to the rounded x."""
+    """Arguments of a forward and its backward: NumPy arrays, rounded to their dtypes; mean and rstd are the total's.
+
+    Attributes:
+        normalized: How many dimensions are normalized.
+        normalization: Which one it is. Where it is not centred, mean is 0 and beta None.
+        residual: What the forward adds to alpha·x, or None.
+        dtotal: The gradient of that total where it was used besides, or None.
+    """
 
     dy: Any
     x: Any
@@ -84,19 +105,33 @@ class Inputs:
     gamma: Any
     beta: Any
     normalized: int
+    normalization: Normalization = LAYER_NORM
+    residual: Any = None
+    dtotal: Any = None
+
+    @property
+    def total(self) -> Any:
+        """What is normalized, and the backward's x: alpha·x + residual in x's dtype, or x itself."""
+        if self.residual is None:
+            return self.x
+        return rounded(reference.total(self.x, self.residual, normalization=self.normalization), self.x.dtype)
 
     @property
     def normalized_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[self.x.ndim - self.normalized :])
 
 
-def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
+def make_inputs(
+    case: Case, dtype: str, seed: int = 0, *, normalization: Normalization = LAYER_NORM, residual: bool = False
+) -> Inputs:
     """Random inputs: dy, gamma and beta are all different, so that no backward can do without one of them.
 
     Args:
         case: What shape, and which dtypes besides x's.
         dtype: Of x and dy.
         seed: Equal seeds give equal inputs on every machine.
+        normalization: Which one they are for.
+        residual: Whether there is one, with a gradient of the total.
     """
     rng = np.random.default_rng([seed, *case.lead, *case.normalized])
     shape, wanted = (*case.lead, *case.normalized), numpy_dtype(dtype)
@@ -108,10 +143,12 @@ def make_inputs(case: Case, dtype: str, seed: int = 0) -> Inputs:
     parameter = numpy_dtype(case.gamma_dtype or dtype)
     gamma = (1 + 0.5 * rng.standard_normal(case.normalized)).astype(parameter) if case.gamma else None
     beta = rng.standard_normal(case.normalized).astype(parameter) if case.gamma else None
-    forward = reference.layer_norm(x, normalized=len(case.normalized))
+    added = [rng.standard_normal(shape).astype(wanted) for _ in range(2)] if residual else [None, None]
+    beta = beta if normalization.centred else None
+    inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, *added)
+    forward = reference.layer_norm(inputs.total, normalized=inputs.normalized, normalization=normalization)
     statistics = numpy_dtype(case.statistics_dtype or accumulator)
-    mean, rstd = forward.mean.astype(statistics), forward.rstd.astype(statistics)
-    return Inputs(dy, x, mean, rstd, gamma, beta, len(case.normalized))
+    return replace(inputs, mean=forward.mean.astype(statistics), rstd=forward.rstd.astype(statistics))
 
 
 # |error| <= u(result)·|result| + C(accumulator)·u(accumulator)·scale: one rounding, and what the sum before it may lose.
@@ -125,7 +162,10 @@ def gradient_scales(inputs: Inputs) -> Grads:
     """The sums of the absolute values of the terms of dx, dgamma and dbeta."""
     dy, xhat, dxhat, rstd = _absolute_terms(inputs)
     rows, axes = _axes(inputs)
-    dx = rstd * (dxhat + dxhat.mean(axes, keepdims=True) + xhat * (dxhat * xhat).mean(axes, keepdims=True))
+    mean_dxhat = dxhat.mean(axes, keepdims=True) if inputs.normalization.centred else 0.0
+    dx = rstd * (dxhat + mean_dxhat + xhat * (dxhat * xhat).mean(axes, keepdims=True))
+    if inputs.dtotal is not None:
+        dx += np.abs(_float64(inputs.dtotal))
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
 
 
@@ -135,11 +175,11 @@ def _absolute_terms(inputs: Inputs) -> Terms:
 
 def terms_of(inputs: Inputs) -> Terms:
     """What the true gradients are made of."""
-    return backward_terms(*_arguments(inputs), normalized=inputs.normalized)
+    return backward_terms(*_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization)
 
 
 def _arguments(inputs: Inputs) -> tuple[Any, ...]:
-    return inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    return inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma
 
 
 def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
@@ -166,18 +206,21 @@ def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
     return np.where(same, np.minimum(np.nan_to_num(share, nan=0.0, posinf=0.0), 1.0), np.nan_to_num(share, nan=np.inf))
 
 
-def check_grads(got: Grads, inputs: Inputs, *, output_mask: tuple[bool, bool, bool] = (True, True, True)) -> float:
+def check_grads(got: Grads | RmsGrads, inputs: Inputs, *, output_mask: Mask | None = None) -> float:
     """Compare gradients with the float64 reference of the same inputs; return the worst share of the tolerance used.
 
     Args:
-        got: NumPy arrays or CPU tensors; None where masked off.
+        got: NumPy arrays or CPU tensors; None where masked off. RmsGrads where the inputs' normalization is not centred.
         inputs: What they were computed from.
-        output_mask: Which are wanted.
+        output_mask: Which are wanted; None: all.
 
     Raises:
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
-    return _check(Grads._fields, got, _true(inputs), gradient_scales(inputs), output_mask, _accumulator(inputs))
+    operator = BACKWARD if inputs.normalization.centred else RMS_BACKWARD
+    mask = operator.everything if output_mask is None else output_mask
+    expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
+    return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
 
 
 def error_shares(got: Grads, inputs: Inputs) -> Grads:
@@ -192,18 +235,38 @@ def error_shares(got: Grads, inputs: Inputs) -> Grads:
     return Grads(*(error_share(as_numpy(result), truth, scale, accumulator) for result, truth, scale in compared))
 
 
-def check_forward(got: Forward, inputs: Inputs, *, eps: float = 1e-5) -> float:
-    """Compare a forward with the float64 reference of the same x, gamma and beta; see check_grads."""
-    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized=inputs.normalized, eps=eps)
-    exact = replace(inputs, mean=expected.mean, rstd=expected.rstd)
+def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, *, eps: float = 1e-5) -> float:
+    """Compare a forward with the float64 reference of the same x, gamma, beta and residual; see check_grads.
+
+    With a residual the total is compared first, and the rest with what follows from the total as it is.
+    """
+    normalization, accumulator, x = inputs.normalization, _accumulator(inputs), _float64(inputs.x)
+    operator = FORWARD if normalization.centred else RMS_FORWARD
+    expected, scales = {}, {}
+    if inputs.residual is not None:
+        operator = WITH_RESIDUAL[operator]
+        expected["total"] = reference.total(x, inputs.residual, normalization=normalization)
+        scales["total"] = np.abs(normalization.alpha * x) + np.abs(_float64(inputs.residual))
+        (total,) = (array for name, array in zip(operator.outputs, got, strict=True) if name == "total")
+        _check(("total",), (total,), expected, scales, (True,), accumulator)
+        x = _float64(as_numpy(total))
+    forward = reference.layer_norm(
+        x, inputs.gamma, inputs.beta, normalized=inputs.normalized, eps=eps, normalization=normalization
+    )
+    exact = replace(inputs, x=x, residual=None, mean=forward.mean, rstd=forward.rstd)
     _, xhat, _, rstd = _absolute_terms(exact)
-    x = np.abs(np.asarray(inputs.x).astype(np.float64))
-    gamma = 1.0 if inputs.gamma is None else np.abs(np.asarray(inputs.gamma).astype(np.float64))
-    beta = 0.0 if inputs.beta is None else np.abs(np.asarray(inputs.beta).astype(np.float64))
-    mean = x.mean(_axes(inputs)[1], keepdims=True)
+    scale = np.abs(normalization.scale(1.0 if inputs.gamma is None else _float64(inputs.gamma)))
+    beta = 0.0 if inputs.beta is None else np.abs(_float64(inputs.beta))
+    mean = np.abs(x).mean(_axes(inputs)[1], keepdims=True)
     # The mean is rounded to the accumulator's dtype once, which shifts a row with a large offset by as much.
-    scales = Forward((xhat + mean * rstd) * gamma + beta, mean, rstd)
-    return _check(Forward._fields, got, expected, scales, (True, True, True), _accumulator(inputs))
+    shift = mean * rstd if normalization.centred else 0.0
+    expected |= forward._asdict()
+    scales |= {"y": (xhat + shift) * scale + beta, "mean": mean, "rstd": rstd}
+    return _check(operator.outputs, got, expected, scales, operator.everything, accumulator)
+
+
+def _float64(array: Any) -> Any:
+    return np.asarray(array).astype(np.float64)
 
 
 def _accumulator(inputs: Inputs) -> str:
@@ -211,23 +274,23 @@ def _accumulator(inputs: Inputs) -> str:
     return accumulator_for(inputs.x.dtype.name, *(one.dtype.name for one in given if one is not None))
 
 
-def _check(names: Any, got: Any, expected: Any, scales: Any, mask: tuple[bool, bool, bool], accumulator: str) -> float:
+def _check(names: Any, got: Any, expected: Any, scales: Any, mask: Mask, accumulator: str) -> float:
     worst = 0.0
-    for name, result, truth, scale, wanted in zip(names, got, expected, scales, mask, strict=True):
+    for name, result, wanted in zip(names, got, mask, strict=True):
         if not wanted:
             if result is not None:
                 raise GradientError(f"{name}: expected None, as it is masked off, got {type(result).__name__}")
             continue
         if result is None:
             raise GradientError(f"{name}: expected a result, got None")
-        result = as_numpy(result)
+        result, truth = as_numpy(result), expected[name]
         if result.shape != truth.shape:
             raise GradientError(f"{name}: expected shape {truth.shape}, got {result.shape}")
         if result.dtype.name not in DTYPES:
             raise GradientError(f"{name}: expected one of {', '.join(DTYPES)}, got {result.dtype}")
         if result.size == 0:
             continue
-        share = error_share(result, truth, scale, accumulator)
+        share = error_share(result, truth, scales[name], accumulator)
         at = np.unravel_index(int(np.argmax(share)), share.shape)
         worst = max(worst, float(share[at]))
         if share[at] > 1:
@@ -280,7 +343,9 @@ def _mutate(**changes: Callable[[Inputs], Any]) -> Callable[[Inputs], Grads]:
 
 
 def _true(inputs: Inputs) -> Grads:
-    return reference.layer_norm_backward(*_arguments(inputs), normalized=inputs.normalized)
+    return reference.layer_norm_backward(
+        *_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal
+    )
 
 
 def _axes(inputs: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import lngrad
 from lngrad.core.problem import Forward, Grads
 from lngrad.errors import ShapeError
 from lngrad.testing import Case, check_same_bits, make_inputs
+from norms import NORMS, backward, forward
 
 
 def moved(array, axis):
@@ -17,16 +20,31 @@ def moved(array, axis):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -3])
-def test_the_bits_of_the_last_axis(axis, dtype, backend):
-    inputs = make_inputs(Case((2, 5, 7), (24,)), dtype)
-    x, dy = moved(inputs.x, axis), moved(inputs.dy, axis)
-    expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
-    got = lngrad.layer_norm(x, None, inputs.gamma, inputs.beta, axis=axis, backend=backend)
-    check_same_bits(got, Forward(*(moved(part, axis) for part in expected)))
-    statistics = expected.mean, expected.rstd
-    grads = lngrad.layer_norm_backward(dy, x, got.mean, got.rstd, inputs.gamma, axis=axis, backend=backend)
-    plain = lngrad.layer_norm_backward(inputs.dy, inputs.x, *statistics, inputs.gamma, backend=backend)
-    check_same_bits(grads, Grads(moved(plain.dx, axis), plain.dgamma, plain.dbeta))
+def test_the_bits_of_the_last_axis(axis, dtype, norm, backend):
+    inputs = make_inputs(Case((2, 5, 7), (24,)), dtype, **norm)
+    tensors = {name: getattr(inputs, name) for name in ("dy", "x", "residual", "dtotal")}
+    turned = replace(inputs, **{name: None if part is None else moved(part, axis) for name, part in tensors.items()})
+    options = {"normalized_shape": None, "axis": axis, "backend": backend}
+    expected, got = forward(inputs, backend=backend), forward(turned, **options)
+    check_same_bits(got, type(expected)(*(None if part is None else moved(part, axis) for part in expected)))
+    plain, grads = backward(inputs, backend=backend), backward(turned, **options)
+    check_same_bits(grads, plain._replace(dx=moved(plain.dx, axis)))
+
+
+@pytest.mark.parametrize("norm", [NORMS["add_rms_norm"]], ids=["add_rms_norm"])
+def test_the_total_and_dx_of_another_axis_go_to_given_arrays(norm, backend):
+    inputs = make_inputs(Case((2, 5), (9,)), "float32", **norm)
+    x, residual, dy, dtotal = (moved(part, 1) for part in (inputs.x, inputs.residual, inputs.dy, inputs.dtotal))
+    expected = lngrad.rms_norm(x, gamma=inputs.gamma, residual=residual, axis=1, backend=backend)
+    out = lngrad.RmsForward(np.empty_like(x), np.empty((2, 1, 5), "f4"), residual)
+    got = lngrad.rms_norm(x, gamma=inputs.gamma, residual=residual, axis=1, out=out, backend=backend)
+    check_same_bits(tuple(got), tuple(expected))
+    check_same_bits(residual, expected.total)
+    given = dy, residual, got.rstd, inputs.gamma
+    plain = lngrad.rms_norm_backward(*given, dtotal=dtotal, axis=1, backend=backend)
+    in_place = lngrad.RmsGrads(dtotal, None)
+    check_same_bits(lngrad.rms_norm_backward(*given, dtotal=dtotal, axis=1, out=in_place, backend=backend), plain)
+    check_same_bits(dtotal, plain.dx)
 
 
 def test_results_go_to_given_arrays(backend):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import lngrad
+import norms
 from lngrad import api
 from lngrad.core.dtypes import DTYPES, numpy_dtype
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import Problem, check_memory
+from lngrad.core.problem import LAYER_NORM, Problem, check_memory
 from lngrad.errors import OverlapError
-from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
+from lngrad.testing import CASES, Case, Inputs, check_grads, check_same_bits, make_inputs
 
 GUARD = 4096
 
@@ -47,36 +48,54 @@ def test_nothing_is_written_outside_outputs_and_workspace(case, dtype):
             assert wanted or (buffer == 0xA5).all()
 
 
-@pytest.mark.parametrize("name", ["dy", "x"])
+@pytest.mark.parametrize("name", ["dy", "x", "dtotal"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("N", [1, 5, 13, 40, 300, 5003, 8200])
-def test_dx_may_take_the_place_of_dy_or_x(N, dtype, name, backend):
-    inputs = make_inputs(Case((70,), (N,)), dtype)
-    arguments = {"dy": inputs.dy, "x": inputs.x, "mean": inputs.mean, "rstd": inputs.rstd, "gamma": inputs.gamma}
-    expected = lngrad.layer_norm_backward(**arguments, backend=backend)
-    arguments[name] = arguments[name].copy()
-    got = lngrad.layer_norm_backward(**arguments, out=lngrad.Grads(arguments[name], None, None), backend=backend)
-    assert got.dx is arguments[name]
+def test_dx_may_take_the_place_of_any_tensor(N, dtype, name, norm, backend):
+    inputs = make_inputs(Case((70,), (N,)), dtype, **norm)
+    inputs = replace(inputs, x=inputs.total, residual=None)  # as a backward has it
+    place = getattr(inputs, name)
+    if place is None:
+        pytest.skip("there is no gradient of a total")
+    expected = norms.backward(inputs, backend=backend)
+    place = place.copy()
+    out = (place, *(None,) * (len(expected) - 1))
+    got = norms.backward(replace(inputs, **{name: place}), out=out, backend=backend)
+    assert got.dx is place
     check_same_bits(tuple(got), tuple(expected))
 
 
+PLACES = [{"y": "x"}, {"y": "residual"}, {"total": "x"}, {"total": "residual"}, {"y": "x", "total": "residual"},
+          {"y": "residual", "total": "x"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("places", PLACES, ids=str)
 @pytest.mark.parametrize("N", [5, 13, 300, 8200])
-def test_y_may_take_the_place_of_x(N, backend):
-    inputs = make_inputs(Case((70,), (N,)), "float32")
-    expected = lngrad.layer_norm(inputs.x, N, inputs.gamma, inputs.beta, backend=backend)
-    x = inputs.x.copy()
-    got = lngrad.layer_norm(x, N, inputs.gamma, inputs.beta, out=lngrad.Forward(x, None, None), backend=backend)
+def test_y_and_the_total_may_take_the_places_of_what_is_added(N, places, norm, backend):
+    inputs = make_inputs(Case((70,), (N,)), "float32", **norm)
+    if inputs.residual is None and places != {"y": "x"}:
+        pytest.skip("nothing is added")
+    expected = norms.forward(inputs, backend=backend)
+    inputs = replace(inputs, **{name: getattr(inputs, name).copy() for name in places.values()})
+    out = {name: getattr(inputs, places[name]) if name in places else None for name in expected._fields}
+    got = norms.forward(inputs, out=type(expected)(**out), backend=backend)
+    for name, place in places.items():
+        assert getattr(got, name) is getattr(inputs, place)
     check_same_bits(tuple(got), tuple(expected))
 
 
-def test_in_place_works_for_any_layout(backend):
-    inputs = make_inputs(Case((5, 31), (48,)), "float32")
-    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+def test_y_and_the_total_have_places_of_their_own():
+    x = np.ones((4, 8), np.float32)
+    with pytest.raises(OverlapError, match=r"^out\.total: shares memory with out\.y"):
+        lngrad.rms_norm(x, residual=x.copy(), out=lngrad.RmsForward(x, None, x))
+
+
+def test_in_place_works_for_any_layout(norm, backend):
+    inputs = make_inputs(Case((5, 31), (48,)), "float32", **norm)
+    expected = norms.backward(inputs, backend=backend)
     dy = np.ascontiguousarray(inputs.dy.transpose()).transpose()
-    got = lngrad.layer_norm_backward(
-        dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, out=lngrad.Grads(dy, None, None), backend=backend
-    )
-    check_same_bits(tuple(got), tuple(expected))
+    out = (dy, *(None,) * (len(expected) - 1))
+    check_same_bits(tuple(norms.backward(replace(inputs, dy=dy), out=out, backend=backend)), tuple(expected))
 
 
 def test_overlaps_are_refused_by_name():
@@ -137,6 +156,29 @@ def test_a_failed_allocation_leaves_given_outputs_alone(at, name, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 0, 4)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_empty_inputs_of_the_family(shape, dtype, norm, backend):
+    x = np.zeros(shape, numpy_dtype(dtype))
+    inputs = Inputs(
+        x,
+        x,
+        np.zeros((*shape[:-1], 1)),
+        np.zeros((*shape[:-1], 1)),
+        None,
+        None,
+        1,
+        norm.get("normalization", LAYER_NORM),
+    )
+    inputs = replace(inputs, residual=x, dtotal=x) if "residual" in norm else inputs
+    forward, grads = norms.forward(inputs, backend=backend), norms.backward(inputs, backend=backend)
+    assert forward.y.shape == grads.dx.shape == shape
+    assert forward.rstd.shape == (*shape[:-1], 1)
+    assert np.isnan(forward.rstd).all()
+    assert not grads.dgamma.astype(np.float32).any()
+    assert "residual" not in norm or forward.total.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 0, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_empty_inputs_give_what_torch_gives(shape, dtype, backend):
     x = np.zeros(shape, numpy_dtype(dtype))
     statistics = np.zeros((*shape[:-1], 1), np.float32)
@@ -165,7 +207,7 @@ def test_overlaps_on_another_device_are_told_by_addresses_alone():
     buffer = torch.zeros(4, 20)
     x, neighbour, gamma, statistics = buffer[:, :10], buffer[:, 10:], torch.ones(10), torch.ones(4)
     problem, inputs = Problem.backward(x, x, statistics, statistics, gamma)
-    elsewhere = dataclasses.replace(problem, device="cuda:0")
+    elsewhere = replace(problem, device="cuda:0")
     check_memory(elsewhere, inputs, (neighbour, None, None))  # between the rows of x, and in no row
     check_memory(elsewhere, inputs, (x, None, None))  # in place
     with pytest.raises(OverlapError, match=r"out\.dx: shares memory with dy"):

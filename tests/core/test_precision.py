@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import lngrad
+import norms
 from lngrad.core import reference
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.dtypes import DTYPES, numpy_dtype
+from lngrad.core.plan import BACKENDS
+from lngrad.core.problem import LAYER_NORM
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
+from norms import NORMS
 
 
 def gradients(inputs, backend=None):
@@ -74,6 +78,45 @@ def test_the_forward_takes_its_mean_exactly(offset, backend):
     expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta)
     assert np.max(np.abs(forward.mean - expected.mean) / offset) <= 2.0**-23
     assert np.max(np.abs(forward.rstd - expected.rstd) / expected.rstd) <= 1e-5
+
+
+@pytest.mark.parametrize("norm", [part for part in NORMS.values() if "residual" in part], ids=str)
+@pytest.mark.parametrize("gamma", [None, "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_residual_has_the_bits_of_adding_first(dtype, gamma, norm, backend):
+    """With alpha 1 the total is x + residual in x's dtype; y, the statistics and the gradients are those of it."""
+    inputs = make_inputs(Case((70,), (300,), gamma_dtype=gamma), dtype, **norm)
+    inputs = replace(inputs, normalization=inputs.normalization._replace(alpha=1.0))
+    got = norms.forward(inputs, backend=backend)
+    check_same_bits(got.total, inputs.x + inputs.residual)
+    check_same_bits(got.total, inputs.total)
+    of_total = replace(inputs, x=got.total, residual=None)
+    plain = norms.forward(of_total, backend=backend)
+    for name in {"y", "mean", "rstd"} & set(got._fields):
+        check_same_bits(getattr(got, name), getattr(plain, name))
+    check_same_bits(norms.backward(inputs, backend=backend), norms.backward(of_total, backend=backend))
+
+
+@pytest.mark.parametrize("norm", ["add_rms_norm", "deep_norm"])
+def test_a_zero_dtotal_is_none(norm, backend):
+    inputs = make_inputs(Case((70,), (48,)), "float32", normalization=NORMS[norm]["normalization"])
+    if not BACKENDS[backend].family:
+        pytest.skip(f"{backend} computes layer normalization alone")
+    zeros = replace(inputs, dtotal=np.zeros_like(inputs.dy))
+    check_same_bits(norms.backward(zeros, backend=backend), norms.backward(inputs, backend=backend))
+
+
+@pytest.mark.parametrize("offset", [1.0, 0.25])
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_an_offset_is_added_to_gamma_in_the_dtype_of_the_call(norm, offset, backend):
+    """gamma in 16 bits and 1 do not become a number of 16 bits."""
+    if not BACKENDS[backend].family:
+        pytest.skip(f"{backend} computes layer normalization alone")
+    plain = NORMS[norm].get("normalization", LAYER_NORM)
+    inputs = make_inputs(Case((70,), (48,)), "bfloat16", normalization=plain._replace(offset=offset))
+    added = replace(inputs, gamma=inputs.gamma.astype("f4") + np.float32(offset), normalization=plain)
+    check_same_bits(norms.forward(inputs, backend=backend), norms.forward(added, backend=backend))
+    check_same_bits(norms.backward(inputs, backend=backend).dx, norms.backward(added, backend=backend).dx)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

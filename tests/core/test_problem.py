@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import lngrad
-from lngrad.api import execute
-from lngrad.core import numpy_backend, reference
 from lngrad.core.arrays import ArraySpec, spec_of
-from lngrad.core.plan import make_plan
-from lngrad.core.problem import Normalization, Operator, Problem, describe
-from lngrad.errors import BackendUnavailable, DtypeError, ShapeError, WorkspaceError
-from lngrad.testing import Case, error_share, make_inputs
+from lngrad.core.plan import BACKENDS, Backend, _plans, make_plan
+from lngrad.core.problem import Problem
+from lngrad.errors import BackendUnavailable, DtypeError, NumberError, OverlapError, ShapeError, WorkspaceError
+from lngrad.testing import Case, make_inputs
 
 
 def call(**changes):
@@ -198,37 +195,94 @@ def test_backends_are_listed():
     assert {listed[name] for name in ("numba_cpu", "numpy_cpu", "ascend_sim")} == {"available"}
 
 
-class RmsForward(NamedTuple):
-    y: Any
-    rstd: Any
+NAN, INF = float("nan"), float("inf")
+X = np.ones((2, 3, 4), F32)
+OTHER = np.ones((2, 3, 4), F64)
+ROWS = np.ones(6, F32)
+
+# What the family adds, each rule in a call of rms_norm's, where layer_norm's two have it too.
+FAMILY_RULES = [
+    (ShapeError, "residual: expected the shape of x, (2, 3, 4), got (3, 4)", {"residual": X[0]}),
+    (DtypeError, "residual: expected the dtype of x, float32, got float64", {"residual": OTHER}),
+    (DtypeError, "residual: expected an array (NumPy, torch, __array_interface__ or DLPack), got int", {"residual": 1}),
+    (NumberError, "offset: expected a finite number, got nan", {"offset": NAN}),
+    (NumberError, "offset: expected a finite number, got '1'", {"offset": "1"}),
+    (NumberError, "offset: expected a finite number, got None", {"offset": None}),
+    (NumberError, "alpha: expected a finite number, got -inf", {"residual": X, "alpha": -INF}),
+    (NumberError, "alpha: expected 1 without a residual, got 2.0", {"alpha": 2.0}),
+]
+RMS_RULES = [
+    *FAMILY_RULES,
+    (ShapeError, "gamma: expected the normalized shape (4,), got (3,)", {"gamma": np.ones(3, F32), "normalized_shape": 4}),
+    (ShapeError, "out: expected a RmsForward of three arrays or None, got tuple", {"out": (None, None)}),
+    (ShapeError, "out.rstd: expected shape (2, 3, 1), got (6,)", {"out": lngrad.RmsForward(None, ROWS)}),
+    (DtypeError, "out.total: expected the dtype of x, float32, got float64",
+     {"residual": X, "out": lngrad.RmsForward(None, None, OTHER)}),
+    (OverlapError, "out.total: shares memory with x; an output may take the place of an input only as a whole, with the same "
+     "strides (out.total: x or residual)", {"x": X[:, ::-1], "residual": X.copy(), "out": lngrad.RmsForward(None, None, X)}),
+]  # fmt: skip
+RMS_BACKWARD_RULES = [
+    (ShapeError, "dtotal: expected the shape of x, (2, 3, 4), got (4,)", {"dtotal": X[0, 0]}),
+    (DtypeError, "dtotal: expected the dtype of x, float32, got float64", {"dtotal": OTHER}),
+    (NumberError, "offset: expected a finite number, got inf", {"offset": INF}),
+    (ShapeError, "rstd: expected 6 elements, one per row of x (2, 3, 4) normalized over (4,), got shape (5,)",
+     {"rstd": ROWS[:5]}),
+    (ShapeError, "output_mask: expected 2 booleans for dx, dgamma, got 3", {"output_mask": (True,) * 3}),
+    (ShapeError, "out: expected a RmsGrads of two arrays or None, got int", {"out": 3}),
+    (ShapeError, "out.dgamma: expected shape (4,), got (2, 3, 4)", {"out": lngrad.RmsGrads(None, X)}),
+]  # fmt: skip
 
 
-class RmsGrads(NamedTuple):
-    dx: Any
-    dgamma: Any
+@pytest.mark.parametrize(("error", "text", "changes"), RMS_RULES, ids=[text[:60] for _, text, _ in RMS_RULES])
+def test_rms_norm_rules(error, text, changes):
+    with pytest.raises(error, match=f"^{re.escape(text)}"):
+        lngrad.rms_norm(**{"x": X, **changes})
 
 
-def test_another_operator_is_a_row_and_a_normalization():
-    """Checks, outputs, masks, reference and backend follow from its names and switches."""
-    forward = Operator("forward", ("x", "gamma"), ("eps",), RmsForward)
-    backward = Operator("backward", ("dy", "x", "rstd", "gamma"), (), RmsGrads)
-    rms = Normalization(centred=False, offset=1.0)
-    inputs = make_inputs(Case((70,), (13,)), "float32")
-    problem, arrays = describe(forward, (inputs.x, inputs.gamma), None, (True, True), None, rms)
-    y, rstd = execute(numpy_backend.plan(problem, 1), (*arrays, 1e-6))
-    x = inputs.x.astype(np.float64)
-    true_rstd = 1 / np.sqrt((x * x).mean(1, keepdims=True) + 1e-6)
-    true = reference.layer_norm(x, inputs.gamma, eps=1e-6, normalization=rms)
-    assert error_share(rstd, true_rstd, true_rstd, "float32").max() <= 1
-    assert error_share(y, x * true_rstd * (1.0 + inputs.gamma), 10, "float32").max() <= 1
-    assert error_share(y, true.y, 10, "float32").max() <= 1
-    problem, arrays = describe(backward, (inputs.dy, inputs.x, rstd, inputs.gamma), None, (True, True), None, rms)
-    assert problem is not describe(backward, arrays, None, (True, True), None)[0]
-    dx, dgamma = execute(numpy_backend.plan(problem, 1), arrays)
-    expected = reference.layer_norm_backward(inputs.dy, x, np.zeros(70), rstd, inputs.gamma, normalization=rms)
-    assert error_share(dx, expected.dx, 10, "float32").max() <= 1
-    assert error_share(dgamma, expected.dgamma, 70, "float32").max() <= 1
-    with pytest.raises(ShapeError, match=r"^output_mask: expected 2 booleans for dx, dgamma, got 3$"):
-        describe(backward, arrays, None, (True, True, True), None, rms)
-    with pytest.raises(ShapeError, match=r"^out: expected a RmsGrads of two arrays or None, got tuple$"):
-        describe(backward, arrays, None, (True, True), (None,), rms)
+@pytest.mark.parametrize(("error", "text", "changes"), FAMILY_RULES, ids=[text[:60] for _, text, _ in FAMILY_RULES])
+def test_layer_norm_has_the_rules_of_the_family(error, text, changes):
+    with pytest.raises(error, match=f"^{re.escape(text)}"):
+        lngrad.layer_norm(**{"x": X, **changes})
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "changes"), RMS_BACKWARD_RULES, ids=[text[:60] for _, text, _ in RMS_BACKWARD_RULES]
+)
+def test_rms_norm_backward_rules(error, text, changes):
+    with pytest.raises(error, match=f"^{re.escape(text)}"):
+        lngrad.rms_norm_backward(**{"dy": X, "x": X, "rstd": ROWS, **changes})
+    if "tot" in text or "offset" in text:
+        with pytest.raises(error, match=f"^{re.escape(text)}"):
+            lngrad.layer_norm_backward(X, X, ROWS, ROWS, **changes)
+
+
+def test_a_residual_makes_a_result_of_four():
+    for out in (lngrad.Forward(None, None, None), lngrad.RmsForward(None, None)):
+        with pytest.raises(ShapeError, match=r"^out: expected a ForwardWithTotal of four arrays or None, got"):
+            lngrad.layer_norm(X, residual=X.copy(), out=out)
+    assert lngrad.layer_norm(X, residual=X)._fields == ("y", "mean", "rstd", "total")
+    assert lngrad.rms_norm(X).total is None
+
+
+def test_a_backend_that_lacks_a_norm_is_passed_over_and_refuses_by_name(monkeypatch):
+    lacking, whole = Backend("nowhere", (), ("cpu",)), BACKENDS["numpy_cpu"]
+    monkeypatch.setattr("lngrad.core.plan.BACKENDS", {"lacking": lacking, "numpy_cpu": whole})
+    for call in (
+        lambda **options: lngrad.rms_norm(X, **options),
+        lambda **options: lngrad.rms_norm_backward(X, X, ROWS, **options),
+        lambda **options: lngrad.layer_norm(X, offset=1.0, **options),
+        lambda **options: lngrad.layer_norm(X, residual=X, **options),
+        lambda **options: lngrad.layer_norm_backward(X, X, ROWS, ROWS, dtotal=X, **options),
+    ):
+        _plans.clear()
+        call()
+        text = "^backend: lacking computes layer normalization alone, without offset, residual and dtotal$"
+        with pytest.raises(BackendUnavailable, match=text):
+            call(backend="lacking")
+    monkeypatch.setattr("lngrad.core.plan.BACKENDS", {"lacking": lacking})
+    _plans.clear()
+    with pytest.raises(
+        BackendUnavailable, match=r"^backend: no backend for arrays on cpu \(lacking: computes layer norm"
+    ):
+        lngrad.rms_norm(np.ones((3, 17), np.float32))  # of facts that no test has used before
+    _plans.clear()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 import lngrad
+import norms
 from lngrad.api import execute
 from lngrad.core import reference
 from lngrad.core.arrays import as_numpy
@@ -15,6 +17,7 @@ from lngrad.core.dtypes import to_torch
 from lngrad.core.plan import BACKENDS
 from lngrad.core.problem import Forward, Grads, Problem
 from lngrad.testing import Case, check_same_bits, make_inputs
+from norms import NORMS
 
 ROW, COLUMN = 1, 2  # where the special value is
 INF, NAN = float("inf"), float("nan")
@@ -49,6 +52,8 @@ def backend(request):
     """Triton's too, under its interpreter, where there is no GPU."""
     if any(find_spec(need) is None for need in BACKENDS[request.param].needs):
         pytest.skip(f"{request.param} needs {' and '.join(BACKENDS[request.param].needs)}")
+    if "norm" in request.fixturenames and request.getfixturevalue("norm") and not BACKENDS[request.param].family:
+        pytest.skip(f"{request.param} computes layer normalization alone")
     return request.param
 
 
@@ -104,16 +109,40 @@ def test_backward(name, shape, dtype, backend):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", [name for name in BACKWARD if name not in ("a row of dy overflows", "rstd is huge")])
-def test_every_backend_and_the_formula_agree_on_every_kind(name, shape, backend):
+def test_every_backend_and_the_formula_agree_on_every_kind(name, shape, norm, backend):
     """inf, NaN, zero or finite: equal in all results, element by element, as in IEEE arithmetic in float64."""
-    inputs = make_inputs(Case(shape[:1], shape[1:]), "float32")
+    inputs = make_inputs(Case(shape[:1], shape[1:]), "float32", **norm)
+    inputs = replace(inputs, x=inputs.total, residual=None)  # as a backward has it
     given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    if "mean" in BACKWARD[name][0] and not inputs.normalization.centred:
+        pytest.skip("there is no mean")
     for part, (at, value) in BACKWARD[name][0].items():
         given[part][at] = value
     with np.errstate(all="ignore"):
-        truth = reference.layer_norm_backward(**given)
-    for got, expected in zip(backward(**given, backend=backend), truth, strict=True):
+        switches = {"normalization": inputs.normalization, "dtotal": inputs.dtotal}
+        truth = reference.layer_norm_backward(**given, **switches)
+    if norm:
+        results = norms.backward(replace(inputs, **given), backend=backend)
+    else:
+        results = backward(**given, backend=backend)
+    for got, expected in zip(results, truth, strict=False):
         assert [kind(value) for value in got.ravel()] == [kind(value) for value in expected.ravel()]
+
+
+@pytest.mark.parametrize("value", [INF, NAN])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("norm", [norm for norm in NORMS.values() if "residual" in norm], ids=str)
+def test_a_special_dtotal_reaches_its_element_alone(norm, shape, value, backend):
+    inputs = make_inputs(Case(shape[:1], shape[1:]), "float32", **norm)
+    dtotal = inputs.dtotal.copy()
+    dtotal[AT] = value
+    got, clean = (
+        norms.backward(replace(inputs, dtotal=dtotal), backend=backend),
+        norms.backward(inputs, backend=backend),
+    )
+    assert kind(got.dx[AT]) == kind(value)
+    got.dx[AT] = clean.dx[AT]
+    check_same_bits(got, clean)
 
 
 @pytest.mark.parametrize("name", BACKWARD)
@@ -164,6 +193,36 @@ def test_forward(name, shape, dtype, backend):
         assert {kind(value) for value in got.y[ROW]} == {of_y}
     others = np.arange(shape[0]) != ROW
     check_same_bits(tuple(part[others] for part in got), tuple(part[others] for part in clean))
+
+
+# The same of rms_norm, whose rows have no distance from a mean: what y's elements are, and rstd.
+RMS_ROWS = {
+    "an infinity": ({"nan", "zero"}, "zero"),
+    "a NaN": ({"nan"}, "nan"),
+    "squares that overflow": ({"zero"}, "zero"),
+    "a row of 1e30": ({"zero"}, "zero"),
+    "a sum that overflows": ({"zero"}, "zero"),
+    "no spread": ({"finite"}, "finite"),
+    "squares that vanish": ({"finite"}, "finite"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("norm", [NORMS["rms_norm"], NORMS["gemma"]], ids=["rms_norm", "gemma"])
+def test_rms_forward(norm, name, shape, dtype, backend):
+    inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32"), dtype, **norm)
+    x = inputs.x.copy()
+    with np.errstate(all="ignore"):
+        x[ROW] = FORWARD[name][0](inputs.x[ROW].astype(np.float32)).astype(x.dtype)
+    got, clean = norms.forward(replace(inputs, x=x), backend=backend), norms.forward(inputs, backend=backend)
+    of_y, of_rstd = RMS_ROWS[name]
+    assert {kind(value) for value in got.y[ROW]} == of_y
+    assert kind(got.rstd[ROW, 0]) == of_rstd
+    assert "nan" not in of_y or kind(got.y[AT]) == "nan"
+    others = np.arange(shape[0]) != ROW
+    check_same_bits((got.y[others], got.rstd[others]), (clean.y[others], clean.rstd[others]))
 
 
 def test_an_eps_of_zero_and_no_spread(backend):

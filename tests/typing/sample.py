@@ -11,7 +11,7 @@ import numpy.typing as npt
 from typing_extensions import assert_type
 
 import lngrad
-from lngrad import Forward, Grads
+from lngrad import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads
 from lngrad.ascend import graph, soc, tiling
 from lngrad.errors import LngradError, ShapeError
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
@@ -27,6 +27,14 @@ def train(x: npt.NDArray[np.float32], gamma: npt.NDArray[np.float32]) -> Grads:
     lngrad.layer_norm_backward(y, x, mean, rstd, gamma, normalized_shape=[3, 4], out=into, backend="numpy_cpu")
     lngrad.layer_norm(x, (3, 4))
     return grads
+
+
+def family(x: npt.NDArray[np.float32], gamma: npt.NDArray[np.float32]) -> RmsGrads:
+    assert_type(lngrad.layer_norm(x, gamma=gamma, offset=1), Forward)
+    assert_type(lngrad.layer_norm(x, residual=x, alpha=0.5), ForwardWithTotal)
+    y, rstd, total = lngrad.rms_norm(x, gamma=gamma, residual=x)
+    assert_type(lngrad.rms_norm(x, eps=1e-6, out=RmsForward(x, None)), RmsForward)
+    return lngrad.rms_norm_backward(y, total, rstd, gamma, dtotal=x, output_mask=(True, False))
 
 
 def settings() -> None:
@@ -61,9 +69,10 @@ def errors(x: npt.NDArray[np.float32]) -> None:
 
 
 def mistakes(x: npt.NDArray[np.float32]) -> None:
-    lngrad.layer_norm(x, epsilon=1e-6)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    lngrad.layer_norm(x, eps="small")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    lngrad.layer_norm(x, epsilon=1e-6)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    lngrad.layer_norm(x, eps="small")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     lngrad.layer_norm_backward(x, x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    lngrad.rms_norm(x, offset="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     lngrad.set_num_threads("2")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     print(lngrad.layer_norm(x).dy)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     Grads(x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

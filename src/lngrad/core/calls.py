@@ -1,7 +1,8 @@
 """Calls with NumPy arrays that come again: looked up by the facts of their arrays, with all that follows from these decided.
 
 The first call of its kind is checked, planned and bound; a later one has its addresses looked at, and runs. Addresses are read
-here one by one: a loop over the arrays would cost as much again.
+here one by one: a loop over the arrays would cost as much again. RMS normalization goes the same way, with nothing in the place
+of mean and beta. Calls with a residual are not kept.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from numpy import ndarray
+from numpy import empty, ndarray
 
 from lngrad.core.arrays import DATA_OFFSET, WORDS, maker
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.plan import Plan, RunOnAddresses
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import RMS_BACKWARD, RMS_FORWARD, Forward, Grads
 from lngrad.core.threads import get_num_threads
 from lngrad.typing import Array
 
@@ -126,8 +127,26 @@ def keep(key: Hashable | None, plan: Plan) -> None:
     """Remember a call of NumPy arrays whose results are the library's to make, if its plan is one for addresses."""
     if key is None or plan.bind is None or plan.on_addresses is None or DATA_OFFSET is None:
         return
+    run = plan.on_addresses
     makers = tuple(None if output is None else maker(output) for output in plan.problem.outputs())
+    if plan.problem.operator is RMS_FORWARD:
+        make_y, make_rstd, _ = makers
+        run, makers = _rms_forward(run), (make_y, lambda: _NOTHING, make_rstd)
+    elif plan.problem.operator is RMS_BACKWARD:
+        run, makers = _rms_backward(run), (*makers, None)
     try:
-        _calls.keep(key, _Call(plan.on_addresses, makers))
+        _calls.keep(key, _Call(run, makers))
     except TypeError:  # as above
         return
+
+
+_NOTHING = empty(0)
+
+
+def _rms_forward(run: RunOnAddresses) -> RunOnAddresses:
+    """Its run as layer normalization's is called."""
+    return lambda x, gamma, beta, y, mean, rstd, eps: run(x, gamma, y, rstd, 0, eps)
+
+
+def _rms_backward(run: RunOnAddresses) -> RunOnAddresses:
+    return lambda dy, x, mean, rstd, gamma, dx, dgamma, dbeta: run(dy, x, rstd, gamma, dx, dgamma)

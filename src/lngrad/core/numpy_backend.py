@@ -67,10 +67,14 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
         return
     scale = normalization.scale(_vector(given["gamma"], problem, problem.N, 1))
     beta = _vector(given.get("beta"), problem, problem.N)
-    eps = numpy_dtype(problem.accumulator).type(given["eps"])
+    eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (given["eps"], normalization.alpha))
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for start, stop in _chunks(problem):
         rows = _rows(given["x"], problem, start, stop)
+        if "residual" in given:
+            total = rounded(alpha * rows + _rows(given["residual"], problem, start, stop), numpy_dtype(problem.dtype))
+            _put_rows(results["total"], problem, start, stop, total)
+            rows = total.astype(problem.accumulator, copy=False)
         if normalization.centred:
             centre = rows.mean(1, keepdims=True)
             rows = rows - centre
@@ -101,6 +105,8 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
             dxhat = dy * scale
             centred = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
             dx = (centred - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
+            if "dtotal" in given:
+                dx += _rows(given["dtotal"], problem, start, stop)
             _put_rows(results["dx"], problem, start, stop, dx)
     for name, total in zip(sums, tree.total(np.zeros((len(sums), problem.N), problem.accumulator)), strict=True):
         results[name][...] = rounded(total.reshape(results[name].shape), results[name].dtype)

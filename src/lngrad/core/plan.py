@@ -104,12 +104,14 @@ class Backend:
     """One row of the table: where a backend lives, what must be installed, which devices it serves.
 
     contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread.
+    family: It computes every operator and normalization, not layer normalization alone.
     """
 
     module: str
     needs: tuple[str, ...]
     devices: tuple[str, ...]
     contextual: bool = False
+    family: bool = False
 
 
 BACKENDS: dict[str, Backend] = {}  # in order of preference; lngrad/__init__.py has them all
@@ -167,25 +169,35 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
 def _choose(problem: Problem, backend: str | None) -> Backend:
     if backend is None:
         serving = [name for name, row in BACKENDS.items() if _serves(row, problem)]
-        available = [name for name in serving if _missing(name) is None]
+        reasons = {name: _missing(name) or _not_computed(BACKENDS[name], problem) for name in serving}
+        available = [name for name, reason in reasons.items() if reason is None]
         if not available:
-            reasons = "; ".join(f"{name}: {_missing(name)}" for name in serving) or "none serves it"
-            raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({reasons})")
+            text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "none serves it"
+            raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({text})")
         return BACKENDS[available[0]]
     if backend not in BACKENDS:
         raise BackendUnavailable(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    row = BACKENDS[backend]
     reason = _missing(backend)
     if reason is not None:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
-    if not _serves(BACKENDS[backend], problem):
-        raise BackendUnavailable(
-            f"backend: {backend} serves {BACKENDS[backend].devices}, got arrays on {problem.device}"
-        )
-    return BACKENDS[backend]
+    if not _serves(row, problem):
+        raise BackendUnavailable(f"backend: {backend} serves {row.devices}, got arrays on {problem.device}")
+    reason = _not_computed(row, problem)
+    if reason is not None:
+        raise BackendUnavailable(f"backend: {backend} {reason}")
+    return row
 
 
 def _serves(row: Backend, problem: Problem) -> bool:
     return problem.device.partition(":")[0] in row.devices  # "cuda:1" is a cuda device
+
+
+def _not_computed(row: Backend, problem: Problem) -> str | None:
+    """That a backend does not compute this operator or normalization, or None."""
+    if row.family or problem.is_layer_norm:
+        return None
+    return "computes layer normalization alone, without offset, residual and dtotal"
 
 
 def _module(row: Backend) -> _Module:

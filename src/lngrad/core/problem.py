@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +30,7 @@ from lngrad.core.arrays import (
 )
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import accumulator_for
-from lngrad.errors import DtypeError, OverlapError, ShapeError
+from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
 from lngrad.typing import AnyArray, Array, Mask, Shape
 
 Described: TypeAlias = "AnyArray | ArraySpec"  # an array, or facts that stand for one
@@ -52,20 +53,63 @@ class Grads(NamedTuple):
     dbeta: Any
 
 
+class ForwardWithTotal(NamedTuple):
+    """Results of a forward with a residual: those of Forward; total (*A, *R) = alpha·x + residual in x's dtype."""
+
+    y: Any
+    mean: Any
+    rstd: Any
+    total: Any
+
+
+class RmsForward(NamedTuple):
+    """Results of rms_norm: y (*A, *R) in x's dtype; rstd (*A, 1, …, 1) in float32, or float64 if an input is.
+
+    total (*A, *R) = alpha·x + residual in x's dtype; None without a residual.
+    """
+
+    y: Any
+    rstd: Any
+    total: Any = None
+
+
+class RmsGrads(NamedTuple):
+    """Results of rms_norm_backward: dx (*A, *R); dgamma (*R). None where masked off."""
+
+    dx: Any
+    dgamma: Any
+
+
 class Normalization(NamedTuple):
     """Which normalization is computed. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
+
+    Whether there is a residual, and h is a result too, its operator says.
 
     Attributes:
         centred: Whether mean is that of the row of h; else it is 0.
         offset: Added to gamma: 1 for weights that are stored around zero.
-        residual: Whether there is a second summand, and h is a result too.
-        alpha: The factor of x.
+        alpha: The factor of x beside a residual.
     """
 
     centred: bool = True
     offset: float = 0.0
-    residual: bool = False
     alpha: float = 1.0
+
+    @staticmethod
+    def of(centred: bool, offset: object, alpha: object = 1.0, residual: object = None) -> Normalization:
+        """The one with these switches.
+
+        Raises:
+            NumberError: offset or alpha is not a finite number, or there is an alpha and no residual.
+        """
+        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0:
+            return LAYER_NORM if centred else RMS_NORM
+        for name, number in (("offset", offset), ("alpha", alpha)):
+            if not isinstance(number, Real) or not math.isfinite(number):
+                raise NumberError(f"{name}: expected a finite number, got {number!r}")
+        if residual is None and alpha != 1:
+            raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
+        return Normalization(centred, float(offset), float(alpha))  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
         """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
@@ -73,6 +117,7 @@ class Normalization(NamedTuple):
 
 
 LAYER_NORM = Normalization()
+RMS_NORM = Normalization(centred=False)
 
 
 class Role(Enum):
@@ -84,7 +129,7 @@ class Role(Enum):
 
 
 ROLES = {
-    **dict.fromkeys(("x", "y", "dy", "dx"), Role.TENSOR),
+    **dict.fromkeys(("x", "residual", "y", "total", "dy", "dtotal", "dx"), Role.TENSOR),
     **dict.fromkeys(("mean", "rstd"), Role.STATISTIC),
     **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), Role.PARAMETER),
 }
@@ -104,7 +149,7 @@ class Operator:
     direction: Literal["forward", "backward"]
     inputs: tuple[str, ...]
     numbers: tuple[str, ...]
-    results: type[Forward | Grads]
+    results: type[Forward | ForwardWithTotal | Grads | RmsForward | RmsGrads]
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -118,12 +163,26 @@ class Operator:
 
     @cached_property
     def everything(self) -> Mask:
-        """The mask with which all results are wanted."""
-        return (True,) * len(self.outputs)
+        """The mask with which all results are wanted; there is a total of a residual only."""
+        return tuple(name != "total" or "residual" in self.inputs for name in self.outputs)
 
 
 FORWARD = Operator("forward", ("x", "gamma", "beta"), ("eps",), Forward)
 BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "gamma"), (), Grads)
+ADD_FORWARD = Operator("forward", ("x", "gamma", "beta", "residual"), ("eps",), ForwardWithTotal)
+ADD_BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "gamma", "dtotal"), (), Grads)
+RMS_FORWARD = Operator("forward", ("x", "gamma"), ("eps",), RmsForward)
+RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma"), (), RmsGrads)
+ADD_RMS_FORWARD = Operator("forward", ("x", "gamma", "residual"), ("eps",), RmsForward)
+ADD_RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma", "dtotal"), (), RmsGrads)
+
+# Each with a residual, or with the gradient of its total.
+WITH_RESIDUAL = {
+    FORWARD: ADD_FORWARD,
+    BACKWARD: ADD_BACKWARD,
+    RMS_FORWARD: ADD_RMS_FORWARD,
+    RMS_BACKWARD: ADD_RMS_BACKWARD,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +240,11 @@ class Problem:
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
         return describe(BACKWARD, (dy, x, mean, rstd, gamma), normalized_shape, output_mask, out)
+
+    @property
+    def is_layer_norm(self) -> bool:
+        """Whether this is layer normalization with all switches off: what every backend computes."""
+        return self.operator in (FORWARD, BACKWARD) and self.normalization == LAYER_NORM
 
     def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
@@ -250,7 +314,7 @@ def _arrays(operator: Operator, arguments: _OrNone) -> tuple[Any, ...]:
 def _out(operator: Operator, out: tuple[Any, ...]) -> _OrNone:
     names = operator.outputs
     if not isinstance(out, tuple) or len(out) != len(names):
-        expected = f"a {operator.results.__name__} of {('two', 'three')[len(names) - 2]} arrays or None"
+        expected = f"a {operator.results.__name__} of {('two', 'three', 'four')[len(names) - 2]} arrays or None"
         raise ShapeError(f"out: expected {expected}, got {type(out).__name__}")
     return tuple(
         None if array is None else as_array(f"out.{name}", array) for name, array in zip(names, out, strict=True)

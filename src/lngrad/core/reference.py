@@ -1,4 +1,4 @@
-"""Golden layer normalization in float64: short enough to be checked by reading. Source: docs/math.md."""
+"""Golden normalization in float64, the whole family: short enough to be checked by reading. Source: docs/math.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import numpy as np
 from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
 from lngrad.typing import AnyArray
 
+__all__ = ["Terms", "backward_terms", "layer_norm", "layer_norm_backward"]
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def total(x: AnyArray, residual: AnyArray, *, normalization: Normalization = LAYER_NORM) -> Array:
+    """h = alpha·x + residual in float64, which is normalized in place of x."""
+    return normalization.alpha * _float64(x, 0)[0] + _float64(residual, 0)[0]
 
 
 def layer_norm(
@@ -75,6 +82,7 @@ def layer_norm_backward(
     *,
     normalized: int = 1,
     normalization: Normalization = LAYER_NORM,
+    dtotal: AnyArray | None = None,
 ) -> Grads:
     """dx, dgamma and dbeta in float64, from the row statistics as they are given.
 
@@ -84,6 +92,7 @@ def layer_norm_backward(
         gamma: (*R) or None for 1.
         normalized: How many dimensions R has.
         normalization: centred and offset are read.
+        dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
     """
     terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization)
     dy, xhat, dxhat, rstd = terms
@@ -92,6 +101,8 @@ def layer_norm_backward(
     mean_dxhat = dxhat.sum(axes, keepdims=True) / N if normalization.centred else 0.0
     mean_dxhat_xhat = (dxhat * xhat).sum(axes, keepdims=True) / N
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
+    if dtotal is not None:
+        dx += _float64(dtotal, normalized)[0]
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
 
 

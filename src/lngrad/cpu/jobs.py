@@ -19,9 +19,11 @@ from lngrad.typing import Address, Words
 
 LANES = 8  # elements of a vector
 GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors into a sum of its own
-STREAM_ALIGNMENT = 32  # bytes that an address must be a multiple of, for a store past the caches
-SEGMENT = 4096  # columns whose share of a row sum is kept in vectors; 16 KB of float32, half of a common L1
-SHORT = 256  # up to this many columns four rows go together, so that their sums hide each other's latency
+STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a store past the caches
+SEGMENT = (
+    512  # columns whose share of a row sum is kept in vectors; segments are added by the binary tree of their number
+)
+BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
 
 # The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
@@ -55,6 +57,11 @@ DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 Record: TypeAlias = "NamedTuple"  # all of its fields int64
 
 
+def bits_of(number: float) -> int:
+    """The int64 with the bits of a float64, as a record holds it."""
+    return int(np.float64(number).view(np.int64))
+
+
 def _record(name, fields):
     names = fields.split()
     return namedtuple(name, names, defaults=(0,) * len(names))
@@ -65,22 +72,24 @@ def _record(name, fields):
 # already.
 Backward = _record(
     "Backward",
-    "dy x mean rstd gamma dx slots scratch row_sums "
-    "M N dy_stride x_stride dx_stride dy_table x_table dx_table "
-    "gather scatter wants streaming ahead chunks_per_task slots_per_task block_rows first_row stop_row",
+    "dy x mean rstd gamma dtotal dx slots scratch row_sums "
+    "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
+    "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row",
 )
 
 Forward = _record(
     "Forward",
-    "x gamma beta y mean rstd eps "  # eps: the bits of a float64
-    "scratch M N x_stride y_stride x_table y_table gather scatter streaming ahead rows_per_task rows_at_once block_rows",
+    "x gamma beta residual y mean rstd total eps alpha "  # eps, alpha: the bits of a float64
+    "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
+    "gather scatter streaming ahead rows_per_task rows_at_once block_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.
 Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task")
 
 # Task k converts the elements at source to target; as many as elements says. The tasks' records follow each other.
-Convert = _record("Convert", "source target elements")
+# offset: the bits of a float64, which is added where the task says so.
+Convert = _record("Convert", "source target elements offset")
 
 # row_numbers: two or three per row, (2 or 3, M).
 Slice = _record(

@@ -17,7 +17,7 @@ from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
 from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import pool_address, pool_function
-from lngrad.cpu.jobs import FUNCTION, SEGMENT, STREAM_ALIGNMENT, TASKS, Job
+from lngrad.cpu.jobs import FUNCTION, STREAM_ALIGNMENT, TASKS, Job
 from lngrad.cpu.workers import BATCH_ELEMENTS, SERIAL_ELEMENTS, run_job, threads_for
 from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
 
@@ -281,11 +281,11 @@ def _run_groups(steps: CpuSteps, memory: Memory) -> None:
     """The row sums and then the columns of one group of rows after the other."""
     main, words = steps.main, memory.words
     M, N = int(words[main.word("M")]), int(words[main.word("N")])
-    segments = N // SEGMENT
+    blocks = main.tasks
     for first in range(0, M, steps.group_rows):
         stop = min(M, first + steps.group_rows)
         words[main.word("first_row")], words[main.word("stop_row")] = first, stop
-        for function, tasks in ((steps.sums_function, (stop - first) * segments), (steps.columns_function, segments)):
+        for function, tasks in ((steps.sums_function, (stop - first) * blocks), (steps.columns_function, blocks)):
             words[main.start + FUNCTION], words[main.start + TASKS] = function, tasks
             run_job(memory.address + 8 * main.start, tasks, (stop - first) * N, steps.threads)
 

@@ -11,7 +11,20 @@ from numba.extending import intrinsic, lower_builtin, type_callable
 
 from lngrad.cpu.jobs import GROUP, LANES
 from lngrad.cpu.kernels.functions import lowered
-from lngrad.cpu.kernels.simd import F32, F64, I32, I64, Lanes, accumulator, element_of, like, splat_constant
+from lngrad.cpu.kernels.simd import (
+    F32,
+    F64,
+    I32,
+    I64,
+    Lanes,
+    accumulator,
+    columns_of,
+    element_of,
+    is_none,
+    like,
+    read_scalar,
+    splat_constant,
+)
 
 
 def _shuffle(builder, a, b, order):
@@ -52,10 +65,10 @@ def zeros_group(builder, acc):
     return splat_constant(element_of(acc), 0.0, GROUP)
 
 
-@lowered(lambda lanes: Lanes(lanes.scalar, GROUP))
+@lowered(lambda lanes: types.none if lanes == types.none else Lanes(lanes.scalar, GROUP))
 def spread(builder, lanes):
-    """GROUP lanes that all have the value of the first of `lanes`."""
-    return _shuffle(builder, lanes, lanes, [0] * GROUP)
+    """GROUP lanes that all have the value of the first of `lanes`, or None."""
+    return None if is_none(lanes) else _shuffle(builder, lanes, lanes, [0] * GROUP)
 
 
 @intrinsic(prefer_literal=True)
@@ -87,9 +100,39 @@ def splat_group(builder, value):
     return _splat(builder, value, GROUP)
 
 
-@lowered(lambda a, b, c: a)
+def _splat_at(builder, acc, address, index, width):
+    return None if is_none(address) else _splat(builder, read_scalar(builder, acc, address, index), width)
+
+
+@lowered(lambda acc, kind, address, index: types.none if address == types.none else Lanes(acc, columns_of(acc, kind)))
+def splat_at(builder, acc, kind, address, index):
+    """An element of memory in as many lanes as load_columns has; None where the address is None."""
+    return _splat_at(builder, acc, address, index, columns_of(acc, kind))
+
+
+@lowered(lambda acc, address, index: types.none if address == types.none else Lanes(acc, GROUP))
+def splat_group_at(builder, acc, address, index):
+    """splat_at in GROUP lanes."""
+    return _splat_at(builder, acc, address, index, GROUP)
+
+
+@lowered(lambda x, mean: x)
+def subtract_mean(builder, x, mean):
+    """x - mean, or x where there is no mean."""
+    return x if is_none(mean) else builder.fsub(x, mean)
+
+
+@lowered(lambda lanes, more: lanes)
+def plus(builder, lanes, more):
+    """lanes + more, or None."""
+    return None if is_none(lanes) else builder.fadd(lanes, more)
+
+
+@lowered(lambda a, b, c: c)
 def fma(builder, a, b, c):
-    """a·b + c, rounded once."""
+    """a·b + c, rounded once; None where c is None."""
+    if is_none(c):
+        return None
     name = f"llvm.fma.v{a.type.count}f{32 if a.type.element == F32 else 64}"
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(a.type, [a.type] * 3))
     return builder.call(function, [a, b, c])

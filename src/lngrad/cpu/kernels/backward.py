@@ -2,8 +2,8 @@
 
 Which thread runs a task never shows in a result, because a task writes only what is its own and every sum has an order
 that depends on the shape alone: a column is summed over chunks of CHUNK rows, top to bottom inside a chunk, chunks by the
-binary tree of their index. The row loops (one row at a time, eight or four short rows at a time, rows shorter than a vector
-in lanes, columns of wide rows, dbeta by itself) share these orders, so a choice among them is a choice of speed only.
+binary tree of their index. The row loops (up to eight rows at a time, rows shorter than a vector in
+lanes, columns of wide rows, dbeta by itself) share these orders, so a choice among them is a choice of speed only.
 """
 
 import numpy as np
@@ -11,129 +11,72 @@ from numba.core import types
 from numba.extending import overload
 
 from lngrad.core.column_tree import CHUNK
-from lngrad.cpu.jobs import DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
-from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, total, totals, zeros
+from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
+from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, splat_at, subtract_mean, total, zeros
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import copy_rows, read
 from lngrad.cpu.kernels.row_passes import (
+    MEANS_VECTORS,
+    PARTIALS,
+    block_columns,
+    block_count,
     dx_of,
-    row_means,
+    means_of_rows,
+    merge_last,
+    merge_segment,
+    row_lanes,
     row_pass,
-    segment_columns,
-    segment_count,
-    segment_lanes,
-    segment_sums,
+    store_means,
     vector_at,
 )
 from lngrad.cpu.kernels.simd import (
+    LINE_BYTES,
     gather,
     load,
     load_scalar,
+    offset,
     or_none,
     scatter_rows,
     size_of,
     stack_vectors,
+    step_of,
     store,
     store_scalar,
 )
 
-FOUR_FROM = 128  # columns from which on eight rows no longer fit the first-level cache until their second pass
-MEANS_VECTORS = (
-    2 + 2 * LANES
-)  # vectors that the means of eight rows take: the results, then what they are added up from
-
-
-@inlined
-def row_of(storage, acc, gamma, dy, x, dx, mean, rstd, N, i, ahead, dy_stride, x_stride, dx_stride):
-    """Row i as row_pass takes it; without gamma no means, since dx is not wanted."""
-    dy, x, dx = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
-    m, r = splat(load_scalar(acc, mean, i)), splat(load_scalar(acc, rstd, i))
-    if gamma is None:
-        return dy, x, dx, m, r, m, m
-    mean_dxhat, mean_dxhat_xhat = row_means(storage, acc, dy, x, x + ahead * x_stride, gamma, N, m, r)
-    return dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
-
 
 @plain
-def long_rows(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """One row at a time: both its visits while it is in the cache, and dx as one stream.
+def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
+    """Up to eight rows at a time: their two sums, then dx and the column sums of all while they are in the cache.
 
-    Four at a time saved the column sums' traffic but lost more: four interleaved streams of dx broke the write combining
-    (4.4 GB/s against 20.6, 16384×1024 float32, 2-core AMD EPYC 7003), and rows 4 KB apart compete for one cache set.
+    One at a time where dx is streamed in steps of less than a cache line: lines that wait for their other half while other
+    rows are written break the write combining (4.4 GB/s against 20.6, 16384×1024 float32, 2-core AMD EPYC 7003).
     """
-    for i in range(rows):
-        row = row_of(storage, acc, gamma, dy, x, dx, mean, rstd, b.N, i, b.ahead, dy_stride, x_stride, dx_stride)
-        x_ahead = b.ahead * x_stride if gamma is None else None  # else row_means has fetched it
-        row_pass(storage, acc, row, None, None, None, b.ahead * dy_stride, x_ahead, gamma, sums, b.N, b.N, b.streaming)
-
-
-@plain
-def means_of_rows(storage, acc, memory, gamma, dy, x, mean, rstd, rows, N, dy_stride, x_stride, ahead):
-    """Write mean_dxhat and mean_dxhat_xhat of up to eight rows to memory of MEANS_VECTORS vectors: lane r is row r.
-
-    Eight rows' lanes are added up at once and divided at once.
-    """
-    of_dxhat, of_dxhat_xhat = vector_at(acc, memory, 2), vector_at(acc, memory, 2 + LANES)
-    for r in range(rows, LANES):
-        store(acc, of_dxhat, r * LANES, zeros(acc))
-        store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
-    for segment in range(segment_count(N)):
-        at, at_gamma = segment * SEGMENT * size_of(storage), segment * SEGMENT * size_of(acc)
-        for r in range(rows):
-            dy_r, x_r = dy + r * dy_stride + at, x + r * x_stride + at
-            m, s = splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r))
-            x_next = x_r + ahead * x_stride
-            lanes = segment_lanes(storage, acc, dy_r, x_r, x_next, gamma + at_gamma, segment_columns(N, segment), m, s)
-            store(acc, of_dxhat, r * LANES, lanes[0])
-            store(acc, of_dxhat_xhat, r * LANES, lanes[1])
-        sums = totals(acc, of_dxhat), totals(acc, of_dxhat_xhat)
-        if segment > 0:
-            sums = load(acc, memory, 0) + sums[0], load(acc, memory, LANES) + sums[1]
-        store(acc, memory, 0, sums[0])
-        store(acc, memory, LANES, sums[1])
-    n = splat(scalar(acc, N))
-    store(acc, memory, 0, load(acc, memory, 0) / n)
-    store(acc, memory, LANES, load(acc, memory, LANES) / n)
-
-
-@inlined
-def known_row(acc, memory, dy, x, dx, mean, rstd, r, dy_stride, x_stride, dx_stride):
-    """Row r as row_pass takes it, whose means lie in memory."""
-    return (
-        dy + r * dy_stride, x + r * x_stride, dx + r * dx_stride,
-        splat(load_scalar(acc, mean, r)), splat(load_scalar(acc, rstd, r)),
-        splat(load_scalar(acc, memory, r)), splat(load_scalar(acc, memory, LANES + r)),
-    )  # fmt: skip
-
-
-@plain
-def short_rows(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
-    """Eight rows, or four, have their sums together, and four read and write the column sums together."""
-    N, memory, size = b.N, stack_vectors(acc, MEANS_VECTORS), size_of(acc)
-    together = LANES if N < FOUR_FROM else 4
-    for i in range(0, rows, together):
-        count = min(together, rows - i)
+    N, memory = b.N, stack_vectors(acc, MEANS_VECTORS)
+    dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
+    together = b.rows_at_once
+    if b.streaming and step_of(acc) * size_of(storage) < LINE_BYTES:
+        together = 1
+    for i in range(0, count, together):
+        some, at = min(together, count - i), i * size_of(acc)
         dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
-        m, s = mean + i * size, rstd + i * size
-        means_of_rows(storage, acc, memory, gamma, dy_i, x_i, m, s, count, N, dy_stride, x_stride, b.ahead)
-        whole = count - count % 4
-        for r in range(0, whole, 4):
-            row0 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
-            row1 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 1, dy_stride, x_stride, dx_stride)
-            row2 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 2, dy_stride, x_stride, dx_stride)
-            row3 = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r + 3, dy_stride, x_stride, dx_stride)
-            row_pass(storage, acc, row0, row1, row2, row3, b.ahead * dy_stride, None, gamma, sums, N, N, b.streaming)
-        for r in range(whole, count):
-            row = known_row(acc, memory, dy_i, x_i, dx_i, m, s, r, dy_stride, x_stride, dx_stride)
-            row_pass(storage, acc, row, None, None, None, b.ahead * dy_stride, None, gamma, sums, N, N, b.streaming)
+        dtotal_i = dtotal + i * dtotal_stride
+        m, s = offset(mean, at), rstd + at
+        if gamma is not None:
+            means_of_rows(storage, acc, memory, gamma, (dy_i, x_i, m, s, dy_stride, x_stride), some, N, b.ahead)
+        mean_dxhat = or_none(gamma, or_none(mean, memory))
+        mean_dxhat_xhat = or_none(gamma, memory + LANES * size_of(acc))
+        strides = dy_stride, x_stride, dtotal_stride, dx_stride
+        block = dy_i, x_i, dtotal_i, dx_i, m, s, mean_dxhat, mean_dxhat_xhat, *strides
+        row_pass(storage, acc, gamma, dgamma, dbeta, block, some, N, b.ahead, b.streaming)
 
 
 @plain
-def sum_dy(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
+def sum_dy(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """All that remains to do where dbeta alone is wanted; x is not read."""
-    N = b.N
-    for i in range(rows):
-        row, dbeta = dy + i * dy_stride, sums + N * size_of(acc)
+    N, dy, dy_stride = b.N, rows[0], rows[6]
+    for i in range(count):
+        row = dy + i * dy_stride
         for j in range(0, N - N % LANES, LANES):
             store(acc, dbeta, j, load(acc, dbeta, j) + load(storage, row, j))
         for j in range(N - N % LANES, N):
@@ -141,44 +84,50 @@ def sum_dy(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_
 
 
 @plain
-def tiny_rows(storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b):
+def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Rows shorter than a vector: lane l takes row i + l, and each lane adds its columns left to right.
 
-    sums holds eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever rows are beside it.
+    The column sums are eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever rows are beside it.
     """
-    N, wants = b.N, b.wants
-    dy_step, x_step, dx_step = (
-        dy_stride // size_of(storage),
-        x_stride // size_of(storage),
-        dx_stride // size_of(storage),
+    N, wants, size = b.N, b.wants, size_of(storage)
+    dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
+    dy_step, x_step, dtotal_step, dx_step = (
+        dy_stride // size,
+        x_stride // size,
+        dtotal_stride // size,
+        dx_stride // size,
     )
-    for i in range(0, rows, LANES):
-        count = min(LANES, rows - i)
-        dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
-        m, r = gather(acc, mean, i, 1, count), gather(acc, rstd, i, 1, count)
+    for i in range(0, count, LANES):
+        some = min(LANES, count - i)
+        dy_i, x_i, dx_i, dtotal_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride, dtotal + i * dtotal_stride
+        m, r = gather(acc, mean, i, 1, some), gather(acc, rstd, i, 1, some)
         mean_dxhat, mean_dxhat_xhat = zeros(acc), zeros(acc)
         if wants & DX:
             for j in range(N):
-                dxhat = gather(storage, dy_i, j, dy_step, count) * splat(load_scalar(acc, gamma, j))
-                xhat = (gather(storage, x_i, j, x_step, count) - m) * r
-                mean_dxhat = mean_dxhat + dxhat
+                dxhat = gather(storage, dy_i, j, dy_step, some) * splat(load_scalar(acc, gamma, j))
+                xhat = subtract_mean(gather(storage, x_i, j, x_step, some), m) * r
+                if mean is not None:
+                    mean_dxhat = mean_dxhat + dxhat
                 mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
             mean_dxhat = mean_dxhat / splat(scalar(acc, N))
             mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
         for j in range(N):
-            d = gather(storage, dy_i, j, dy_step, count)
-            xhat = (gather(storage, x_i, j, x_step, count) - m) * r
+            d = gather(storage, dy_i, j, dy_step, some)
+            xhat = subtract_mean(gather(storage, x_i, j, x_step, some), m) * r
             if wants & DX:
-                g = splat(load_scalar(acc, gamma, j))
-                scatter_rows(storage, dx_i, j, dx_step, count, dx_of(d, xhat, g, r, mean_dxhat, mean_dxhat_xhat))
+                result = dx_of(d, xhat, splat(load_scalar(acc, gamma, j)), r, mean_dxhat, mean_dxhat_xhat)
+                if dtotal != 0:
+                    result = result + gather(storage, dtotal_i, j, dtotal_step, some)
+                scatter_rows(storage, dx_i, j, dx_step, some, result)
+            at = j * LANES
             if wants & (DGAMMA | DBETA):
-                at, at_dbeta = j * LANES, (N + j) * LANES
-                store(acc, sums, at, fma(d, xhat, load(acc, sums, at)))
-                store(acc, sums, at_dbeta, load(acc, sums, at_dbeta) + d)
+                store(acc, dgamma, at, fma(d, xhat, load(acc, dgamma, at)))
+                if dbeta is not None:
+                    store(acc, dbeta, at, load(acc, dbeta, at) + d)
 
 
 # A row loop is named by the type of a zero, as storage is: the choice is made when the kernel is compiled.
-ONE_BY_ONE, FOUR_BY_FOUR, ACROSS, DBETA_ONLY = np.int8(0), np.int16(0), np.int32(0), np.int64(0)
+IN_BLOCKS, ACROSS, DBETA_ONLY = np.int8(0), np.int32(0), np.int64(0)
 
 
 def run_row_loop(row_loop, *arguments):
@@ -188,7 +137,7 @@ def run_row_loop(row_loop, *arguments):
 
 @overload(run_row_loop)
 def _run_row_loop(row_loop, *arguments):
-    row_loops = {types.int8: long_rows, types.int16: short_rows, types.int32: tiny_rows, types.int64: sum_dy}
+    row_loops = {types.int8: blocks_of_rows, types.int32: tiny_rows, types.int64: sum_dy}
     chosen = row_loops[row_loop]
 
     def call(row_loop, *arguments):
@@ -197,41 +146,47 @@ def _run_row_loop(row_loop, *arguments):
     return call
 
 
+@inlined
+def packed_rows(b, address, stride, table, start, block, place, scratch, row_bytes):
+    """Where rows from `start` on lie and how far apart: in the scratch, which gets a new block, if they have a table."""
+    if table == 0:
+        return address + start * stride, stride
+    if place == 0:
+        copy_rows(b.gather, address, table, start, block, b.N, scratch)
+    return scratch + place * row_bytes, row_bytes
+
+
 @plain
-def run_chunk(storage, acc, row_loop, gamma, sums, b, first, stop, task_first, task_stop, thread):
+def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread):
     """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
 
     There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
     stream of memory, and 512 rows are copied nearly four times as fast as 64 (8×96×56×56 float32, channels first, 2-core AMD
     EPYC 7003).
     """
-    size = size_of(storage)
-    packed = b.block_rows * b.N * size
-    step = min(b.block_rows, CHUNK) if (b.dy_table | b.x_table | b.dx_table) != 0 else CHUNK
+    row_bytes = b.N * size_of(storage)
+    packed = b.block_rows * row_bytes
+    step = min(b.block_rows, CHUNK) if (b.dy_table | b.x_table | b.dtotal_table | b.dx_table) != 0 else CHUNK
     for start in range(first, stop, step):
         rows = min(step, stop - start)
         place = (start - task_first) % b.block_rows  # of these rows in the scratch
         block, filled = min(b.block_rows, task_stop - start), place + rows
-        scratch = b.scratch + thread * 3 * packed + place * b.N * size
-        dy, dy_stride = b.dy + start * b.dy_stride, b.dy_stride
-        x, x_stride = b.x + start * b.x_stride, b.x_stride
+        scratch = b.scratch + thread * 4 * packed
+        dy, dy_stride = packed_rows(b, b.dy, b.dy_stride, b.dy_table, start, block, place, scratch, row_bytes)
+        x, x_stride = packed_rows(b, b.x, b.x_stride, b.x_table, start, block, place, scratch + packed, row_bytes)
+        dtotal, dtotal_stride = 0, 0
+        if b.dtotal != 0:
+            dtotal, dtotal_stride = packed_rows(
+                b, b.dtotal, b.dtotal_stride, b.dtotal_table, start, block, place, scratch + 2 * packed, row_bytes
+            )
         dx, dx_stride = b.dx + start * b.dx_stride, b.dx_stride
-        if b.dy_table != 0:
-            dy, dy_stride = scratch, b.N * size
-            if place == 0:
-                copy_rows(b.gather, b.dy, b.dy_table, start, block, b.N, dy)
-        if b.x_table != 0:
-            x, x_stride = scratch + packed, b.N * size
-            if place == 0:
-                copy_rows(b.gather, b.x, b.x_table, start, block, b.N, x)
         if b.dx_table != 0:
-            dx, dx_stride = scratch + 2 * packed, b.N * size
-        mean, rstd = b.mean + start * size_of(acc), b.rstd + start * size_of(acc)
-        run_row_loop(
-            row_loop, storage, acc, gamma, sums, dy, x, dx, mean, rstd, rows, dy_stride, x_stride, dx_stride, b
-        )  # fmt: skip
+            dx, dx_stride = scratch + 3 * packed + place * row_bytes, row_bytes
+        mean, rstd = or_none(centred, b.mean + start * size_of(acc)), b.rstd + start * size_of(acc)
+        tensors = dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride
+        run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, tensors, rows, b)
         if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
-            copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, dx - place * b.N * size)
+            copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * packed)
 
 
 @plain
@@ -250,15 +205,23 @@ def add(acc, target, source, n):
 
 
 @inlined
-def slot_elements(N):
-    """Elements of a slot: dgamma and dbeta of a chunk, in lanes where a row is shorter than a vector."""
-    return 2 * N if N >= LANES else 2 * N * LANES
+def sums_of_columns(centred):
+    """How many sums a column has: dgamma, and dbeta where rows are centred."""
+    if centred is None:
+        return 1
+    return 2
+
+
+@inlined
+def slot_elements(centred, N):
+    """Elements of a slot: the column sums of a chunk, in lanes where a row is shorter than a vector."""
+    return sums_of_columns(centred) * (N if N >= LANES else N * LANES)
 
 
 @plain
-def collapse(acc, slot, N):
-    """Add up the lanes that tiny_rows left, column by column; each write lies at or before what is yet to be read."""
-    for j in range(2 * N):
+def collapse(acc, slot, n):
+    """Add up the lanes that tiny_rows left for n sums; each write lies at or before what is yet to be read."""
+    for j in range(n):
         store_scalar(acc, slot, j, total(load(acc, slot, j * LANES)))
 
 
@@ -286,87 +249,104 @@ def merge_after(acc, slots, slot_bytes, at, k, last, n):
 
 
 @plain
-def backward_rows(storage, acc, row_loop, with_dx, with_sums, arguments, task, thread):
+def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments, task, thread):
     """One task: chunks_per_task chunks (a power of two), their column sums left in the first of the task's slots.
 
-    with_dx, with_sums: None where dx, or dgamma and dbeta, are not wanted, so that their code is not there either.
+    with_dx, with_sums: None where dx, or dgamma and dbeta, are not wanted, so that their code is not there either. centred:
+    None for rows without a mean, which have no dbeta either.
     """
     b = read(Backward, arguments)
     chunks = (b.M + CHUNK - 1) // CHUNK
     first = task * b.chunks_per_task
     count = min(b.chunks_per_task, chunks - first)
-    slot_bytes = slot_elements(b.N) * size_of(acc)
+    elements = slot_elements(centred, b.N)
+    slot_bytes = elements * size_of(acc)
     slots = b.slots + task * b.slots_per_task * slot_bytes
     for k in range(count):
         slot = slots + bits_set(k) * slot_bytes
         if with_sums is not None:
-            clear(acc, slot, slot_elements(b.N))
+            clear(acc, slot, elements)
         start, stop = (first + k) * CHUNK, min(b.M, (first + k + 1) * CHUNK)
         task_first, task_stop = first * CHUNK, min(b.M, (first + count) * CHUNK)
-        gamma, sums = or_none(with_dx, b.gamma), or_none(with_sums, slot)
-        run_chunk(storage, acc, row_loop, gamma, sums, b, start, stop, task_first, task_stop, thread)
+        gamma, dgamma = or_none(with_dx, b.gamma), or_none(with_sums, slot)
+        dbeta = or_none(with_sums, or_none(centred, slot + slot_bytes // 2))
+        run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, start, stop, task_first, task_stop, thread)
         if with_sums is not None:
+            sums = sums_of_columns(centred) * b.N
             if b.N < LANES:
-                collapse(acc, slot, b.N)
-            merge_after(acc, slots, slot_bytes, 0, k, k == count - 1, 2 * b.N)
+                collapse(acc, slot, sums)
+            merge_after(acc, slots, slot_bytes, 0, k, k == count - 1, sums)
 
 
 @plain
-def backward_segment_sums(storage, acc, arguments, task, thread):
-    """One task: the share of segment task mod S in the row sums of one of the rows first_row … stop_row-1."""
+def backward_row_sums(storage, acc, centred, arguments, task, thread):
+    """One task: the sums of block task mod blocks of one of the rows first_row … stop_row-1, two vectors of lanes."""
     b = read(Backward, arguments)
-    segments = segment_count(b.N)
-    i, segment = b.first_row + task // segments, task % segments
-    at, at_gamma = segment * SEGMENT * size_of(storage), segment * SEGMENT * size_of(acc)
-    m, r = splat(load_scalar(acc, b.mean, i)), splat(load_scalar(acc, b.rstd, i))
-    dy, x = b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at
-    sum_dxhat, sum_dxhat_xhat = segment_sums(
-        storage, acc, dy, x, None, b.gamma + at_gamma, segment_columns(b.N, segment), m, r
-    )
-    store_scalar(acc, b.row_sums, 2 * task, sum_dxhat)
-    store_scalar(acc, b.row_sums, 2 * task + 1, sum_dxhat_xhat)
+    blocks = block_count(b.N)
+    i, block = b.first_row + task // blocks, task % blocks
+    start = block * BLOCK_SEGMENTS * SEGMENT
+    m, r = splat_at(acc, None, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
+    dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
+    gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
+    sums = row_lanes(storage, acc, partials, dy, x, None, gamma, block_columns(b.N, block), m, r)
+    store(acc, b.row_sums, 2 * task * LANES, sums[0])
+    store(acc, b.row_sums, (2 * task + 1) * LANES, sums[1])
 
 
 @plain
-def backward_columns(storage, acc, with_sums, arguments, task, thread):
-    """One task: segment `task` of the rows first_row … stop_row-1, which lie in one chunk and have their row sums."""
+def means_of_blocks(acc, centred, memory, row_sums, first, count, blocks, N):
+    """means_of_rows, from what backward_row_sums has left of the rows."""
+    of_dxhat, of_dxhat_xhat = vector_at(acc, memory, 2), vector_at(acc, memory, 2 + LANES)
+    partials = stack_vectors(acc, PARTIALS)
+    for r in range(count, LANES):
+        store(acc, of_dxhat, r * LANES, zeros(acc))
+        store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
+    for r in range(count):
+        place, last = 2 * (first + r) * blocks, blocks - 1
+        for k in range(last):
+            number = place + 2 * k
+            sums = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
+            merge_segment(acc, partials, k, sums)
+        number = place + 2 * last
+        sums = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
+        sums = merge_last(acc, partials, last, sums)
+        store(acc, of_dxhat, r * LANES, sums[0])
+        store(acc, of_dxhat_xhat, r * LANES, sums[1])
+    if centred is not None:
+        store_means(acc, memory, 0, of_dxhat, N)
+    store_means(acc, memory, 1, of_dxhat_xhat, N)
+
+
+@plain
+def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
+    """One task: block `task` of the rows first_row … stop_row-1, which lie in one chunk and have their row sums."""
     b = read(Backward, arguments)
-    segments, start, n = segment_count(b.N), task * SEGMENT, segment_columns(b.N, task)
-    slot_bytes = slot_elements(b.N) * size_of(acc)
-    k = b.first_row // CHUNK
+    start, n = task * BLOCK_SEGMENTS * SEGMENT, block_columns(b.N, task)
+    slot_bytes = slot_elements(centred, b.N) * size_of(acc)
+    k, memory = b.first_row // CHUNK, stack_vectors(acc, MEANS_VECTORS)
     at, at_acc, at_dbeta = start * size_of(storage), start * size_of(acc), (b.N + start) * size_of(acc)
     slot = b.slots + bits_set(k) * slot_bytes
+    dgamma = or_none(with_sums, slot + at_acc)
+    dbeta = or_none(with_sums, or_none(centred, slot + at_dbeta))
     if with_sums is not None and b.first_row % CHUNK == 0:
         clear(acc, slot + at_acc, n)
-        clear(acc, slot + at_dbeta, n)
-    for i in range(b.first_row, b.stop_row):
-        sum_dxhat, sum_dxhat_xhat = scalar(acc, 0), scalar(acc, 0)
-        for segment in range(segments):
-            place = 2 * ((i - b.first_row) * segments + segment)
-            sum_dxhat += load_scalar(acc, b.row_sums, place)
-            sum_dxhat_xhat += load_scalar(acc, b.row_sums, place + 1)
-        dy, x, dx = b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, b.dx + i * b.dx_stride + at
-        m, r = splat(load_scalar(acc, b.mean, i)), splat(load_scalar(acc, b.rstd, i))
-        mean_dxhat, mean_dxhat_xhat = splat(sum_dxhat / scalar(acc, b.N)), splat(sum_dxhat_xhat / scalar(acc, b.N))
-        row = dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
-        row_pass(
-            storage,
-            acc,
-            row,
-            None,
-            None,
-            None,
-            None,
-            None,
-            b.gamma + at_acc,
-            or_none(with_sums, slot + at_acc),
-            b.N,
-            n,
-            b.streaming,
-        )
+        if centred is not None:
+            clear(acc, slot + at_dbeta, n)
+    for i in range(b.first_row, b.stop_row, LANES):
+        count = min(LANES, b.stop_row - i)
+        means_of_blocks(acc, centred, memory, b.row_sums, i - b.first_row, count, block_count(b.N), b.N)
+        dtotal = 0 if b.dtotal == 0 else b.dtotal + i * b.dtotal_stride + at
+        rows = (
+            b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, dtotal, b.dx + i * b.dx_stride + at,
+            or_none(centred, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc),
+            or_none(centred, memory), memory + LANES * size_of(acc),
+            b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
+        )  # fmt: skip
+        row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, None, b.streaming)
     if with_sums is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
-        merge_after(acc, b.slots, slot_bytes, at_dbeta, k, b.stop_row == b.M, n)
+        if centred is not None:
+            merge_after(acc, b.slots, slot_bytes, at_dbeta, k, b.stop_row == b.M, n)
 
 
 @plain

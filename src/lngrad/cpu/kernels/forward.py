@@ -1,7 +1,8 @@
-"""Forward tasks: mean, rstd and y of whole rows.
+"""Forward tasks: mean, rstd and y of whole rows; before that the sum of two tensors, where the rows are such a sum.
 
 The mean is taken twice: the first one centres the row, and the mean of what is left corrects it. So a large offset costs
-no accuracy, and the variance is never a difference of two large numbers. Source: docs/math.md, equations 1 to 4.
+no accuracy, and the variance is never a difference of two large numbers. Rows that are not centred (RMSNorm) have no mean: one
+pass adds up their squares. Source: docs/math.md, equations 1 to 4.
 """
 
 from lngrad.cpu.jobs import GROUP, LANES, Forward
@@ -11,9 +12,11 @@ from lngrad.cpu.kernels.arithmetic import (
     mask_below,
     scalar,
     splat,
+    splat_at,
     splat_group,
+    splat_group_at,
+    subtract_mean,
     totals,
-    vector_of,
     zeros,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
@@ -28,16 +31,19 @@ from lngrad.cpu.kernels.row_passes import (
     centre_rows,
     centred_sums,
     clear_absent,
-    fetch_row,
     statistics,
+    sums_of_squares,
     vector_at,
 )
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
+    fetch_group,
     gather,
     load,
     load_group,
     load_scalar,
+    offset,
+    or_none,
     scatter_rows,
     size_of,
     stack_vectors,
@@ -46,84 +52,70 @@ from lngrad.cpu.kernels.simd import (
 )
 
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
+TOGETHER = 4  # rows whose y is written together
 
 
 @inlined
-def row_of(acc, memory, x, y, r):
-    """Row r as write_rows takes it, whose mean and rstd lie in memory."""
-    m, s = load_scalar(acc, vector_at(acc, memory, MEANS), r), load_scalar(acc, vector_at(acc, memory, RSTDS), r)
-    return x, y, splat_group(m), splat_group(s)
+def scaled(xhat, g, b):
+    """y; without beta the product."""
+    if b is None:
+        return xhat * g
+    return fma(xhat, g, b)
 
 
 @inlined
-def peek(storage, acc, row, gamma, beta, j):
-    """y of eight columns."""
-    if row is None:
-        return zeros(acc)
-    x, y, m, s = row
-    return fma((load(storage, x, j) - vector_of(m, 0)) * vector_of(s, 0), load(acc, gamma, j), load(acc, beta, j))
+def y_of(storage, acc, rows, r, gamma, beta, j):
+    """y of eight columns of row r."""
+    x, _, mean, rstd, x_stride, _ = rows
+    xhat = subtract_mean(load(storage, x + r * x_stride, j), splat_at(acc, None, mean, r)) * splat_at(
+        acc, None, rstd, r
+    )
+    return scaled(xhat, load(acc, gamma, j), load(acc, beta, j))
 
 
 @inlined
-def put(storage, row, j, lanes):
-    if row is None:
-        return
-    x, y, m, s = row
-    store(storage, y, j, lanes)
-
-
-@inlined
-def write_group(storage, row, j, g, b, streaming):
-    """y of GROUP columns of one row."""
-    if row is None:
-        return
-    x, y, m, s = row
-    result = fma((load_group(storage, x, j) - m) * s, g, b)
+def write_group(storage, acc, rows, r, j, g, b, streaming):
+    """y of GROUP columns of row r."""
+    x, y, mean, rstd, x_stride, y_stride = rows
+    m, s = splat_group_at(acc, mean, r), splat_group_at(acc, rstd, r)
+    result = scaled(subtract_mean(load_group(storage, x + r * x_stride, j), m) * s, g, b)
     if streaming is None:
-        store(storage, y, j, result)
+        store(storage, y + r * y_stride, j, result)
     else:
-        stream(storage, y, j, result)
+        stream(storage, y + r * y_stride, j, result)
 
 
 @plain
-def write_rows(storage, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming):
-    """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
+def write_rows(storage, acc, rows, count, ahead, gamma, beta, N, skipped, streaming):
+    """y of up to TOGETHER rows of N >= 8 columns, reading gamma and beta once for all.
 
-    ahead: how many bytes on the rows lie that are fetched meanwhile; 0: these themselves. skipped: so many columns a first
-    group is written that the second one overlaps, so that it and all others begin on cache lines of y. streaming: None, or 1 if
-    y goes past the caches.
+    rows: addresses of x and y, of mean (None: not centred) and rstd by row, and bytes from row to row. ahead: how many rows on
+    those lie that are fetched meanwhile; 0: these themselves. skipped: so many columns a first group is written that the second
+    one overlaps, so that it and all others begin on cache lines of y. streaming: None, or 1 if y goes past the caches.
     """
+    x, y, _, _, x_stride, y_stride = rows
     tail, last = (N - skipped) % LANES, N - LANES
-    peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
+    peeked = stack_vectors(acc, TOGETHER)
     # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
     if tail > 0:
-        peeked0, peeked1 = peek(storage, acc, row0, gamma, beta, last), peek(storage, acc, row1, gamma, beta, last)
-        peeked2, peeked3 = peek(storage, acc, row2, gamma, beta, last), peek(storage, acc, row3, gamma, beta, last)
+        for r in range(count):
+            store(acc, peeked, r * LANES, y_of(storage, acc, rows, r, gamma, beta, last))
     j = skipped - GROUP if skipped > 0 else 0
     while j + GROUP <= N:
         at = max(j, 0)
-        if at & GROUP != 0:  # the other groups have been fetched by lanes_of
-            fetch_row(storage, row0, at, ahead, None)
-            fetch_row(storage, row1, at, ahead, None)
-            fetch_row(storage, row2, at, ahead, None)
-            fetch_row(storage, row3, at, ahead, None)
         g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
-        write_group(storage, row0, at, g, b, streaming)
-        write_group(storage, row1, at, g, b, streaming)
-        write_group(storage, row2, at, g, b, streaming)
-        write_group(storage, row3, at, g, b, streaming)
+        for r in range(count):
+            if at & GROUP != 0:  # the other groups have been fetched with the sums
+                fetch_group(storage, x + (r + ahead) * x_stride, at)
+            write_group(storage, acc, rows, r, at, g, b, streaming)
         j += GROUP
     while j + LANES <= N:
-        put(storage, row0, j, peek(storage, acc, row0, gamma, beta, j))
-        put(storage, row1, j, peek(storage, acc, row1, gamma, beta, j))
-        put(storage, row2, j, peek(storage, acc, row2, gamma, beta, j))
-        put(storage, row3, j, peek(storage, acc, row3, gamma, beta, j))
+        for r in range(count):
+            store(storage, y + r * y_stride, j, y_of(storage, acc, rows, r, gamma, beta, j))
         j += LANES
     if tail > 0:
-        put(storage, row0, last, peeked0)
-        put(storage, row1, last, peeked1)
-        put(storage, row2, last, peeked2)
-        put(storage, row3, last, peeked3)
+        for r in range(count):
+            store(storage, y + r * y_stride, last, load(acc, peeked, r * LANES))
 
 
 @inlined
@@ -137,54 +129,52 @@ def columns_to_line(storage, x, y, N, streaming):
     return (-y & (LINE_BYTES - 1)) // size_of(storage)
 
 
-@inlined
-def write_row(storage, acc, row, ahead, gamma, beta, N, streaming):
-    """write_rows of one row."""
-    skipped = columns_to_line(storage, row[0], row[1], N, streaming)
-    write_rows(storage, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
+@plain
+def write_measured_rows(storage, acc, rows, count, ahead, gamma, beta, N, streaming):
+    """y of rows as write_rows takes them, of any number: TOGETHER at a time where their lines begin alike."""
+    x, y, mean, rstd, x_stride, y_stride = rows
+    together = TOGETHER if columns_to_line(storage, x, y, N, streaming) == 0 or y_stride % LINE_BYTES == 0 else 1
+    for i in range(0, count, together):
+        x_i, y_i, at = x + i * x_stride, y + i * y_stride, i * size_of(acc)
+        skipped = columns_to_line(storage, x_i, y_i, N, streaming)
+        some = x_i, y_i, offset(mean, at), rstd + at, x_stride, y_stride
+        write_rows(storage, acc, some, min(together, count - i), ahead, gamma, beta, N, skipped, streaming)
 
 
 @inlined
 def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
-    """statistics of up to eight rows, written to the addresses mean and rstd."""
+    """statistics of up to eight rows, written to the addresses mean and rstd; without a mean the centres are 0."""
     means, rstds = statistics(acc, N, centres, deviations, squares, from_bits(eps))
-    scatter_rows(acc, mean, 0, 1, rows, means)
+    if mean is not None:
+        scatter_rows(acc, mean, 0, 1, rows, means)
     scatter_rows(acc, rstd, 0, 1, rows, rstds)
     return means, rstds
 
 
+@inlined
+def load_or_zeros(acc, mean, address, r):
+    """Numbers of eight rows that only rows with a mean have."""
+    if mean is None:
+        return zeros(acc)
+    return load(acc, address, r)
+
+
 @plain
 def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of rows that are centred; written to memory as well."""
-    centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
+    """mean and rstd of up to MAX_ROWS rows of N >= 16 columns; left in memory as well."""
+    if mean is not None:
+        centre_rows(storage, acc, memory, x, x_stride, rows, f.N)
+        centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
+    else:
+        sums_of_squares(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
     centres = vector_at(acc, memory, CENTRES)
     means, rstds = vector_at(acc, memory, MEANS), vector_at(acc, memory, RSTDS)
     for r in range(0, rows, LANES):
-        sums = load(acc, centres, r), load(acc, means, r), load(acc, rstds, r)
+        sums = load_or_zeros(acc, mean, centres, r), load_or_zeros(acc, mean, means, r), load(acc, rstds, r)
         at = r * size_of(acc)
-        m, s = close_rows(acc, f.N, f.eps, *sums, mean + at, rstd + at, rows - r)
+        m, s = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
         store(acc, means, r, m)
         store(acc, rstds, r, s)
-
-
-@plain
-def write_measured_rows(storage, acc, f, memory, x, x_stride, y, y_stride, rows, streaming):
-    """y of rows whose means and rstds lie in memory, four rows at a time."""
-    N, ahead, r = f.N, f.ahead * x_stride, 0
-    skipped = columns_to_line(storage, x, y, N, streaming)
-    together = rows if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
-    while r + 4 <= together:
-        row0 = row_of(acc, memory, x, y, r)
-        row1 = row_of(acc, memory, x + x_stride, y + y_stride, r + 1)
-        x, y = x + 2 * x_stride, y + 2 * y_stride
-        row2 = row_of(acc, memory, x, y, r + 2)
-        row3 = row_of(acc, memory, x + x_stride, y + y_stride, r + 3)
-        x, y = x + 2 * x_stride, y + 2 * y_stride
-        write_rows(storage, acc, row0, row1, row2, row3, ahead, f.gamma, f.beta, N, skipped, streaming)
-        r += 4
-    while r < rows:
-        write_row(storage, acc, row_of(acc, memory, x, y, r), ahead, f.gamma, f.beta, N, streaming)
-        x, y, r = x + x_stride, y + y_stride, r + 1
 
 
 @plain
@@ -194,12 +184,13 @@ def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     Sixteen in two vectors, so that the divisions and roots of one are under way while the other has work.
     """
     memory = stack_vectors(acc, SCRATCH_VECTORS)
-    centre_rows(storage, acc, memory, x, x_stride, rows, f.N)
     measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
+    means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
+    some, beta = (x, y, means, rstds, x_stride, y_stride), or_none(mean, f.beta)
     if f.streaming:
-        write_measured_rows(storage, acc, f, memory, x, x_stride, y, y_stride, rows, 1)
+        write_measured_rows(storage, acc, some, rows, f.ahead, f.gamma, beta, f.N, 1)
     else:
-        write_measured_rows(storage, acc, f, memory, x, x_stride, y, y_stride, rows, None)
+        write_measured_rows(storage, acc, some, rows, f.ahead, f.gamma, beta, f.N, None)
 
 
 @plain
@@ -208,30 +199,36 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     N, memory = f.N, stack_vectors(acc, SCRATCH_VECTORS)
     last, summed = N - LANES, 2 * LANES - N
     clear_absent(acc, memory, rows)
+    centres = zeros(acc)
+    if mean is not None:
+        for r in range(rows):
+            at = x + r * x_stride
+            lanes = load(storage, at, 0) + mask_below(load(storage, at, last), summed)
+            store(acc, vector_at(acc, memory, SUMS + r), 0, lanes)
+        centres = (zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))) / splat(scalar(acc, N))
+        store(acc, vector_at(acc, memory, CENTRES), 0, centres)
     for r in range(rows):
-        at = x + r * x_stride
-        store(
-            acc, vector_at(acc, memory, SUMS + r), 0, load(storage, at, 0) + mask_below(load(storage, at, last), summed)
-        )
-    centres = (zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))) / splat(scalar(acc, N))
-    store(acc, vector_at(acc, memory, CENTRES), 0, centres)
-    for r in range(rows):
-        at, centre = x + r * x_stride, splat(load_scalar(acc, vector_at(acc, memory, CENTRES), r))
-        d0, d1 = load(storage, at, 0) - centre, mask_below(load(storage, at, last) - centre, summed)
+        at, centre = x + r * x_stride, splat_at(acc, None, or_none(mean, vector_at(acc, memory, CENTRES)), r)
+        d0 = subtract_mean(load(storage, at, 0), centre)
+        d1 = mask_below(subtract_mean(load(storage, at, last), centre), summed)
         store(acc, vector_at(acc, memory, SUMS + r), 0, d0 + d1)
         store(acc, vector_at(acc, memory, SQUARES + r), 0, d0 * d0 + d1 * d1)
-    deviations = zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))
+    deviations = load_or_zeros(acc, mean, memory, 0)
+    if mean is not None:
+        deviations = zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))
     squares = totals(acc, vector_at(acc, memory, SQUARES))
     means, rstds = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
     store(acc, vector_at(acc, memory, MEANS), 0, means)
     store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
+    beta = or_none(mean, f.beta)
     g0, g1 = load(acc, f.gamma, 0), load(acc, f.gamma, last)
-    b0, b1 = load(acc, f.beta, 0), load(acc, f.beta, last)
+    b0, b1 = load(acc, beta, 0), load(acc, beta, last)
     for r in range(rows):
-        m = splat(load_scalar(acc, vector_at(acc, memory, MEANS), r))
-        s = splat(load_scalar(acc, vector_at(acc, memory, RSTDS), r))
+        m = splat_at(acc, None, or_none(mean, vector_at(acc, memory, MEANS)), r)
+        s = splat_at(acc, None, vector_at(acc, memory, RSTDS), r)
         at, to = x + r * x_stride, y + r * y_stride
-        y0, y1 = fma((load(storage, at, 0) - m) * s, g0, b0), fma((load(storage, at, last) - m) * s, g1, b1)
+        y0 = scaled(subtract_mean(load(storage, at, 0), m) * s, g0, b0)
+        y1 = scaled(subtract_mean(load(storage, at, last), m) * s, g1, b1)
         store(storage, to, 0, y0)
         store(storage, to, last, y1)
 
@@ -245,45 +242,107 @@ def tiny_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     for j in range(N):
         column = gather(storage, x, j, x_step, rows)
         store(acc, vector_at(acc, memory, j), 0, column)
-        centres = centres + column
+        if mean is not None:
+            centres = centres + column
     centres = centres / splat(scalar(acc, N))
     for j in range(N):
         d = load(acc, vector_at(acc, memory, j), 0) - centres
-        deviations, squares = deviations + d, fma(d, d, squares)
+        if mean is not None:
+            deviations = deviations + d
+        squares = fma(d, d, squares)
     means, rstds = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
     for j in range(N):
         xhat = (load(acc, vector_at(acc, memory, j), 0) - means) * rstds
-        g, b = splat(load_scalar(acc, f.gamma, j)), splat(load_scalar(acc, f.beta, j))
-        scatter_rows(storage, y, j, y_step, rows, fma(xhat, g, b))
+        g = splat(load_scalar(acc, f.gamma, j))
+        b = splat_at(acc, None, or_none(mean, f.beta), j)
+        scatter_rows(storage, y, j, y_step, rows, scaled(xhat, g, b))
 
 
 @plain
-def forward_rows(storage, acc, arguments, task, thread):
+def add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, total_stride, rows):
+    """total = alpha·x + residual of some rows, rounded once. What follows takes the rounded sum, as a backward will."""
+    N, alpha = f.N, scalar(acc, from_bits(f.alpha))
+    for r in range(rows):
+        x_r, residual_r, total_r = x + r * x_stride, residual + r * residual_stride, total + r * total_stride
+        for j in range(0, N - N % GROUP, GROUP):
+            fetch_group(storage, x_r + f.ahead * x_stride, j)
+            fetch_group(storage, residual_r + f.ahead * residual_stride, j)
+            sums = fma(splat_group(alpha), load_group(storage, x_r, j), load_group(storage, residual_r, j))
+            store(storage, total_r, j, sums)
+        for j in range(N - N % GROUP, N - N % LANES, LANES):
+            store(storage, total_r, j, fma(splat(alpha), load(storage, x_r, j), load(storage, residual_r, j)))
+        for j in range(N - N % LANES, N):
+            scatter_rows(
+                storage,
+                total_r,
+                j,
+                1,
+                1,
+                fma(splat(alpha), gather(storage, x_r, j, 1, 1), gather(storage, residual_r, j, 1, 1)),
+            )
+
+
+@inlined
+def rows_here(f, address, stride, table, start, rows, scratch, row_bytes):
+    """Where rows from `start` on lie and how far apart: copied into the scratch if they have a table."""
+    if table == 0:
+        return address + start * stride, stride
+    copy_rows(f.gather, address, table, start, rows, f.N, scratch)
+    return scratch, row_bytes
+
+
+@inlined
+def place_of(address, stride, table, start, scratch, row_bytes):
+    """Where results of rows from `start` on are written."""
+    if table == 0:
+        return address + start * stride, stride
+    return scratch, row_bytes
+
+
+@plain
+def forward_rows(storage, acc, centred, arguments, task, thread):
     """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch."""
     f = read(Forward, arguments)
-    size = size_of(storage)
-    packed = f.block_rows * f.N * size
-    scratch = f.scratch + thread * 2 * packed
+    row_bytes = f.N * size_of(storage)
+    packed = f.block_rows * row_bytes
+    scratch = f.scratch + thread * 4 * packed
     stop = min(f.M, (task + 1) * f.rows_per_task)
-    step = f.block_rows if (f.x_table | f.y_table) != 0 else f.rows_per_task
+    tables = f.x_table | f.residual_table | f.y_table | f.total_table
+    step = f.block_rows if tables != 0 else f.rows_per_task
     for start in range(task * f.rows_per_task, stop, step):
         rows = min(step, stop - start)
-        x, x_stride = f.x + start * f.x_stride, f.x_stride
-        y, y_stride = f.y + start * f.y_stride, f.y_stride
-        if f.x_table != 0:
-            x, x_stride = scratch, f.N * size
-            copy_rows(f.gather, f.x, f.x_table, start, rows, f.N, x)
-        if f.y_table != 0:
-            y, y_stride = scratch + packed, f.N * size
-        mean, rstd = f.mean + start * size_of(acc), f.rstd + start * size_of(acc)
+        x, x_stride = rows_here(f, f.x, f.x_stride, f.x_table, start, rows, scratch, row_bytes)
+        y, y_stride = place_of(f.y, f.y_stride, f.y_table, start, scratch + packed, row_bytes)
+        residual, residual_stride, total, total_stride = 0, 0, 0, 0
+        if f.residual != 0:
+            residual, residual_stride = rows_here(
+                f, f.residual, f.residual_stride, f.residual_table, start, rows, scratch + 2 * packed, row_bytes
+            )
+            total, total_stride = place_of(
+                f.total, f.total_stride, f.total_table, start, scratch + 3 * packed, row_bytes
+            )
+        mean, rstd = or_none(centred, f.mean + start * size_of(acc)), f.rstd + start * size_of(acc)
+        if (
+            f.residual != 0 and f.total_table != 0
+        ):  # read again: what is rounded to the caller's dtype is what is normalized
+            add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, total_stride, rows)
+            copy_rows(f.scatter, f.total, f.total_table, start, rows, f.N, total)
+            copy_rows(f.gather, f.total, f.total_table, start, rows, f.N, total)
         for i in range(0, rows, f.rows_at_once):
             count, at = min(f.rows_at_once, rows - i), i * size_of(acc)
-            x_i, y_i = x + i * x_stride, y + i * y_stride
+            h, h_stride = x + i * x_stride, x_stride
+            if f.residual != 0:
+                to = total + i * total_stride
+                if f.total_table == 0:
+                    addend = residual + i * residual_stride
+                    add_rows(storage, acc, f, h, x_stride, addend, residual_stride, to, total_stride, count)
+                h, h_stride = to, total_stride
+            y_i, m, s = y + i * y_stride, offset(mean, at), rstd + at
             if f.N < LANES:
-                tiny_rows(storage, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+                tiny_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
             elif f.N < 2 * LANES:
-                thin_rows(storage, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+                thin_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
             else:
-                some_rows(storage, acc, f, x_i, x_stride, y_i, y_stride, mean + at, rstd + at, count)
+                some_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
         if f.y_table != 0:
             copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)

@@ -8,6 +8,7 @@ Each looks through the whole function; without them Numba takes a tenth less tim
 """
 
 import inspect
+from functools import wraps
 
 from llvmlite import binding as llvm
 from numba import njit
@@ -31,7 +32,7 @@ from numba.core.untyped_passes import (
     RewriteSemanticConstants,
     TranslateByteCode,
 )
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from lngrad.cpu.cache import SETTINGS
 
@@ -70,6 +71,31 @@ _OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrappe
 
 plain = njit(**_OPTIONS)
 inlined = njit(forceinline=True, **_OPTIONS)
+
+
+def unless_none(position):
+    """A decorator: the function is `inlined`, and returns None where the argument at this position is None.
+
+    The choice is made when a kernel is compiled, so that what is absent has no code.
+    """
+
+    def decorate(function):
+        compiled = inlined(function)
+
+        @wraps(function)
+        def stub(*arguments):
+            raise NotImplementedError("compiled code only")
+
+        @overload(stub, jit_options={**_OPTIONS, "forceinline": True}, strict=False)
+        def _chosen(*arguments):
+            if arguments[position] == types.none:
+                return lambda *arguments: None
+            return lambda *arguments: compiled(*arguments)
+
+        return stub
+
+    return decorate
+
 
 _STORAGES = ("storage", "acc", "source", "target", "outer", "inner", "kind")  # arguments that are meant by their type
 

@@ -28,6 +28,10 @@ _CONVERTS_BFLOAT16 = WIDE and all(f"+avx512{name}" in _FEATURES for name in ("bf
 
 LINE_BYTES = 64  # of a cache line, at most
 
+# Columns that a pass over several rows takes in one step. Their sums and gamma stay in registers from row to row, so three such
+# vectors and what is computed from a fourth must fit: into 32 registers of 64 bytes, or 16 of 32.
+STEP = {types.float32: GROUP if WIDE else 2 * LANES, types.float64: GROUP if WIDE else LANES}
+
 # 16-bit storages are integers of its width, since Numba has no type for either format on the CPU.
 STORAGES = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
 
@@ -203,21 +207,37 @@ def _constant_like(shape, value):
 
 
 def _load(builder, storage, address, index, width):
+    if is_none(address):
+        return None
     pointer = builder.bitcast(
         _pointer(builder, address, index, _STORED[storage]), ir.VectorType(_STORED[storage], width).as_pointer()
     )
     return _widen(builder, builder.load(pointer, align=1), storage)
 
 
-@lowered(lambda storage, address, index: Lanes(accumulator(storage)))
+def read_scalar(builder, storage, address, index):
+    """What load_scalar builds."""
+    return _widen(builder, builder.load(_pointer(builder, address, index, _STORED[storage]), align=1), storage)
+
+
+def _lanes_if(address, storage, width=LANES):
+    return types.none if address == types.none else Lanes(accumulator(storage), width)
+
+
+def is_none(value):
+    """Whether an LLVM value stands for None, which is known when a kernel is compiled."""
+    return isinstance(value.type, ir.PointerType)
+
+
+@lowered(lambda storage, address, index: _lanes_if(address, storage))
 def load(builder, storage, address, index):
-    """Lanes at elements index … index+7 of the memory at address."""
+    """Lanes at elements index … index+7 of the memory at address; None where that is None."""
     return _load(builder, storage, address, index, LANES)
 
 
-@lowered(lambda storage, address, index: Lanes(accumulator(storage), GROUP))
+@lowered(lambda storage, address, index: _lanes_if(address, storage, GROUP))
 def load_group(builder, storage, address, index):
-    """GROUP lanes, from element index on."""
+    """GROUP lanes, from element index on; None where the address is None."""
     return _load(builder, storage, address, index, GROUP)
 
 
@@ -235,6 +255,23 @@ def load_mixed(builder, storage, address, index):
     even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), halves)
     odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), halves)
     return builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
+
+
+def columns_of(acc, kind):
+    """How many columns: eight where `kind` is None's, else a step of sums in `acc`."""
+    return LANES if kind == types.none else STEP[acc]
+
+
+@lowered(types.int64)
+def step_of(builder, acc):
+    """How many columns a step has."""
+    return ir.Constant(I64, STEP[acc])
+
+
+@lowered(lambda storage, kind, address, index: _lanes_if(address, storage, columns_of(accumulator(storage), kind)))
+def load_columns(builder, storage, kind, address, index):
+    """A step of columns from element index on, or eight where `kind` is None; None where the address is None."""
+    return _load(builder, storage, address, index, columns_of(accumulator(storage), kind))
 
 
 def _fit(builder, value, kind):
@@ -277,14 +314,18 @@ def _store(builder, storage, address, index, lanes, align):
 
 @lowered(types.void)
 def store(builder, storage, address, index, lanes):
-    """Round lanes to the storage and write them at elements index … index+7."""
+    """Round lanes to the storage and write them at elements index … index+7; nothing where one of both is None."""
+    if is_none(address) or is_none(lanes):
+        return
     _store(builder, storage, address, index, lanes, 1)
 
 
 @lowered(types.void)
 def stream(builder, storage, address, index, lanes):
     """Like store, past the caches. The caller has aligned the element at index to STREAM_ALIGNMENT."""
-    instruction = _store(builder, storage, address, index, lanes, STREAM_ALIGNMENT)
+    instruction = _store(
+        builder, storage, address, index, lanes, min(STREAM_ALIGNMENT, lanes.type.count * storage.bitwidth // 8)
+    )
     instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
@@ -306,9 +347,11 @@ def _strided(builder, storage, address, index, stride, lane):
     return _pointer(builder, address, builder.add(index, builder.mul(stride, lane)), _STORED[storage])
 
 
-@lowered(lambda storage, address, index, stride, count: Lanes(accumulator(storage)))
+@lowered(lambda storage, address, index, stride, count: _lanes_if(address, storage))
 def gather(builder, storage, address, index, stride, count):
-    """Lane l < count comes from element index + l·stride; the other lanes are zero."""
+    """Lane l < count comes from element index + l·stride, the other lanes are zero; None where the address is None."""
+    if is_none(address):
+        return None
     place = partial(_strided, builder, storage, address, index, stride)
     kind = ir.VectorType(_STORED[storage], LANES)
     vector = builder.alloca(kind)
@@ -346,7 +389,7 @@ def scatter_rows(builder, storage, address, index, stride, count, lanes):
 @lowered(lambda storage, address, index: accumulator(storage))
 def load_scalar(builder, storage, address, index):
     """One element, widened to the accumulator's dtype."""
-    return _widen(builder, builder.load(_pointer(builder, address, index, _STORED[storage]), align=1), storage)
+    return read_scalar(builder, storage, address, index)
 
 
 @lowered(types.void)
@@ -354,6 +397,12 @@ def store_scalar(builder, storage, address, index, value):
     """One element, rounded to the storage."""
     value = _narrow(builder, _fit(builder, value, storage), storage)
     builder.store(value, _pointer(builder, address, index, _STORED[storage]), align=1)
+
+
+@lowered(lambda address, bytes: address)
+def offset(builder, address, bytes):
+    """An address so many bytes on, or None."""
+    return None if is_none(address) else builder.add(address, bytes)
 
 
 @lowered(types.int64)

@@ -6,32 +6,32 @@ and the order of its sums are those of whole rows.
 """
 
 from lngrad.cpu.jobs import LANES, TRIAD_BLOCK, Convert, Slice, Triad
-from lngrad.cpu.kernels.arithmetic import scalar, splat, splat_group
+from lngrad.cpu.kernels.arithmetic import from_bits, scalar, splat, total
 from lngrad.cpu.kernels.backward import (
     ACROSS,
     DBETA_ONLY,
-    FOUR_BY_FOUR,
-    ONE_BY_ONE,
+    IN_BLOCKS,
     backward_columns,
+    backward_row_sums,
     backward_rows,
-    backward_segment_sums,
     combine,
 )
-from lngrad.cpu.kernels.forward import forward_rows, write_row
+from lngrad.cpu.kernels.forward import forward_rows, write_measured_rows
 from lngrad.cpu.kernels.functions import plain
 from lngrad.cpu.kernels.pool import read
 from lngrad.cpu.kernels.row_passes import (
     CENTRES,
     MEANS,
+    PARTIALS,
     RSTDS,
     SCRATCH_VECTORS,
     centre_rows,
     centred_sums,
+    row_lanes,
     row_pass,
-    row_sums,
     vector_at,
 )
-from lngrad.cpu.kernels.simd import load, load_scalar, stack_vectors, store, store_scalar, stream
+from lngrad.cpu.kernels.simd import load, load_scalar, size_of, stack_vectors, store, store_scalar, stream
 from lngrad.cpu.kernels.strided import move_rows
 
 
@@ -60,37 +60,37 @@ def slice_moments(storage, acc, arguments, task, thread):
 def slice_forward(storage, acc, arguments, task, thread):
     """One task: y of some rows, from their mean and rstd."""
     s = read(Slice, arguments)
-    for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
-        row_mean, row_rstd = splat_group(load_scalar(acc, s.mean, i)), splat_group(load_scalar(acc, s.rstd, i))
-        row = s.x + i * s.x_stride, s.result + i * s.result_stride, row_mean, row_rstd
-        if s.streaming:
-            write_row(storage, acc, row, s.x_stride, s.gamma, s.beta, s.N, 1)
-        else:
-            write_row(storage, acc, row, s.x_stride, s.gamma, s.beta, s.N, None)
+    i, at = task * s.rows_per_task, task * s.rows_per_task * size_of(acc)
+    rows = s.x + i * s.x_stride, s.result + i * s.result_stride, s.mean + at, s.rstd + at, s.x_stride, s.result_stride
+    count = min(s.rows_per_task, s.M - i)
+    if s.streaming:
+        write_measured_rows(storage, acc, rows, count, 1, s.gamma, s.beta, s.N, 1)
+    else:
+        write_measured_rows(storage, acc, rows, count, 1, s.gamma, s.beta, s.N, None)
 
 
 @plain
 def slice_row_sums(storage, acc, arguments, task, thread):
     """One task: sum of dxhat and of dxhat·xhat of each row, to row_numbers (2, M)."""
-    s = read(Slice, arguments)
+    s, partials = read(Slice, arguments), stack_vectors(acc, PARTIALS)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
-        sums = row_sums(storage, acc, s.dy + i * s.dy_stride, s.x + i * s.x_stride, None, s.gamma, s.N, m, r)
-        store_scalar(acc, s.row_numbers, i, sums[0])
-        store_scalar(acc, s.row_numbers, s.M + i, sums[1])
+        sums = row_lanes(storage, acc, partials, s.dy + i * s.dy_stride, s.x + i * s.x_stride, None, s.gamma, s.N, m, r)
+        store_scalar(acc, s.row_numbers, i, total(sums[0]))
+        store_scalar(acc, s.row_numbers, s.M + i, total(sums[1]))
 
 
 @plain
 def slice_dx(storage, acc, arguments, task, thread):
     """One task: dx of some rows, from mean_dxhat and mean_dxhat_xhat of whole rows in row_numbers (2, M)."""
-    s = read(Slice, arguments)
-    for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
+    s, size = read(Slice, arguments), size_of(acc)
+    stop = min(s.M, (task + 1) * s.rows_per_task)
+    for i in range(task * s.rows_per_task, stop, LANES):
         dy, x, dx = s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.result + i * s.result_stride
-        m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
-        mean_dxhat = splat(load_scalar(acc, s.row_numbers, i))
-        mean_dxhat_xhat = splat(load_scalar(acc, s.row_numbers, s.M + i))
-        row = dy, x, dx, m, r, mean_dxhat, mean_dxhat_xhat
-        row_pass(storage, acc, row, None, None, None, s.dy_stride, s.x_stride, s.gamma, None, s.N, s.N, s.streaming)
+        means = s.row_numbers + i * size, s.row_numbers + (s.M + i) * size
+        strides = s.dy_stride, s.x_stride, 0, s.result_stride
+        rows = dy, x, 0, dx, s.mean + i * size, s.rstd + i * size, means[0], means[1], *strides
+        row_pass(storage, acc, s.gamma, None, None, rows, min(LANES, stop - i), s.N, None, s.streaming)
 
 
 RECORD_BYTES = 8 * len(Convert._fields)
@@ -108,6 +108,15 @@ def convert(source_storage, target_storage, arguments, task, thread):
 
 
 @plain
+def shift(storage, acc, arguments, task, thread):
+    """One task: gamma and its offset, added in the accumulator's dtype."""
+    c = read(Convert, arguments)
+    number = scalar(acc, from_bits(c.offset))
+    for j in range(c.elements):
+        store_scalar(acc, c.target, j, load_scalar(storage, c.source, j) + number)
+
+
+@plain
 def triad(storage, streaming, arguments, task, thread):
     """result = a + b for one block, whole vectors only: what a backward must read and write at the least."""
     t = read(Triad, arguments)
@@ -119,40 +128,61 @@ def triad(storage, streaming, arguments, task, thread):
             stream(storage, t.result, j, total)
 
 
-# By (storage of the elements, storage of the sums).
+# By (storage of the elements, storage of the sums). rms_: of rows that are not centred.
 TASK_FUNCTIONS = {
     "rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, ONE_BY_ONE, 1, 1, arguments, task, thread)
+        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, 1, 1, 1, arguments, task, thread)
     ),
     "rows_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, ONE_BY_ONE, 1, None, arguments, task, thread)
+        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, 1, 1, None, arguments, task, thread)
     ),
     "rows_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, ONE_BY_ONE, None, 1, arguments, task, thread)
+        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, 1, None, 1, arguments, task, thread)
     ),
     "rows_dbeta": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, DBETA_ONLY, None, 1, arguments, task, thread)
-    ),
-    "short_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, FOUR_BY_FOUR, 1, 1, arguments, task, thread)
+        lambda arguments, task, thread: backward_rows(storage, acc, DBETA_ONLY, 1, None, 1, arguments, task, thread)
     ),
     "tiny_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, ACROSS, 1, 1, arguments, task, thread)
+        lambda arguments, task, thread: backward_rows(storage, acc, ACROSS, 1, 1, 1, arguments, task, thread)
     ),
-    "segment_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_segment_sums(storage, acc, arguments, task, thread)
+    "row_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_row_sums(storage, acc, 1, arguments, task, thread)
     ),
     "columns": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_columns(storage, acc, 1, arguments, task, thread)
+        lambda arguments, task, thread: backward_columns(storage, acc, 1, 1, arguments, task, thread)
     ),
     "columns_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_columns(storage, acc, None, arguments, task, thread)
+        lambda arguments, task, thread: backward_columns(storage, acc, 1, None, arguments, task, thread)
+    ),
+    "forward_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: forward_rows(storage, acc, 1, arguments, task, thread)
+    ),
+    "rms_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, 1, 1, arguments, task, thread)
+    ),
+    "rms_rows_dx": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, 1, None, arguments, task, thread)
+    ),
+    "rms_rows_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, None, 1, arguments, task, thread)
+    ),
+    "rms_tiny_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_rows(storage, acc, ACROSS, None, 1, 1, arguments, task, thread)
+    ),
+    "rms_row_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_row_sums(storage, acc, None, arguments, task, thread)
+    ),
+    "rms_columns": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_columns(storage, acc, None, 1, arguments, task, thread)
+    ),
+    "rms_columns_dx": lambda storage, acc: plain(
+        lambda arguments, task, thread: backward_columns(storage, acc, None, None, arguments, task, thread)
+    ),
+    "rms_forward_rows": lambda storage, acc: plain(
+        lambda arguments, task, thread: forward_rows(storage, acc, None, arguments, task, thread)
     ),
     "combine": lambda storage, acc: plain(
         lambda arguments, task, thread: combine(acc, storage, arguments, task, thread)
-    ),
-    "forward_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: forward_rows(storage, acc, arguments, task, thread)
     ),
     "slice_moments": lambda storage, acc: plain(
         lambda arguments, task, thread: slice_moments(storage, acc, arguments, task, thread)
@@ -167,6 +197,7 @@ TASK_FUNCTIONS = {
         lambda arguments, task, thread: slice_dx(storage, acc, arguments, task, thread)
     ),
     "widen": lambda storage, acc: plain(lambda arguments, task, thread: convert(storage, acc, arguments, task, thread)),
+    "shift": lambda storage, acc: plain(lambda arguments, task, thread: shift(storage, acc, arguments, task, thread)),
     "narrow": lambda storage, acc: plain(
         lambda arguments, task, thread: convert(acc, storage, arguments, task, thread)
     ),

@@ -1,0 +1,52 @@
+"""The family around layer normalization as a parameter of tests: each norm's switches, and calls with its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import lngrad
+from lngrad.testing import Inputs, Normalization
+
+RMS = Normalization(centred=False)
+
+# What make_inputs takes for each.
+NORMS: dict[str, dict[str, Any]] = {
+    "layer_norm": {},
+    "rms_norm": {"normalization": RMS},
+    "gemma": {"normalization": RMS._replace(offset=1.0)},
+    "zero-centred gamma": {"normalization": Normalization(offset=1.0)},
+    "add_rms_norm": {"normalization": RMS, "residual": True},
+    "deep_norm": {"normalization": Normalization(alpha=1.7), "residual": True},
+}
+
+
+def forward(inputs: Inputs, **options: Any) -> Any:
+    """The forward of the inputs' norm, with the eps of check_forward."""
+    norm = inputs.normalization
+    switches = {"offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha}
+    given = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
+    if norm.centred:
+        return lngrad.layer_norm(inputs.x, beta=inputs.beta, **given)
+    return lngrad.rms_norm(inputs.x, **given)
+
+
+def backward(inputs: Inputs, **options: Any) -> Any:
+    """Its backward, from the inputs' total and statistics."""
+    norm = inputs.normalization
+    statistics = (inputs.mean, inputs.rstd) if norm.centred else (inputs.rstd,)
+    function = lngrad.layer_norm_backward if norm.centred else lngrad.rms_norm_backward
+    arrays = inputs.dy, inputs.total, *statistics, inputs.gamma
+    switches = {"offset": norm.offset, "dtotal": inputs.dtotal, "normalized_shape": inputs.normalized_shape, **options}
+    return function(*arrays, **switches)
+
+
+def of_rows(inputs: Inputs, rows: Any) -> Inputs:
+    """The inputs of some rows alone."""
+    parts = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "residual", "dtotal")}
+    return replace(inputs, **{name: None if part is None else part[rows] for name, part in parts.items()})
+
+
+def everything(inputs: Inputs) -> tuple[bool, ...]:
+    """The mask of all gradients."""
+    return (True,) * (3 if inputs.normalization.centred else 2)

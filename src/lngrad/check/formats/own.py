@@ -123,6 +123,10 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
     statistics = dtype_name(cells["statistics"]) if "statistics" in cells else accumulator_for(dtype)
     third = value("given", "rstd", ("rstd", "variance"), "rstd or variance")
     outputs = _only(cells.get("outputs"), OUTPUTS)
+    for cell in outputs.values():  # null is no dtype here, and no mask: what is left out has the default
+        dtype_name(cell)
+    if "output_mask" in cells:
+        cells["output_mask"].sequence(3)
     inputs = {"dy": (shape, dtype), "x": (shape, dtype), "mean": (lead, statistics), "statistic": (lead, statistics)}
     return build(
         name=str(cells["name"].value) if "name" in cells else f"line {line}",

@@ -1,4 +1,4 @@
-"""The two operations for XLA: our kernels where the program runs on a CPU, jax.numpy formulas where it does not.
+"""The operations for XLA: our kernels where the program runs on a CPU, jax.numpy formulas where it does not.
 
 Which of the two is settled when a traced program is lowered, so one program serves every platform.
 """
@@ -8,18 +8,31 @@ from __future__ import annotations
 import atexit
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lngrad.core import formulas
 from lngrad.core.dtypes import accumulator_for, numpy_dtype
-from lngrad.core.problem import BACKWARD, FORWARD
+from lngrad.core.problem import (
+    BACKWARD,
+    FORWARD,
+    LAYER_NORM,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    WITH_RESIDUAL,
+    Grads,
+    Normalization,
+    Operator,
+    Role,
+)
 from lngrad.jax import calls
 from lngrad.jax.meshes import result
-from lngrad.typing import Dtype
+from lngrad.typing import Dtype, Mask
+
+Four: TypeAlias = tuple[Any, Any, Any, Any]  # arrays, or None
 
 
 def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:
@@ -30,10 +43,27 @@ def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:
 _JAX = formulas.Namespace(lambda array, dtype: array.astype(dtype), jnp.sqrt, jnp.zeros_like, accumulator)
 
 # What runs where our kernels do not, and what JAX differentiates by itself.
-forward_formula = partial(formulas.forward, _JAX)
+total_formula = partial(formulas.total, _JAX)
 backward_formula = partial(formulas.backward, _JAX)
 statistics_gradient = partial(formulas.statistics_gradient, _JAX)
 forward_tangents = partial(formulas.forward_tangents, _JAX)
+
+
+def forward_formula(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    residual: Any = None,
+    *,
+    normalized: int,
+    eps: Any,
+    normalization: Normalization = LAYER_NORM,
+) -> Four:
+    """y, mean, rstd and total: mean is None where the normalization is not centred, total where there is no residual."""
+    total = None if residual is None else total_formula(x, residual, gamma, beta, normalization=normalization)
+    x = x if total is None else total
+    results = formulas.forward(_JAX, x, gamma, beta, normalized=normalized, eps=eps, normalization=normalization)
+    return *results, total
 
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
@@ -63,23 +93,71 @@ def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]
 
 
-def forward(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    """y, mean and rstd; see forward_formula."""
-    formula = partial(forward_formula, normalized=normalized, eps=eps)
+def _computed(
+    operator: Operator,
+    given: dict[str, Any],
+    *,
+    normalized: int,
+    normalization: Normalization,
+    wanted: Mask,
+    dtypes: dict[str, Dtype] | None = None,
+    numbers: tuple[float, ...] = (),
+) -> dict[str, Any]:
+    """Results of an operator by our kernels, those that are wanted.
+
+    Args:
+        operator: A row of the core's table.
+        given: Its inputs by name, and beta for its dtype; a parameter may be None.
+        normalized: How many of x's last dimensions make a row.
+        normalization: Which one it is.
+        wanted: For each result, whether it is.
+        dtypes: Of gradients of parameters.
+        numbers: The operator's.
+    """
+    x = given["x"]
+    lead, dtype = x.ndim - normalized, accumulator(x, given["gamma"], given.get("beta"))
+    rows = (*x.shape[:lead], *(1,) * normalized)
+    outputs = [name for name, want in zip(operator.outputs, wanted, strict=True) if want]
+    kinds = {Role.TENSOR: (x.shape, x.dtype), Role.STATISTIC: (rows, dtype)}
+    shapes_and_dtypes = [kinds.get(ROLES[name]) or (x.shape[lead:], (dtypes or {})[name]) for name in outputs]
+    present = [given[name] is not None for name in operator.inputs if ROLES[name] is Role.PARAMETER]
+    mask = wanted if operator.direction == "backward" else ()
+    attribute = calls.attribute(operator, lead, normalized, present, mask, numbers, normalization)
+
+    def converted(name: str) -> Any:
+        array = given[name]
+        if ROLES[name] is Role.TENSOR:
+            return array
+        return array.astype(dtype) if ROLES[name] is Role.PARAMETER else array.astype(dtype).reshape(rows)
+
+    arrays = [converted(name) for name in operator.inputs if given[name] is not None]
+    shapes, kept = [shape for shape, _ in shapes_and_dtypes], [dtype for _, dtype in shapes_and_dtypes]
+    return dict(zip(outputs, _call(x, shapes, kept, attribute, *arrays), strict=True))
+
+
+def forward(
+    x: Any, gamma: Any, beta: Any, residual: Any, *, normalized: int, eps: float, normalization: Normalization
+) -> Four:
+    """y, mean, rstd and total; see forward_formula."""
+    operator = FORWARD if normalization.centred else RMS_FORWARD
+    operator = operator if residual is None else WITH_RESIDUAL[operator]
+    formula = partial(forward_formula, normalized=normalized, eps=eps, normalization=normalization)
     if x.size == 0:
-        return formula(x, gamma, beta)
-    return jax.lax.platform_dependent(  # type: ignore[no-any-return]
-        x, gamma, beta, cpu=partial(_forward_cpu, normalized=normalized, eps=eps), default=formula
-    )
+        return formula(x, gamma, beta, residual)
 
+    def on_cpu(x: Any, gamma: Any, beta: Any, residual: Any) -> Four:
+        given = {"x": x, "gamma": gamma, "beta": beta, "residual": residual}
+        results = _computed(
+            operator,
+            given,
+            normalized=normalized,
+            normalization=normalization,
+            wanted=operator.everything,
+            numbers=(eps,),
+        )
+        return results["y"], results.get("mean"), results["rstd"], results.get("total")
 
-def _forward_cpu(x: Any, gamma: Any, beta: Any, *, normalized: int, eps: float) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, accumulator(x, gamma, beta)
-    statistics = (*x.shape[:lead], *(1,) * normalized)
-    attribute = calls.attribute(FORWARD, lead, normalized, (gamma is not None, beta is not None), numbers=(eps,))
-    parameters = [parameter.astype(dtype) for parameter in (gamma, beta) if parameter is not None]
-    y, mean, rstd = _call(x, [x.shape, statistics, statistics], [x.dtype, dtype, dtype], attribute, x, *parameters)
-    return y, mean, rstd
+    return jax.lax.platform_dependent(x, gamma, beta, residual, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]
 
 
 def backward(
@@ -88,38 +166,34 @@ def backward(
     mean: Any,
     rstd: Any,
     gamma: Any,
+    dtotal: Any,
     *,
     normalized: int,
-    wanted: tuple[bool, bool, bool],
-    dtypes: tuple[np.dtype[Any], np.dtype[Any]],
+    wanted: Mask,
+    dtypes: tuple[Dtype, Dtype],
+    normalization: Normalization,
 ) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, None where not wanted; see backward_formula."""
-    static: dict[str, Any] = {"normalized": normalized, "wanted": wanted, "dtypes": dtypes}
-    if x.size == 0 or not any(wanted):
-        return backward_formula(dy, x, mean, rstd, gamma, **static)
-    return jax.lax.platform_dependent(  # type: ignore[no-any-return]
-        dy, x, mean, rstd, gamma, cpu=partial(_backward_cpu, **static), default=partial(backward_formula, **static)
+    operator = BACKWARD if normalization.centred else RMS_BACKWARD
+    operator = operator if dtotal is None else WITH_RESIDUAL[operator]
+    formula = partial(
+        backward_formula, normalized=normalized, wanted=wanted, dtypes=dtypes, normalization=normalization
     )
+    if x.size == 0 or not any(wanted):
+        return formula(dy, x, mean, rstd, gamma, dtotal)
 
+    def on_cpu(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any) -> tuple[Any, Any, Any]:
+        given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
+        results = _computed(
+            operator,
+            given,
+            normalized=normalized,
+            normalization=normalization._replace(alpha=1.0),
+            wanted=wanted[: len(operator.outputs)],
+            dtypes=dict(zip(("dgamma", "dbeta"), dtypes, strict=True)),
+        )
+        dx, dgamma, dbeta = map(results.get, Grads._fields)
+        return dx, dgamma, dbeta
 
-def _backward_cpu(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    *,
-    normalized: int,
-    wanted: tuple[bool, bool, bool],
-    dtypes: tuple[Any, Any],
-) -> tuple[Any, Any, Any]:
-    lead, dtype = x.ndim - normalized, accumulator(x, gamma)
-    statistics = [array.astype(dtype).reshape(*x.shape[:lead], *(1,) * normalized) for array in (mean, rstd)]
-    parameters = [] if gamma is None else [gamma.astype(dtype)]
-    R = x.shape[lead:]
-    all_results = ((x.shape, x.dtype), (R, dtypes[0]), (R, dtypes[1]))
-    chosen = [result for result, want in zip(all_results, wanted, strict=True) if want]
-    attribute = calls.attribute(BACKWARD, lead, normalized, (gamma is not None,), wanted)
-    results = iter(_call(x, [s for s, _ in chosen], [d for _, d in chosen], attribute, dy, x, *statistics, *parameters))
-    dx, dgamma, dbeta = (next(results) if want else None for want in wanted)
-    return dx, dgamma, dbeta
+    given = dy, x, mean, rstd, gamma, dtotal
+    return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]

@@ -185,23 +185,19 @@ def forward_tangents(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero."""
     at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta)
-    of_mean = None
     if of_x is None:
         of_y, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.rstd)
-        if at.mean is not None:
-            of_mean = xp.zeros_like(at.mean)
+        of_mean = None if mean is None else xp.zeros_like(at.mean)
     else:
         of_x = at.wide(of_x)
         mean_xhat = at.mean_of(of_x * at.xhat)
-        if at.mean is not None:
-            of_mean = at.mean_of(of_x)
-            of_x = of_x - of_mean
-        of_y = at.rstd * (of_x - at.xhat * mean_xhat)
+        of_mean = None if mean is None else at.mean_of(of_x)
+        of_y = at.rstd * ((of_x if mean is None else of_x - of_mean) - at.xhat * mean_xhat)
         of_y = _scaled(of_y, None if gamma is None else at.wide(gamma), normalization)
         of_rstd = -at.rstd * at.rstd * mean_xhat
     if of_gamma is not None:
         of_y = of_y + at.xhat * at.wide(of_gamma)
     if of_beta is not None:
         of_y = of_y + at.wide(of_beta)
-    of_mean = of_mean if of_mean is None or mean is None else xp.cast(of_mean, mean.dtype)
+    of_mean = None if mean is None else xp.cast(of_mean, mean.dtype)
     return xp.cast(of_y, x.dtype), of_mean, xp.cast(of_rstd, rstd.dtype)

@@ -28,23 +28,7 @@ from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import (
-    ADD_BACKWARD,
-    ADD_FORWARD,
-    ADD_RMS_BACKWARD,
-    ADD_RMS_FORWARD,
-    BACKWARD,
-    FORWARD,
-    LAYER_NORM,
-    RMS_BACKWARD,
-    RMS_FORWARD,
-    ROLES,
-    Normalization,
-    Operator,
-    Problem,
-    Role,
-    describe,
-)
+from lngrad.core.problem import LAYER_NORM, ROLES, WITH_RESIDUAL, Normalization, Operator, Problem, Role, describe
 from lngrad.typing import Mask
 
 # --- Call frames ----------------------------------------------------------------------------------------------------
@@ -144,10 +128,8 @@ def _error(api: int, reason: BaseException) -> int:
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
-# By their numbers in an attribute, which exported programs have too: new ones come behind.
-_OPERATORS = (
-    FORWARD, BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_FORWARD, ADD_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD,
-)  # fmt: skip
+# By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, then both with a residual.
+_OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values())
 _MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 

@@ -32,28 +32,18 @@ def _nonzero(tangent: Any) -> Any:
     return None if isinstance(tangent, SymbolicZero) else tangent
 
 
-@partial(jax.jit, static_argnums=(4, 5, 6), inline=True)
-def forward(
-    x: jax.Array,
-    gamma: jax.Array | None,
-    beta: jax.Array | None,
-    residual: jax.Array | None,
-    normalized: int,
-    eps: float,
-    normalization: Normalization,
+@partial(jax.custom_jvp, nondiff_argnums=(4, 5, 6))
+def _forward(
+    x: Any, gamma: Any, beta: Any, residual: Any, normalized: int, eps: float, normalization: Normalization
 ) -> Four:
     """y, mean, rstd and total: mean is None where it is not centred, total without a residual.
 
     x, residual: (*A, *R), R of `normalized` dimensions; gamma, beta: (*R) or None.
     """
-    return _forward(x, gamma, beta, residual, normalized, eps, normalization)  # type: ignore[no-any-return]
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(4, 5, 6))
-def _forward(
-    x: Any, gamma: Any, beta: Any, residual: Any, normalized: int, eps: float, normalization: Normalization
-) -> Four:
     return operators.forward(x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization)
+
+
+forward = jax.jit(_forward, static_argnums=(4, 5, 6), inline=True)
 
 
 @partial(_forward.defjvp, symbolic_zeros=True)
@@ -64,46 +54,33 @@ def _forward_tangents(
     results = forward(*primals, normalized, eps, normalization)
     _, mean, rstd, total = results
     of_x, of_gamma, of_beta, of_residual = map(_nonzero, moved)
-    if total is not None:
-        x, of_x = total, _total_tangent(x, of_x, of_residual, normalization)
+    if total is not None and not (of_x is None and of_residual is None):
+        of_both = (jnp.zeros_like(x) if tangent is None else tangent for tangent in (of_x, of_residual))
+        of_x = operators.total_formula(*of_both, normalization=normalization)
+    x = x if total is None else total
     static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "with_total": total is not None}
     return results, tangents_of_forward(x, mean, rstd, gamma, (of_x, of_gamma, of_beta), **static)
 
 
-def _total_tangent(x: Any, of_x: Any, of_residual: Any, normalization: Normalization) -> Any:
-    """The tangent of alpha·x + residual, None where it is zero."""
-    if of_x is None:
-        return of_residual
-    if of_residual is None:
-        if normalization.alpha == 1:
-            return of_x
-        of_residual = jnp.zeros_like(x)
-    return operators.total_formula(of_x, of_residual, normalization=normalization)
-
-
-@partial(jax.jit, static_argnums=(6, 7, 8, 9), inline=True)
-def backward(
-    dy: jax.Array,
-    x: jax.Array,
-    mean: jax.Array | None,
-    rstd: jax.Array,
-    gamma: jax.Array | None,
-    dtotal: jax.Array | None,
+@partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9))
+def _backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    dtotal: Any,
     normalized: int,
     wanted: Mask,
     dtypes: tuple[Dtype, Dtype],
     normalization: Normalization,
 ) -> Three:
     """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
-    return _backward(dy, x, mean, rstd, gamma, dtotal, normalized, wanted, dtypes, normalization)  # type: ignore[no-any-return]
+    static: dict[str, Any] = {"wanted": wanted, "dtypes": dtypes, "normalization": normalization}
+    return operators.backward(dy, x, mean, rstd, gamma, dtotal, normalized=normalized, **static)
 
 
-_STATIC = ("normalized", "wanted", "dtypes", "normalization")
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9))
-def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
-    return operators.backward(dy, x, mean, rstd, gamma, dtotal, **dict(zip(_STATIC, static, strict=True)))
+backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9), inline=True)
 
 
 @partial(_backward.defjvp, symbolic_zeros=True)

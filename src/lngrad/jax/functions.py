@@ -7,18 +7,7 @@ from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
 from lngrad.core.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
-from lngrad.core.problem import (
-    ADD_FORWARD,
-    ADD_RMS_FORWARD,
-    FORWARD,
-    LAYER_NORM,
-    RMS_FORWARD,
-    Grads,
-    Normalization,
-    Operator,
-    Problem,
-    describe,
-)
+from lngrad.core.problem import LAYER_NORM, Grads, Normalization, Problem, describe
 from lngrad.errors import DtypeError
 
 try:
@@ -65,7 +54,7 @@ def layer_norm(
             TypeError. They are raised when the call is traced.
     """
     switches = Normalization.of(True, offset)
-    return _normalized(FORWARD, switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta)[0]
+    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta)[0]
 
 
 def rms_norm(
@@ -93,7 +82,7 @@ def rms_norm(
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
     switches = Normalization.of(False, offset)
-    return _normalized(RMS_FORWARD, switches, eps, normalized_shape, x=x, gamma=gamma)[0]
+    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma)[0]
 
 
 def add_layer_norm(
@@ -122,7 +111,7 @@ def add_layer_norm(
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
     switches = Normalization.of(True, offset, alpha, residual)
-    return _normalized(ADD_FORWARD, switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta, residual=residual)
+    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta, residual=residual)
 
 
 def add_rms_norm(
@@ -140,17 +129,14 @@ def add_rms_norm(
     x, gamma, eps, offset and normalized_shape are as for rms_norm, residual, alpha, results and errors as for add_layer_norm.
     """
     switches = Normalization.of(False, offset, alpha, residual)
-    return _normalized(ADD_RMS_FORWARD, switches, eps, normalized_shape, x=x, gamma=gamma, residual=residual)
+    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, residual=residual)
 
 
 def _normalized(
-    operator: Operator,
-    normalization: Normalization,
-    eps: Any,
-    normalized_shape: int | Sequence[int] | None,
-    **given: Any,
+    normalization: Normalization, eps: Any, normalized_shape: int | Sequence[int] | None, **given: Any
 ) -> tuple[Any, Any]:
-    """y and total, None without a residual, of an operator's arguments in its order."""
+    """y and total, None without a residual, of the operator's arguments in its order."""
+    operator = operators.row(operators.FORWARDS, normalization, "residual" in given)
     arrays = dict(zip(given, _arrays(**given), strict=True))
     described = tuple(map(_facts, arrays.values()))
     problem, _ = describe(operator, described, normalized_shape, operator.everything, None, normalization)

@@ -23,7 +23,6 @@ from lngrad.core.problem import (
     RMS_FORWARD,
     ROLES,
     WITH_RESIDUAL,
-    Grads,
     Normalization,
     Operator,
     Role,
@@ -93,6 +92,15 @@ def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]
 
 
+FORWARDS, _BACKWARDS = (RMS_FORWARD, FORWARD), (RMS_BACKWARD, BACKWARD)  # not centred, centred
+
+
+def row(operators: tuple[Operator, Operator], normalization: Normalization, is_added: bool) -> Operator:
+    """The operator of a normalization, of a sum (or with the gradient of one) if something is added."""
+    operator = operators[normalization.centred]
+    return WITH_RESIDUAL[operator] if is_added else operator
+
+
 def _computed(
     operator: Operator,
     given: dict[str, Any],
@@ -105,42 +113,31 @@ def _computed(
 ) -> dict[str, Any]:
     """Results of an operator by our kernels, those that are wanted.
 
-    Args:
-        operator: A row of the core's table.
-        given: Its inputs by name, and beta for its dtype; a parameter may be None.
-        normalized: How many of x's last dimensions make a row.
-        normalization: Which one it is.
-        wanted: For each result, whether it is.
-        dtypes: Of gradients of parameters.
-        numbers: The operator's.
+    given has its inputs by name, None for a parameter that is absent; dtypes are those of gradients of parameters.
     """
     x = given["x"]
     lead, dtype = x.ndim - normalized, accumulator(x, given["gamma"], given.get("beta"))
     rows = (*x.shape[:lead], *(1,) * normalized)
     outputs = [name for name, want in zip(operator.outputs, wanted, strict=True) if want]
-    kinds = {Role.TENSOR: (x.shape, x.dtype), Role.STATISTIC: (rows, dtype)}
-    shapes_and_dtypes = [kinds.get(ROLES[name]) or (x.shape[lead:], (dtypes or {})[name]) for name in outputs]
+    shape_of = {Role.TENSOR: x.shape, Role.STATISTIC: rows, Role.PARAMETER: x.shape[lead:]}
+    dtype_of = {name: x.dtype if ROLES[name] is Role.TENSOR else dtype for name in outputs} | (dtypes or {})
     present = [given[name] is not None for name in operator.inputs if ROLES[name] is Role.PARAMETER]
     mask = wanted if operator.direction == "backward" else ()
     attribute = calls.attribute(operator, lead, normalized, present, mask, numbers, normalization)
-
-    def converted(name: str) -> Any:
-        array = given[name]
-        if ROLES[name] is Role.TENSOR:
-            return array
-        return array.astype(dtype) if ROLES[name] is Role.PARAMETER else array.astype(dtype).reshape(rows)
-
-    arrays = [converted(name) for name in operator.inputs if given[name] is not None]
-    shapes, kept = [shape for shape, _ in shapes_and_dtypes], [dtype for _, dtype in shapes_and_dtypes]
-    return dict(zip(outputs, _call(x, shapes, kept, attribute, *arrays), strict=True))
+    arrays = [
+        given[name] if ROLES[name] is Role.TENSOR else given[name].astype(dtype).reshape(shape_of[ROLES[name]])
+        for name in operator.inputs
+        if given[name] is not None
+    ]
+    shapes, result_dtypes = [shape_of[ROLES[name]] for name in outputs], [dtype_of[name] for name in outputs]
+    return dict(zip(outputs, _call(x, shapes, result_dtypes, attribute, *arrays), strict=True))
 
 
 def forward(
     x: Any, gamma: Any, beta: Any, residual: Any, *, normalized: int, eps: float, normalization: Normalization
 ) -> Four:
     """y, mean, rstd and total; see forward_formula."""
-    operator = FORWARD if normalization.centred else RMS_FORWARD
-    operator = operator if residual is None else WITH_RESIDUAL[operator]
+    operator = row(FORWARDS, normalization, residual is not None)
     formula = partial(forward_formula, normalized=normalized, eps=eps, normalization=normalization)
     if x.size == 0:
         return formula(x, gamma, beta, residual)
@@ -174,8 +171,7 @@ def backward(
     normalization: Normalization,
 ) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, None where not wanted; see backward_formula."""
-    operator = BACKWARD if normalization.centred else RMS_BACKWARD
-    operator = operator if dtotal is None else WITH_RESIDUAL[operator]
+    operator = row(_BACKWARDS, normalization, dtotal is not None)
     formula = partial(
         backward_formula, normalized=normalized, wanted=wanted, dtypes=dtypes, normalization=normalization
     )
@@ -192,8 +188,7 @@ def backward(
             wanted=wanted[: len(operator.outputs)],
             dtypes=dict(zip(("dgamma", "dbeta"), dtypes, strict=True)),
         )
-        dx, dgamma, dbeta = map(results.get, Grads._fields)
-        return dx, dgamma, dbeta
+        return results.get("dx"), results.get("dgamma"), results.get("dbeta")
 
     given = dy, x, mean, rstd, gamma, dtotal
     return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]

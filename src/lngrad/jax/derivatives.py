@@ -22,7 +22,6 @@ from lngrad.core.problem import Normalization
 from lngrad.jax import operators
 from lngrad.jax.meshes import vary_together
 from lngrad.jax.operators import Four
-from lngrad.typing import Dtype, Mask
 
 Three = tuple[Any, Any, Any]  # arrays, or None
 
@@ -62,42 +61,30 @@ def _forward_tangents(
     return results, tangents_of_forward(x, mean, rstd, gamma, (of_x, of_gamma, of_beta), **static)
 
 
+_STATIC = ("normalized", "wanted", "dtypes", "normalization")
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9))
-def _backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    dtotal: Any,
-    normalized: int,
-    wanted: Mask,
-    dtypes: tuple[Dtype, Dtype],
-    normalization: Normalization,
-) -> Three:
+def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
     """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
-    static: dict[str, Any] = {"wanted": wanted, "dtypes": dtypes, "normalization": normalization}
-    return operators.backward(dy, x, mean, rstd, gamma, dtotal, normalized=normalized, **static)
+    return operators.backward(dy, x, mean, rstd, gamma, dtotal, **dict(zip(_STATIC, static, strict=True)))
 
 
 backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9), inline=True)
 
 
 @partial(_backward.defjvp, symbolic_zeros=True)
-def _backward_tangents(
-    normalized: int, wanted: Any, dtypes: Any, normalization: Normalization, primals: Any, moved: Any
-) -> tuple[Three, Three]:
+def _backward_tangents(*given: Any) -> tuple[Three, Three]:
+    *static, primals, moved = given
     at = [k for k, tangent in enumerate(moved) if tangent is not None and not isinstance(tangent, SymbolicZero)]
 
     def of_chosen(*chosen: Any) -> Three:
         given = list(primals)
         for k, value in zip(at, chosen, strict=True):
             given[k] = value
-        return operators.backward_formula(
-            *given, normalized=normalized, wanted=wanted, dtypes=dtypes, normalization=normalization
-        )
+        return operators.backward_formula(*given, **dict(zip(_STATIC, static, strict=True)))
 
-    results = backward(*primals, normalized, wanted, dtypes, normalization)
+    results = backward(*primals, *static)
     return results, jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
 
 
@@ -132,8 +119,7 @@ def tangents_of_forward(
         tangents: Of x, gamma and beta; None where zero.
         normalized: How many of x's last dimensions make a row.
         normalization: Which one it is.
-        with_total: Whether the tangent of x is a result too: transposed, the gradient of the total is added to dx before it
-            is rounded.
+        with_total: Whether x's tangent is a result too: transposed, dtotal is added to dx before that is rounded.
     """
     arguments = (x, mean, rstd, gamma, *tangents)
     present = tuple(argument is not None for argument in arguments)
@@ -161,21 +147,13 @@ def _batched(function: Callable[..., Any], batches: Batches) -> Callable[..., An
     return function
 
 
-def _evaluate(
-    *given: Any,
-    normalized: int,
-    normalization: Normalization,
-    with_total: bool,
-    present: tuple[bool, ...],
-    batches: Batches,
-) -> Any:
+def _evaluate(*given: Any, with_total: bool, present: tuple[bool, ...], batches: Batches, **static: Any) -> Any:
     def tangents(*given: Any) -> Any:
-        x, mean, rstd, gamma, of_x, *of_parameters = _all(present, given)
-        results = operators.forward_tangents(
-            x, mean, rstd, gamma, of_x, *of_parameters, normalized=normalized, normalization=normalization
-        )
-        of_total = jnp.zeros_like(x) if of_x is None else of_x
-        return [one for one in (*results, of_total if with_total else None) if one is not None]
+        arguments = _all(present, given)
+        x, of_x = arguments[0], arguments[_RESIDUALS]
+        of_total = [jnp.zeros_like(x) if of_x is None else of_x] if with_total else []
+        results = operators.forward_tangents(*arguments, **static)
+        return [one for one in results if one is not None] + of_total
 
     return list(_batched(tangents, batches)(*given))
 

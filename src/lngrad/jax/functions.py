@@ -53,8 +53,7 @@ def layer_norm(
         ShapeError, DtypeError, NumberError: An argument breaks a rule; all have their usual Python base, ValueError or
             TypeError. They are raised when the call is traced.
     """
-    switches = Normalization.of(True, offset)
-    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta)[0]
+    return _normalized(Normalization.of(True, offset), eps, normalized_shape, x=x, gamma=gamma, beta=beta)[0]
 
 
 def rms_norm(
@@ -81,8 +80,7 @@ def rms_norm(
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    switches = Normalization.of(False, offset)
-    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma)[0]
+    return _normalized(Normalization.of(False, offset), eps, normalized_shape, x=x, gamma=gamma)[0]
 
 
 def add_layer_norm(
@@ -136,7 +134,7 @@ def _normalized(
     normalization: Normalization, eps: Any, normalized_shape: int | Sequence[int] | None, **given: Any
 ) -> tuple[Any, Any]:
     """y and total, None without a residual, of the operator's arguments in its order."""
-    operator = operators.row(operators.FORWARDS, normalization, "residual" in given)
+    operator = operators.row("forward", normalization, "residual" in given)
     arrays = dict(zip(given, _arrays(**given), strict=True))
     described = tuple(map(_facts, arrays.values()))
     problem, _ = describe(operator, described, normalized_shape, operator.everything, None, normalization)

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from lngrad.core import formulas
 from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
     BACKWARD,
     FORWARD,
     LAYER_NORM,
@@ -92,103 +94,70 @@ def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]
 
 
-FORWARDS, _BACKWARDS = (RMS_FORWARD, FORWARD), (RMS_BACKWARD, BACKWARD)  # not centred, centred
+_ROWS = {
+    ("forward", True): FORWARD,
+    ("forward", False): RMS_FORWARD,
+    ("backward", True): BACKWARD,
+    ("backward", False): RMS_BACKWARD,
+}
 
 
-def row(operators: tuple[Operator, Operator], normalization: Normalization, is_added: bool) -> Operator:
+def row(direction: str, normalization: Normalization, is_added: bool) -> Operator:
     """The operator of a normalization, of a sum (or with the gradient of one) if something is added."""
-    operator = operators[normalization.centred]
+    operator = _ROWS[direction, normalization.centred]
     return WITH_RESIDUAL[operator] if is_added else operator
 
 
-def _computed(
-    operator: Operator,
-    given: dict[str, Any],
-    *,
+def _on_cpu(
+    most: Operator,
+    *arrays: Any,
     normalized: int,
     normalization: Normalization,
-    wanted: Mask,
-    dtypes: dict[str, Dtype] | None = None,
+    wanted: Mask = (),
+    dtypes: tuple[Dtype, ...] = (),
     numbers: tuple[float, ...] = (),
-) -> dict[str, Any]:
-    """Results of an operator by our kernels, those that are wanted.
-
-    given has its inputs by name, None for a parameter that is absent; dtypes are those of gradients of parameters.
-    """
+) -> tuple[Any, ...]:
+    """Results by our kernels. `most` is the row with all that can be given and computed, None for what is absent."""
+    given = dict(zip(most.inputs, arrays, strict=True))
+    operator = row(most.direction, normalization, arrays[-1] is not None)
+    mask = wanted[: len(operator.outputs)]
+    outputs = [name for name, want in zip(operator.outputs, mask or operator.everything, strict=True) if want]
     x = given["x"]
     lead, dtype = x.ndim - normalized, accumulator(x, given["gamma"], given.get("beta"))
-    rows = (*x.shape[:lead], *(1,) * normalized)
-    outputs = [name for name, want in zip(operator.outputs, wanted, strict=True) if want]
-    shape_of = {Role.TENSOR: x.shape, Role.STATISTIC: rows, Role.PARAMETER: x.shape[lead:]}
-    dtype_of = {name: x.dtype if ROLES[name] is Role.TENSOR else dtype for name in outputs} | (dtypes or {})
+    shapes = {
+        Role.TENSOR: x.shape,
+        Role.STATISTIC: (*x.shape[:lead], *(1,) * normalized),
+        Role.PARAMETER: x.shape[lead:],
+    }
+    of_result = {Role.TENSOR: x.dtype, Role.STATISTIC: dtype}
+    of_parameter = dict(zip(("dgamma", "dbeta"), dtypes, strict=False))
     present = [given[name] is not None for name in operator.inputs if ROLES[name] is Role.PARAMETER]
-    mask = wanted if operator.direction == "backward" else ()
     attribute = calls.attribute(operator, lead, normalized, present, mask, numbers, normalization)
-    arrays = [
-        given[name] if ROLES[name] is Role.TENSOR else given[name].astype(dtype).reshape(shape_of[ROLES[name]])
+    arguments = [
+        given[name] if ROLES[name] is Role.TENSOR else given[name].astype(dtype).reshape(shapes[ROLES[name]])
         for name in operator.inputs
         if given[name] is not None
     ]
-    shapes, result_dtypes = [shape_of[ROLES[name]] for name in outputs], [dtype_of[name] for name in outputs]
-    return dict(zip(outputs, _call(x, shapes, result_dtypes, attribute, *arrays), strict=True))
+    result_dtypes = [of_parameter.get(name) or of_result[ROLES[name]] for name in outputs]
+    results = _call(x, [shapes[ROLES[name]] for name in outputs], result_dtypes, attribute, *arguments)
+    return tuple(map(dict(zip(outputs, results, strict=True)).get, most.outputs))
 
 
-def forward(
-    x: Any, gamma: Any, beta: Any, residual: Any, *, normalized: int, eps: float, normalization: Normalization
-) -> Four:
-    """y, mean, rstd and total; see forward_formula."""
-    operator = row(FORWARDS, normalization, residual is not None)
-    formula = partial(forward_formula, normalized=normalized, eps=eps, normalization=normalization)
-    if x.size == 0:
-        return formula(x, gamma, beta, residual)
-
-    def on_cpu(x: Any, gamma: Any, beta: Any, residual: Any) -> Four:
-        given = {"x": x, "gamma": gamma, "beta": beta, "residual": residual}
-        results = _computed(
-            operator,
-            given,
-            normalized=normalized,
-            normalization=normalization,
-            wanted=operator.everything,
-            numbers=(eps,),
-        )
-        return results["y"], results.get("mean"), results["rstd"], results.get("total")
-
-    return jax.lax.platform_dependent(x, gamma, beta, residual, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]
+def forward(*given: Any, normalized: int, eps: float, normalization: Normalization) -> Four:
+    """y, mean, rstd and total of x, gamma, beta and residual; see forward_formula."""
+    static: dict[str, Any] = {"normalized": normalized, "normalization": normalization}
+    formula = partial(forward_formula, eps=eps, **static)
+    if given[0].size == 0:
+        return formula(*given)
+    on_cpu = partial(_on_cpu, ADD_FORWARD, numbers=(eps,), **static)
+    return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]
 
 
-def backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    dtotal: Any,
-    *,
-    normalized: int,
-    wanted: Mask,
-    dtypes: tuple[Dtype, Dtype],
-    normalization: Normalization,
-) -> tuple[Any, Any, Any]:
+def backward(*given: Any, wanted: Mask, normalization: Normalization, **static: Any) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, None where not wanted; see backward_formula."""
-    operator = row(_BACKWARDS, normalization, dtotal is not None)
-    formula = partial(
-        backward_formula, normalized=normalized, wanted=wanted, dtypes=dtypes, normalization=normalization
-    )
-    if x.size == 0 or not any(wanted):
-        return formula(dy, x, mean, rstd, gamma, dtotal)
-
-    def on_cpu(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any) -> tuple[Any, Any, Any]:
-        given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
-        results = _computed(
-            operator,
-            given,
-            normalized=normalized,
-            normalization=normalization._replace(alpha=1.0),
-            wanted=wanted[: len(operator.outputs)],
-            dtypes=dict(zip(("dgamma", "dbeta"), dtypes, strict=True)),
-        )
-        return results.get("dx"), results.get("dgamma"), results.get("dbeta")
-
-    given = dy, x, mean, rstd, gamma, dtotal
+    static["wanted"] = wanted
+    formula = partial(backward_formula, normalization=normalization, **static)
+    if given[1].size == 0 or not any(wanted):
+        return formula(*given)
+    on_cpu = partial(_on_cpu, ADD_BACKWARD, normalization=normalization._replace(alpha=1.0), **static)
     return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]

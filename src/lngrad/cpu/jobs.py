@@ -67,8 +67,8 @@ def _record(name, fields):
 
 
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
-# and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs more
-# a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
+# and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
+# more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "

@@ -1,7 +1,8 @@
-"""Layer normalization and its derivatives as formulas of array operations, written once for torch and JAX.
+"""Layer and RMS normalization and their derivatives as formulas of array operations, written once for torch and JAX.
 
 A framework differentiates these to any order and in any mode, because they are made of its own operations. The numerics are
-those of the kernels: centred, in the accumulator's dtype, each result rounded once. Source: docs/math.md.
+those of the kernels: centred, in the accumulator's dtype, each result rounded once. The mean is None where a normalization is
+not centred. Source: docs/math.md.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from lngrad.core.problem import LAYER_NORM, Normalization
 from lngrad.typing import Mask, Shape
 
 Tensor: TypeAlias = Any  # a torch tensor or a JAX array
@@ -37,14 +39,15 @@ class Rows:
     """What the formulas share, in the dtype that x and the parameters ask for: axes, statistics as columns, xhat, row means."""
 
     def __init__(
-        self, xp: Namespace, x: Tensor, mean: Tensor, rstd: Tensor, normalized: int, *parameters: Tensor | None
+        self, xp: Namespace, x: Tensor, mean: Tensor | None, rstd: Tensor, normalized: int, *parameters: Tensor | None
     ):
         split = x.ndim - normalized
         self.xp, self.dtype = xp, xp.accumulator(x, *parameters)
         self.rows, self.axes = tuple(range(split)), tuple(range(split, x.ndim))
         columns = (*x.shape[:split], *(1,) * normalized)
-        self.mean, self.rstd = (self.wide(array).reshape(columns) for array in (mean, rstd))
-        self.centred = self.wide(x) - self.mean
+        self.mean: Tensor = None if mean is None else self.wide(mean).reshape(columns)
+        self.rstd = self.wide(rstd).reshape(columns)
+        self.centred = self.wide(x) if self.mean is None else self.wide(x) - self.mean
         self.xhat = self.centred * self.rstd
         self.N = _elements(x.shape[split:])
 
@@ -66,6 +69,22 @@ def _elements(shape: Shape) -> int:
     return max(1, math.prod(shape))
 
 
+def _scaled(array: Tensor, gamma: Tensor | None, normalization: Normalization) -> Tensor:
+    """An array times offset + gamma."""
+    if gamma is None and not normalization.offset:
+        return array
+    return array * normalization.scale(1.0 if gamma is None else gamma)
+
+
+def total(
+    xp: Namespace, x: Tensor, residual: Tensor, *parameters: Tensor | None, normalization: Normalization = LAYER_NORM
+) -> Tensor:
+    """alpha·x + residual in x's dtype: what is normalized where there is a residual. Of tangents, its tangent."""
+    dtype = xp.accumulator(x, *parameters)
+    wide = xp.cast(x, dtype) if normalization.alpha == 1 else xp.cast(x, dtype) * normalization.alpha
+    return xp.cast(wide + xp.cast(residual, dtype), x.dtype)
+
+
 def forward(
     xp: Namespace,
     x: Tensor,
@@ -74,7 +93,8 @@ def forward(
     *,
     normalized: int,
     eps: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+    normalization: Normalization = LAYER_NORM,
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """y in x's dtype; mean and rstd (*A, 1, …, 1) in the accumulator's.
 
     Args:
@@ -83,17 +103,16 @@ def forward(
         gamma, beta: (*R) or None.
         normalized: How many dimensions R has.
         eps: A number, or an array of no dimensions.
+        normalization: Which one it is.
     """
     axes = tuple(range(x.ndim - normalized, x.ndim))
     N = _elements(x.shape[x.ndim - normalized :])
     dtype = xp.accumulator(x, gamma, beta)
     wide = xp.cast(x, dtype)
-    mean = wide.sum(axes, keepdims=True) / N
-    centred = wide - mean
+    mean = wide.sum(axes, keepdims=True) / N if normalization.centred else None
+    centred = wide if mean is None else wide - mean
     rstd = 1 / xp.sqrt((centred * centred).sum(axes, keepdims=True) / N + eps)
-    y = centred * rstd
-    if gamma is not None:
-        y = y * xp.cast(gamma, dtype)
+    y = _scaled(centred * rstd, None if gamma is None else xp.cast(gamma, dtype), normalization)
     if beta is not None:
         y = y + xp.cast(beta, dtype)
     return xp.cast(y, x.dtype), mean, rstd
@@ -103,21 +122,26 @@ def backward(
     xp: Namespace,
     dy: Tensor,
     x: Tensor,
-    mean: Tensor,
+    mean: Tensor | None,
     rstd: Tensor,
     gamma: Tensor | None,
+    dtotal: Tensor | None = None,
     *,
     normalized: int,
     wanted: Mask,
     dtypes: tuple[Dtype, Dtype],
+    normalization: Normalization = LAYER_NORM,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """dx in x's dtype; dgamma and dbeta (*R) in `dtypes`; None where not wanted."""
+    """dx in x's dtype; dgamma and dbeta (*R) in `dtypes`; None where not wanted. x is the total where there is a residual."""
     at = Rows(xp, x, mean, rstd, normalized, gamma)
     dy = at.wide(dy)
     dx = dgamma = dbeta = None
     if wanted[0]:
-        dxhat = dy if gamma is None else dy * at.wide(gamma)
-        dx = at.rstd * (dxhat - at.mean_of(dxhat) - at.xhat * at.mean_of(dxhat * at.xhat))
+        dxhat = _scaled(dy, None if gamma is None else at.wide(gamma), normalization)
+        centred = dxhat if at.mean is None else dxhat - at.mean_of(dxhat)
+        dx = at.rstd * (centred - at.xhat * at.mean_of(dxhat * at.xhat))
+        if dtotal is not None:
+            dx = dx + at.wide(dtotal)
         dx = xp.cast(dx, x.dtype)
     if wanted[1]:
         dgamma = xp.cast(at.over_rows(dy * at.xhat), dtypes[0])
@@ -129,7 +153,7 @@ def backward(
 def statistics_gradient(
     xp: Namespace,
     x: Tensor,
-    mean: Tensor,
+    mean: Tensor | None,
     rstd: Tensor,
     dmean: Tensor | None,
     drstd: Tensor | None,
@@ -149,7 +173,7 @@ def statistics_gradient(
 def forward_tangents(
     xp: Namespace,
     x: Tensor,
-    mean: Tensor,
+    mean: Tensor | None,
     rstd: Tensor,
     gamma: Tensor | None,
     of_x: Tensor | None,
@@ -157,20 +181,23 @@ def forward_tangents(
     of_beta: Tensor | None,
     *,
     normalized: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    normalization: Normalization = LAYER_NORM,
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero."""
     at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta)
     if of_x is None:
-        of_y, of_mean, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.mean), xp.zeros_like(at.rstd)
+        of_y, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.rstd)
+        of_mean = None if mean is None else xp.zeros_like(at.mean)
     else:
         of_x = at.wide(of_x)
-        of_mean, mean_xhat = at.mean_of(of_x), at.mean_of(of_x * at.xhat)
-        of_y = at.rstd * (of_x - of_mean - at.xhat * mean_xhat)
+        mean_xhat = at.mean_of(of_x * at.xhat)
+        of_mean = None if mean is None else at.mean_of(of_x)
+        of_y = at.rstd * ((of_x if mean is None else of_x - of_mean) - at.xhat * mean_xhat)
+        of_y = _scaled(of_y, None if gamma is None else at.wide(gamma), normalization)
         of_rstd = -at.rstd * at.rstd * mean_xhat
-        if gamma is not None:
-            of_y = of_y * at.wide(gamma)
     if of_gamma is not None:
         of_y = of_y + at.xhat * at.wide(of_gamma)
     if of_beta is not None:
         of_y = of_y + at.wide(of_beta)
-    return xp.cast(of_y, x.dtype), xp.cast(of_mean, mean.dtype), xp.cast(of_rstd, rstd.dtype)
+    of_mean = None if mean is None else xp.cast(of_mean, mean.dtype)
+    return xp.cast(of_y, x.dtype), of_mean, xp.cast(of_rstd, rstd.dtype)

@@ -28,7 +28,7 @@ from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import BACKWARD, FORWARD, ROLES, Operator, Problem, Role, describe
+from lngrad.core.problem import LAYER_NORM, ROLES, WITH_RESIDUAL, Normalization, Operator, Problem, Role, describe
 from lngrad.typing import Mask
 
 # --- Call frames ----------------------------------------------------------------------------------------------------
@@ -128,7 +128,8 @@ def _error(api: int, reason: BaseException) -> int:
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
-_OPERATORS = (FORWARD, BACKWARD)  # by their numbers in an attribute, which exported programs have too
+# By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, then both with a residual.
+_OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values())
 _MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
@@ -143,6 +144,7 @@ def attribute(
     present: Sequence[bool],
     wanted: Mask = (),
     numbers: tuple[float, ...] = (),
+    normalization: Normalization = LAYER_NORM,
 ) -> Any:
     """int64 array for a call whose buffers are the operator's inputs that are present and its outputs that are wanted.
 
@@ -152,9 +154,15 @@ def attribute(
         present: Which parameters are there.
         wanted: Which results of a backward; a forward's all are.
         numbers: The operator's.
+        normalization: Its offset and alpha come last, where they are not 0 and 1; whether it is centred the operator says.
     """
-    bits = [_integer.unpack(_double.pack(number))[0] for number in numbers]
-    return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted], np.int64)
+    switches = normalization[1:] if normalization[1:] != LAYER_NORM[1:] else ()
+    bits, last = ([_integer.unpack(_double.pack(one))[0] for one in some] for some in (numbers, switches))
+    return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted, *last], np.int64)
+
+
+def _numbers(bits: Sequence[int]) -> tuple[float, ...]:
+    return tuple(_double.unpack(_integer.pack(one))[0] for one in bits)
 
 
 # --- One call -------------------------------------------------------------------------------------------------------
@@ -167,11 +175,13 @@ class _Call:
         number, lead, normalized, *rest = attribute
         operator = _OPERATORS[number]
         count = len(operator.numbers)
-        self._last = tuple(_double.unpack(_integer.pack(bits))[0] for bits in rest[:count])
+        self._last = _numbers(rest[:count])
         flags = iter(rest[count:])
         present = tuple(name for name in operator.inputs if ROLES[name] is not Role.PARAMETER or next(flags))
         masked = operator.direction == "backward"
-        wanted = tuple(name for name in operator.outputs if not masked or next(flags))
+        mask = [bool(next(flags)) for _ in operator.outputs] if masked else operator.everything
+        wanted = tuple(name for name, want in zip(operator.outputs, mask, strict=True) if want)
+        normalization = Normalization("mean" in operator.inputs + operator.outputs, *_numbers(tuple(flags)))
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]
@@ -189,7 +199,7 @@ class _Call:
             M, batch = math.prod(batch) * M, ()  # more rows of one call
         self._batch = batch
         self._empty = M * N == 0
-        self._problem = problem = _problem(operator, M, N, buffers)
+        self._problem = problem = _problem(operator, normalization, M, N, buffers)
         # The number of each address that a run takes; -1 is the 0 behind the last.
         self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
 
@@ -227,7 +237,9 @@ def _steps(buffer: tuple[str, tuple[int, ...]], batch: int) -> list[int]:
     return [0 if shape[k] == 1 else math.prod(shape[k + 1 : batch]) * inner for k in range(batch)]
 
 
-def _problem(operator: Operator, M: int, N: int, buffers: dict[str, tuple[str, tuple[int, ...]]]) -> Problem:
+def _problem(
+    operator: Operator, normalization: Normalization, M: int, N: int, buffers: dict[str, tuple[str, tuple[int, ...]]]
+) -> Problem:
     """The problem in two dimensions: equal for all ways to write M rows of N elements."""
     shapes = {Role.TENSOR: (M, N), Role.STATISTIC: (M, 1), Role.PARAMETER: (N,)}
 
@@ -239,7 +251,7 @@ def _problem(operator: Operator, M: int, N: int, buffers: dict[str, tuple[str, t
 
     wanted = tuple(name in buffers for name in operator.outputs)
     sums = tuple(spec(name) if ROLES[name] is Role.PARAMETER else None for name in operator.outputs)
-    return describe(operator, tuple(map(spec, operator.inputs)), (N,), wanted, sums)[0]
+    return describe(operator, tuple(map(spec, operator.inputs)), (N,), wanted, sums, normalization)[0]
 
 
 _calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)

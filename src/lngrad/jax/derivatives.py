@@ -1,4 +1,4 @@
-"""Derivatives of the two operations, in forward and reverse mode and to any order.
+"""Derivatives of the operations, in forward and reverse mode and to any order.
 
 The forward's tangents are an operation of JAX's own that is linear in them and whose transpose is the backward; the backward's
 are JAX's derivative of its formula. JAX says which tangents are zero, and transposes what a gradient is wanted of: nothing else
@@ -8,7 +8,7 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
+from lngrad.core.problem import Normalization
 from lngrad.jax import operators
 from lngrad.jax.meshes import vary_together
-from lngrad.typing import Dtype, Mask
+from lngrad.jax.operators import Four
 
 Three = tuple[Any, Any, Any]  # arrays, or None
 
@@ -30,58 +31,60 @@ def _nonzero(tangent: Any) -> Any:
     return None if isinstance(tangent, SymbolicZero) else tangent
 
 
-@partial(jax.jit, static_argnums=(3, 4), inline=True)
-def forward(
-    x: jax.Array, gamma: jax.Array | None, beta: jax.Array | None, normalized: int, eps: float
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """y, mean and rstd. x: (*A, *R), R of `normalized` dimensions; gamma, beta: (*R) or None."""
-    return _forward(x, gamma, beta, normalized, eps)  # type: ignore[no-any-return]
+@partial(jax.custom_jvp, nondiff_argnums=(4, 5, 6))
+def _forward(
+    x: Any, gamma: Any, beta: Any, residual: Any, normalized: int, eps: float, normalization: Normalization
+) -> Four:
+    """y, mean, rstd and total: mean is None where it is not centred, total without a residual.
+
+    x, residual: (*A, *R), R of `normalized` dimensions; gamma, beta: (*R) or None.
+    """
+    return operators.forward(x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def _forward(x: Any, gamma: Any, beta: Any, normalized: int, eps: float) -> Three:
-    return operators.forward(x, gamma, beta, normalized=normalized, eps=eps)
+forward = jax.jit(_forward, static_argnums=(4, 5, 6), inline=True)
 
 
 @partial(_forward.defjvp, symbolic_zeros=True)
-def _forward_tangents(normalized: int, eps: float, primals: Three, moved: Three) -> tuple[Three, Three]:
-    x, gamma, _ = primals
-    y, mean, rstd = forward(*primals, normalized, eps)
-    of_inputs = tuple(map(_nonzero, moved))
-    return (y, mean, rstd), tangents_of_forward(x, mean, rstd, gamma, of_inputs, normalized=normalized)
+def _forward_tangents(
+    normalized: int, eps: float, normalization: Normalization, primals: Four, moved: Four
+) -> tuple[Four, Four]:
+    x, gamma, _, _ = primals
+    results = forward(*primals, normalized, eps, normalization)
+    _, mean, rstd, total = results
+    of_x, of_gamma, of_beta, of_residual = map(_nonzero, moved)
+    if total is not None and not (of_x is None and of_residual is None):
+        of_both = (jnp.zeros_like(x) if tangent is None else tangent for tangent in (of_x, of_residual))
+        of_x = operators.total_formula(*of_both, normalization=normalization)
+    x = x if total is None else total
+    static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "with_total": total is not None}
+    return results, tangents_of_forward(x, mean, rstd, gamma, (of_x, of_gamma, of_beta), **static)
 
 
-@partial(jax.jit, static_argnums=(5, 6, 7), inline=True)
-def backward(
-    dy: jax.Array,
-    x: jax.Array,
-    mean: jax.Array,
-    rstd: jax.Array,
-    gamma: jax.Array | None,
-    normalized: int,
-    wanted: Mask,
-    dtypes: tuple[Dtype, Dtype],
-) -> Three:
-    """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`."""
-    return _backward(dy, x, mean, rstd, gamma, normalized, wanted, dtypes)  # type: ignore[no-any-return]
+_STATIC = ("normalized", "wanted", "dtypes", "normalization")
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(5, 6, 7))
-def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized: int, wanted: Any, dtypes: Any) -> Three:
-    return operators.backward(dy, x, mean, rstd, gamma, normalized=normalized, wanted=wanted, dtypes=dtypes)
+@partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9))
+def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
+    """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
+    return operators.backward(dy, x, mean, rstd, gamma, dtotal, **dict(zip(_STATIC, static, strict=True)))
+
+
+backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9), inline=True)
 
 
 @partial(_backward.defjvp, symbolic_zeros=True)
-def _backward_tangents(normalized: int, wanted: Any, dtypes: Any, primals: Any, moved: Any) -> tuple[Three, Three]:
+def _backward_tangents(*given: Any) -> tuple[Three, Three]:
+    *static, primals, moved = given
     at = [k for k, tangent in enumerate(moved) if tangent is not None and not isinstance(tangent, SymbolicZero)]
 
     def of_chosen(*chosen: Any) -> Three:
         given = list(primals)
         for k, value in zip(at, chosen, strict=True):
             given[k] = value
-        return operators.backward_formula(*given, normalized=normalized, wanted=wanted, dtypes=dtypes)
+        return operators.backward_formula(*given, **dict(zip(_STATIC, static, strict=True)))
 
-    results = backward(*primals, normalized, wanted, dtypes)
+    results = backward(*primals, *static)
     return results, jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
 
 
@@ -100,30 +103,40 @@ _primitive.multiple_results = True
 
 def tangents_of_forward(
     x: jax.Array,
-    mean: jax.Array,
+    mean: jax.Array | None,
     rstd: jax.Array,
     gamma: jax.Array | None,
-    tangents: tuple[jax.Array | None, jax.Array | None, jax.Array | None],
+    tangents: Three,
     *,
     normalized: int,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tangents of y, mean and rstd.
+    normalization: Normalization,
+    with_total: bool,
+) -> Four:
+    """Tangents of y, mean, rstd and total; the second is None without a mean, the last unless it is asked for.
 
     Args:
-        x, mean, rstd, gamma: Of the forward.
+        x, mean, rstd, gamma: Of the forward; x is its total if there is one.
         tangents: Of x, gamma and beta; None where zero.
         normalized: How many of x's last dimensions make a row.
+        normalization: Which one it is.
+        with_total: Whether x's tangent is a result too: transposed, dtotal is added to dx before that is rounded.
     """
     arguments = (x, mean, rstd, gamma, *tangents)
     present = tuple(argument is not None for argument in arguments)
-    static = {"normalized": normalized, "present": present, "batches": ()}
+    static = {"normalized": normalized, "normalization": normalization, "with_total": with_total}
     given = vary_together(*(argument for argument in arguments if argument is not None))
-    y, of_mean, of_rstd = _primitive.bind(*given, **static)
-    return y, of_mean, of_rstd
+    results = _primitive.bind(*given, **static, present=present, batches=())
+    y, of_mean, of_rstd, of_total = _all(_are_results(present, with_total), results)
+    return y, of_mean, of_rstd, of_total
 
 
-def _all(present: tuple[bool, ...], given: tuple[Any, ...]) -> list[Any]:
-    """The seven arguments, None for the absent ones."""
+def _are_results(present: tuple[bool, ...], with_total: bool) -> tuple[bool, ...]:
+    """Which tangents there are, of y, mean, rstd and total."""
+    return True, present[1], True, with_total
+
+
+def _all(present: tuple[bool, ...], given: Sequence[Any]) -> list[Any]:
+    """What is given, with None for what is absent."""
     arguments = iter(given)
     return [next(arguments) if is_there else None for is_there in present]
 
@@ -134,9 +147,13 @@ def _batched(function: Callable[..., Any], batches: Batches) -> Callable[..., An
     return function
 
 
-def _evaluate(*given: Any, normalized: int, present: tuple[bool, ...], batches: Batches) -> Any:
+def _evaluate(*given: Any, with_total: bool, present: tuple[bool, ...], batches: Batches, **static: Any) -> Any:
     def tangents(*given: Any) -> Any:
-        return operators.forward_tangents(*_all(present, given), normalized=normalized)
+        arguments = _all(present, given)
+        x, of_x = arguments[0], arguments[_RESIDUALS]
+        of_total = [jnp.zeros_like(x) if of_x is None else of_x] if with_total else []
+        results = operators.forward_tangents(*arguments, **static)
+        return [one for one in results if one is not None] + of_total
 
     return list(_batched(tangents, batches)(*given))
 
@@ -174,18 +191,22 @@ def _differentiate(primals: tuple[Any, ...], tangents: tuple[Any, ...], **static
 def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
     """Cotangents of the tangents of x, gamma and beta: our backward."""
     present, batches, normalized = static["present"], static["batches"], static["normalized"]
+    normalization, are_results = static["normalization"], iter(_are_results(present, static["with_total"]))
     residuals = sum(present[:_RESIDUALS])
     lin = [ad.is_undefined_primal(argument) for argument in given[residuals:]]
     linear_flags = iter(lin)
     wanted = tuple(is_there and next(linear_flags) for is_there in present[_RESIDUALS:])
     types = {name: argument.aval for name, argument in zip(_names(present[_RESIDUALS:]), given[residuals:], strict=True)
              if ad.is_undefined_primal(argument)}  # fmt: skip
-    nonzero = [not isinstance(cotangent, ad.Zero) for cotangent in cotangents]
+    there = [not isinstance(cotangent, ad.Zero) for cotangent in cotangents]
+    there_are = iter(there)
+    nonzero = tuple(is_result and next(there_are) for is_result in are_results)
 
     def pull(*arguments: Any) -> Any:
         x, mean, rstd, gamma = _all(present[:_RESIDUALS], arguments[:residuals])
-        dy, dmean, drstd = _all(tuple(nonzero), arguments[residuals:])
-        dx = dgamma = dbeta = None
+        dy, dmean, drstd, dtotal = _all(nonzero, arguments[residuals:])
+        dx = dtotal if wanted[0] else None
+        dgamma = dbeta = None
         if dy is not None:
             if "beta" in types and operators.accumulator(x, gamma, types["beta"]) != operators.accumulator(x, gamma):
                 ones = (
@@ -193,14 +214,14 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
                 )  # so that dbeta is summed as wide
                 gamma = ones.astype(types["beta"].dtype)
             dtypes = tuple(types[name].dtype if name in types else x.dtype for name in ("gamma", "beta"))
-            dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, normalized, wanted, dtypes)
+            dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, dx, normalized, wanted, dtypes, normalization)
         if wanted[0] and not (dmean is None and drstd is None):
             more = operators.statistics_gradient(x, mean, rstd, dmean, drstd, normalized=normalized)
             dx = more if dx is None else dx + more
         return tuple(grad for grad, want in zip((dx, dgamma, dbeta), wanted, strict=True) if want)
 
     inner = [(*batched[:residuals], *(True,) * sum(nonzero)) for batched in batches]
-    arrays = [cotangent for cotangent, there in zip(cotangents, nonzero, strict=True) if there]
+    arrays = [cotangent for cotangent, is_there in zip(cotangents, there, strict=True) if is_there]
     grads = iter(_batched(pull, tuple(inner))(*given[:residuals], *arrays))
     results: list[Any] = [None] * residuals
     for k, is_linear in enumerate(lin):
@@ -223,7 +244,8 @@ def _batch(arguments: Any, dims: Any, **static: Any) -> Any:
         for argument, dim in zip(arguments, dims, strict=True)
     ]
     batched = tuple(dim is not None for dim in dims)
-    return _primitive.bind(*moved, **{**static, "batches": (batched, *static["batches"])}), (0, 0, 0)
+    results = _primitive.bind(*moved, **{**static, "batches": (batched, *static["batches"])})
+    return results, (0,) * len(results)
 
 
 _primitive.def_impl(lambda *given, **static: jax.jit(partial(_evaluate, **static))(*given))

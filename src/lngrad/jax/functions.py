@@ -1,4 +1,4 @@
-"""layer_norm and its backward: JAX's arguments turned into facts, and checked when a call is traced."""
+"""The public functions: JAX's arguments turned into facts, and checked when a call is traced."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.problem import Grads, Problem
+from lngrad.core.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
+from lngrad.core.problem import LAYER_NORM, Grads, Normalization, Problem, describe
 from lngrad.errors import DtypeError
 
 try:
@@ -28,6 +29,7 @@ def layer_norm(
     beta: ArrayLike | None = None,
     *,
     eps: float | jax.Array = 1e-5,
+    offset: float = 0.0,
     normalized_shape: int | Sequence[int] | None = None,
 ) -> jax.Array:
     """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
@@ -40,6 +42,7 @@ def layer_norm(
         gamma, beta: (*R) in any of these dtypes. One in float64, or x, has the call computed in it. None: 1 and 0.
         eps: Added to the biased variance of a row. A number runs our kernels. A traced value of no dimensions is computed by
             a formula of jax.numpy, and can be differentiated too.
+        offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero.
         normalized_shape: R. None: gamma's shape, or the last axis.
 
     Returns:
@@ -47,22 +50,113 @@ def layer_norm(
         lngrad.layer_norm_backward. Gradients come in the dtype of what they belong to.
 
     Raises:
-        ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError. They
-            are raised when the call is traced.
+        ShapeError, DtypeError, NumberError: An argument breaks a rule; all have their usual Python base, ValueError or
+            TypeError. They are raised when the call is traced.
     """
-    x, gamma, beta = _arrays(x=x, gamma=gamma, beta=beta)
-    problem, _ = Problem.forward(_facts(x), _facts(gamma), _facts(beta), normalized_shape)
+    return _normalized(Normalization.of(True, offset), eps, normalized_shape, x=x, gamma=gamma, beta=beta)[0]
+
+
+def rms_norm(
+    x: ArrayLike,
+    gamma: ArrayLike | None = None,
+    *,
+    eps: float | jax.Array | None = None,
+    offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> jax.Array:
+    """RMS normalization: y = x·rstd·(offset + gamma), with rstd = 1/sqrt(mean of x² + eps).
+
+    It can be transformed as layer_norm can.
+
+    Args:
+        x, gamma, normalized_shape: As for layer_norm.
+        eps: Added to the mean of the squares of a row; as for layer_norm. None: the machine epsilon of float32 (1.2e-7), or of
+            float64 if x is, as for lngrad.rms_norm.
+        offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
+
+    Returns:
+        (*A, *R) in x's dtype. On the CPU it and its gradients have the bits of lngrad.rms_norm and lngrad.rms_norm_backward.
+
+    Raises:
+        ShapeError, DtypeError, NumberError: As for layer_norm.
+    """
+    return _normalized(Normalization.of(False, offset), eps, normalized_shape, x=x, gamma=gamma)[0]
+
+
+def add_layer_norm(
+    x: ArrayLike,
+    residual: ArrayLike,
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
+    *,
+    eps: float | jax.Array = 1e-5,
+    offset: float = 0.0,
+    alpha: float = 1.0,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Layer normalization of alpha·x + residual, and that total itself, for a residual stream.
+
+    Args:
+        x, gamma, beta, eps, offset, normalized_shape: As for layer_norm.
+        residual: (*A, *R) in x's dtype.
+        alpha: The factor of x, as DeepNorm has it.
+
+    Returns:
+        (y, total), both (*A, *R) in x's dtype; y is that of the total as it is rounded. Its gradients have the bits of
+        lngrad.layer_norm_backward with dtotal; dx is that of the total times alpha.
+
+    Raises:
+        ShapeError, DtypeError, NumberError: As for layer_norm.
+    """
+    switches = Normalization.of(True, offset, alpha, residual)
+    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta, residual=residual)
+
+
+def add_rms_norm(
+    x: ArrayLike,
+    residual: ArrayLike,
+    gamma: ArrayLike | None = None,
+    *,
+    eps: float | jax.Array | None = None,
+    offset: float = 0.0,
+    alpha: float = 1.0,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """RMS normalization of alpha·x + residual, and that total itself, for a residual stream: (y, total).
+
+    x, gamma, eps, offset and normalized_shape are as for rms_norm, residual, alpha, results and errors as for add_layer_norm.
+    """
+    switches = Normalization.of(False, offset, alpha, residual)
+    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, residual=residual)
+
+
+def _normalized(
+    normalization: Normalization, eps: Any, normalized_shape: int | Sequence[int] | None, **given: Any
+) -> tuple[Any, Any]:
+    """y and total, None without a residual, of the operator's arguments in its order."""
+    operator = operators.row("forward", normalization, "residual" in given)
+    arrays = dict(zip(given, _arrays(**given), strict=True))
+    described = tuple(map(_facts, arrays.values()))
+    problem, _ = describe(operator, described, normalized_shape, operator.everything, None, normalization)
     normalized = len(problem.normalized_shape)
+    x, gamma, beta, residual = map(arrays.get, ("x", "gamma", "beta", "residual"))
+    if eps is None and not normalization.centred:
+        eps = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]]
     if not isinstance(eps, jax.core.Tracer):
         number = _number(eps)
-        return on_shards(
-            lambda *shards: derivatives.forward(*shards, normalized, number)[0], normalized, x, gamma, beta
-        )
+
+        def of_shards(x: Any, residual: Any, gamma: Any, beta: Any) -> tuple[Any, Any]:
+            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, number, normalization)
+            return y, total
+
+        return on_shards(of_shards, normalized, x, residual, gamma, beta)  # type: ignore[no-any-return]
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
         raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
-    return operators.forward_formula(
-        x, gamma, beta, normalized=normalized, eps=eps.astype(operators.accumulator(x, gamma, beta))
-    )[0]
+    eps = eps.astype(operators.accumulator(x, gamma, beta))
+    y, _, _, total = operators.forward_formula(
+        x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization
+    )
+    return y, total
 
 
 def _number(eps: float) -> float:
@@ -101,7 +195,7 @@ def layer_norm_backward(
     normalized = len(problem.normalized_shape)
     refuse_sharded("dy, x, mean, rstd, gamma", dy, x, mean, rstd, gamma)
     arrays = vary_together(dy, x, mean, rstd, gamma)
-    return Grads(*derivatives.backward(*arrays, normalized, problem.wanted, (dtype, dtype)))
+    return Grads(*derivatives.backward(*arrays, None, normalized, problem.wanted, (dtype, dtype), LAYER_NORM))
 
 
 def _arrays(**arrays: Any) -> Iterator[Any]:

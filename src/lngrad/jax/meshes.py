@@ -38,31 +38,37 @@ def result(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, manual_axis_type=kind.manual_axis_type)
 
 
-def on_shards(function: Callable[..., Any], normalized: int, x: Any, *parameters: Any) -> Any:
-    """A function of x and parameters, on the shards of x where its type tells how it is sharded.
+def on_shards(function: Callable[..., Any], normalized: int, x: Any, residual: Any, *parameters: Any) -> Any:
+    """A function of x, a residual and parameters, on the shards of x where its type tells how it is sharded.
 
     Args:
-        function: (x, *parameters) -> an array of x's shape; row by row.
+        function: (x, residual, *parameters) -> arrays of x's shape; row by row.
         normalized: How many of x's last dimensions make a row.
-        x, parameters: Arrays; a parameter may be None.
+        x, residual, parameters: Arrays; all but x may be None.
 
     Raises:
-        ShapeError: A row or a parameter is sharded.
+        ShapeError: A row or a parameter is sharded, or the residual in another way than x.
     """
     refuse_sharded("gamma, beta", *parameters)
-    names = _explicit_axes(x)
+    names, spec = _explicit_axes(x), jax.typeof(x).sharding.spec
+    if residual is not None and (names or _explicit_axes(residual)) and jax.typeof(residual).sharding.spec != spec:
+        got = jax.typeof(residual).sharding.spec
+        raise ShapeError(f"residual: expected to be sharded as x, {spec}, got {got}; see jax.reshard")
     if not names:
-        return function(*vary_together(x, *parameters))
-    spec = jax.typeof(x).sharding.spec
+        return function(*vary_together(x, residual, *parameters))
     if any(spec[len(spec) - normalized :]):
         raise ShapeError(f"x: expected its last {normalized} dimensions on one device, got {spec}; see jax.reshard")
     return jax.shard_map(
         lambda *shards: function(*vary_together(*shards)),
         mesh=jax.typeof(x).sharding.mesh,
-        in_specs=(spec, *(None if parameter is None else PartitionSpec() for parameter in parameters)),
+        in_specs=(
+            spec,
+            None if residual is None else spec,
+            *(None if parameter is None else PartitionSpec() for parameter in parameters),
+        ),
         out_specs=spec,
         axis_names=names,
-    )(x, *parameters)
+    )(x, residual, *parameters)
 
 
 def refuse_sharded(names: str, *arrays: Any) -> None:

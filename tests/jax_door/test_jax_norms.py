@@ -1,0 +1,389 @@
+"""lngrad.jax: RMS normalization, offsets and residuals, each through the same transformations as layer_norm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402  # jax may be missing
+from jax.test_util import check_grads as check_by_differences  # noqa: E402
+
+import lngrad  # noqa: E402
+import lngrad.jax as door  # noqa: E402
+from lngrad.core.problem import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads  # noqa: E402
+from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
+from lngrad.jax import operators  # noqa: E402
+from lngrad.testing import (  # noqa: E402
+    Case,
+    Normalization,
+    check_forward,
+    check_grads,
+    check_same_bits,
+    make_inputs,
+)
+
+# What is computed, and whether there is a residual.
+NORMS = {
+    "rms": (Normalization(False), False),
+    "gemma": (Normalization(False, 1.0), False),
+    "zero-centred": (Normalization(True, 1.0), False),
+    "add-rms": (Normalization(False), True),
+    "add-gemma": (Normalization(False, 1.0), True),
+    "add-layer": (Normalization(), True),
+    "deep": (Normalization(True, 0.0, 1.75), True),
+}
+EPS = 1e-5
+norms = pytest.mark.parametrize("norm", NORMS)
+dtypes = pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+
+
+@pytest.fixture(autouse=True)
+def precision(request):
+    """float64 exists under jax's x64 mode alone."""
+    with jax.enable_x64("float64" in request.node.name):
+        yield
+
+
+def numpy(arrays):
+    return jax.tree.map(np.asarray, arrays)
+
+
+def inputs_of(norm, case, dtype, seed=0):
+    normalization, residual = NORMS[norm]
+    return make_inputs(case, dtype, seed, normalization=normalization, residual=residual)
+
+
+def given(inputs):
+    """The arguments of a call by name."""
+    names = ("x", "gamma", "beta", "residual")
+    return {name: getattr(inputs, name) for name in names if getattr(inputs, name) is not None}
+
+
+def cotangents(inputs):
+    return tuple(map(jnp.asarray, (inputs.dy,) if inputs.residual is None else (inputs.dy, inputs.dtotal)))
+
+
+def function(norm, shape=None):
+    """Of a dictionary of arguments: (y,) or (y, total)."""
+    (centred, offset, alpha), residual = NORMS[norm]
+    name = ("add_" if residual else "") + ("layer_norm" if centred else "rms_norm")
+    static = {"eps": EPS, "offset": offset, "normalized_shape": shape} | ({"alpha": alpha} if residual else {})
+
+    def call(arguments):
+        results = getattr(door, name)(**arguments, **static)
+        return results if residual else (results,)
+
+    return call
+
+
+def core(inputs):
+    """The core's results, and gradients by name of the argument."""
+    R, (centred, offset, alpha) = inputs.normalized_shape, inputs.normalization
+    static = {"offset": offset, "residual": inputs.residual, "alpha": alpha, "eps": EPS}
+    if centred:
+        forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta, **static)
+        backward = partial(lngrad.layer_norm_backward, mean=forward.mean)
+    else:
+        forward, backward = lngrad.rms_norm(inputs.x, R, inputs.gamma, **static), lngrad.rms_norm_backward
+    total = getattr(forward, "total", None)
+    grads = backward(
+        inputs.dy, inputs.x if total is None else total, rstd=forward.rstd, gamma=inputs.gamma, normalized_shape=R,
+        offset=offset, dtotal=inputs.dtotal,
+    )  # fmt: skip
+    return (forward.y,) if total is None else (forward.y, total), grads
+
+
+def expected_grads(inputs):
+    """By name; of x with an alpha, that of the total times alpha, in x's dtype."""
+    grads = core(inputs)[1]
+    wide = np.float64 if inputs.x.dtype == np.float64 else np.float32
+    by_name = {"x": (grads.dx.astype(wide) * wide(inputs.normalization.alpha)).astype(inputs.x.dtype)}
+    by_name |= {"residual": grads.dx, "gamma": grads.dgamma, "beta": getattr(grads, "dbeta", None)}
+    return {name: by_name[name] for name in given(inputs)}
+
+
+def check_named(got, expected):
+    assert got.keys() == expected.keys()
+    for name, grad in got.items():
+        check_same_bits(grad, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("case", "jit"),
+    [(Case((3, 5, 7), (4, 6)), True), (Case((65,), (1000,), gamma=False), False)],
+    ids=["jit", "eager"],
+)
+@dtypes
+@norms
+def test_results_and_gradients_have_the_bits_of_the_core(norm, dtype, case, jit):
+    inputs = inputs_of(norm, case, dtype)
+    f = function(norm, inputs.normalized_shape)
+    results, pullback = jax.vjp(jax.jit(f) if jit else f, jax.tree.map(jnp.asarray, given(inputs)))
+    check_same_bits(numpy(results), core(inputs)[0])
+    check_named(numpy(pullback(cotangents(inputs))[0]), expected_grads(inputs))
+
+
+@pytest.mark.parametrize("gamma", ["float32", "float64"])
+@norms
+def test_parameters_of_another_dtype(norm, gamma):
+    with jax.enable_x64(True):
+        inputs = inputs_of(norm, Case((70,), (33,), gamma_dtype=gamma), "bfloat16")
+        results, pullback = jax.vjp(function(norm), given(inputs))
+        check_same_bits(numpy(results), core(inputs)[0])
+        grads, expected = numpy(pullback(cotangents(inputs))[0]), expected_grads(inputs)
+        grads.pop("x"), expected.pop("x")  # alpha's rounding is another in float64
+        check_named(grads, expected)
+
+
+def test_eps_of_none_is_the_cores():
+    for dtype in ("bfloat16", "float32"):
+        inputs = make_inputs(Case((9,), (16,)), dtype, normalization=Normalization(False))
+        small = (inputs.x.astype(np.float32) * 1e-4).astype(inputs.x.dtype)
+        check_same_bits(numpy(door.rms_norm(small, inputs.gamma)), lngrad.rms_norm(small, None, inputs.gamma).y)
+
+
+@norms
+def test_vmap_over_everything(norm):
+    examples = [inputs_of(norm, Case((20,), (12,)), "float32", seed) for seed in range(3)]
+    batch = jax.tree.map(lambda *each: jnp.stack(each), *map(given, examples))
+    moved = jax.tree.map(lambda *each: jnp.stack(each), *map(cotangents, examples))
+
+    def grads(arguments, cotangents):
+        return jax.vjp(function(norm), arguments)[1](cotangents)[0]
+
+    results = numpy(jax.vmap(function(norm))(batch))
+    by_example = numpy(jax.jit(jax.vmap(grads))(batch, moved))
+    for k, example in enumerate(examples):
+        check_same_bits(tuple(each[k] for each in results), core(example)[0])
+        check_named({name: each[k] for name, each in by_example.items()}, expected_grads(example))
+    # Parameters that are shared: more rows of one call, and their gradients by example.
+    shared = {name: each[0] if name in ("gamma", "beta") else each for name, each in batch.items()}
+    axes = {name: None if name in ("gamma", "beta") else 0 for name in batch}
+    results = numpy(jax.vmap(function(norm), (axes,))(shared))
+    unbatched = numpy(function(norm)(shared))
+    check_same_bits(results, unbatched)
+    summed = jax.grad(
+        lambda shared: sum((r * m).sum() for r, m in zip(jax.vmap(function(norm), (axes,))(shared), moved, strict=True))
+    )(shared)
+    for name, grad in jax.vjp(function(norm), shared)[1](moved)[0].items():
+        assert abs(summed[name] - grad).max() <= 1e-5 * abs(grad).max()
+
+
+def formula(norm, arguments, eps=EPS):
+    """In elementary operations: what JAX differentiates by itself."""
+    (centred, offset, alpha), residual = NORMS[norm]
+    h = alpha * arguments["x"] + arguments["residual"] if residual else arguments["x"]
+    moved = h - h.mean(-1, keepdims=True) if centred else h
+    y = moved / jnp.sqrt((moved * moved).mean(-1, keepdims=True) + eps) * (offset + arguments["gamma"])
+    y = y + arguments["beta"] if centred else y
+    return (y, h) if residual else (y,)
+
+
+@pytest.mark.parametrize("modes", [*product(("fwd", "rev"), repeat=2), ("fwd", "rev", "fwd")], ids="-".join)
+@norms
+def test_forward_and_reverse_mode_in_float64(norm, modes):
+    """Along a curve that moves every argument; each result counts."""
+
+    def value(f):
+        def along(t):
+            arguments = {
+                "x": jnp.stack([t, -t * t, jnp.sin(t)]),
+                "residual": jnp.stack([t * t, jnp.cos(t), 1 + t]),
+                "gamma": jnp.array([1.0, 2.0, -0.5]) * jnp.cos(t),
+                "beta": jnp.array([0.3, 0.1, 0.2]) + t * t,
+            }
+            results = f({name: arguments[name] for name in names})
+            return sum((result * jnp.array([1.3, -0.7, 0.4])).sum() ** 2 for result in results)
+
+        return along
+
+    names = given(inputs_of(norm, Case((1,), (3,)), "float64")).keys()
+    mine, expected = value(function(norm)), value(partial(formula, norm))
+    for mode in modes:
+        mine, expected = {"fwd": jax.jacfwd, "rev": jax.jacrev}[mode](mine), jax.jacfwd(expected)
+    t = jnp.array([0.7, 0.2, -0.4])
+    got, truth = numpy(jax.jit(jax.vmap(mine))(t)), numpy(jax.jit(jax.vmap(expected))(t))
+    assert (abs(got - truth) <= 1e-11 * np.maximum(1, abs(truth))).all()
+
+
+@norms
+def test_derivatives_by_differences_in_float64(norm):
+    inputs = inputs_of(norm, Case((3,), (5,)), "float64")
+    for names in (tuple(given(inputs)), ("gamma",), ("residual",) if inputs.residual is not None else ("x",)):
+
+        def f(chosen):
+            return function(norm)({**given(inputs), **chosen})
+
+        chosen = {name: given(inputs)[name] for name in names}
+        check_by_differences(f, (chosen,), order=2, modes=["fwd", "rev"], eps=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("norm", "used"), [(norm, used) for norm, (_, residual) in NORMS.items() for used in range(1 + residual)]
+)
+def test_a_gradient_of_one_result_alone(norm, used):
+    """Of the total alone it is the cotangent itself, without a backward; of y alone there is nothing to add."""
+    inputs = inputs_of(norm, Case((8,), (5,)), "float32")
+    gradient = jax.grad(lambda arguments: (function(norm)(arguments)[used] * inputs.dy).sum())
+    program = str(jax.make_jaxpr(gradient)(given(inputs)))
+    assert program.count("lngrad_layer_norm") == (1 if used else 2)
+    grads, truth = (
+        gradient(given(inputs)),
+        jax.grad(lambda a: (formula(norm, a)[used] * inputs.dy).sum())(given(inputs)),
+    )
+    for name, grad in grads.items():
+        assert abs(grad - truth[name]).max() <= 1e-4 * max(1, abs(truth[name]).max())
+
+
+@dtypes
+@norms
+def test_formulas_have_the_numerics_of_the_kernels(norm, dtype):
+    inputs = inputs_of(norm, Case((3, 5), (4, 6)), dtype)
+    static = {"normalized": 2, "normalization": inputs.normalization}
+    y, mean, rstd, total = numpy(
+        jax.jit(partial(operators.forward_formula, eps=EPS, **static))(
+            inputs.x, inputs.gamma, inputs.beta, inputs.residual
+        )
+    )
+    if not inputs.normalization.centred:
+        assert mean is None
+        check_forward(RmsForward(y, rstd, total), inputs, eps=EPS)
+    else:
+        check_forward(
+            Forward(y, mean, rstd) if total is None else ForwardWithTotal(y, mean, rstd, total), inputs, eps=EPS
+        )
+    centred, parameter = inputs.normalization.centred, inputs.gamma.dtype
+    backward = partial(
+        operators.backward_formula, wanted=(True, True, centred), dtypes=(parameter, parameter), **static
+    )
+    mean = inputs.mean if centred else None
+    grads = numpy(jax.jit(backward)(inputs.dy, inputs.total, mean, inputs.rstd, inputs.gamma, inputs.dtotal))
+    check_grads(Grads(*grads) if centred else RmsGrads(*grads[:2]), inputs)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@norms
+def test_lowered_for_another_platform_there_is_no_call_of_ours(norm, platform):
+    inputs = inputs_of(norm, Case((6,), (5,)), "bfloat16")
+    grads = jax.jit(lambda arguments, cotangents: jax.vjp(function(norm), arguments)[1](cotangents))
+    program = grads.trace(given(inputs), cotangents(inputs)).lower(lowering_platforms=(platform,)).as_text()
+    assert program.count("@lngrad_layer_norm") == (2 if platform == "cpu" else 0)
+
+
+@norms
+def test_exported_and_called_again(norm):
+    inputs = inputs_of(norm, Case((6,), (5,)), "float32")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("lngrad_layer_norm")]
+    exported = jax.export.export(jax.jit(function(norm)), platforms=("cpu", "cuda"), disabled_checks=allowed)(
+        given(inputs)
+    )
+    check_same_bits(numpy(exported.call(given(inputs))), core(inputs)[0])
+
+
+@norms
+def test_a_traced_eps_in_float64(norm):
+    inputs = inputs_of(norm, Case((4,), (5,)), "float64")
+    (centred, offset, alpha), residual = NORMS[norm]
+    name = ("add_" if residual else "") + ("layer_norm" if centred else "rms_norm")
+    static = {"offset": offset} | ({"alpha": alpha} if residual else {})
+
+    def mine(eps):
+        return (jax.tree.leaves(getattr(door, name)(**given(inputs), eps=eps, **static))[0] ** 3).sum()
+
+    def truth(eps):
+        return (formula(norm, given(inputs), eps)[0] ** 3).sum()
+
+    got, expected = jax.jit(jax.grad(mine))(0.25), jax.grad(truth)(0.25)
+    assert abs(got - expected) <= 1e-11 * abs(expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)], ids=str)
+@norms
+def test_empty(norm, shape):
+    x, gamma = np.ones(shape, np.float32), np.ones(shape[-1:], np.float32)
+    names = given(inputs_of(norm, Case((1,), (4,)), "float32"))
+    arguments = {name: gamma if name in ("gamma", "beta") else x for name in names}
+    results, pullback = jax.vjp(function(norm), arguments)
+    assert all(result.shape == shape for result in results)
+    grads = pullback(results)[0]
+    assert {name: grad.shape for name, grad in grads.items()} == {name: each.shape for name, each in arguments.items()}
+
+
+def test_errors_when_the_call_is_traced():
+    x, gamma = jnp.ones((2, 3, 4)), jnp.ones((3,))
+    for wrap in (lambda f: f, jax.jit):
+        with pytest.raises(ShapeError, match=r"residual: expected the shape of x, \(2, 3, 4\), got \(2, 3, 1\)"):
+            wrap(door.add_rms_norm)(x, x[..., :1])
+        with pytest.raises(DtypeError, match=r"residual: expected the dtype of x, float32, got bfloat16"):
+            wrap(door.add_layer_norm)(x, x.astype(jnp.bfloat16))
+        with pytest.raises(ShapeError, match=r"normalized_shape: expected the last dimensions of x.*got \(3,\)"):
+            wrap(door.rms_norm)(x, gamma)
+    with pytest.raises(NumberError, match="offset: expected a finite number, got nan"):
+        door.rms_norm(x, offset=float("nan"))
+    with pytest.raises(DtypeError, match="residual: expected"):
+        door.add_rms_norm(x, None)
+
+
+MESHES = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+from functools import partial
+import jax, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import lngrad
+from lngrad.errors import ShapeError
+from lngrad.jax import add_rms_norm
+from lngrad.testing import Case, Normalization, check_same_bits, make_inputs
+
+i = make_inputs(Case((128,), (96,)), "float32", normalization=Normalization(False), residual=True)
+forward = lngrad.rms_norm(i.x, None, i.gamma, residual=i.residual)
+expected = lngrad.rms_norm_backward(i.dy, forward.total, forward.rstd, i.gamma, dtotal=i.dtotal)
+rows, given = P("rows"), (i.x, i.residual, i.gamma)
+
+def grads(f, x, residual, gamma, dy, dtotal):
+    def loss(x, residual, gamma):
+        y, total = f(x, residual, gamma)
+        return (y * dy + total * dtotal).sum()
+    return jax.grad(loss, (0, 1, 2))(x, residual, gamma)
+
+def check(results, got):
+    check_same_bits(tuple(map(np.asarray, results)), (forward.y, forward.total))
+    check_same_bits(tuple(map(np.asarray, got[:2])), (expected.dx, expected.dx))
+    assert abs(got[2] - expected.dgamma).max() <= 1e-5 * abs(expected.dgamma).max()
+
+mesh = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Auto,))
+for check_vma in (True, False):
+    sharded = jax.shard_map(
+        add_rms_norm, mesh=mesh, in_specs=(rows, rows, P()), out_specs=(rows, rows), check_vma=check_vma
+    )
+    check(sharded(*map(jax.numpy.asarray, given)), jax.jit(partial(grads, sharded))(*given, i.dy, i.dtotal))
+
+mesh = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Explicit,))
+x, residual, dy, dtotal = (jax.device_put(a, NamedSharding(mesh, rows)) for a in (i.x, i.residual, i.dy, i.dtotal))
+with jax.set_mesh(mesh):
+    for wrap in (lambda f: f, jax.jit):
+        results = wrap(add_rms_norm)(x, residual, i.gamma)
+        assert all(result.sharding.spec == P("rows", None) for result in results)
+        check(results, wrap(partial(grads, add_rms_norm))(x, residual, i.gamma, dy, dtotal))
+    try:
+        add_rms_norm(x, i.residual, i.gamma)
+    except ShapeError as error:
+        print(error)
+print("done")
+"""
+
+
+def test_meshes():
+    """A residual and its total are sharded as x is."""
+    result = subprocess.run([sys.executable, "-c", MESHES], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    error, done = result.stdout.splitlines()
+    assert error.startswith("residual: expected to be sharded as x")
+    assert done == "done"

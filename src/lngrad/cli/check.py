@@ -80,9 +80,11 @@ def check(
 
     Example: lngrad check --impl numpy_cpu --limit 5
     """
+    from rich.console import Console
+
     from lngrad.check.formats.reading import read_cases, select, shipped
     from lngrad.check.judge import Options
-    from lngrad.check.reports.journal import read_journal
+    from lngrad.check.reports.journal import changes, read_journal, write_junit
     from lngrad.check.standards.rules import LEVELS, STANDARDS
 
     _one_of("--standard", standard, STANDARDS)
@@ -108,7 +110,18 @@ def check(
     )  # fmt: skip
     start = monotonic()
     results, interrupted = _run(chosen, options, json, resume, jobs, time_limit)
-    _report(results, options, monotonic() - start, report, junit, earlier)
+    seconds, console = monotonic() - start, Console(highlight=False)
+    changed = [] if earlier is None else changes(earlier, results)
+    if earlier is not None:
+        _print_changes(console, changed)
+    _print_summary(console, results, seconds)
+    if junit is not None:
+        write_junit(junit, results, options.against or options.impl)
+    if report is not None:
+        from lngrad.check.reports.html import write_report
+
+        write_report(report, results, options, seconds, changed)
+        typer.echo(f"report: {report}")
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
@@ -262,34 +275,6 @@ def _run(
         except KeyboardInterrupt:
             interrupted = True
     return [found[case.name] for case in cases if case.name in found], interrupted
-
-
-def _report(
-    results: list[CaseResult],
-    options: Options,
-    seconds: float,
-    report: Path | None,
-    junit: Path | None,
-    earlier: list[CaseResult] | None,
-) -> None:
-    from rich.console import Console
-
-    from lngrad.check.reports.journal import changes
-
-    console = Console(highlight=False)
-    changed = [] if earlier is None else changes(earlier, results)
-    if earlier is not None:
-        _print_changes(console, changed)
-    _print_summary(console, results, seconds)
-    if junit is not None:
-        from lngrad.check.reports.journal import write_junit
-
-        write_junit(junit, results, options.against or options.impl)
-    if report is not None:
-        from lngrad.check.reports.html import write_report
-
-        write_report(report, results, options, seconds, changed)
-        typer.echo(f"report: {report}")
 
 
 def _print_result(console: Console, result: CaseResult) -> None:

@@ -76,6 +76,7 @@ def diagnosed(make_case: Callable[..., CheckCase]) -> Callable[..., Diagnosis]:
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Result]:
     """`lngrad` with these arguments."""
+
     def invoke(*arguments: object) -> Result:
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
 

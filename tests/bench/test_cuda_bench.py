@@ -164,24 +164,24 @@ def test_interpreted_kernels_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_timed_job_itself_is_checked() -> None:
-    """What is wrong in rows beyond those that the small check has."""
+    """What is wrong in its last rows, or in sums over all."""
     job = Job(9000, 40, "float32")
     t = cuda.tensors(job, "cpu")
     right = torch.ops.aten.native_layer_norm_backward(
         t.dy, t.x, [40], t.mean, t.rstd, t.gamma, t.beta, [True, True, True]
     )
-    assert max(cuda.check_timed(job, t, right).values()) <= 1
+    assert max(cuda.errors_of(job, t, right, strict=True).values()) <= 1
     dx, dgamma, dbeta = right
     lost = t.dy[4000:4032].sum(0)
     last = torch.cat((dx[:-1], dx[:1]))
     for wrong, name in (((dx, dgamma, dbeta - lost), "dbeta"), ((last, dgamma, dbeta), "dx")):
         with pytest.raises(GradientError, match=name):
-            cuda.check_timed(job, t, wrong)
+            cuda.errors_of(job, t, wrong, strict=True)
     y, mean, rstd = torch.ops.aten.native_layer_norm(t.x, [40], t.gamma, t.beta, 1e-5)
     job = Job(9000, 40, "float32", "forward")
-    assert cuda.check_timed(job, t, (y, mean, rstd))["y"] <= 1
+    assert cuda.errors_of(job, t, (y, mean, rstd), strict=True)["y"] <= 1
     with pytest.raises(GradientError, match="rstd"):
-        cuda.check_timed(job, t, (y, mean, rstd.roll(1)))
+        cuda.errors_of(job, t, (y, mean, rstd.roll(1)), strict=True)
 
 
 def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,10 +217,10 @@ def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "version", lambda package: "0.5.0")
     job = Job(3, 20, "bfloat16", "forward")
     t = cuda.tensors(job, "cpu")
-    assert cuda.check_timed(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)())["y"] <= 1
+    assert cuda.errors_of(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)(), strict=True)["y"] <= 1
     job = Job(3, 20, "bfloat16")
     if has_backward:
-        assert set(cuda.check_timed(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)())) == {
+        assert set(cuda.errors_of(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)(), strict=True)) == {
             "dx",
             "dgamma",
             "dbeta",

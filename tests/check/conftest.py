@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.inputs import draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.fit import Terms, terms_of
-from lngrad.cli.check import register
+from lngrad.cli.commands import app
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.testing import error_share, gradient_scales
@@ -77,8 +76,6 @@ def diagnosed(make_case: Callable[..., CheckCase]) -> Callable[..., Diagnosis]:
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Result]:
     """`lngrad` with these arguments."""
-    app = typer.Typer()
-    register(app)
 
     def invoke(*arguments: object) -> Result:
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -254,7 +254,7 @@ def test_the_report_works_in_a_browser(bench, run):
 
 
 def test_ctrl_c_keeps_what_is_done(bench):
-    program = "import typer; from lngrad.cli.check import register; app = typer.Typer(); register(app); app()"
+    program = "from lngrad.cli.commands import app; app()"
     command = [sys.executable, "-c", program, "check", "cases.yaml", "--impl", "somebody:kernel", "--jobs", "1",
                "--filter", "*[gn]*", "--json", "r.jsonl"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

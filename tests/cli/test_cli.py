@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 import lngrad
-from lngrad.cli import commands, demo, exits, info
+from lngrad.cli import commands, demo, info, terminal
 from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
@@ -497,7 +497,7 @@ def test_info_tells_of_kept_kernels(tmp_path, monkeypatch, capsys):
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(exits, "find_spec", lambda name: None)
+    monkeypatch.setattr(terminal, "find_spec", lambda name: None)
     with pytest.raises(typer.Exit) as ended:
         demo.demo()
     assert ended.value.exit_code == 2
@@ -515,6 +515,6 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys):
 
     monkeypatch.setattr(info, "backends", full)
     with pytest.raises(typer.Exit) as ended:
-        exits.in_one_line(info.info)()
+        terminal.in_one_line(info.info)()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "lngrad: not enough memory\n"

@@ -67,7 +67,7 @@ def test_checks_agree_with_the_comparator(training, dtype, monkeypatch):
     found = demo.check_dtype(dtype, layers)
     assert found.passed
     assert found.times_us["lngrad"] > 0
-    calls = [demo.lngrad_call(*(array.astype(DTYPES[dtype]) for array in layer)) for layer in layers]
+    calls = [demo.backward_call("lngrad", *(array.astype(DTYPES[dtype]) for array in layer)) for layer in layers]
     assert found.worst["lngrad"] == max(check_grads(call(), judged) for call, judged in calls)
 
 

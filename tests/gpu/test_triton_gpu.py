@@ -82,7 +82,7 @@ REGIMES = ("slabs", "few long rows", "long rows")
 def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
     """Rows of 130 to 256 columns are cut as rows of many thousand are: in slabs, or in chunks of 64 columns."""
     name, slabs = request.param, request.param == "slabs"
-    band = triton_policy._Band(256, 256, 2, 4, 4) if slabs else triton_policy._Band(64, 64, 1, 4, 4)
+    band = (256, 2, 4, 4) if slabs else (64, 1, 4, 4)
     monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,), 8: (band,)})
     monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2), 8: (64, 4, 2)})
     monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (4, 32, 4, 2), 8: (4, 32, 4, 2)})

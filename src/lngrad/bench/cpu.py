@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -95,9 +96,6 @@ class CpuBench:
     known_peers: Mapping[str, Implementation] = CPU_PEERS
     drawn = "kernel"
 
-    def __init__(self) -> None:
-        self._roofline: Roofline | None = None
-
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope."""
         if scope == "overhead":
@@ -146,9 +144,23 @@ class CpuBench:
             except NotApplicable as reason:
                 say(f"{name}: {job.op} {job.dtype}: {reason}")
         if scope in ("kernel", "forward"):
-            self._roofline = self._roofline or Roofline()
-            calls[ROOFLINE] = self._roofline.call()
-        return Trial(calls, TurnClock(), rounds, versions, roofline_bytes=Roofline.nbytes, facts=facts)
+            calls[ROOFLINE] = self._roofline
+        return Trial(calls, TurnClock(), rounds, versions, roofline_bytes=3 * 4 * FLOATS, facts=facts)
+
+    @cached_property
+    def _roofline(self) -> Call:
+        """Reads two arrays of 64 MiB and streams out a third, with all threads."""
+        arrays = [empty("numpy", Output.of((FLOATS,), "float32")) for _ in range(3)]
+        for number, array in enumerate(arrays):
+            array[...] = np.float32(number)
+        tasks = FLOATS // TRIAD_BLOCK
+        record = Triad(*map(address_of, arrays), elements=FLOATS)
+        job = new_job(task_function("triad_streamed", "float32", "float32"), tasks, record)
+
+        def once(keep: object = (arrays, job)) -> None:
+            run_job(address_of(job), tasks, FLOATS, get_num_threads())
+
+        return once
 
 
 def _ours(scope: str, job: Job, a: Arguments) -> Call:
@@ -173,30 +185,6 @@ def _ours(scope: str, job: Job, a: Arguments) -> Call:
         run(*addresses, *eps)
 
     return call
-
-
-class Roofline:
-    """Reads two arrays of 64 MiB and streams out a third, with all threads."""
-
-    nbytes = 3 * 4 * FLOATS
-
-    def __init__(self) -> None:
-        shape = (FLOATS,)
-        self._arrays = [empty("numpy", Output.of(shape, "float32")) for _ in range(3)]
-        for number, array in enumerate(self._arrays):
-            array[...] = np.float32(number)
-        tasks = FLOATS // TRIAD_BLOCK
-        record = Triad(*map(address_of, self._arrays), elements=FLOATS)
-        self._job, self._tasks = new_job(task_function("triad_streamed", "float32", "float32"), tasks, record), tasks
-
-    def call(self) -> Call:
-        """One pass over the three arrays."""
-        address, threads = address_of(self._job), get_num_threads()
-
-        def once() -> None:
-            run_job(address, self._tasks, FLOATS, threads)
-
-        return once
 
 
 class FirstCalls:

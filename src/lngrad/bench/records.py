@@ -50,14 +50,9 @@ def threads_of(line: Record) -> int:
     return threads
 
 
-def key(scope: str, threads: int, job: Job) -> Key:
-    """What a run times once."""
-    return scope, threads, job
-
-
 def key_of(line: Record) -> Key:
     """The key of a record."""
-    return key(line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"]))
+    return line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"])
 
 
 def finished(lines: Iterable[Record], peers: Iterable[str], rounds: int) -> dict[Key, Record]:

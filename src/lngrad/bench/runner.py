@@ -14,7 +14,7 @@ import numpy as np
 import lngrad
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Clock, Context, Others, Timing, interleave
-from lngrad.bench.records import Record, commit, key, machine
+from lngrad.bench.records import Key, Record, commit, machine
 from lngrad.check.implementations import Arguments, Call, Implementation, NotApplicable
 from lngrad.core.threads import get_num_threads, set_num_threads
 
@@ -96,7 +96,7 @@ def prepared(peer: Implementation, job: Job, arguments: Arguments) -> Call:
     return prepare(arguments)
 
 
-def plan_of(bench: Bench, settings: Settings) -> list[tuple[str, int, Job]]:
+def plan_of(bench: Bench, settings: Settings) -> list[Key]:
     """Scope, threads and job of everything that a run times, in its order."""
     return [
         (scope, threads, job)
@@ -136,7 +136,7 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
     before = get_num_threads()
     try:
         for scope, threads, job in plan_of(bench, settings):
-            if key(scope, threads, job) in done:
+            if (scope, threads, job) in done:
                 continue
             set_num_threads(threads)
             try:

@@ -7,10 +7,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from lngrad import backends
-from lngrad.cli.exits import REFUSED, UNFINISHED, fail, need
+from lngrad.cli.terminal import REFUSED, UNFINISHED, fail, need, new_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,50 +24,42 @@ BUSY = 0.1  # share of all cores: more of it spoils a record
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
+    quick: Annotated[bool, Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
     scopes: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call; with cuda, of call,forward.",
             show_default="all",
         ),
     ] = "",
-    cases: Annotated[
-        str, typer.Option(help="Shapes ROWSxCOLUMNS, separated by commas.", show_default="twelve of them")
-    ] = "",
+    cases: Annotated[str, Option(help="Shapes ROWSxCOLUMNS, separated by commas.", show_default="twelve of them")] = "",
     dtypes: Annotated[
-        str,
-        typer.Option(help="Some of float32,bfloat16,float16.", show_default="all; with cuda bfloat16,float32"),
+        str, Option(help="Some of float32,bfloat16,float16.", show_default="all; with cuda bfloat16,float32")
     ] = "",
     peers: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Some of torch,onednn,compile,jax,mindspore; with cuda, of torch,compile,liger,quack.",
             show_default="torch, and onednn where its wheel is installed",
         ),
     ] = "",
     threads: Annotated[
-        str, typer.Option(help="Numbers of threads, separated by commas.", show_default="what the machine grants")
+        str, Option(help="Numbers of threads, separated by commas.", show_default="what the machine grants")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contestant.")] = 15,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    json: Annotated[Path | None, typer.Option(help="Append a record a line.", show_default="none")] = None,
+    rounds: Annotated[int, Option(min=1, help="Turns of each contestant.")] = 15,
+    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
+    json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep what the --json file has of these sources and this machine.")
+        bool, Option("--resume", help="Keep what the --json file has of these sources and this machine.")
     ] = False,
     time_limit: Annotated[
         float | None,
-        typer.Option(
-            min=1, help="Begin nothing after so many seconds; exit code 3 if there is more.", show_default="none"
-        ),
+        Option(min=1, help="Begin nothing after so many seconds; exit code 3 if there is more.", show_default="none"),
     ] = None,
     only_idle: Annotated[
-        bool,
-        typer.Option("--only-idle", help="Drop what was timed while other programs used over 10 % of the machine."),
+        bool, Option("--only-idle", help="Drop what was timed while other programs used over 10 % of the machine.")
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")
-    ] = None,
+    plot: Annotated[Path | None, Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")] = None,
 ) -> None:
     """Time the kernels side by side with peers and with the memory's own speed, turn by turn.
 
@@ -168,13 +160,13 @@ def run_and_print(
     Records are appended to `json` as they come; with `resume`, what that file has is not timed again. No job begins after
     `deadline`, of time.monotonic(). With `only_idle`, records of moments in which other programs ran are dropped.
     """
-    from lngrad.bench.records import append, finished, key, key_of, machine, read
+    from lngrad.bench.records import append, finished, key_of, machine, read
     from lngrad.bench.runner import plan_of, run
 
     about = machine()
     threads = " and ".join(map(str, settings.threads))
     console.print(f"{about['cpu']}, {threads} threads, {about['cache']}")
-    planned = [key(*each) for each in plan_of(bench, settings)]
+    planned = plan_of(bench, settings)
     recorded = read(json) if resume and json is not None and json.is_file() else []
     done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
     found = {which: done[which] for which in planned if which in done}
@@ -212,21 +204,17 @@ def run_and_print(
 
 def _table(title: str, lines: list[Record]) -> Table:
     from rich import box
-    from rich.table import Table
 
     from lngrad.bench.records import best
 
     peers = list(dict.fromkeys(name for line in lines for name in line["ratio"]))
     roofline = any("of_roofline" in line for line in lines)
-    table = Table(
-        title=f"{title}: time, and times faster than",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        pad_edge=False,
-    )
     wide = len(peers) < 3  # what a terminal of 80 columns has room for
     more = [*(("p90", "GB/s") if wide else ()), *(("roofline",) if roofline else ())]
+    table = new_table(
+        f"{title}: time, and times faster than", title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1), pad_edge=False,
+    )  # fmt: skip
     for header in ("shape", "dtype", "median", *more, *peers):
         table.add_column(header, justify="right", no_wrap=True)
     for line in lines:
@@ -241,7 +229,6 @@ def _table(title: str, lines: list[Record]) -> Table:
     if len(peers) > 1:
         ratios["best of them"] = [best(line)[1] for line in lines if line["ratio"]]
     table.caption = "\n".join(f"{name}: {_summary(found)}" for name, found in ratios.items())
-    table.caption_justify = "left"
     return table
 
 

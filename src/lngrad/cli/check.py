@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from lngrad.cli.exits import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, in_one_line, need
+from lngrad.cli.terminal import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, need, progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,68 +28,51 @@ if TYPE_CHECKING:
 MAX_PRINTED = 20  # failures, and other lines of a kind
 
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
-Cases = Annotated[list[Path], typer.Argument(metavar="CASES…", show_default=False, help=CASES)]
+Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES)]
 CasesOrOurs = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="CASES…", show_default="eighty that come with lngrad", help=CASES),
+    list[Path] | None, Argument(metavar="CASES…", show_default="eighty that come with lngrad", help=CASES)
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
+Seed = Annotated[int, Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
 Filter = Annotated[
-    str | None, typer.Option(help="Part of a case's name, a pattern with * or ?, or =NAME.", show_default="all")
+    str | None, Option(help="Part of a case's name, a pattern with * or ?, or =NAME.", show_default="all")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="At most this many cases.", show_default="all")]
-MaxBytes = Annotated[int, typer.Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Make `check` and `golden` commands of an app. Errors are one line and exit code 2."""
-    for function in (check, golden):
-        app.command()(in_one_line(function))
+Limit = Annotated[int | None, Option(min=1, help="At most this many cases.", show_default="all")]
+MaxBytes = Annotated[int, Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
 
 
 def check(
     cases: CasesOrOurs = None,
     impl: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
             "module:function, triton:module:function or 'cmd:./program {in} {out}' of yours; or mutant:NAME."
         ),
     ] = "numba_cpu",
     standard: Annotated[
-        str, typer.Option(help="mixed, stat, close, cosine, binary, dual or exact; a case's own goes first.")
+        str, Option(help="mixed, stat, close, cosine, binary, dual or exact; a case's own goes first.")
     ] = "mixed",
-    level: Annotated[str, typer.Option(help="Of the standard dual: L0, L1 or L2.")] = "L1",
-    third: Annotated[str, typer.Option(help="Implementation that the standard dual compares with.")] = "torch",
+    level: Annotated[str, Option(help="Of the standard dual: L0, L1 or L2.")] = "L1",
+    third: Annotated[str, Option(help="Implementation that the standard dual compares with.")] = "torch",
     against: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Judge dumps of a device in place of an implementation.", show_default="none"
-        ),
+        Option(metavar="FOLDER", help="Judge dumps of a device in place of an implementation.", show_default="none"),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="HTML", help="A report for people.", show_default="none")
-    ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="XML", help="A report for CI.", show_default="none")] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="JSONL", help="Every result as it comes.", show_default="none")
-    ] = None,
+    report: Annotated[Path | None, Option(metavar="HTML", help="A report for people.", show_default="none")] = None,
+    junit: Annotated[Path | None, Option(metavar="XML", help="A report for CI.", show_default="none")] = None,
+    json: Annotated[Path | None, Option(metavar="JSONL", help="Every result as it comes.", show_default="none")] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            metavar="JSONL", help="An earlier --json file: say what got better and worse.", show_default="none"
-        ),
+        Option(metavar="JSONL", help="An earlier --json file: say what got better and worse.", show_default="none"),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the results that the --json file has already.")
-    ] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for a case; then it has failed.")] = 300.0,
+    resume: Annotated[bool, Option("--resume", help="Keep the results that the --json file has already.")] = False,
+    jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
+    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a case; then it has failed.")] = 300.0,
     seed: Seed = 0,
     filter: Filter = None,
     limit: Limit = None,
     max_bytes: MaxBytes = 8 << 30,
-    block_bytes: Annotated[int, typer.Option(min=1, help="A larger case is computed in blocks of rows.")] = 512 << 20,
+    block_bytes: Annotated[int, Option(min=1, help="A larger case is computed in blocks of rows.")] = 512 << 20,
 ) -> None:
     """Say whether gradients are right, and if not, which mistake they look like.
 
@@ -96,9 +80,11 @@ def check(
 
     Example: lngrad check --impl numpy_cpu --limit 5
     """
+    from rich.console import Console
+
     from lngrad.check.formats.reading import read_cases, select, shipped
     from lngrad.check.judge import Options
-    from lngrad.check.reports.journal import read_journal
+    from lngrad.check.reports.journal import changes, read_journal, write_junit
     from lngrad.check.standards.rules import LEVELS, STANDARDS
 
     _one_of("--standard", standard, STANDARDS)
@@ -124,7 +110,18 @@ def check(
     )  # fmt: skip
     start = monotonic()
     results, interrupted = _run(chosen, options, json, resume, jobs, time_limit)
-    _report(results, options, monotonic() - start, report, junit, earlier)
+    seconds, console = monotonic() - start, Console(highlight=False)
+    changed = [] if earlier is None else changes(earlier, results)
+    if earlier is not None:
+        _print_changes(console, changed)
+    _print_summary(console, results, seconds)
+    if junit is not None:
+        write_junit(junit, results, options.against or options.impl)
+    if report is not None:
+        from lngrad.check.reports.html import write_report
+
+        write_report(report, results, options, seconds, changed)
+        typer.echo(f"report: {report}")
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
@@ -136,10 +133,8 @@ def check(
 
 def golden(
     cases: Cases,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")
-    ],
-    format: Annotated[str, typer.Option(help="bin, npy, npz or safetensors.")] = "bin",
+    output: Annotated[Path, Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
+    format: Annotated[str, Option(help="bin, npy, npz or safetensors.")] = "bin",
     seed: Seed = 0,
     filter: Filter = None,
     limit: Limit = None,
@@ -149,26 +144,28 @@ def golden(
 
     Example: lngrad golden cases -o goldens --limit 5
     """
+    from rich.console import Console
+
     from lngrad.check.formats.reading import read_cases, select
     from lngrad.check.golden import write_goldens
 
     _one_of("--format", format, ("bin", "npy", "npz", "safetensors"))
     existing(*cases)
     chosen = select(read_cases(cases, max_bytes), filter, limit)
-    with _progress(len(chosen)) as (advance, _):
-        size = write_goldens(chosen, output, format, seed, max_bytes, advance)  # type: ignore[arg-type]  # checked
+    with progress(Console(), "cases", len(chosen)) as advance:
+        size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
     typer.echo(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
 
 
 def certify(
-    impl: Annotated[str, typer.Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function.")],
+    impl: Annotated[str, Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function.")],
     report: Annotated[
-        Path | None, typer.Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
+        Path | None, Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
+        Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
+    trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
 ) -> None:
     """Measure what a kernel promises: bits that repeat, rows that do not depend on their batch, the order of its sums.
 
@@ -203,13 +200,13 @@ def certify(
 
 def soak(
     seconds: Annotated[
-        float | None, typer.Option(help="For how long.", show_default="60, or as long as --calls take")
+        float | None, Option(help="For how long.", show_default="60, or as long as --calls take")
     ] = None,
-    calls: Annotated[int | None, typer.Option(help="How many calls at most.", show_default="no limit")] = None,
-    seed: Annotated[int, typer.Option(help="Equal seeds draw equal calls.")] = 0,
+    calls: Annotated[int | None, Option(help="How many calls at most.", show_default="no limit")] = None,
+    seed: Annotated[int, Option(help="Equal seeds draw equal calls.")] = 0,
     doors: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="A,B", help="Of numba_cpu, numpy_cpu, torch, override, jax.", show_default="all that are installed"
         ),
     ] = None,
@@ -245,6 +242,8 @@ def _run(
     cases: list[CheckCase], options: Options, journal: Path | None, resume: bool, jobs: int | None, time_limit: float
 ) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
+    from rich.console import Console
+
     from lngrad.check.processes.runner import default_jobs, run_cases
     from lngrad.check.reports.journal import Journal, key_of, read_journal
 
@@ -253,10 +252,9 @@ def _run(
     found = {case.name: kept[keys[case.name]] for case in cases if keys[case.name] in kept}
     waiting = [case for case in cases if case.name not in found]
     printed = 0
-    with (
-        Journal(journal, found.values()) if journal else nullcontext() as file,
-        _progress(len(cases), len(found)) as (advance, console),
-    ):
+    console = Console(highlight=False)
+    bar = progress(console, "cases", len(cases), len(found))
+    with Journal(journal, found.values()) if journal else nullcontext() as file, bar as advance:
 
         def done(result: CaseResult) -> None:
             nonlocal printed
@@ -269,7 +267,7 @@ def _run(
                 printed += 1
                 if printed == MAX_PRINTED:
                     console.print("[dim]further failures are in the reports[/]")
-            advance()
+            advance(1)
 
         interrupted = False
         try:
@@ -277,60 +275,6 @@ def _run(
         except KeyboardInterrupt:
             interrupted = True
     return [found[case.name] for case in cases if case.name in found], interrupted
-
-
-def _report(
-    results: list[CaseResult],
-    options: Options,
-    seconds: float,
-    report: Path | None,
-    junit: Path | None,
-    earlier: list[CaseResult] | None,
-) -> None:
-    from rich.console import Console
-
-    from lngrad.check.reports.journal import changes
-
-    console = Console(highlight=False)
-    changed = changes(earlier, results) if earlier is not None else []
-    if earlier is not None:
-        _print_changes(console, changed)
-    _print_summary(console, results, seconds)
-    if junit is not None:
-        from lngrad.check.reports.journal import write_junit
-
-        write_junit(junit, results, options.against or options.impl)
-    if report is not None:
-        from lngrad.check.reports.html import write_report
-
-        write_report(report, results, options, seconds, changed)
-        typer.echo(f"report: {report}")
-
-
-@contextmanager
-def _progress(total: int, completed: int = 0) -> Iterator[tuple[Callable[[], None], Console]]:
-    """Gives a function to call for every case that is done, and a console whose lines stay above the bar."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:.1f} cases/s" if task.speed else "", style="dim")
-
-    console = Console(highlight=False)
-    columns = (TextColumn("cases"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("cases", total=total, completed=completed)
-        yield lambda: bar.advance(task), console
 
 
 def _print_result(console: Console, result: CaseResult) -> None:

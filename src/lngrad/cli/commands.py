@@ -10,17 +10,18 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer import Option
 from typer.core import TyperCommand
 
 from lngrad import __version__
 from lngrad.cli.bench import bench
 from lngrad.cli.check import certify, check, golden, soak
 from lngrad.cli.demo import demo
-from lngrad.cli.exits import in_one_line
 from lngrad.cli.info import info
 from lngrad.cli.kernel import kernel_run
 from lngrad.cli.run import run
 from lngrad.cli.sdk import CutAtRun, sdk
+from lngrad.cli.terminal import in_one_line
 from lngrad.cli.tiling import tiling
 
 app = typer.Typer(
@@ -73,7 +74,7 @@ lngrad {version}: layer normalization and its gradients
 def _options(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

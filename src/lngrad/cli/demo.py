@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter, sleep
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from typer import Option
 
 import lngrad
-from lngrad.cli.exits import FAILED, fail, need
+from lngrad.cli.terminal import FAILED, fail, need, new_table
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lngrad.core.problem import Grads
     from lngrad.testing import Inputs
 
 HIDDEN, BATCH = 128, 64
@@ -46,11 +46,11 @@ Next:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the picture and the results.")] = Path(
+    output: Annotated[Path, Option("--output", "-o", help="A folder for the picture and the results.")] = Path(
         "lngrad-demo"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Of the data's split, the weights and the batches.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="How often every image is seen.")] = 30,
+    seed: Annotated[int, Option(min=0, help="Of the data's split, the weights and the batches.")] = 0,
+    epochs: Annotated[int, Option(min=1, help="How often every image is seen.")] = 30,
 ) -> None:
     """Train a network with LayerNorm on digits with lngrad's gradients, and check them.
 
@@ -103,11 +103,9 @@ def new_parameters(rng: np.random.Generator) -> list[Array]:
     """Random weights (He et al., 2015), and LayerNorms that do nothing yet."""
     parameters = []
     for inputs, outputs in ((64, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 10)):
-        weight = rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs)
-        parameters += [weight.astype(np.float32), np.zeros(outputs, np.float32)]
-        if outputs == HIDDEN:
-            parameters += [np.ones(outputs, np.float32), np.zeros(outputs, np.float32)]
-    return parameters
+        parameters += [rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs), np.zeros(outputs)]
+        parameters += [np.ones(outputs), np.zeros(outputs)] if outputs == HIDDEN else []
+    return [parameter.astype(np.float32) for parameter in parameters]
 
 
 def forward(parameters: list[Array], images: Array) -> tuple[Array, list[Hidden], Array]:
@@ -174,7 +172,8 @@ def train(epochs: int, seed: int, advance: Callable[[], None] = lambda: None) ->
     test, chosen = np.split(rng.permutation(len(images)), [len(images) // 4])
     parameters = new_parameters(rng)
     training = Training(parameters, images[chosen], digits.target[chosen], [], [])
-    means, squares = ([np.zeros_like(p) for p in parameters] for _ in range(2))
+    mean, square = np.zeros((2, sum(p.size for p in parameters)), np.float32)
+    ends = np.cumsum([p.size for p in parameters])[:-1]
     batches = -(-len(chosen) // BATCH)
     # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC (Zen 5) OpenBLAS's threads
     # waited for each other, and 30 epochs took 3 to 18 s in place of less than one.
@@ -188,10 +187,12 @@ def train(epochs: int, seed: int, advance: Callable[[], None] = lambda: None) ->
                 training.losses.append(loss)
                 # Adam (Kingma and Ba, 2015) with its usual constants.
                 mean_scale, square_scale = (1 / (1 - decay ** len(training.losses)) for decay in (0.9, 0.999))
-                for p, g, mean, square in zip(parameters, gradients, means, squares, strict=True):
-                    mean += np.float32(0.1) * (g - mean)
-                    square += np.float32(0.001) * (g * g - square)
-                    p -= np.float32(rate) * (mean * mean_scale) / (np.sqrt(square * square_scale) + np.float32(1e-8))
+                gradient = np.concatenate([g.ravel() for g in gradients])
+                mean += np.float32(0.1) * (gradient - mean)
+                square += np.float32(0.001) * (gradient * gradient - square)
+                step = np.float32(rate) * (mean * mean_scale) / (np.sqrt(square * square_scale) + np.float32(1e-8))
+                for p, change in zip(parameters, np.split(step, ends), strict=True):
+                    p -= change.reshape(p.shape)
             read = forward(parameters, images[test])[0].argmax(1)
             training.accuracies.append(float((read == digits.target[test]).mean()))
             advance()
@@ -201,7 +202,6 @@ def train(epochs: int, seed: int, advance: Callable[[], None] = lambda: None) ->
 # The check: gradients of the trained network's own activations, against float64 and, if installed, torch.
 
 Layer = tuple[Array, Array, Array, Array]  # dy, x, gamma, beta
-Call = tuple[Callable[[], "Grads"], "Inputs"]  # a backward, and what its result is judged by
 
 
 @dataclass
@@ -220,11 +220,6 @@ class Check:
     @property
     def passed(self) -> bool:
         return self.worst["lngrad"] <= 1
-
-    def by_library(self) -> dict[str, dict[str, float]]:
-        """The largest error and the best time, as results.json has them."""
-        times = self.times_us
-        return {name: {"max_error_in_tolerances": e, "best_time_us": times[name]} for name, e in self.worst.items()}
 
 
 def first_call(dtype: str, backward: bool) -> None:
@@ -254,14 +249,14 @@ def layer_inputs(training: Training) -> list[Layer]:
 
 def check_dtype(dtype: str, layers: list[Layer]) -> Check:
     """Round either layer's inputs to a dtype, compute, compare and time."""
+    from lngrad.core.problem import Grads
     from lngrad.testing import error_shares
 
     rounded = [tuple(array.astype(numpy_dtype(dtype)) for array in layer) for layer in layers]
-    calls = {"lngrad": [lngrad_call(*layer) for layer in rounded]}
-    if find_spec("torch") is not None:
-        calls["torch"] = [torch_call(*layer) for layer in rounded]
+    libraries = [name for name in COLOURS if find_spec(name) is not None]
+    calls = {name: [backward_call(name, *layer) for layer in rounded] for name in libraries}
     errors = {
-        name: np.concatenate([share.ravel() for call, inputs in some for share in error_shares(call(), inputs)])
+        name: np.concatenate([share.ravel() for call, inputs in some for share in error_shares(Grads(*call()), inputs)])
         for name, some in calls.items()
     }
     best = dict.fromkeys(calls, float("inf"))  # on a busy machine the best time varies less than the median
@@ -278,28 +273,19 @@ def check_dtype(dtype: str, layers: list[Layer]) -> Check:
     return Check(dtype, errors, best)
 
 
-def lngrad_call(dy: Array, x: Array, gamma: Array, beta: Array) -> Call:
-    """lngrad's backward after its forward."""
-    from lngrad.testing import Inputs
-
-    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-    return lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma), Inputs(dy, x, mean, rstd, gamma, beta, 1)
-
-
-def torch_call(dy: Array, x: Array, gamma: Array, beta: Array) -> Call:
-    """torch's backward after its forward, judged by the mean and rstd that its forward computed."""
-    import torch
-
+def backward_call(library: str, dy: Array, x: Array, gamma: Array, beta: Array) -> tuple[Callable[[], Any], Inputs]:
+    """A library's backward, and what it is judged by: its inputs, with the mean and rstd of the library's own forward."""
+    from lngrad.check.implementations import IMPLEMENTATIONS, Arguments
     from lngrad.core.arrays import as_numpy
-    from lngrad.core.dtypes import to_torch
-    from lngrad.core.problem import Grads
     from lngrad.testing import Inputs
 
-    tensors, shape = [to_torch(array) for array in (dy, x, gamma, beta)], list(gamma.shape)
-    _, mean, rstd = torch.native_layer_norm(tensors[1], shape, tensors[2], tensors[3], 1e-5)
-    arguments = (tensors[0], tensors[1], shape, mean, rstd, tensors[2], tensors[3], [True, True, True])
-    inputs = Inputs(dy, x, as_numpy(mean), as_numpy(rstd), gamma, beta, 1)
-    return lambda: Grads(*torch.ops.aten.native_layer_norm_backward(*arguments)), inputs
+    if library == "lngrad":
+        _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+        return lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma), Inputs(dy, x, mean, rstd, gamma, beta, 1)
+    given, torch = Arguments(dy, x, None, None, gamma, beta, gamma.shape), IMPLEMENTATIONS["torch"]
+    assert torch.forward is not None  # its row has one
+    mean, rstd = map(as_numpy, torch.forward(given)()[1:])
+    return torch.backward(replace(given, mean=mean, rstd=rstd)), Inputs(dy, x, mean, rstd, gamma, beta, 1)
 
 
 # The report: a table, a picture, and the same as JSON.
@@ -307,19 +293,14 @@ def torch_call(dy: Array, x: Array, gamma: Array, beta: Array) -> Call:
 
 def table(checks: list[Check]) -> Table:
     """One row a dtype: largest errors in tolerances, best times as called, and their ratio."""
-    from rich.table import Table
-
-    shown = Table(title="Gradients of the trained network's LayerNorm layers, against float64")
-    shown.add_column("dtype")
-    for heading in ("lngrad: max error", "torch: max error", "lngrad: best µs", "torch: best µs", "torch ÷ lngrad"):
-        shown.add_column(heading, justify="right")
+    headings = "lngrad: max error", "torch: max error", "lngrad: best µs", "torch: best µs", "torch ÷ lngrad"
+    shown = new_table("Gradients of the trained network's LayerNorm layers, against float64", "dtype", right=headings)
     for check in checks:
-        errors, times = check.worst, check.times_us
-        cells = [check.dtype, _short(errors["lngrad"]), "–", f"{times['lngrad']:.0f}", "–", "–"]
-        if "torch" in errors:
-            cells[2], cells[4] = _short(errors["torch"]), f"{times['torch']:.0f}"
-            cells[5] = f"{times['torch'] / times['lngrad']:.1f}×"
-        shown.add_row(*cells)
+        errors = (_short(check.worst[name]) if name in check.worst else "–" for name in COLOURS)
+        times = (f"{check.times_us[name]:.0f}" if name in check.times_us else "–" for name in COLOURS)
+        both = "torch" in check.times_us
+        ratio = f"{check.times_us['torch'] / check.times_us['lngrad']:.1f}×" if both else "–"
+        shown.add_row(check.dtype, *errors, *times, ratio)
     has_torch = all("torch" in check.errors for check in checks)
     shown.caption = "max error: 1 is the tolerance" + ("" if has_torch else "; torch is not installed")
     return shown
@@ -333,6 +314,14 @@ def summary(training: Training, checks: list[Check], seed: int) -> dict[str, Any
     """Everything that the table and the picture say, in numbers."""
     from lngrad.core.machine import versions
 
+    found = [
+        {"dtype": check.dtype, "passed": check.passed}
+        | {
+            name: {"max_error_in_tolerances": e, "best_time_us": check.times_us[name]}
+            for name, e in check.worst.items()
+        }
+        for check in checks
+    ]
     return {
         "passed": training.accuracies[-1] >= PASS_ACCURACY and all(check.passed for check in checks),
         "accuracy": training.accuracies[-1],
@@ -340,7 +329,7 @@ def summary(training: Training, checks: list[Check], seed: int) -> dict[str, Any
         "seed": seed,
         "loss_by_step": [round(loss, 6) for loss in training.losses],
         "accuracy_by_epoch": [round(share, 6) for share in training.accuracies],
-        "checks": [{"dtype": check.dtype, "passed": check.passed} | check.by_library() for check in checks],
+        "checks": found,
         "versions": versions(),
     }
 

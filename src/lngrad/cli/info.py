@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from lngrad import backends, get_num_threads
-from lngrad.cli.exits import REFUSED, fail
+from lngrad.cli.terminal import REFUSED, fail
 
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
@@ -27,7 +28,7 @@ EXTRAS = {
 
 def info(
     warm: Annotated[
-        bool, typer.Option("--warm", help="Compile every kernel, and the native code for torch, into the cache now.")
+        bool, Option("--warm", help="Compile every kernel, and the native code for torch, into the cache now.")
     ] = False,
 ) -> None:
     """Show versions, backends, threads, caches, and what to install for what.

@@ -9,44 +9,41 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from typer import Argument, Option
 
-from lngrad.cli.exits import FAILED, existing, fail
+from lngrad.cli.terminal import FAILED, existing, fail
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 
 Strictness = Literal["checked", "device"]
 
 
 def kernel_run(
-    file: Annotated[Path, typer.Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False)],
-    kernel: Annotated[str, typer.Option(help="The kernel function; a template with its arguments: name<0>.")],
+    file: Annotated[Path, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False)],
+    kernel: Annotated[str, Option(help="The kernel function; a template with its arguments: name<0>.")],
     arg: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="NAME=FILE.npy, or NAME=empty:DTYPE:SHAPE for an output; once for each array, in the kernel's order.",
             metavar="NAME=VALUE",
             show_default=False,
         ),
     ],
-    blocks: Annotated[int, typer.Option(help="How many blocks to launch.")] = 1,
+    blocks: Annotated[int, Option(help="How many blocks to launch.")] = 1,
     save: Annotated[
-        list[str] | None, typer.Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
+        list[str] | None, Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
     ] = None,
-    workspace: Annotated[int | None, typer.Option(help="Bytes of workspace.", show_default="none")] = None,
-    tiling: Annotated[
-        Path | None, typer.Option(help="Its bytes (.bin), or a .json of fields; see docs/ascend-c.md.")
-    ] = None,
-    tiling_key: Annotated[int, typer.Option(help="What TILING_KEY_IS compares with.")] = 0,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="A folder to search for headers.")] = None,
-    header: Annotated[list[Path] | None, typer.Option(help="A header to include ahead of the file.")] = None,
-    define: Annotated[list[str] | None, typer.Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
-    soc: Annotated[str | None, typer.Option(help="The simulated SoC.", show_default="Ascend910B1")] = None,
-    strictness: Annotated[
-        Strictness, typer.Option(help="checked: what CANN's checker reports is an error.")
-    ] = "checked",
-    auto_sync: Annotated[bool, typer.Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
-    ordering: Annotated[bool, typer.Option(help="Whether races are looked for.")] = True,
-    timeline: Annotated[Path | None, typer.Option(help="Write what ran on which pipe, as SVG.")] = None,
-    report: Annotated[bool, typer.Option("--report", help="Print what each block did.")] = False,
+    workspace: Annotated[int | None, Option(help="Bytes of workspace.", show_default="none")] = None,
+    tiling: Annotated[Path | None, Option(help="Its bytes (.bin), or a .json of fields; see docs/ascend-c.md.")] = None,
+    tiling_key: Annotated[int, Option(help="What TILING_KEY_IS compares with.")] = 0,
+    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.")] = None,
+    header: Annotated[list[Path] | None, Option(help="A header to include ahead of the file.")] = None,
+    define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
+    soc: Annotated[str | None, Option(help="The simulated SoC.", show_default="Ascend910B1")] = None,
+    strictness: Annotated[Strictness, Option(help="checked: what CANN's checker reports is an error.")] = "checked",
+    auto_sync: Annotated[bool, Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
+    ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
+    timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG.")] = None,
+    report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
 ) -> None:
     """Compile an Ascend C kernel and run it on the simulated NPU.
 

@@ -1,4 +1,4 @@
-"""The console script: how the process begins and ends. Commands return or raise; their errors are one line (exits.py).
+"""The console script: how the process begins and ends. Commands return or raise; their errors are one line (terminal.py).
 
 Exit codes: 0 done; 1 a check did not pass; 2 bad input, or something is missing; 3 more to do; 130 Ctrl-C; 141 whoever
 read the output has gone, as in `lngrad info | head -1`; 143 ended from outside.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from lngrad import set_num_threads
-from lngrad.cli.exits import REFUSED, existing, fail
-from lngrad.core.problem import Problem
+from lngrad.cli.terminal import REFUSED, existing, fail, progress
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -21,7 +19,7 @@ PROGRESS_BYTES = 64 << 20  # of dx: less is done before a bar could be read
 def run(
     input: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="INPUT",
             show_default=False,
             help="A .npz, a .safetensors or a folder of .npy with dy and x; mean with rstd or variance, or neither; "
@@ -30,7 +28,7 @@ def run(
     ],
     output: Annotated[
         Path,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             metavar="OUTPUT",
@@ -39,27 +37,25 @@ def run(
         ),
     ],
     backend: Annotated[
-        str | None, typer.Option(help="One of those that `lngrad info` lists.", show_default="the first available")
+        str | None, Option(help="One of those that `lngrad info` lists.", show_default="the first available")
     ] = None,
-    output_mask: Annotated[
-        str, typer.Option(help="Which gradients are wanted, separated by commas.")
-    ] = "dx,dgamma,dbeta",
+    output_mask: Annotated[str, Option(help="Which gradients are wanted, separated by commas.")] = "dx,dgamma,dbeta",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="At most this many.", show_default="what the machine grants")
+        int | None, Option(min=1, help="At most this many.", show_default="what the machine grants")
     ] = None,
     eps: Annotated[
-        float | None, typer.Option(help="Added to the variance where rstd is computed.", show_default="1e-5")
+        float | None, Option(help="Added to the variance where rstd is computed.", show_default="1e-5")
     ] = None,
     normalized_dims: Annotated[
-        int | None, typer.Option(help="How many of x's last dimensions.", show_default="as many as gamma has, or 1")
+        int | None, Option(help="How many of x's last dimensions.", show_default="as many as gamma has, or 1")
     ] = None,
     block_bytes: Annotated[
-        int, typer.Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
+        int, Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
     ] = 256 << 20,
     soc: Annotated[
-        str | None, typer.Option(help="The simulated SoC of --backend ascend_sim.", show_default="Ascend910B1")
+        str | None, Option(help="The simulated SoC of --backend ascend_sim.", show_default="Ascend910B1")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace OUTPUT if it exists.")] = False,
 ) -> None:
     """Compute the gradients of arrays in a file, which may be larger than memory.
 
@@ -70,6 +66,9 @@ def run(
     """
     from time import perf_counter
 
+    from rich.console import Console
+
+    from lngrad.core.dtypes import bytes_of
     from lngrad.core.plan import make_plan
     from lngrad.files.reading import read_tensors
     from lngrad.files.rowblocks import NAMES, RowBlocks
@@ -94,7 +93,9 @@ def run(
         used = make_plan(blocks.problem, backend).backend
         specs = dict(zip(blocks.problem.out, blocks.problem.outputs(), strict=True))
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items() if spec is not None}
-        with new_output(output, wanted, replace=force) as writer, _progress(blocks.problem) as advance:
+        M, row_bytes = blocks.problem.M, blocks.problem.N * bytes_of(blocks.problem.dtype)
+        bar = progress(Console(stderr=True), "rows", M, large=M * row_bytes >= PROGRESS_BYTES)
+        with new_output(output, wanted, replace=force) as writer, bar as advance:
             blocks.run(writer.append, backend=backend, advance=advance)
     except LngradError as error:
         if str(error).startswith((str(output), "backend")):
@@ -118,24 +119,3 @@ def _mask(text: str) -> Mask:
     if wrong:
         fail(f"--output-mask: expected some of dx,dgamma,dbeta, got {text!r}", REFUSED)
     return "dx" in names, "dgamma" in names, "dbeta" in names
-
-
-@contextmanager
-def _progress(problem: Problem) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the rows just done: a bar on a terminal, for large problems."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    from lngrad.core.dtypes import bytes_of
-
-    large = problem.M * problem.N * bytes_of(problem.dtype) >= PROGRESS_BYTES
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.completed} of {task.total} rows"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not (large and console.is_terminal)) as shown:
-        task = shown.add_task("rows", total=problem.M)
-        yield lambda rows: shown.advance(task, rows)

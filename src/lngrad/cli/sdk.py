@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.exits import REFUSED, existing, fail
+from lngrad.cli.terminal import REFUSED, existing, fail
 
 _PROGRAM = "lngrad.sdk.program"
 
@@ -29,29 +30,25 @@ def sdk(
     ctx: typer.Context,
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", show_default=False, help="The toolkit folder; with --run it may be left out."),
+        Argument(metavar="DIR", show_default=False, help="The toolkit folder; with --run it may be left out."),
     ] = None,
     run: Annotated[
-        bool, typer.Option("--run", help="FILE [ARG]…: compile, link and run one C or C++ file. Comes last.")
+        bool, Option("--run", help="FILE [ARG]…: compile, link and run one C or C++ file. Comes last.")
     ] = False,
-    cflags: Annotated[
-        bool, typer.Option("--cflags", help="Print what a compiler needs to find DIR's headers.")
-    ] = False,
-    libs: Annotated[bool, typer.Option("--libs", help="Print what a compiler needs to link DIR's library.")] = False,
-    soc: Annotated[
-        str | None, typer.Option(help="The simulated SoC of its programs.", show_default="Ascend910B1")
-    ] = None,
+    cflags: Annotated[bool, Option("--cflags", help="Print what a compiler needs to find DIR's headers.")] = False,
+    libs: Annotated[bool, Option("--libs", help="Print what a compiler needs to link DIR's library.")] = False,
+    soc: Annotated[str | None, Option(help="The simulated SoC of its programs.", show_default="Ascend910B1")] = None,
     cann: Annotated[
-        str | None, typer.Option(help="The CANN release whose documents the checks follow.", show_default="8.3")
+        str | None, Option(help="The CANN release whose documents the checks follow.", show_default="8.3")
     ] = None,
     mode: Annotated[
-        str | None, typer.Option(help="strict (documents) or compat (published code).", show_default="strict")
+        str | None, Option(help="strict (documents) or compat (published code).", show_default="strict")
     ] = None,
     rounding: Annotated[
-        str | None, typer.Option(help="even, or device: as the SoC's kernels round.", show_default="even")
+        str | None, Option(help="even, or device: as the SoC's kernels round.", show_default="even")
     ] = None,
     unified: Annotated[
-        bool, typer.Option("--unified", help="Programs may pass host memory in the place of device memory.")
+        bool, Option("--unified", help="Programs may pass host memory in the place of device memory.")
     ] = False,
 ) -> None:
     """Write a toolkit folder: CANN host programs in C and C++ compile, link and run with it, without an NPU.

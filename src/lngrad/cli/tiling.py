@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
-from lngrad.cli.exits import FAILED, REFUSED, fail
+from lngrad.cli.terminal import FAILED, REFUSED, fail, new_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,16 +23,14 @@ COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"
 
 
 def tiling(
-    api: Annotated[str, typer.Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.")] = "LayerNormGrad",
-    shape: Annotated[
-        str | None, typer.Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="half or float.")] = "float",
-    soc: Annotated[str | None, typer.Option(help="A SoC's name.", show_default="Ascend910B1")] = None,
-    stack: Annotated[str, typer.Option(help="The temporary buffer: min, max or bytes.")] = "min",
-    reuse_source: Annotated[bool, typer.Option("--reuse-source", help="isReuseSource = true.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Count, over 7,040 shapes, what the sizes lead to.")] = False,
+    api: Annotated[str, Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.")] = "LayerNormGrad",
+    shape: Annotated[str | None, Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)] = None,
+    dtype: Annotated[str, Option(help="half or float.")] = "float",
+    soc: Annotated[str | None, Option(help="A SoC's name.", show_default="Ascend910B1")] = None,
+    stack: Annotated[str, Option(help="The temporary buffer: min, max or bytes.")] = "min",
+    reuse_source: Annotated[bool, Option("--reuse-source", help="isReuseSource = true.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    sweep: Annotated[bool, Option("--sweep", help="Count, over 7,040 shapes, what the sizes lead to.")] = False,
 ) -> None:
     """Say whether a temporary buffer suffices for an Ascend C tile API, and what would be safe.
 
@@ -84,29 +83,22 @@ def render(report: TilingReport, console: Console) -> None:
 
 def _struct_table(report: TilingReport, width: int) -> Table:
     """The struct as a table of up to three (field, value) pairs a line: 30 words fit a screen."""
-    from rich.table import Table
-
     fields = list(vars(report.tiling).items())
     columns = min(3, max(1, width // PAIR))
-    table = Table(title=type(report.tiling).__name__, title_justify="left", box=None, pad_edge=False)
+    table = new_table(type(report.tiling).__name__, title_justify="left", box=None, pad_edge=False)
     for _ in range(columns):
         table.add_column("field", overflow="fold")
         table.add_column("value", justify="right", no_wrap=True)
     lines = -(-len(fields) // columns)
     for line in range(lines):
-        cells: list[str] = []
-        for name, value in fields[line::lines]:
-            cells += [name, str(value)]
-        table.add_row(*cells)
+        table.add_row(*(cell for name, value in fields[line::lines] for cell in (name, str(value))))
     return table
 
 
 def _bars(report: TilingReport, width: int) -> Table:
     """One bar a buffer on a common scale; red past the end of the temporary buffer."""
-    from rich.table import Table
-
     title = "temporary buffer, bytes\n#: touched, -: reserved only, |: end of the buffer given"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = new_table(title, title_justify="left", box=None, pad_edge=False)
     table.add_column("part", no_wrap=True)
     for heading in ("from", "touched to", "reserved to"):
         table.add_column(heading, justify="right", min_width=len(f"{report.reserved_bytes:,}"))
@@ -114,13 +106,8 @@ def _bars(report: TilingReport, width: int) -> Table:
     cells = min(BAR_CELLS, max(LEAST_CELLS, width - BESIDE_BAR))
     whole = max(report.reserved_bytes, report.stack_bytes, 1)
     for part in report.buffers:
-        table.add_row(
-            part.name,
-            f"{part.start:,}",
-            f"{part.start + part.touched:,}",
-            f"{part.start + part.reserved:,}",
-            _bar(part, report.stack_bytes, whole, cells),
-        )
+        places = (part.start, part.start + part.touched, part.start + part.reserved)
+        table.add_row(part.name, *(f"{at:,}" for at in places), _bar(part, report.stack_bytes, whole, cells))
     return table
 
 
@@ -167,15 +154,11 @@ def _verdict(report: TilingReport) -> Text:
 
 def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:
     """Print the counts of ``sweep`` to ``console``."""
-    from rich.table import Table
-
-    table = Table(title="LayerNormGrad with its own temporary-buffer sizes", title_justify="left", box=None)
-    table.add_column("dtype")
-    table.add_column("isReuseSource")
-    table.add_column("size")
-    for name in ("ok", "reserves past the end", "touches past the end", "refused"):
-        table.add_column(name, justify="right")
+    title, counts = "LayerNormGrad with its own temporary-buffer sizes", ("ok", "reserve", "overrun", "refused")
+    headings = "ok", "reserves past the end", "touches past the end", "refused"
+    table = new_table(title, "dtype", "isReuseSource", "size", right=headings, title_justify="left", box=None)
     for row in rows:
-        counts = (row.ok, row.reserve, row.overrun, row.refused)
-        table.add_row(row.dtype, str(row.reuse_source).lower(), row.stack, *map(str, counts))
+        table.add_row(
+            row.dtype, str(row.reuse_source).lower(), row.stack, *(str(getattr(row, name)) for name in counts)
+        )
     console.print(table)

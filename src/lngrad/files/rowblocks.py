@@ -18,7 +18,7 @@ from lngrad.core.arrays import Output, empty
 from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.core.problem import Forward, Grads, Problem
-from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
+from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.typing import Array, Mask
 
 NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma")
@@ -66,6 +66,8 @@ class RowBlocks:
         row_bytes = 3 * self.problem.N * bytes_of(self.problem.dtype)
         self.rows = CHUNK << max(0, (block_bytes // max(1, row_bytes * CHUNK)).bit_length() - 1)
 
+    # Infinities and NaNs are results like any other, as they are in the kernels, and no warning's business.
+    @np.errstate(all="ignore")
     def run(
         self,
         write: Callable[[str, Array], None],
@@ -80,11 +82,6 @@ class RowBlocks:
             backend: As for layer_norm_backward.
             advance: Told how many more rows are done.
         """
-        # Infinities and NaNs are results like any other, as they are in the kernels, and no warning's business.
-        with np.errstate(all="ignore"):
-            self._run(write, backend, advance)
-
-    def _run(self, write: Callable[[str, Array], None], backend: str | None, advance: Callable[[int], None]) -> None:
         problem = self.problem
         memory = empty("numpy", Output.of((min(self.rows, problem.M), *problem.normalized_shape), problem.dtype))
         dgamma, dbeta = ColumnTree(), ColumnTree()
@@ -171,13 +168,9 @@ def _describe(arrays: dict[str, Array], statistics: str, normalized_dims: int | 
     try:
         return Problem.backward(arrays["dy"], x, mean, rstd, gamma, x.shape[split:], mask)[0]
     except (ShapeError, DtypeError) as error:
-        raise _renamed(error, "rstd", statistics) from None
-
-
-def _renamed(error: LngradError, old: str, new: str) -> LngradError:
-    """The same error about an argument that the caller knows by another name."""
-    text = str(error)
-    return type(error)(new + text.removeprefix(old)) if text.startswith(f"{old}:") else error
+        if not str(error).startswith("rstd:"):
+            raise
+        raise type(error)(statistics + str(error).removeprefix("rstd")) from None  # the name that the caller knows
 
 
 def _rows(array: Array, problem: Problem, start: int, stop: int) -> Array:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -48,21 +48,35 @@ def new_output(path: Path, tensors: Tensors, *, replace: bool = False) -> Iterat
     Raises:
         FileFormatError: One line that names the path and says why it can't be written.
     """
-    make = _writer_for(path)
+    writers: dict[str, Any] = {".npz": _NpzWriter, ".safetensors": _SafetensorsWriter, "": _FolderWriter}
+    if path.suffix not in writers:
+        raise FileFormatError(f"{path}: expected a .npz, a .safetensors or a folder (no suffix), got {path.suffix!r}")
     _check_place(path, tensors, replace)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with _errors_of(path), _whole(path) as temporary, closing(writers[path.suffix](temporary, tensors)) as writer:
+        yield writer
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
     try:
-        writer = make(temporary, tensors)
-        try:
-            yield writer
-        finally:
-            writer.close()
-        _publish(temporary, path)
+        yield
     except OSError as reason:
-        _remove(temporary)
-        raise _can_not_write(path, reason) from None
+        raise FileFormatError(f"{path}: can't be written: {reason.strerror or reason}") from None
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A temporary name beside a path, which becomes the path when the context is left without an error."""
+    temporary = path.with_name(f".{path.name[:80]}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _publish(temporary, path)
     except BaseException:
-        _remove(temporary)
+        with suppress(OSError):
+            if temporary.is_dir():
+                shutil.rmtree(temporary)
+            else:
+                temporary.unlink()
         raise
 
 
@@ -79,24 +93,10 @@ def write_tensor(path: Path, array: Array) -> None:
     Raises:
         FileFormatError: One line that names the path and says why it can't be written.
     """
-    try:
-        with path.open("wb") as file:
-            if path.suffix == ".npy":
-                file.write(npy_header(array.shape, array.dtype.name))
-            file.write(_bytes_of(array))
-    except OSError as reason:
-        raise _can_not_write(path, reason) from None
-
-
-def _can_not_write(path: Path, reason: OSError) -> FileFormatError:
-    return FileFormatError(f"{path}: can't be written: {reason.strerror or reason}")
-
-
-def _writer_for(path: Path) -> Any:
-    writers = {".npz": _NpzWriter, ".safetensors": _SafetensorsWriter, "": _FolderWriter}
-    if path.suffix not in writers:
-        raise FileFormatError(f"{path}: expected a .npz, a .safetensors or a folder (no suffix), got {path.suffix!r}")
-    return writers[path.suffix]
+    with _errors_of(path), path.open("wb") as file:
+        if path.suffix == ".npy":
+            file.write(npy_header(array.shape, array.dtype.name))
+        file.write(_bytes_of(array))
 
 
 def _check_place(path: Path, tensors: Tensors, replace: bool) -> None:
@@ -134,14 +134,6 @@ def _publish(temporary: Path, path: Path) -> None:
     shutil.rmtree(old)
 
 
-def _remove(temporary: Path) -> None:
-    with suppress(OSError):
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink()
-
-
 def _bytes_of(rows: Array) -> Any:
     """An array's elements in C order, as something that can be written; bfloat16 has no buffer of its own."""
     return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
@@ -154,19 +146,12 @@ def write_text(path: Path, text: str) -> None:
         FileFormatError: One line that names the path and says why it can't be written.
     """
     real = path.resolve()
-    temporary = real.with_name(f".{real.name[:80]}.{secrets.token_hex(4)}.tmp")
-    try:
+    with _errors_of(path):
         if real.exists() and not real.is_file():
             real.write_text(text, "utf-8", errors="replace")
-        else:
+            return
+        with _whole(real) as temporary:
             temporary.write_text(text, "utf-8", errors="replace")
-            temporary.replace(real)
-    except OSError as reason:
-        _remove(temporary)
-        raise FileFormatError(f"{path}: can't be written: {reason.strerror or reason}") from None
-    except BaseException:
-        _remove(temporary)
-        raise
 
 
 class _FolderWriter:

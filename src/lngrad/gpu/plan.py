@@ -24,15 +24,7 @@ from lngrad.core.problem import Problem
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
-from lngrad.gpu.run import (
-    Steps,
-    backward_columns,
-    backward_tiles,
-    forward_chunks,
-    forward_tiles,
-    parts_size,
-    run,
-)
+from lngrad.gpu.run import Steps, backward_columns, backward_tiles, forward_chunks, forward_tiles, parts_size, run
 from lngrad.typing import Shape
 
 _ACC = {"float32": tl.float32, "float64": tl.float64}

@@ -96,18 +96,7 @@ class Finalize:
     warps: int
 
 
-@dataclass(frozen=True)
-class _Band:
-    """Tiles of rows up to `widest` padded columns."""
-
-    widest: int
-    elements: int
-    slabs: int
-    warps: int
-    most_parts: int
-    stages: int = 2
-
-
+# By bytes of the accumulator: elements of a tile, slabs, warps and most_parts, for rows of up to elements·slabs columns.
 # 16 elements a thread (8 in float64): two sums take 32 registers, dy, x and what is made of them about as many again; with
 # 32 elements the sums alone would take half of the 128 registers that 4 programs of 128 threads leave, and spill.
 # Bytes on their way decide the bandwidth: 3 TB/s times 700 ns is 16 KB a multiprocessor. Four tiles of 2048 elements of
@@ -116,13 +105,8 @@ class _Band:
 # memory once and once more from L2: 10 bytes an element of 16 bits at L2's 5.5 TB/s, beside 6 at the memory's 3 TB/s. In
 # four slabs it would be 18, more than the memory takes; in float64, two slabs spill.
 _BANDS = {
-    4: (
-        _Band(2048, 2048, 1, 4, 1024),
-        _Band(4096, 4096, 1, 8, 1024),
-        _Band(8192, 8192, 1, 16, 512),
-        _Band(16384, 8192, 2, 16, 256),
-    ),
-    8: (_Band(1024, 1024, 1, 4, 1024), _Band(2048, 2048, 1, 8, 1024), _Band(4096, 4096, 1, 16, 512)),
+    4: ((2048, 1, 4, 1024), (4096, 1, 8, 1024), (8192, 1, 16, 512), (8192, 2, 16, 256)),
+    8: ((1024, 1, 4, 1024), (2048, 1, 8, 1024), (4096, 1, 16, 512)),
 }
 # Of a chunk: 16 (8) elements a thread.
 _CHUNK = {4: (4096, 8, 2), 8: (2048, 8, 2)}
@@ -150,11 +134,10 @@ def _tiles(N: int, dtype: str, *, merged: bool) -> Tiles | None:
     """Tiles for rows of N columns, or None where they are too long."""
     padded = 1 << (N - 1).bit_length()
     merged = merged or padded <= (512 if dtype == "float64" else 1024)
-    for band in _BANDS[_accumulator_bytes(dtype)]:
-        if padded <= band.widest:
+    for elements, slabs, warps, most_parts in _BANDS[_accumulator_bytes(dtype)]:
+        if padded <= elements * slabs:
             block, pieces = _pieces(N, padded, 1 if merged else 4)
-            rows = band.elements * band.slabs // padded
-            return Tiles(rows, block // band.slabs, pieces, band.slabs, band.warps, band.most_parts, band.stages)
+            return Tiles(elements * slabs // padded, block // slabs, pieces, slabs, warps, most_parts, stages=2)
     return None
 
 

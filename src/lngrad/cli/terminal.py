@@ -1,17 +1,24 @@
-"""How a command ends: exit codes, and one line where something is wrong."""
+"""What commands share: how they end, with an exit code and one line where something is wrong; tables and bars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
 from lngrad.errors import LngradError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Task
+    from rich.table import Table
+    from rich.text import Text
 
 # Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
 INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
@@ -73,3 +80,32 @@ def need(extra: str, **modules: str) -> None:
     missing = [name.replace("_", "-") for name, module in modules.items() if find_spec(module) is None]
     if missing:
         fail(f"needs {' and '.join(missing)}: pip install 'lngrad[{extra}]'", REFUSED)
+
+
+def new_table(title: str, *left: str, right: Sequence[str] = (), **options: Any) -> Table:
+    """A rich table with these columns to the left, and those to the right aligned there; the options are rich's."""
+    from rich.table import Table
+
+    table = Table(*left, title=title, **options)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
+@contextmanager
+def progress(
+    console: Console, unit: str, total: int, completed: int = 0, large: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Gives a function to call with how many more are done: a bar, on a terminal and for what is large."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.1f} {unit}/s" if task.speed else "", style="dim")
+
+    columns = TextColumn(unit), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
+    shown = large and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task(unit, total=total, completed=completed)
+        yield lambda number: bar.advance(task, number)

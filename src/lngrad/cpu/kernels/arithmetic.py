@@ -82,6 +82,12 @@ def vector_of(typingctx, group, number):
     return Lanes(group.scalar)(group, number), codegen
 
 
+@lowered(lambda group: types.none if group == types.none else Lanes(group.scalar))
+def first_vector(builder, group):
+    """The first eight lanes of a group, or None."""
+    return None if is_none(group) else _shuffle(builder, group, group, range(LANES))
+
+
 @lowered(types.float64)
 def from_bits(builder, bits):
     """The float64 that an int64 is the bits of."""

@@ -149,9 +149,8 @@ def _gradient(call: Call, inputs: Specs, outputs: Specs) -> Problem:
 
 _LEAST_BYTES = when(_on_inference, _least_bytes)
 
-RMS_NORM_FORWARD = _forward(
-    "aclnnRmsNorm", gamma_dtype=_GAMMA_DTYPE, own=(when(in_strict, not_empty("gamma")), _LEAST_BYTES)
-)
+_OWN = (when(in_strict, not_empty("gamma")), _LEAST_BYTES)
+RMS_NORM_FORWARD = _forward("aclnnRmsNorm", gamma_dtype=_GAMMA_DTYPE, own=_OWN)
 GEMMA_RMS_NORM = _forward(
     "aclnnGemmaRmsNorm",
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
@@ -159,14 +158,9 @@ GEMMA_RMS_NORM = _forward(
     rstd_shape=_rstd_shape_of_gemma,
 )
 ADD_RMS_NORM = _forward("aclnnAddRmsNorm", "x1", residual="x2", total="xOut")
-INPLACE_ADD_RMS_NORM = _forward(
-    "aclnnInplaceAddRmsNorm",
-    "x1Ref",
-    "x1Ref",
-    residual="x2Ref",
-    total="x2Ref",
-    own=(when(in_strict, *(rule("x1Ref", "x2Ref", "gamma", "rstdOut") for rule in (not_empty, contiguous))),),
-)
+_ALL = ("x1Ref", "x2Ref", "gamma", "rstdOut")
+_WHOLE = (when(in_strict, not_empty(*_ALL), contiguous(*_ALL)),)
+INPLACE_ADD_RMS_NORM = _forward("aclnnInplaceAddRmsNorm", "x1Ref", "x1Ref", "x2Ref", "x2Ref", own=_WHOLE)
 
 RMS_NORM_GRAD = Operator(
     "aclnnRmsNormGrad",
@@ -254,13 +248,7 @@ def aclnnGemmaRmsNormGetWorkspaceSize(
 
 
 def aclnnAddRmsNormGetWorkspaceSize(
-    x1: aclTensor,
-    x2: aclTensor,
-    gamma: aclTensor,
-    epsilon: float,
-    yOut: aclTensor,
-    rstdOut: aclTensor,
-    xOut: aclTensor,
+    x1: aclTensor, x2: aclTensor, gamma: aclTensor, epsilon: float, yOut: aclTensor, rstdOut: aclTensor, xOut: aclTensor
 ) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import test_aclnn_rules
 import test_graph
 import test_layer_norm_rules
+import test_rms_norm
 
 FOLDER = Path(__file__).parent
 TEXT = (FOLDER.parents[1] / "docs" / "ascend.md").read_text()
@@ -22,6 +23,7 @@ HOST = (
     "test_graph_torch",
     "test_layer_norm",
     "test_layer_norm_rules",
+    "test_rms_norm",
     "test_soc",
 )
 IDS = {
@@ -29,6 +31,8 @@ IDS = {
     "test_difference": set(test_aclnn_rules.DIFFERENCES),
     "test_forward_rule": set(test_layer_norm_rules.RULES),
     "test_forward_difference": set(test_layer_norm_rules.DIFFERENCES),
+    "test_rms_rule": set(test_rms_norm.RULES),
+    "test_rms_difference": set(test_rms_norm.STRICT_RULES),
 }
 
 

@@ -7,7 +7,7 @@ operator reads and writes follows, too. A function that neither acl nor aclnn ha
 or a null pointer, with a text.
 
 Sources: acl_rt.h, acl_base_rt.h and acl.h (CANN's runtime), acl_meta.h and aclnn_base.h (opbase), aclnn_layer_norm.h and
-aclnn_layer_norm_backward.h (the operator library).
+aclnn_layer_norm_backward.h (the operator library); those of the other norms from their pages in ops-nn.
 """
 
 from __future__ import annotations
@@ -294,6 +294,11 @@ _FORWARD = """
     const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *weightOptional,
     const aclTensor *biasOptional, double eps, aclTensor *out, aclTensor *meanOutOptional, aclTensor *rstdOutOptional"""
 
+# CANN: outputs of the operators of root mean squares are const, too, by their pages.
+_RMS_FORWARD = (
+    "const aclTensor *x, const aclTensor *gamma, double epsilon, const aclTensor *yOut, const aclTensor *rstdOut"
+)
+
 # What the first phase of each aclnn operator takes, by header; its results and the second phase are alike.
 OPERATORS: dict[str, dict[str, str]] = {
     "aclnnop/aclnn_layer_norm_backward.h": {
@@ -311,6 +316,22 @@ OPERATORS: dict[str, dict[str, str]] = {
         "aclnnLayerNormalizationGrad": """
     const aclTensor *dy, const aclTensor *x, const aclTensor *gamma, const aclTensor *mean, const aclTensor *rstd,
     aclTensor *dx, aclTensor *dgamma, aclTensor *dbeta""",
+    },
+    "aclnnop/aclnn_rms_norm.h": {"aclnnRmsNorm": _RMS_FORWARD},
+    "aclnnop/aclnn_rms_norm_grad.h": {
+        "aclnnRmsNormGrad": """
+    const aclTensor *dy, const aclTensor *x, const aclTensor *rstd, const aclTensor *gamma, const aclTensor *dxOut,
+    const aclTensor *dgammaOut""",
+    },
+    "aclnnop/aclnn_gemma_rms_norm.h": {"aclnnGemmaRmsNorm": _RMS_FORWARD},
+    "aclnnop/aclnn_add_rms_norm.h": {
+        "aclnnAddRmsNorm": """
+    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, aclTensor *yOut,
+    aclTensor *rstdOut, aclTensor *xOut""",
+    },
+    "aclnnop/aclnn_inplace_add_rms_norm.h": {
+        "aclnnInplaceAddRmsNorm": """
+    aclTensor *x1Ref, aclTensor *x2Ref, const aclTensor *gamma, double epsilon, const aclTensor *rstdOut""",
     },
 }
 

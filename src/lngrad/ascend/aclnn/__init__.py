@@ -5,6 +5,7 @@ from lngrad.ascend.acl.enums import aclnnStatus
 from lngrad.ascend.aclnn.executor import *
 from lngrad.ascend.aclnn.layer_norm import *
 from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
+from lngrad.ascend.aclnn.rms_norm import *
 from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [
@@ -12,10 +13,13 @@ __all__ = [
     "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor",
     "aclOpExecutor", "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr",
     "aclSetDynamicOutputTensorAddr", "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr",
-    "aclSetTensorAddr", "aclnnFastLayerNorm", "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnInit",
-    "aclnnLayerNorm", "aclnnLayerNormBackward", "aclnnLayerNormBackwardGetWorkspaceSize",
-    "aclnnLayerNormGetWorkspaceSize", "aclnnLayerNormWithImplMode", "aclnnLayerNormWithImplModeGetWorkspaceSize",
-    "aclnnStatus",
+    "aclSetTensorAddr", "aclnnAddRmsNorm", "aclnnAddRmsNormGetWorkspaceSize", "aclnnFastLayerNorm",
+    "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnGemmaRmsNorm",
+    "aclnnGemmaRmsNormGetWorkspaceSize", "aclnnInit", "aclnnInplaceAddRmsNorm",
+    "aclnnInplaceAddRmsNormGetWorkspaceSize", "aclnnLayerNorm", "aclnnLayerNormBackward",
+    "aclnnLayerNormBackwardGetWorkspaceSize", "aclnnLayerNormGetWorkspaceSize", "aclnnLayerNormWithImplMode",
+    "aclnnLayerNormWithImplModeGetWorkspaceSize", "aclnnRmsNorm", "aclnnRmsNormGetWorkspaceSize",
+    "aclnnRmsNormGrad", "aclnnRmsNormGradGetWorkspaceSize", "aclnnStatus",
 ]  # fmt: skip
 
 globals().update(aclnnStatus.__members__)  # the enumerators are plain names in C too

@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.interface import invalid_argument, null_argument
+from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.interface import StatusError, invalid_argument, null_argument
 from lngrad.ascend.acl.tensor import TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Unusable
 from lngrad.ascend.soc import Target
+from lngrad.core.dtypes import contiguous_strides
 
 Check: TypeAlias = Callable[[Call], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
@@ -67,6 +68,20 @@ def required(*names: str) -> Check:
         for name in names:
             if call.values[name] is None:
                 raise null_argument(f"{name}: expected an argument, got a null pointer")
+
+    return check
+
+
+def product_without(missing: Callable[[Target], bool]) -> Check:
+    """The pages list the products. The published code does not look."""
+
+    def check(call: Call) -> None:
+        if missing(call.target):
+            soc = call.target.soc
+            raise StatusError(
+                aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR,
+                f"{call.operator.name}: expected a product that has it, got {soc.name} ({soc.product})",
+            )
 
     return check
 
@@ -174,3 +189,30 @@ def own_places(call: Call, name: str, facts: TensorFacts) -> Wrong:
     steps = zip(facts.shape, facts.strides, strict=True)
     shared = 0 not in facts.shape and any(stride == 0 and size > 1 for size, stride in steps)
     return shared and f"a place of its own for every element, got strides {facts.strides}"
+
+
+def normalized_shape(call: Call) -> None:
+    """The normalized shape is that of x's last dimensions."""
+    if call.trailing != call.norm:
+        name, x = call.operator.normalized, call.operator.x
+        raise invalid_argument(
+            f"{name}: expected the last dimensions of {x} {call.x.shape}, {call.trailing}, got {call.norm}"
+        )
+
+
+@of_tensors
+def float32(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    """Tensors that are in FLOAT whatever x is in."""
+    return facts.dtype != FLOAT and f"ACL_FLOAT, got {facts.dtype.name}"
+
+
+@of_tensors
+def not_empty(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    """Tensors that may not be empty."""
+    return 0 in facts.shape and f"a tensor that is not empty, got {facts.shape}"
+
+
+@of_tensors
+def contiguous(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    """Tensors whose elements lie one after the other."""
+    return facts.strides != contiguous_strides(facts.shape) and f"a contiguous tensor, got strides {facts.strides}"

@@ -169,7 +169,7 @@ def decide(operator: Operator, values: tuple[object, ...], target: Target, threa
 
 def _plan(call: Call, threads: int) -> Decision:
     operator, x = call.operator, call.x
-    wanted = dict(call.wanted(*operator.writes))
+    wanted = dict(call.wanted(*operator.outputs))
     if not wanted or 0 in x.shape:
         # No rows: sums over nothing are 0. No columns: statistics alone are written.
         outputs = operator.writes.items()

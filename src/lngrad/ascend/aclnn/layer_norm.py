@@ -25,10 +25,12 @@ from lngrad.ascend.aclnn.checks import (
     known_dtype,
     most_dims,
     normalized_rank,
+    normalized_shape,
     of_tensors,
     own_places,
     parameter_dtype,
     parameter_shape,
+    product_without,
     required,
     same_dtype,
     same_shape,
@@ -48,27 +50,6 @@ IMPL_MODES = {0: "high precision", 1: "high performance", 2: "float16"}
 FLOAT16_MODE = 2
 FAST_MOST_ELEMENTS = 583_705_600  # normalized, of aclnnFastLayerNorm
 FAST_ARCH = 2201  # Atlas A2 and A3 have it, by its page
-
-
-def _product_without(missing: Callable[[Target], bool]) -> Check:
-    """The pages list the products. The published code does not look."""
-
-    def check(call: Call) -> None:
-        if missing(call.target):
-            soc = call.target.soc
-            raise StatusError(
-                aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR,
-                f"{call.operator.name}: expected a product that has it, got {soc.name} ({soc.product})",
-            )
-
-    return check
-
-
-def _normalized_shape(call: Call) -> None:
-    if call.trailing != call.norm:
-        raise invalid_argument(
-            f"normalizedShape: expected the last dimensions of input {call.x.shape}, {call.trailing}, got {call.norm}"
-        )
 
 
 def _statistics(exact: Callable[[Call], bool]) -> Check:
@@ -136,7 +117,7 @@ def _forward(
         dtypes=dtypes,
         problem=_problem,
         checks=(
-            when(in_strict, _product_without(missing)),
+            when(in_strict, product_without(missing)),
             required("input", "normalizedShape", "out"),
             usable,
             known_dtype("input"),
@@ -148,7 +129,7 @@ def _forward(
             known_dtype(*_OUTPUTS),
             most_dims("input", "out", "weightOptional", "biasOptional", *_STATISTICS, "normalizedShape"),
             normalized_rank,
-            _normalized_shape,
+            normalized_shape,
             parameter_shape("weightOptional", "biasOptional"),
             same_shape("out", "input"),
             _statistics(exact),

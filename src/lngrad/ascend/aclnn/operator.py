@@ -57,7 +57,7 @@ class Operator:
     Attributes:
         name: Of the second phase.
         reads: The input tensors that are read, in the core's order, each with the core's name for it.
-        writes: The outputs, in the core's order.
+        writes: The outputs, in the core's order; "" for one that the prototype lacks.
         checks: The rules of the first phase, in CANN's order; the first broken one decides.
         dtypes: Those that the function knows on a target.
         problem: The core's problem, from a checked call and the facts of what is read and written.
@@ -85,6 +85,10 @@ class Operator:
         return [one for one in FUNCTIONS[f"{self.name}GetWorkspaceSize"].parameters if not one.is_result]
 
     @cached_property
+    def _tensors(self) -> list[str]:
+        return [one.name for one in self._parameters if one.base == "aclTensor"]  # const says nothing: some outputs are
+
+    @cached_property
     def readers(self) -> list[tuple[str, Callable[[str, object], object]]]:
         """How each argument is read, by its name in the prototype."""
         return [(one.name, _READERS[one.base if one.kind is Kind.HANDLE else ""]) for one in self._parameters]
@@ -96,13 +100,13 @@ class Operator:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the tensors that are read."""
-        return tuple(one.name for one in self._parameters if one.type.startswith("const aclTensor"))
+        """The names of the tensors that go in, those that are replaced among them."""
+        return tuple(name for name in self._tensors if name in self.reads or name not in self.writes)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of the tensors that are written."""
-        return tuple(one.name for one in self._parameters if one.type.startswith("aclTensor"))
+        return tuple(name for name in self._tensors if name in self.writes)
 
     def facts_of(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """What the first phase knows of its arguments: facts of tensors, values of arrays, numbers."""

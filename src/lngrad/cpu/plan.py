@@ -256,8 +256,8 @@ def _rows_of_block(row_bytes: int) -> int:
     """How many rows the backward takes together, so that dy and x of them are in the cache when they are read again.
 
     More than fit the first-level cache still pay where the second is large, since they save reading and writing the column
-    sums: beside a loop in C 2048×5120 float32 took 1.01 to 1.06 times as long with four rows, 1.17 to 1.25 with one (1 thread, an
-    Intel Xeon with 2 MiB a core). That loop was best with two on an AMD EPYC 9004 (1 MiB).
+    sums: beside a loop in C 2048×5120 float32 took 1.01 to 1.06 times as long with four rows, 1.17 to 1.25 with one (1 thread,
+    an Intel Xeon with 2 MiB a core). That loop was best with two on an AMD EPYC 9004 (1 MiB).
     """
     least = 4 if second_level_bytes() > 1 << 20 else 2
     return min(LANES, max(least, BLOCK_BYTES // (2 * row_bytes)))

@@ -1,4 +1,4 @@
-"""Layer normalization and its derivatives as formulas of array operations, written once for torch and JAX.
+"""The normalizations and their derivatives as formulas of array operations, written once for torch and JAX.
 
 A framework differentiates these to any order and in any mode, because they are made of its own operations. The numerics are
 those of the kernels: centred, in the accumulator's dtype, each result rounded once. Source: docs/math.md.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from lngrad.core.problem import LAYER_NORM, Normalization
 from lngrad.typing import Mask, Shape
 
 Tensor: TypeAlias = Any  # a torch tensor or a JAX array
@@ -34,17 +35,22 @@ class Namespace:
 
 
 class Rows:
-    """What the formulas share, in the dtype that x and the parameters ask for: axes, statistics as columns, xhat, row means."""
+    """What the formulas share, in the dtype that x and the parameters ask for: axes, statistics as columns, xhat, row means.
+
+    mean is not looked at where the normalization is not centred.
+    """
 
     def __init__(
-        self, xp: Namespace, x: Tensor, mean: Tensor, rstd: Tensor, normalized: int, *parameters: Tensor | None
-    ):
+        self, xp: Namespace, x: Tensor, mean: Tensor, rstd: Tensor, normalized: int, *parameters: Tensor | None,
+        normalization: Normalization = LAYER_NORM,
+    ):  # fmt: skip
         split = x.ndim - normalized
         self.xp, self.dtype = xp, xp.accumulator(x, *parameters)
         self.rows, self.axes = tuple(range(split)), tuple(range(split, x.ndim))
         columns = (*x.shape[:split], *(1,) * normalized)
-        self.mean, self.rstd = (self.wide(array).reshape(columns) for array in (mean, rstd))
-        self.centred = self.wide(x) - self.mean
+        self.normalization = normalization
+        self.rstd = self.wide(rstd).reshape(columns)
+        self.centred = self.wide(x) - self.wide(mean).reshape(columns) if normalization.centred else self.wide(x)
         self.xhat = self.centred * self.rstd
         self.N = _elements(x.shape[split:])
 
@@ -55,6 +61,14 @@ class Rows:
     def mean_of(self, array: Tensor) -> Tensor:
         """The mean over a row, (*A, 1, …, 1)."""
         return array.sum(self.axes, keepdims=True) / self.N
+
+    def less_mean(self, array: Tensor) -> Tensor:
+        """The array less its mean over a row where the normalization is centred: what mean's dependence on x takes away."""
+        return array - self.mean_of(array) if self.normalization.centred else array
+
+    def scale(self, gamma: Tensor | None) -> Any:
+        """What xhat is multiplied with."""
+        return self.normalization.scale(1.0 if gamma is None else self.wide(gamma))
 
     def over_rows(self, array: Tensor) -> Tensor:
         """The sum over all rows, (*R)."""
@@ -74,8 +88,9 @@ def forward(
     *,
     normalized: int,
     eps: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y in x's dtype; mean and rstd (*A, 1, …, 1) in the accumulator's.
+    normalization: Normalization = LAYER_NORM,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """y in x's dtype; mean and rstd (*A, 1, …, 1) in the accumulator's; no mean where the normalization is not centred.
 
     Args:
         xp: The framework.
@@ -83,17 +98,18 @@ def forward(
         gamma, beta: (*R) or None.
         normalized: How many dimensions R has.
         eps: A number, or an array of no dimensions.
+        normalization: Which one, without a residual: x is the total.
     """
     axes = tuple(range(x.ndim - normalized, x.ndim))
     N = _elements(x.shape[x.ndim - normalized :])
     dtype = xp.accumulator(x, gamma, beta)
     wide = xp.cast(x, dtype)
-    mean = wide.sum(axes, keepdims=True) / N
-    centred = wide - mean
+    mean = wide.sum(axes, keepdims=True) / N if normalization.centred else None
+    centred = wide if mean is None else wide - mean
     rstd = 1 / xp.sqrt((centred * centred).sum(axes, keepdims=True) / N + eps)
     y = centred * rstd
-    if gamma is not None:
-        y = y * xp.cast(gamma, dtype)
+    if gamma is not None or normalization.offset:
+        y = y * normalization.scale(1.0 if gamma is None else xp.cast(gamma, dtype))
     if beta is not None:
         y = y + xp.cast(beta, dtype)
     return xp.cast(y, x.dtype), mean, rstd
@@ -110,14 +126,15 @@ def backward(
     normalized: int,
     wanted: Mask,
     dtypes: tuple[Dtype, Dtype],
+    normalization: Normalization = LAYER_NORM,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx in x's dtype; dgamma and dbeta (*R) in `dtypes`; None where not wanted."""
-    at = Rows(xp, x, mean, rstd, normalized, gamma)
+    at = Rows(xp, x, mean, rstd, normalized, gamma, normalization=normalization)
     dy = at.wide(dy)
     dx = dgamma = dbeta = None
     if wanted[0]:
-        dxhat = dy if gamma is None else dy * at.wide(gamma)
-        dx = at.rstd * (dxhat - at.mean_of(dxhat) - at.xhat * at.mean_of(dxhat * at.xhat))
+        dxhat = dy * at.scale(gamma)
+        dx = at.rstd * (at.less_mean(dxhat) - at.xhat * at.mean_of(dxhat * at.xhat))
         dx = xp.cast(dx, x.dtype)
     if wanted[1]:
         dgamma = xp.cast(at.over_rows(dy * at.xhat), dtypes[0])
@@ -135,9 +152,10 @@ def statistics_gradient(
     drstd: Tensor | None,
     *,
     normalized: int,
+    normalization: Normalization = LAYER_NORM,
 ) -> Tensor:
     """What gradients of mean and rstd add to dx, in x's dtype. None stands for a gradient of zero."""
-    at = Rows(xp, x, mean, rstd, normalized, dmean, drstd)
+    at = Rows(xp, x, mean, rstd, normalized, dmean, drstd, normalization=normalization)
     dx = xp.zeros_like(at.xhat)
     if dmean is not None:
         dx = dx + dmean / at.N
@@ -157,20 +175,23 @@ def forward_tangents(
     of_beta: Tensor | None,
     *,
     normalized: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero."""
-    at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta)
+    normalization: Normalization = LAYER_NORM,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero.
+
+    There is none of mean where the normalization is not centred.
+    """
+    at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta, normalization=normalization)
     if of_x is None:
-        of_y, of_mean, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.mean), xp.zeros_like(at.rstd)
+        of_y, of_mean, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.rstd), xp.zeros_like(at.rstd)
     else:
         of_x = at.wide(of_x)
         of_mean, mean_xhat = at.mean_of(of_x), at.mean_of(of_x * at.xhat)
-        of_y = at.rstd * (of_x - of_mean - at.xhat * mean_xhat)
+        of_y = at.rstd * ((of_x - of_mean if normalization.centred else of_x) - at.xhat * mean_xhat) * at.scale(gamma)
         of_rstd = -at.rstd * at.rstd * mean_xhat
-        if gamma is not None:
-            of_y = of_y * at.wide(gamma)
     if of_gamma is not None:
         of_y = of_y + at.xhat * at.wide(of_gamma)
     if of_beta is not None:
         of_y = of_y + at.wide(of_beta)
-    return xp.cast(of_y, x.dtype), xp.cast(of_mean, mean.dtype), xp.cast(of_rstd, rstd.dtype)
+    of_mean = xp.cast(of_mean, mean.dtype) if normalization.centred else None
+    return xp.cast(of_y, x.dtype), of_mean, xp.cast(of_rstd, rstd.dtype)

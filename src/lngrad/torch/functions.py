@@ -13,8 +13,6 @@ from lngrad.core.problem import Grads
 from lngrad.torch import native, operators
 from lngrad.typing import Tensor
 
-_EPS, _EPS64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps  # an eps of None, as torch has it
-
 
 def layer_norm(
     input: Tensor,
@@ -149,7 +147,7 @@ def _norm(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """y, mean, rstd and the total; in an export to ONNX as torch's elementary operations."""
     if eps is None:
-        eps = _EPS64 if x.dtype is torch.float64 else _EPS
+        eps = operators.epsilon(x)
     arguments: Any = (x, _sizes(normalized_shape), weight, bias, eps, residual, centred, offset)
     if torch.onnx.is_in_onnx_export():
         return operators.formula(*arguments)

@@ -247,7 +247,7 @@ def differentiable_forward(
     """y, mean and rstd, and the total with switches; see the operators."""
     if torch.compiler.is_compiling():
         return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *switches)  # type: ignore[no-any-return]
-    if not (type(x) in _PLAIN and type(gamma) in _PLAIN and type(beta) in _PLAIN):
+    if not (type(x) in PLAIN and type(gamma) in PLAIN and type(beta) in PLAIN):
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
@@ -263,12 +263,12 @@ def differentiable_backward(
     if torch.compiler.is_compiling():
         operator = norm_backward if switches else layer_norm_backward
         return operator(dy, x, shape, mean, rstd, gamma, mask, *switches)  # type: ignore[no-any-return]
-    if not all(type(tensor) in _PLAIN for tensor in (dy, x, mean, rstd, gamma)):
+    if not all(type(tensor) in PLAIN for tensor in (dy, x, mean, rstd, gamma)):
         _load_rules(dy, x, mean, rstd, gamma)
     return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask), *switches)
 
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
 def _load_rules(*tensors: Any) -> None:
@@ -473,6 +473,19 @@ def _backward_tangents(
     if ctx.mask[2]:
         of_dbeta = at.over_rows(of_dy).to(dtype)
     return of_dx, of_dgamma, of_dbeta
+
+
+_EPS, _EPS64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+
+
+def epsilon(x: Tensor) -> float:
+    """What an eps of None is in torch's RMS normalization: the machine epsilon of what it computes in."""
+    return float(_EPS64 if x.dtype is torch.float64 else _EPS)
+
+
+def is_watched() -> bool:
+    """Whether a transform of torch.func or a mode is active, which sees the parts of an operator that torch composes."""
+    return bool(torch._C._are_functorch_transforms_active() or torch.utils._python_dispatch._len_torch_dispatch_stack())
 
 
 def _forward_modes() -> int:

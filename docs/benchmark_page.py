@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmark_tables import SCOPES
+
+from lngrad.bench.plots import PEER_NAMES
 from lngrad.bench.records import Record, threads_of
-from lngrad.bench.tables import PEER_NAMES, SCOPES
 
 __all__ = ["page"]
 

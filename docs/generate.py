@@ -11,10 +11,10 @@ import textwrap
 from pathlib import Path
 
 from benchmark_page import page
+from benchmark_tables import ratios_table, summary, thread_counts, times_table
 
-from lngrad.bench.plots import plot
+from lngrad.bench.plots import machine_name, plot
 from lngrad.bench.records import Record, newest, read
-from lngrad.bench.tables import machine_name, ratios_table, summary, thread_counts, times_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

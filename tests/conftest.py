@@ -33,7 +33,11 @@ def backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=NORMS)
+# An offset is one addition to gamma: the norms that differ by it alone run with -m slow, and in the tests of precision always.
+_OFFSET_ALONE = {"gemma", "zero-centred gamma"}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in _OFFSET_ALONE)) for name in NORMS])
 def norm(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Every norm of the family in turn: what make_inputs takes for it."""
     return NORMS[request.param]

@@ -29,7 +29,7 @@ replay, with rstd a power of two, also tells how dy·xhat is rounded.
 
 **In place** means that dx is written to dy's or x's memory, and y to x's. **Memory** is what a call takes beyond dx, dgamma
 and dbeta: as the library's own allocator counts it, or as the process grows. **Refused** is said with its error; where it
-is a plain ValueError, the door that `lngrad check` uses refused, and not the library.
+is a plain ValueError, the wrapper that `lngrad check` uses refused, and not the library.
 
 No certificate here was taken on a GPU or an NPU: `triton_gpu` ran in Triton's interpreter (`lngrad certify --impl triton_gpu
 --trials 8`, two and a half minutes of a core), `ascend_sim` on the simulated NPU. Both took fewer rows, and their memory is

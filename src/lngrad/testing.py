@@ -61,25 +61,25 @@ class Case:
         return "x".join(map(str, self.lead)) + "|" + "x".join(map(str, self.normalized))
 
 
-# Every walk, tail, remainder and regime of the kernels has a case here; the comment says which.
+# Every row loop, tail, remainder and regime of the kernels has a case here; the comment says which.
 CASES = (
     Case((1,), (1,)),  # the smallest: dx and dgamma are exactly zero
     Case((130,), (1,)),  # N = 1 over three chunks
     Case((67,), (7,)),  # rows shorter than a vector, with lanes left over
     Case((5, 13), (3,)),
     Case((64,), (8,)),  # exactly one vector and one chunk
-    Case((131,), (13,)),  # a vector and a tail, four rows at a time and a rest
+    Case((131,), (13,)),  # a vector and a tail, eight rows at a time and a rest
     Case((66,), (37,)),
     Case((3, 5, 7), (4, 6)),
     Case((257,), (64,)),
     Case((100,), (129,), gamma=False),
-    Case((70,), (300,)),  # one row at a time
+    Case((70,), (300,)),  # fewer rows at a time
     Case((65,), (1000,), offset=3.0),
     Case((2, 3, 2), (2, 5, 31)),
     Case((200,), (768,)),
     Case((9,), (4096,)),
-    Case((6,), (5003,)),  # one long segment
-    Case((4,), (8197,)),  # two segments, by columns where there are threads
+    Case((6,), (5003,)),  # nine segments, the last the longest
+    Case((4,), (8197,)),  # sixteen segments, by columns where there are threads
     Case((130,), (8200,)),  # three chunks by columns
     Case((3,), (20011,)),
     Case((1, 1, 1, 2, 1, 3, 1), (5,)),  # eight dimensions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lngrad.bench import records, runner, tables
+from lngrad.bench import plots, records, runner
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Timing
 from lngrad.bench.records import best, finished, key_of, newest
@@ -17,6 +17,9 @@ from lngrad.bench.runner import Trial, record
 from lngrad.cli import bench
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import benchmark_tables as tables  # noqa: E402
 
 
 def line(M: int, N: int, dtype: str, scope: str = "kernel", threads: int = 2, **ratio: float) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def test_newest_takes_the_most_threads_and_the_last_record() -> None:
 )
 def test_the_name_of_a_machine(cpu: str, sets: list[str] | None, name: str) -> None:
     machine = {"cpu": cpu} if sets is None else {"cpu": cpu, "instruction_sets": sets}
-    assert tables.machine_name({"machine": machine}) == name
+    assert plots.machine_name({"machine": machine}) == name
 
 
 def test_what_need_not_be_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

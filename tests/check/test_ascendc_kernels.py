@@ -9,7 +9,6 @@ import pytest
 from lngrad.ascend.ascendc import CompileError
 from lngrad.ascend.cpp.compiling import compiler
 from lngrad.check.certify import sums
-from lngrad.check.certify.measured import subject_of
 from lngrad.check.implementations import find
 from lngrad.check.judge import Options, check_case
 from lngrad.errors import BackendUnavailable
@@ -68,7 +67,7 @@ def test_a_broken_rule_of_the_device_is_a_failed_case_with_its_line(make_case, k
 
 def test_the_order_of_its_column_sums(kernel, monkeypatch):
     monkeypatch.setattr(sums, "REPLAYS", 3)
-    dbeta, dgamma = sums.column_order(subject_of(kernel()), 12, 16)
+    dbeta, dgamma = sums.column_order(find(kernel()), 12, 16)
     order = "4 parts of 3 rows in sequence, then 4 of these in sequence"
     assert dbeta.answer == f"{order}; in float32, confirmed by replay: the same bits on 3 of 3 random inputs"
     assert dgamma.answer.startswith(f"{order}; dy·xhat rounded, then added in float32, confirmed by replay")

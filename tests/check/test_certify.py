@@ -7,7 +7,7 @@ import runpy
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,12 @@ import pytest
 
 from lngrad.check.certify import bits, properties, sums
 from lngrad.check.certify.bits import batch_invariance, repeatability
-from lngrad.check.certify.measured import Certificate, Subject, different_bits, subject_of
+from lngrad.check.certify.measured import Certificate, different_bits
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
 from lngrad.check.certify.sums import column_order, product_sums, replay, row_order
 from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, size_of, text_of, words
-from lngrad.check.implementations import NotApplicable
+from lngrad.check.implementations import Implementation, NotApplicable, find
+from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.reports.certificate import (
     markdown_of,
     read_certificate,
@@ -133,20 +134,20 @@ def test_different_bits():
     )
 
 
-def numpy_subject(wrong: bool = False) -> Subject:
+def numpy_subject(wrong: bool = False) -> Implementation:
     """A kernel in NumPy, whose column sums are in sequence; with the mistake that a row's dx depends on the batch."""
 
-    def backward(dy, x, mean, rstd, gamma):
+    def backward(a):
         with np.errstate(all="ignore"):
-            return gradients(dy, x, mean, rstd, gamma)
+            return gradients(a.dy, a.x, a.mean, a.rstd, a.gamma)
 
     def gradients(dy, x, mean, rstd, gamma):
-        xhat, dxhat = (x - mean[:, None]) * rstd[:, None], dy * gamma
+        xhat, dxhat = (x - mean) * rstd, dy * gamma
         first = dxhat.mean(1, keepdims=True) + (np.float32(1e-7) * len(x) if wrong else 0)
-        dx = rstd[:, None] * (dxhat - first - xhat * (dxhat * xhat).mean(1, keepdims=True))
+        dx = rstd * (dxhat - first - xhat * (dxhat * xhat).mean(1, keepdims=True))
         return Grads(dx.astype(np.float32), np.add.accumulate(dy * xhat)[-1], np.add.accumulate(dy)[-1])
 
-    return Subject("numpy", np.__version__, backward)
+    return Implementation("numpy", unprepared(backward))
 
 
 def test_a_kernel_whose_rows_depend_on_the_batch_has_a_counterexample():
@@ -190,13 +191,15 @@ def test_how_a_kernel_rounds_products_is_told_by_replay():
 
 
 def test_in_place_is_measured_where_there_are_outputs_to_give():
-    def backward_into(place, dy, x, mean, rstd, gamma):
-        grads = numpy_subject().backward(dy, x, mean, rstd, gamma)
-        target = dy if place == "dy" else x
-        target[...] = grads.dx if place == "dy" else np.nextafter(grads.dx, np.float32(9))
+    def backward(a):
+        grads = numpy_subject().backward(a)()
+        if a.out is None:
+            return grads
+        target = a.out.dx
+        target[...] = grads.dx if target is a.dy else np.nextafter(grads.dx, np.float32(9))
         return Grads(target, grads.dgamma, grads.dbeta)
 
-    found = {one.name: one for one in repeatability(replace(numpy_subject(), backward_into=backward_into), 1)}
+    found = {one.name: one for one in repeatability(Implementation("numpy", unprepared(backward), into=True), 1)}
     assert found["in place: dx in dy's memory"].holds is True
     wrong = found["in place: dx in x's memory"]
     assert wrong.holds is False
@@ -223,16 +226,14 @@ def test_memory_beyond_the_results_is_seen(monkeypatch):
 
 
 def test_a_shape_that_a_kernel_does_not_take_is_left_out():
-    def backward(dy, x, mean, rstd, gamma):
-        if x.shape[1] % 8:
+    def backward(a, multiple=8):
+        if a.x.shape[1] % multiple:
             raise NotApplicable("N")
-        return numpy_subject().backward(dy, x, mean, rstd, gamma)
+        return numpy_subject().backward(a)()
 
-    found = repeatability(replace(numpy_subject(), backward=backward), 2)
+    found = repeatability(Implementation("numpy", unprepared(backward)), 2)
     assert [one.trials for one in found if one.name == "run after run"] == [4]
-    none = repeatability(
-        replace(numpy_subject(), backward=lambda *given: backward(given[0][:, :1], given[1][:, :1], *given[2:])), 2
-    )
+    none = repeatability(Implementation("numpy", unprepared(partial(backward, multiple=1 << 20))), 2)
     assert none[0].answer == "not measured: it takes none of these calls"
 
 
@@ -252,7 +253,7 @@ OURS = ("numba_cpu", "numpy_cpu")
 @pytest.mark.parametrize("name", OURS)
 def test_a_certificate_of_ours_still_holds(name):
     committed = read_certificate(ROOT / "docs" / "certificates" / f"{name}.json")
-    subject = subject_of(name)
+    subject = find(name)
     measured = [*repeatability(subject, 2), *batch_invariance(subject, 1), *column_order(subject, 300, 64, threads=2)]
     measured += [one for one in accuracy(subject, 1) if one.holds is not None]
     old = {one.name: one for one in committed.measured}
@@ -273,7 +274,7 @@ def simulated(request, monkeypatch):
     monkeypatch.setattr(sums, "REPLAYS", 2)
     certificate = read_certificate(ROOT / "docs" / "certificates" / f"{request.param}.json")
     try:
-        subject = subject_of(request.param)
+        subject = find(request.param)
     except BackendUnavailable as reason:
         pytest.skip(str(reason))
     return subject, {one.name: one for one in certificate.measured}
@@ -305,13 +306,15 @@ def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(sim
 def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "somebody.py").write_text("def backward(dy, x): ...\n")
+    (tmp_path / "k").write_text("#!/bin/sh\n")
+    (tmp_path / "k").chmod(0o755)
     (tmp_path / "k.cpp").write_text("__global__ __aicore__ void k(uint8_t* dy, uint8_t* dx) {}\n")
     if name.startswith("triton"):
         pytest.importorskip("triton")
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-    subject = subject_of(name)
+    subject = find(name)
     assert subject.simulated
     assert all(one.answer.startswith("not measured: ") for one in memory(subject))
 
@@ -347,10 +350,10 @@ def test_a_sum_in_sequence_may_be_longer_than_python_recurses(text):
 
 
 def test_the_order_of_two_sequential_halves():
-    def backward(dy, x, mean, rstd, gamma):
-        sums = [np.add.accumulate(part)[-1] for part in (dy[:500], dy[500:])]
-        return Grads(dy, sums[0] + sums[1], sums[0] + sums[1])
+    def backward(a):
+        sums = [np.add.accumulate(part)[-1] for part in (a.dy[:500], a.dy[500:])]
+        return Grads(a.dy, sums[0] + sums[1], sums[0] + sums[1])
 
-    dbeta, _ = column_order(Subject("halves", "1", backward), 1000, 64)
+    dbeta, _ = column_order(Implementation("halves", unprepared(backward)), 1000, 64)
     expected = "2 parts of 500 rows in sequence, then 2 of these in sequence; in float32, confirmed by replay"
     assert dbeta.answer.startswith(expected)

@@ -13,14 +13,18 @@ import pytest
 
 pytest.importorskip("triton", minversion="3.9")
 
-from lngrad.bench.triton_resources import jobs
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from triton_resources import jobs  # noqa: E402
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "triton-resources.jsonl"
 
 # In a process of its own, since the tests beside this one run with the interpreter on.
 PROGRAM = """
-import json
-from lngrad.bench.triton_resources import jobs, measure
+import json, sys
+sys.path.insert(0, {scripts!r})
+from triton_resources import jobs, measure
 wanted = "backward_tiles", 2048, "bfloat16", {architecture}
 job = next(job for job in jobs() if (job.kernel, job.N, job.dtype, job.architecture) == wanted)
 print(json.dumps(measure(job)))
@@ -31,7 +35,7 @@ print(json.dumps(measure(job)))
 def test_compiles_without_a_device(architecture: int, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
-    program = PROGRAM.format(architecture=architecture)
+    program = PROGRAM.format(architecture=architecture, scripts=str(SCRIPTS))
     found = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import geometric_mean
 
 from lngrad.bench.records import newest, read
-from lngrad.bench.tables import geometric_mean
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "amd-epyc-9005-2-cores.jsonl"

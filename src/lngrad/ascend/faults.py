@@ -9,23 +9,10 @@ from __future__ import annotations
 from lngrad.errors import LngradError
 
 __all__ = [
-    "AlignmentFault",
-    "AscendWarning",
-    "BoundsFault",
-    "CapacityFault",
-    "DeadlockFault",
-    "DeviceFault",
-    "LeakFault",
-    "LifetimeFault",
-    "OverlapFault",
-    "PoisonFault",
-    "PositionFault",
-    "QueueFault",
-    "RaceFault",
-    "SyncFault",
-    "TilingError",
+    "AlignmentFault", "AscendWarning", "BoundsFault", "CapacityFault", "DeadlockFault", "DeviceFault", "LeakFault",
+    "LifetimeFault", "OverlapFault", "PoisonFault", "PositionFault", "QueueFault", "RaceFault", "SyncFault", "TilingError",
     "UnknownSoc",
-]
+]  # fmt: skip
 
 
 class UnknownSoc(LngradError, ValueError):

@@ -16,7 +16,7 @@ import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 # Pointers to these are handles; those of the second line are themselves pointers in C.
 OPAQUE: tuple[str, ...] = (
@@ -36,31 +36,19 @@ REALS = ("double", "float")
 STATUSES = ("aclError", "aclnnStatus")
 
 
-class Kind(Enum):
-    """What a parameter is. All fit one 64-bit word: a number, a pointer, or the bits of a double."""
-
-    NUMBER = auto()
-    REAL = auto()
-    HANDLE = auto()
-    ADDRESS = auto()  # a void pointer: of the device, or of the host where the function's row says so
-    TEXT = auto()
-    LIST = auto()  # of numbers, booleans or handles, its length in another parameter
-    LENGTH = auto()  # of a list; no argument in Python
-    OUT_NUMBER = auto()
-    OUT_REAL = auto()
-    OUT_HANDLE = auto()
-    OUT_ADDRESS = auto()
-    OUT_LIST = auto()  # a new array of int64_t that the caller frees
-    OUT_LENGTH = auto()
-
+# What a parameter is. All fit one 64-bit word: a number, a pointer, or the bits of a double. ADDRESS: a void pointer, of
+# the device, or of the host where the function's row says so. LIST: of numbers, booleans or handles; its LENGTH, another
+# parameter, is no argument in Python. OUT_LIST: a new array of int64_t that the caller frees.
+Kind = Enum(
+    "Kind",
+    "NUMBER REAL HANDLE ADDRESS TEXT LIST LENGTH OUT_NUMBER OUT_REAL OUT_HANDLE OUT_ADDRESS OUT_LIST OUT_LENGTH",
+)
 
 # Parameters that may point to the host's memory, each with the one that counts its bytes; and those that point to the
 # device's. "storageDims": the bytes are those of so many elements; "tensor": those of that tensor's storage.
 HOST_SIZES = {"dst": "destMax", "src": "count"}
 DEVICE_SIZES = {"devPtr": "maxCount", "tensorData": "storageDims", "tensorDataAddr": "storageDims", "addr": "tensor",
                 "workspace": "workspaceSize"}  # fmt: skip
-
-RESULTS = (Kind.OUT_NUMBER, Kind.OUT_REAL, Kind.OUT_HANDLE, Kind.OUT_ADDRESS, Kind.OUT_LIST, Kind.OUT_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class Parameter:
     @property
     def is_result(self) -> bool:
         """Whether the function writes through it."""
-        return self.kind in RESULTS
+        return self.kind.name.startswith("OUT_")
 
 
 @dataclass(frozen=True)
@@ -119,11 +107,7 @@ _PARAMETER = re.compile(r"^(?P<type>.*?[ *])(?P<name>\w+)$", re.DOTALL)
 
 
 def parse(prototype: str) -> Function:
-    """Read a prototype.
-
-    Raises:
-        ValueError: it is not one, or a type in it is unknown.
-    """
+    """Read a prototype. Raises ValueError where it is none, or has an unknown type."""
     text = " ".join(prototype.split())
     match = _PROTOTYPE.match(text)
     if match is None:
@@ -301,8 +285,10 @@ _ACLNN_BASE = """
     aclnnStatus aclnnFinalize(void);
 """
 
-_PHASE_1 = "aclnnStatus {name}GetWorkspaceSize({parameters}, uint64_t *workspaceSize, aclOpExecutor **executor);"
-_PHASE_2 = "aclnnStatus {name}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);"
+_TWO_PHASES = """
+    aclnnStatus {0}GetWorkspaceSize({1}, uint64_t *workspaceSize, aclOpExecutor **executor);
+    aclnnStatus {0}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
+"""
 
 _FORWARD = """
     const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *weightOptional,
@@ -329,10 +315,6 @@ OPERATORS: dict[str, dict[str, str]] = {
 }
 
 
-def _two_phases(name: str, parameters: str) -> str:
-    return _PHASE_1.format(name=name, parameters=parameters.strip()) + _PHASE_2.format(name=name)
-
-
 def _read(text: str) -> tuple[Function, ...]:
     return tuple(parse(prototype) for prototype in text.split(";") if prototype.strip())
 
@@ -342,7 +324,10 @@ HEADERS: dict[str, tuple[Function, ...]] = {
     "acl/acl_rt.h": _read(_RUNTIME),
     "aclnn/acl_meta.h": _read(_META + _SETTERS + _DUMP),
     "aclnn/aclnn_base.h": _read(_ACLNN_BASE),
-    **{path: _read("".join(_two_phases(*row) for row in rows.items())) for path, rows in OPERATORS.items()},
+    **{
+        path: _read("".join(_TWO_PHASES.format(name, parameters.strip()) for name, parameters in rows.items()))
+        for path, rows in OPERATORS.items()
+    },
 }
 
 FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values() for one in functions}

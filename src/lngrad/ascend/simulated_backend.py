@@ -124,6 +124,4 @@ def simulate(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> l
 
 def _padded(matrix: np.ndarray[Any, Any], width: int, dtype: Dtype) -> np.ndarray[Any, Any]:
     """Return a contiguous copy in ``dtype`` with columns of 0 appended: (M, N) to (M, width)."""
-    padded = np.zeros((matrix.shape[0], width), dtype)
-    padded[:, : matrix.shape[1]] = matrix
-    return padded
+    return np.pad(matrix.astype(dtype, order="C"), ((0, 0), (0, width - matrix.shape[1])))

@@ -10,7 +10,7 @@ import re
 import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from lngrad.ascend.faults import UnknownSoc
 
@@ -85,6 +85,8 @@ class Target:
         return "master" if self.cann == "master" else "8.3"
 
 
+SocLike: TypeAlias = "str | Soc | None"  # a name, a row, or this thread's
+
 KIB = 1024
 _A2 = "Atlas A2 training/inference"
 _INIT_BUFFER = "buffers a position: CANN 8.0 manual, TPipe::InitBuffer"
@@ -99,10 +101,8 @@ _TABLE = {
         Soc("Ascend910A", "Atlas training (910)", 1001, 256 * KIB, 32, False, False, False, 4,
             "hardware_info of the operator unit tests (UB_SIZE 262144, CORE_NUM 32), UNVERIFIED on a device; "
             + _INIT_BUFFER),
-        Soc("Ascend910B1", _A2, 2201, 192 * KIB, 48, True, True, True, 8, _INI.format("Ascend910B1")),
-        Soc("Ascend910B2", _A2, 2201, 192 * KIB, 48, True, True, True, 8, _INI.format("Ascend910B2")),
-        Soc("Ascend910B3", _A2, 2201, 192 * KIB, 40, True, True, True, 8, _INI.format("Ascend910B3")),
-        Soc("Ascend910B4", _A2, 2201, 192 * KIB, 40, True, True, True, 8, _INI.format("Ascend910B4")),
+        *(Soc(name, _A2, 2201, 192 * KIB, cores, True, True, True, 8, _INI.format(name))
+          for name, cores in {"Ascend910B1": 48, "Ascend910B2": 48, "Ascend910B3": 40, "Ascend910B4": 40}.items()),
         Soc("Ascend910_93", "Atlas A3 training/inference", 2201, 192 * KIB, 48, True, True, True, 8,
             _INI.format("Ascend910_9392")),
         Soc("Ascend950", "Ascend 950PR/950DT", 3510, 248 * KIB, 64, True, True, True, 8,
@@ -184,7 +184,7 @@ def current() -> Target:
     return _thread.target
 
 
-def get(name: str | Soc | None = None) -> Soc:
+def get(name: SocLike = None) -> Soc:
     """Return the row of a SoC; a row is returned as it is, None means this thread's SoC.
 
     Raises:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from lngrad.bench.records import Case, Record, best, newest, threads_of
-from lngrad.bench.tables import PEER_NAMES, machine_name
 
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
+
+PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
+
+# The processors of records that were made before records had instruction sets.
+_AVX2 = ("family 25, model 1",)
+
+
+def machine_name(line: Record) -> str:
+    """A record's processor and its widest vectors, such as "AMD EPYC (family 25, model 1), AVX2"."""
+    machine = line["machine"]
+    name = re.sub(r", \d+ logical cores$", "", machine["cpu"])
+    name = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", name).split())
+    known = machine.get("instruction_sets", ["avx2"] if any(part in name for part in _AVX2) else [])
+    widest = "AVX-512" if "avx512f" in known else "AVX2" if "avx2" in known else None
+    return f"{name}, {widest}" if widest else name
 
 
 def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
@@ -71,9 +71,6 @@ class CheckCase:
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._check()
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.lead, *self.normalized)
@@ -97,10 +94,7 @@ class CheckCase:
     def range_of(self, name: str) -> Range:
         return self.ranges.get(name, DEFAULT_RANGE)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         """The rules that hold in every format. Sizes are arithmetic here: nothing has been allocated."""
         where = f"{self.source}: case {self.name!r}"
         if not 1 <= len(self.shape) <= 8:

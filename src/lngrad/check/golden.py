@@ -63,32 +63,28 @@ def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int
     one = given.inputs
     statistic = one.rstd if case.third == "rstd" else given.variance
     inputs = dict(zip(DUMP_INPUTS, (one.dy, one.x, statistic, one.mean, one.gamma), strict=True))
-    goldens = {}
     with np.errstate(over="ignore", invalid="ignore"):
-        for name, golden, dtype, wanted in zip(
-            OUTPUTS, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True
-        ):
-            goldens[name] = golden.astype(numpy_dtype(dtype)) if wanted else None
+        goldens = {
+            name: golden.astype(numpy_dtype(dtype)) if wanted else None
+            for name, golden, dtype, wanted in zip(
+                OUTPUTS, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True
+            )
+        }
     (root / place).mkdir()
-    files = {
-        **_write(root, place, "input", inputs, form),
-        **{f"golden {name}": entry for name, entry in _write(root, place, "golden", goldens, form).items()},
-    }
     return {
         "name": case.name,
         "given": case.third,
         "eps": case.eps,
-        "normalized_shape": list(case.normalized),
-        "output_mask": list(case.output_mask),
-        "output_dtypes": list(case.output_dtypes),
-        "inputs": {name: entry for name, entry in files.items() if name in DUMP_INPUTS},
-        "goldens": {name[7:]: entry for name, entry in files.items() if name.startswith("golden ")},
+        "normalized_shape": case.normalized,
+        "output_mask": case.output_mask,
+        "output_dtypes": case.output_dtypes,
+        "inputs": _write(root, place, "input", inputs, form),
+        "goldens": _write(root, place, "golden", goldens, form),
     }
 
 
 def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Format) -> dict[str, Any]:
     """Write tensors of one kind; entries for the manifest, by name."""
-    entries = {}
     present = {name: array for name, array in arrays.items() if array is not None}
     if form in ("npz", "safetensors"):
         path = f"{place}/{kind}s.{form}"
@@ -102,6 +98,6 @@ def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Form
             else:
                 paths[name] = f"{place}/{file_name(kind, index, array.dtype.name, array.shape, form)}"
                 write_tensor(root / paths[name], array)
-    for name, array in present.items():
-        entries[name] = {"file": paths[name], "dtype": array.dtype.name, "shape": list(array.shape)}
-    return entries
+    return {
+        name: {"file": paths[name], "dtype": array.dtype.name, "shape": array.shape} for name, array in present.items()
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from lngrad.check.case import INPUTS, CheckCase
 from lngrad.core import reference
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import inside
@@ -75,64 +75,48 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     Raises:
         FileFormatError: A file that the case names is missing or does not fit.
     """
-    whole = (start, stop) == (0, case.M)
-    lead = case.lead if whole else (stop - start,)
-    wide = "float64" if case.dtype == "float64" else "float32"
-    arrays: dict[str, Any] = {}
-    for name in INPUTS:
-        dtype = _dtype(case, name)
-        if dtype is None:
-            arrays[name] = None
-        elif name in case.files:
+    lead = case.lead if (start, stop) == (0, case.M) else (stop - start,)
+    wide = numpy_dtype(accumulator_for(case.dtype))
+    dtypes = dict(zip(INPUTS, (case.dtype, case.dtype, *[case.statistics_dtype] * 2, case.gamma_dtype), strict=True))
+    arrays: dict[str, Any] = dict.fromkeys(INPUTS)
+    for name, dtype in dtypes.items():
+        if dtype is not None and name in case.files:
             arrays[name] = _from_file(case, name, dtype, start, stop, max_bytes)
-        elif case.range_of(name) is None:
-            arrays[name] = None  # from x, below
-        else:
-            arrays[name] = _uniform(case, name, seed, start, stop).astype(numpy_dtype(dtype))
+        elif dtype is not None and (given := case.range_of(name)) is not None:
+            arrays[name] = _uniform(case, name, given, seed, start, stop).astype(numpy_dtype(dtype))
     normalized = len(case.normalized)
     x = arrays["x"].reshape(*lead, *case.normalized)
     dy = arrays["dy"].reshape(x.shape)
     gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.normalized)
-    rows = (*lead, *(1,) * normalized)
     if arrays["mean"] is None or arrays["statistic"] is None:
         _statistics_of(x, case, arrays)
-    mean, statistic = arrays["mean"].reshape(rows), arrays["statistic"].reshape(rows)
+    mean, statistic = (arrays[name].reshape(*lead, *(1,) * normalized) for name in ("mean", "statistic"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if case.third == "variance":
             variance, eps = statistic, case.eps
             exact = 1 / np.sqrt(variance.astype(np.float64) + eps)
-            rstd = exact.astype(numpy_dtype(wide))
+            rstd = exact.astype(wide)
         else:
             rstd = exact = statistic
-            variance, eps = (1 / statistic.astype(np.float64) ** 2).astype(numpy_dtype(wide)), 0.0
+            variance, eps = (1 / statistic.astype(np.float64) ** 2).astype(wide), 0.0
     inputs = Inputs(dy, x, mean, rstd, gamma, None, normalized)
-    return DrawnInputs(inputs, Inputs(dy, x, mean, exact, gamma, None, normalized), variance, eps, start, stop)
-
-
-def _dtype(case: CheckCase, name: str) -> str | None:
-    if name == "gamma":
-        return case.gamma_dtype
-    return case.statistics_dtype if name in ("mean", "statistic") else case.dtype
+    return DrawnInputs(inputs, replace(inputs, rstd=exact), variance, eps, start, stop)
 
 
 def _statistics_of(x: Any, case: CheckCase, arrays: dict[str, Any]) -> None:
+    rows = math.prod(x.shape[: x.ndim - len(case.normalized)])
+    mean, rstd = np.zeros(rows), np.ones(rows)
     with np.errstate(all="ignore"):
-        forward = reference.layer_norm(x, normalized=len(case.normalized), eps=case.eps) if x.size else None
-        dtype = numpy_dtype(case.statistics_dtype)
-        rows = math.prod(x.shape[: x.ndim - len(case.normalized)])
-        mean = forward.mean if forward else np.zeros(rows)
-        rstd = forward.rstd if forward else np.ones(rows)
-        if arrays["mean"] is None:
-            arrays["mean"] = mean.astype(dtype)
-        if arrays["statistic"] is None:
-            wanted = rstd if case.third == "rstd" else np.maximum(1 / rstd**2 - case.eps, 0)
-            arrays["statistic"] = wanted.astype(dtype)
+        if x.size:
+            _, mean, rstd = reference.layer_norm(x, normalized=len(case.normalized), eps=case.eps)
+        found = {"mean": mean, "statistic": rstd if case.third == "rstd" else np.maximum(1 / rstd**2 - case.eps, 0)}
+        for name, statistic in found.items():
+            if arrays[name] is None:
+                arrays[name] = statistic.astype(numpy_dtype(case.statistics_dtype))
 
 
-def _uniform(case: CheckCase, name: str, seed: int, start: int, stop: int) -> Any:
+def _uniform(case: CheckCase, name: str, given: tuple[float, ...], seed: int, start: int, stop: int) -> Any:
     """Rows [start, stop) of an input, or gamma, in float64 (rows, elements per row)."""
-    given = case.range_of(name)
-    assert given is not None  # the caller has asked
     low, high, *special = given
     per_row = case.N if name in ("dy", "x") else 1
     total = case.M

@@ -17,7 +17,7 @@ from lngrad.check.implementations import Implementation, NotApplicable, find
 from lngrad.check.inputs import DrawnInputs, block_rows, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
-from lngrad.check.standards.rules import SMALL, STANDARDS, Sums, Tolerances, error_of
+from lngrad.check.standards.rules import STANDARDS, Compared, Sums, Tolerances
 from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
@@ -101,10 +101,7 @@ def check_case(case: CheckCase, options: Options, running: Running = bool) -> Ca
         status="failed" if failed else "passed",
         reason="; ".join(map(_reason, failed)),
         outputs=tuple(outputs),
-        mistake=diagnosis.mistake,
-        sentence=diagnosis.sentence,
-        formulas=diagnosis.formulas,
-        weights=diagnosis.weights,
+        **diagnosis._asdict(),
         seconds=perf_counter() - start,
     )
 
@@ -133,55 +130,42 @@ def _reason(output: OutputResult) -> str:
 def _judge(case: CheckCase, options: Options, standard: str, running: Running) -> tuple[list[OutputResult], Diagnosis]:
     impl = None if options.against else _impl(options.impl)
     third = _impl(options.third) if standard == "dual" else None
-    judges = _Judges(case, options, standard, third is not None)
+    judges = {name: _Judge(case, options, standard, index) for index, name in enumerate(OUTPUTS)}
+    dx = judges["dx"]
     step = max(1, block_rows(case, options.block_bytes))
     starts = range(0, case.M, step) if case.M else (0,)
-    several = len(starts) > 1
-    partials: list[_Partials] = []
+    blocks: list[tuple[Grads, Grads, Grads, Grads | None]] = []  # the result, the truth, its scales, the third party's
     kept: tuple[DrawnInputs, Grads] | None = None
+    kept_failed = False
     for start in starts:
-        stop = min(start + step, case.M)
-        given = draw(case, options.seed, start, stop, options.max_bytes)
+        given = draw(case, options.seed, start, min(start + step, case.M), options.max_bytes)
         got = _results(case, given, impl, options, running)
         truth = true_grads(given.exact)
         with np.errstate(all="ignore"):
             scales = gradient_scales(given.exact)
         other = _run(third, case, given, running) if third else None
-        judges.add("dx", got.dx, truth.dx, scales.dx, other and other.dx, start)
-        partials.append(_Partials(got, truth, scales, other))
-        if kept is None or (not judges.passed("dx") and not judges.kept_failed):
-            kept, judges.kept_failed = (given, got), not judges.passed("dx")
+        dx.add(got.dx, truth.dx, scales.dx, other and other.dx, start)
+        if kept is None or (dx.failed and not kept_failed):
+            kept, kept_failed = (given, got), dx.failed
+        # What adds up to dgamma and dbeta stays.
+        got, truth, scales = (grads._replace(dx=None) for grads in (got, truth, scales))
+        blocks.append((got, truth, scales, other and other._replace(dx=None)))
     for name in OUTPUTS[1:]:
-        if options.against and several:
-            total: Any = getattr(partials[0].got, name)  # the dump's sums over all rows
-        else:
-            total = _total([getattr(one.got, name) for one in partials])
-        true, scale = (_total([getattr(getattr(one, what), name) for one in partials]) for what in ("truth", "scales"))
-        other = _total([getattr(one.other, name) for one in partials]) if third else None
-        judges.add(name, total, true, scale, other, 0)
-    outputs = judges.outputs()
-    if all(output.passed for output in outputs) or kept is None or judges.broken:
+        total, true, scale, from_third = (
+            None if which[0] is None else _total([getattr(grads, name) for grads in which])
+            for which in zip(*blocks, strict=True)
+        )
+        if options.against:
+            total = getattr(blocks[0][0], name)  # the dump's sums over all rows
+        judges[name].add(total, true, scale, from_third, 0)
+    outputs = [one.output(third is not None) for one in judges.values() if one.wanted or one.broken]
+    if all(output.passed for output in outputs) or kept is None or any(one.broken for one in judges.values()):
         return outputs, Diagnosis(None, "")
+    shares = {name: one.share for name, one in judges.items() if one.share is not None}
     try:
-        return outputs, diagnose(case, *kept, judges.shares)
+        return outputs, diagnose(case, *kept, shares)
     except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
         return outputs, Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
-
-
-@dataclass(frozen=True)
-class _Partials:
-    """Of a block: what adds up to dgamma and dbeta."""
-
-    got: Grads
-    truth: Grads
-    scales: Grads
-    other: Grads | None
-
-    def __post_init__(self) -> None:
-        for what in ("got", "truth", "scales", "other"):
-            grads = getattr(self, what)
-            if grads is not None:
-                object.__setattr__(self, what, grads._replace(dx=None))
 
 
 def _total(parts: list[Any]) -> Any:
@@ -198,12 +182,13 @@ def _results(
         assert options.against is not None  # as no implementation was looked up
         return dump_of(case, options.against, given.start, given.stop, options.max_bytes)
     # An implementation gets copies: the truth is computed from the inputs as they were.
-    inputs = given.inputs
-    arrays = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "gamma")}
-    copies: dict[str, Any] = {name: None if array is None else np.array(array) for name, array in arrays.items()}
-    got = _run(impl, case, replace(given, inputs=replace(inputs, **copies), variance=np.array(given.variance)), running)
+    arrays = {name: getattr(given.inputs, name) for name in ("dy", "x", "mean", "rstd", "gamma")}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    copies: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
+    own = replace(given, inputs=replace(given.inputs, **copies), variance=np.array(given.variance))
+    got = _run(impl, case, own, running)
     for name, array in arrays.items():
-        if array is not None and _changed(copies[name], array):
+        if _changed(copies[name], array):
             raise RuntimeError(f"it changed its input {name}")
     return got
 
@@ -223,84 +208,76 @@ def _run(impl: Implementation, case: CheckCase, given: DrawnInputs, running: Run
         running(False)
 
 
-class _Judges:
-    """The sums of each output, and its rules at the end."""
+class _Judge:
+    """The sums of one output, and its rules at the end.
 
-    def __init__(self, case: CheckCase, options: Options, standard: str, dual: bool) -> None:
-        self.case, self.dual = case, dual
-        self.standard = STANDARDS[standard]
-        pair = case.tolerances or (None, None)
-        self.tolerances = Tolerances(pair[0], pair[1], case.atol, options.level)
-        self.shapes = {"dx": case.shape, "dgamma": case.normalized, "dbeta": case.normalized}
-        self.dtypes = dict(zip(OUTPUTS, case.output_dtypes, strict=True))
-        self.wanted = dict(zip(OUTPUTS, case.output_mask, strict=True))
-        self.sums = {name: self._sums(name) for name in OUTPUTS}
-        self.thirds = {name: self._sums(name) for name in OUTPUTS}
-        self.shares: dict[str, Any] = {}
-        self.broken: dict[str, str] = {}
-        self.kept_failed = False
+    Attributes:
+        wanted: Whether the case asks for it.
+        broken: Why it can't be judged, "" if it can.
+        share: Of the first rows that are off, how much of its tolerance each element uses; None if none are off.
+    """
 
-    def _sums(self, name: str) -> Sums:
-        return Sums(self.case.M if name == "dx" else 1, self.case.N)
+    def __init__(self, case: CheckCase, options: Options, standard: str, index: int) -> None:
+        self.name, self.dtype, self.wanted = OUTPUTS[index], case.output_dtypes[index], case.output_mask[index]
+        self.shape = case.normalized if index else case.shape
+        self.N, self.standard = case.N, STANDARDS[standard]
+        rtol, part = case.tolerances or (None, None)
+        self.tolerances = Tolerances(rtol, part, case.atol, options.level)
+        self.sums, self.third = (Sums(1 if index else case.M, case.N) for _ in range(2))
+        self.share: Any = None
+        self.broken = ""
 
-    def add(self, name: str, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
+    @property
+    def failed(self) -> bool:
+        return self.share is not None or bool(self.broken)
+
+    def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
         """Judge rows from `start` on of dx, or all of dgamma or dbeta."""
-        dtype = self.dtypes[name]
-        if not self.wanted[name]:
+        if not self.wanted:
             if got is not None:
-                self.broken[name] = f"expected None, as it is masked off, got {got.dtype} {got.shape}"
+                self.broken = f"expected None, as it is masked off, got {got.dtype} {got.shape}"
+        elif got is None:
+            self.broken = "expected a result, got None"
+        elif got.shape != truth.shape:
+            self.broken = f"expected shape {truth.shape}, got {got.shape}"
+        elif got.dtype.name != self.dtype:
+            self.broken = f"expected {self.dtype}, got {got.dtype}"
+        if self.broken or not self.wanted:
             return
-        expected = truth.shape
-        if got is None:
-            self.broken[name] = "expected a result, got None"
-        elif got.shape != expected:
-            self.broken[name] = f"expected shape {expected}, got {got.shape}"
-        elif got.dtype.name != dtype:
-            self.broken[name] = f"expected {dtype}, got {got.dtype}"
-        if name in self.broken:
-            return
-        share = self._into(self.sums[name], got, truth, scale, dtype, start)
-        if (share > 1).any():
-            self.shares.setdefault(name, share)
+        share = self._into(self.sums, got, truth, scale, start)
+        if self.share is None and (share > 1).any():
+            self.share = share
         if third is not None:
-            self._into(self.thirds[name], third, truth, scale, dtype, start)
+            self._into(self.third, third, truth, scale, start)
 
-    def _into(self, sums: Sums, got: Any, truth: Any, scale: Any, dtype: str, start: int) -> Any:
-        got, truth, scale = (one.reshape(-1, max(1, self.case.N)) for one in (got, truth, scale))
+    def _into(self, sums: Sums, got: Any, truth: Any, scale: Any, start: int) -> Any:
+        got, truth, scale = (one.reshape(-1, max(1, self.N)) for one in (got, truth, scale))
         if not got.size:
             return np.zeros(got.shape)
         with np.errstate(all="ignore"):
-            golden = truth.astype(numpy_dtype(dtype)).astype(np.float64)
-            got = got.astype(np.float64)
-            share = self.standard.share(got, golden, truth, scale, dtype, self.tolerances)
-            sums.add(got, golden, share, error_of(got, golden), dtype, SMALL[dtype], start)
+            golden = truth.astype(numpy_dtype(self.dtype)).astype(np.float64)
+            compared = Compared(got.astype(np.float64), golden, truth, scale, self.dtype, self.tolerances)
+            share = self.standard.share(compared)
+            sums.add(compared, share, start)
         return share
 
-    def passed(self, name: str) -> bool:
-        return name not in self.shares and name not in self.broken
-
-    def outputs(self) -> list[OutputResult]:
-        return [self._output(name) for name in OUTPUTS if self.wanted[name] or name in self.broken]
-
-    def _output(self, name: str) -> OutputResult:
-        sums, dtype = self.sums[name], self.dtypes[name]
-        if name in self.broken:
-            rule = RuleResult(self.broken[name], math.inf, 0.0, False)
-            return OutputResult(name, dtype, self.shapes[name], False, (rule,), 1.0, math.inf, math.inf, math.inf, ())
-        third = self.thirds[name] if self.dual else None
-        judged = self.standard.judge(sums, dtype, self.tolerances, third)
+    def output(self, dual: bool) -> OutputResult:
+        sums, inf = self.sums, math.inf
+        if self.broken:
+            rule = RuleResult(self.broken, inf, 0.0, False)
+            return OutputResult(self.name, self.dtype, self.shape, False, (rule,), 1.0, inf, inf, inf, ())
+        judged = self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None)
         rules = tuple(RuleResult(rule.name, float(rule.measured), float(rule.limit), rule.holds) for rule in judged)
-        passed = all(rule.holds for rule in rules)
+        found = OutputResult(
+            self.name, self.dtype, self.shape, all(rule.holds for rule in rules), rules, sums.mean("off"), sums.most["error"],
+            sums.most["ulp"], sums.most["share"], tuple(sums.histogram.tolist()),
+        )  # fmt: skip
+        if found.passed:
+            return found
         worst = tuple(
-            WorstElement(self._index(name, row, column), row, column, golden, got, share)
+            WorstElement(
+                tuple(map(int, np.unravel_index(row * self.N + column, self.shape))), row, column, golden, got, share
+            )
             for share, row, column, golden, got in sums.worst
         )
-        return OutputResult(
-            name, dtype, self.shapes[name], passed, rules, sums.part_off, sums.worst_error, sums.worst_ulp,
-            sums.worst_share, tuple(sums.histogram), () if passed else worst,
-            () if passed else tuple(tuple(map(float, row)) for row in sums.map),
-        )  # fmt: skip
-
-    def _index(self, name: str, row: int, column: int) -> tuple[int, ...]:
-        flat = row * self.case.N + column if name == "dx" else column
-        return tuple(map(int, np.unravel_index(flat, self.shapes[name])))
+        return replace(found, worst=worst, map=tuple(map(tuple, sums.map.tolist())))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "skipped"]
@@ -40,7 +42,7 @@ class OutputResult:
         rules: All rules of the standard.
         off: Share of elements that use more than their tolerance.
         worst_error, worst_ulp, worst_share: Largest error, as it is, in ULP, and in tolerances.
-        histogram: Number of elements by ULP; the edges are in sums.HISTOGRAM.
+        histogram: Number of elements by ULP; the edges are in rules.HISTOGRAM.
         worst, map: Of failed outputs: the worst elements; the largest share in each cell over (row, column).
     """
 
@@ -141,19 +143,12 @@ class CaseResult:
         texts = ("name", "source", "reason", "facts", "standard", "sentence", "command", "key")
         if entry["status"] not in get_args(Status) or any(type(entry[name]) is not str for name in texts):
             raise ValueError("its status or one of its texts is not what lngrad check writes")
-        outputs = tuple(
-            OutputResult(
-                **{
-                    **one,
-                    "shape": tuple(one["shape"]),
-                    "rules": tuple(RuleResult(**rule) for rule in one["rules"]),
-                    "histogram": tuple(one["histogram"]),
-                    "worst": tuple(WorstElement(**{**worst, "index": tuple(worst["index"])}) for worst in one["worst"]),
-                    "map": tuple(tuple(row) for row in one["map"]),
-                }
+        outputs = []
+        for one in map(partial(mapped, leaf=lambda value: value, sequence=tuple), entry["outputs"]):
+            made = {"rules": tuple(RuleResult(**rule) for rule in one["rules"])}
+            outputs.append(
+                OutputResult(**one | made | {"worst": tuple(WorstElement(**worst) for worst in one["worst"])})
             )
-            for one in entry["outputs"]
-        )
         formulas = tuple(
             Formula(one["output"], tuple((str(text), bool(changed)) for text, changed in one["parts"]))
             for one in entry.get("formulas", ())
@@ -162,4 +157,13 @@ class CaseResult:
             Weights(**{**one, "runs": tuple((int(first), int(number), float(w)) for first, number, w in one["runs"])})
             for one in entry.get("weights", ())
         )
-        return CaseResult(**{**entry, "outputs": outputs, "formulas": formulas, "weights": weights})
+        return CaseResult(**{**entry, "outputs": tuple(outputs), "formulas": formulas, "weights": weights})
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any], sequence: Callable[[Iterable[Any]], Any] = list) -> Any:
+    """JSON with other values in it, and its lists as another kind of sequence."""
+    if isinstance(value, dict):
+        return {key: mapped(item, leaf, sequence) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return sequence(mapped(item, leaf, sequence) for item in value)
+    return leaf(value)

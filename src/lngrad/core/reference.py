@@ -10,6 +10,8 @@ import numpy as np
 from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
 from lngrad.typing import AnyArray
 
+__all__ = ["Terms", "backward_terms", "layer_norm", "layer_norm_backward"]
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 

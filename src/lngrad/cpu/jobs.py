@@ -20,9 +20,8 @@ from lngrad.typing import Address, Words
 LANES = 8  # elements of a vector
 GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors into a sum of its own
 STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a store past the caches
-SEGMENT = (
-    512  # columns whose share of a row sum is kept in vectors; segments are added by the binary tree of their number
-)
+# Columns whose share of a row sum is kept in vectors. Segments are added by the binary tree of their number.
+SEGMENT = 512
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
 
@@ -68,18 +67,18 @@ def _record(name, fields):
 
 
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
-# and how the work is cut. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache
-# already.
+# and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
+# more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 Backward = _record(
     "Backward",
-    "dy x mean rstd gamma dtotal dx slots scratch row_sums "
+    "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
     "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row",
 )
 
 Forward = _record(
     "Forward",
-    "x gamma beta residual y mean rstd total eps alpha "  # eps, alpha: the bits of a float64
+    "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
     "gather scatter streaming ahead rows_per_task rows_at_once block_rows",
 )

@@ -9,8 +9,9 @@ import pytest
 from tile_harness import check_same_bits
 
 from lngrad.ascend import ascendc as asc
-from lngrad.ascend.device.copies import Blocks, Local, copy_global
+from lngrad.ascend.device.copies import Blocks, copy_global
 from lngrad.ascend.device.descriptors import BITS, COUNT, PACKED, Descriptor
+from lngrad.ascend.device.global_memory import GlobalTensor
 from lngrad.ascend.device.numerics import CPP_NAMES, DTYPES
 from lngrad.ascend.device.pipes import HardEvent
 from lngrad.ascend.device.running import running
@@ -41,10 +42,11 @@ def front(source, target, leave_out_flag=False):
     addresses = [g.array.__array_interface__["data"][0] for g in (source, target)]
     regions = [core.regions.find("front", address, 4 * N) for address in addresses]
     whole = Blocks(1, 4 * N, 4 * N, 4 * N)
-    places = [
-        (region, address - region.start, region.data.size) for region, address in zip(regions, addresses, strict=True)
+    remotes = [
+        GlobalTensor.at(region, address - region.start, region.data.size, np.dtype(F))
+        for region, address in zip(regions, addresses, strict=True)
     ]
-    copy_global(core, ("k.cpp", 10), "DataCopy", True, FLOAT, Local(a.handle, a.start, a.end), places[0], whole)
+    copy_global(("k.cpp", 10), "DataCopy", a, remotes[0], whole, inward=True)
     if not leave_out_flag:
         asc.SetFlag(HardEvent.MTE2_V, 0)
         asc.WaitFlag(HardEvent.MTE2_V, 0)
@@ -52,7 +54,7 @@ def front(source, target, leave_out_flag=False):
     core.issue(("k.cpp", 13), 0.0, b.handle, a.handle, a.handle, packed)
     core.issue(("k.cpp", 14), 0.5, b.handle, b.handle, 0, tuple(described("Muls", b, b, b, -1, BITS, 0, 1)))
     asc.PipeBarrier(asc.PIPE_ALL)
-    copy_global(core, ("k.cpp", 15), "DataCopy", False, FLOAT, Local(b.handle, b.start, b.end), places[1], whole)
+    copy_global(("k.cpp", 15), "DataCopy", b, remotes[1], whole, inward=False)
 
 
 def test_a_kernel_in_numbers():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lngrad.ascend import ascendc as asc
-from lngrad.ascend.faults import AscendWarning, DeviceFault, RaceFault, TilingError
+from lngrad.ascend.faults import AscendWarning, BoundsFault, DeviceFault, RaceFault, TilingError
 from lngrad.errors import DtypeError, ShapeError
 
 F = np.float32
@@ -247,3 +247,9 @@ class TestSystem:
         asc.launch(kernel, 1, memory)
         assert (memory[:5001] == 2.5).all()
         assert not memory[5001:].any()
+
+    def test_filling_past_the_end_writes_nothing(self):
+        memory = np.zeros(5010, F)
+        with pytest.raises(BoundsFault, match=r"InitOutput: .* has 5010 elements from here on, the access takes 5011"):
+            asc.launch(lambda address: asc.InitOutput(bind(address), 5011, 2.5), 1, memory)
+        assert not memory.any()

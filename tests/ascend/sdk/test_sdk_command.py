@@ -63,8 +63,8 @@ def test_flags_for_a_compiler(source: Path, toolkit: Path, tmp_path: Path) -> No
         ((), "lngrad: DIR: expected a folder to write, or --run FILE\n"),
         (("--run",), "lngrad: --run: expected a C or C++ file after it\n"),
         (("no-such-folder", "--libs"), "lngrad: no-such-folder: expected a folder that `lngrad sdk` wrote\n"),
-        (("new", "--mode", "lax"), "lngrad: mode: expected 'strict' or 'compat', got 'lax'\n"),
-        (("new", "--soc", "Ascend1"), "lngrad: soc: expected one of "),
+        (("new", "--mode", "lax"), "lngrad: --mode: expected 'strict' or 'compat', got 'lax'\n"),
+        (("new", "--soc", "Ascend1"), "lngrad: --soc: expected one of "),
     ],
 )
 def test_refuses_in_one_line(arguments: tuple[str, ...], text: str) -> None:

@@ -5,112 +5,18 @@ Each function returns values first, its status last, as pyACL does; those that r
 Nothing raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg.
 """
 
+# ruff: noqa: F403, F405 - the names are listed once, below; one that no module has fails at import
 from __future__ import annotations
 
 from lngrad.ascend.acl import enums as acl_enums
-from lngrad.ascend.acl.copies import (
-    aclrtMemcpy,
-    aclrtMemcpyAsync,
-    aclrtMemset,
-    aclrtMemsetAsync,
-)
-from lngrad.ascend.acl.device import (
-    aclFinalize,
-    aclFinalizeReference,
-    aclInit,
-    aclrtContext,
-    aclrtCreateContext,
-    aclrtCtxGetSysParamOpt,
-    aclrtCtxSetSysParamOpt,
-    aclrtDestroyContext,
-    aclrtGetCurrentContext,
-    aclrtGetDevice,
-    aclrtGetDeviceCount,
-    aclrtGetRunMode,
-    aclrtGetSocName,
-    aclrtGetSysParamOpt,
-    aclrtGetVersion,
-    aclrtResetDevice,
-    aclrtResetDeviceForce,
-    aclrtSetCurrentContext,
-    aclrtSetDevice,
-    aclrtSetSysParamOpt,
-)
-from lngrad.ascend.acl.enums import *  # noqa: F403 - the enumerators are plain names in C too
-from lngrad.ascend.acl.interface import (
-    aclDumpOpTensors,
-    aclGetRecentErrMsg,
-    not_supported,
-)
-from lngrad.ascend.acl.memory import (
-    aclrtFree,
-    aclrtFreeHost,
-    aclrtGetMemInfo,
-    aclrtMalloc,
-    aclrtMallocAlign32,
-    aclrtMallocCached,
-    aclrtMallocHost,
-)
-from lngrad.ascend.acl.streams import (
-    aclrtCreateEvent,
-    aclrtCreateStream,
-    aclrtCreateStreamWithConfig,
-    aclrtDestroyEvent,
-    aclrtDestroyStream,
-    aclrtDestroyStreamForce,
-    aclrtEvent,
-    aclrtEventElapsedTime,
-    aclrtRecordEvent,
-    aclrtStream,
-    aclrtStreamQuery,
-    aclrtStreamWaitEvent,
-    aclrtSynchronizeDevice,
-    aclrtSynchronizeEvent,
-    aclrtSynchronizeStream,
-    aclrtSynchronizeStreamWithTimeout,
-)
-from lngrad.ascend.acl.tensor import (
-    aclCreateTensor,
-    aclDataTypeSize,
-    aclDestroyTensor,
-    aclFloat16ToFloat,
-    aclFloatToFloat16,
-    aclGetDataType,
-    aclGetFormat,
-    aclGetRawTensorAddr,
-    aclGetStorageShape,
-    aclGetViewOffset,
-    aclGetViewShape,
-    aclGetViewStrides,
-    aclInitTensor,
-    aclSetRawTensorAddr,
-    aclTensor,
-)
-from lngrad.ascend.acl.values import (
-    aclBoolArray,
-    aclCreateBoolArray,
-    aclCreateFloatArray,
-    aclCreateIntArray,
-    aclCreateScalar,
-    aclCreateScalarList,
-    aclCreateTensorList,
-    aclDestroyBoolArray,
-    aclDestroyFloatArray,
-    aclDestroyIntArray,
-    aclDestroyScalar,
-    aclDestroyScalarList,
-    aclDestroyTensorList,
-    aclFloatArray,
-    aclGetBoolArraySize,
-    aclGetFloatArraySize,
-    aclGetIntArraySize,
-    aclGetScalarListSize,
-    aclGetTensorListSize,
-    aclIntArray,
-    aclScalar,
-    aclScalarList,
-    aclTensorList,
-)
+from lngrad.ascend.acl.copies import *
+from lngrad.ascend.acl.device import *
+from lngrad.ascend.acl.enums import *
+from lngrad.ascend.acl.interface import *
+from lngrad.ascend.acl.memory import *
+from lngrad.ascend.acl.streams import *
+from lngrad.ascend.acl.tensor import *
+from lngrad.ascend.acl.values import *
 from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [

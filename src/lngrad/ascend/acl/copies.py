@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from lngrad.ascend.acl.device import require_device
-from lngrad.ascend.acl.enums import aclError, aclrtMemcpyKind
-from lngrad.ascend.acl.interface import invalid_param, returns_status
+from lngrad.ascend.acl.enums import aclrtMemcpyKind
+from lngrad.ascend.acl.interface import invalid_param, returns_aclError
 from lngrad.ascend.acl.memory import Region, region_of, require_allocated
 from lngrad.ascend.acl.streams import aclrtStream, submit
-
-# Whether the destination and the source are the device's; None: either will do.
-SIDES: dict[aclrtMemcpyKind, tuple[bool | None, bool | None]] = {
-    aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_HOST: (False, False),
-    aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE: (True, False),
-    aclrtMemcpyKind.ACL_MEMCPY_DEVICE_TO_HOST: (False, True),
-    aclrtMemcpyKind.ACL_MEMCPY_DEVICE_TO_DEVICE: (True, True),
-    aclrtMemcpyKind.ACL_MEMCPY_DEFAULT: (None, None),
-    aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE: (True, False),
-    aclrtMemcpyKind.ACL_MEMCPY_INNER_DEVICE_TO_DEVICE: (True, True),
-    aclrtMemcpyKind.ACL_MEMCPY_INTER_DEVICE_TO_DEVICE: (True, True),
-}
+from lngrad.typing import Bytes
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -> None:
     """Copy bytes now, whatever waits in the streams.
 
@@ -31,26 +20,18 @@ def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -
         count: Bytes to copy.
         kind: Of aclrtMemcpyKind.
     """
-    require_device("aclrtMemcpy")
-    target, source = _sides(dst, destMax, src, count, kind)
+    target, source = _sides("aclrtMemcpy", dst, destMax, src, count, kind)
     target.memory[:count] = source.memory[:count]
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemcpyAsync(dst: object, destMax: int, src: object, count: int, kind: int, stream: aclrtStream | None) -> None:
     """Copy bytes on a stream, after what was submitted before. Arguments as for aclrtMemcpy."""
-    require_device("aclrtMemcpyAsync")
-    target, source = _sides(dst, destMax, src, count, kind)
-    blocks = [region.block for region in (target, source) if region.block is not None]
-
-    def task() -> None:
-        require_allocated("aclrtMemcpyAsync", blocks)
-        target.memory[:count] = source.memory[:count]
-
-    submit(stream, task)
+    target, source = _sides("aclrtMemcpyAsync", dst, destMax, src, count, kind)
+    _write_later("aclrtMemcpyAsync", stream, target.memory[:count], source.memory[:count], target, source)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
     """Fill bytes now.
 
@@ -60,59 +41,63 @@ def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
         value: Its lowest 8 bits.
         count: Bytes to fill.
     """
-    require_device("aclrtMemset")
-    region, byte = _filled_region(devPtr, maxCount, value, count)
+    region, byte = _filled_region("aclrtMemset", devPtr, maxCount, value, count)
     region.memory[:count] = byte
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtMemsetAsync(devPtr: object, maxCount: int, value: int, count: int, stream: aclrtStream | None) -> None:
     """Fill bytes on a stream, after what was submitted before. Arguments as for aclrtMemset."""
-    require_device("aclrtMemsetAsync")
-    region, byte = _filled_region(devPtr, maxCount, value, count)
+    region, byte = _filled_region("aclrtMemsetAsync", devPtr, maxCount, value, count)
+    _write_later("aclrtMemsetAsync", stream, region.memory[:count], byte, region)
 
+
+def _write_later(function: str, stream: object, target: Bytes, value: Bytes | int, *regions: Region) -> None:
     def task() -> None:
-        require_allocated("aclrtMemsetAsync", [] if region.block is None else [region.block])
-        region.memory[:count] = byte
+        require_allocated(function, [region.block for region in regions if region.block is not None])
+        target[...] = value
 
     submit(stream, task)
 
 
-def _sides(dst: object, destMax: object, src: object, count: object, kind: object) -> tuple[Region, Region]:
+def _sides(function: str, dst: object, destMax: int, src: object, count: int, kind: object) -> tuple[Region, Region]:
     """The checked memory of both sides of a copy."""
+    require_device(function)
     if not isinstance(kind, int) or kind not in list(aclrtMemcpyKind):
         raise invalid_param(f"kind: expected 0 to {max(aclrtMemcpyKind)}, got {kind!r}")
-    room, number = _check_count("destMax", destMax, count)
+    _check_count("destMax", destMax, count)
+    words = aclrtMemcpyKind(kind).name.split("_TO_")  # the last is where dst lies, the first where src does
     regions = []
-    for name, side, on_device in zip(("dst", "src"), (dst, src), SIDES[aclrtMemcpyKind(kind)], strict=True):
+    for name, side, place in (("dst", dst, words[-1]), ("src", src, words[0])):
         region = region_of(name, side)
-        if on_device is not None and (region.block is not None) != on_device:
+        on_device = place.endswith("DEVICE")
+        if kind != aclrtMemcpyKind.ACL_MEMCPY_DEFAULT and (region.block is not None) != on_device:
             wanted, got = ("device", "host") if on_device else ("host", "device")
             raise invalid_param(f"{name}: expected {wanted} memory for {aclrtMemcpyKind(kind).name}, got {got} memory")
         regions.append(region)
     target, source = regions
-    _check_room("destMax", room, "dst", target)
-    _check_room("count", number, "src", source)
+    _check_room("destMax", destMax, "dst", target)
+    _check_room("count", count, "src", source)
     _check_writable("dst", target)
     return target, source
 
 
-def _filled_region(devPtr: object, maxCount: object, value: object, count: object) -> tuple[Region, int]:
-    room, _ = _check_count("maxCount", maxCount, count)
+def _filled_region(function: str, devPtr: object, maxCount: int, value: object, count: int) -> tuple[Region, int]:
+    require_device(function)
+    _check_count("maxCount", maxCount, count)
     if not isinstance(value, int):
         raise invalid_param(f"value: expected an integer, got {value!r}")
     region = region_of("devPtr", devPtr)
-    _check_room("maxCount", room, "devPtr", region)
+    _check_room("maxCount", maxCount, "devPtr", region)
     _check_writable("devPtr", region)
     return region, value & 0xFF
 
 
-def _check_count(limit_name: str, limit: object, count: object) -> tuple[int, int]:
+def _check_count(limit_name: str, limit: int, count: int) -> None:
     if type(count) is not int or type(limit) is not int or count < 0 or limit < 0:
         raise invalid_param(f"count, {limit_name}: expected numbers of bytes, got {count!r} and {limit!r}")
     if count > limit:
         raise invalid_param(f"count: expected at most {limit_name}, {limit} bytes, got {count}")
-    return limit, count
 
 
 def _check_room(name: str, number: int, side: str, region: Region) -> None:

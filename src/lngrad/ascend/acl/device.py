@@ -8,56 +8,60 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
 from weakref import WeakSet
 
 from lngrad.ascend import soc
 from lngrad.ascend.acl.enums import aclError, aclrtRunMode, aclSysParamOpt
-from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, invalid_param, returns_status, returns_value
+from lngrad.ascend.acl.interface import (
+    Handle,
+    StatusError,
+    check_handle,
+    invalid_param,
+    returns_aclError,
+    returns_value,
+)
+from lngrad.core.threads import fork_safe_lock
 
 DEVICES = 1
 VERSION = (1, 17, 0)  # of acl.h whose declarations these are
-
-Resource = Literal["streams", "contexts", "memory"]
 
 
 class _State:
     """What the process has initialised."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
         self.initialised = 0  # how many aclInit are not yet matched by aclFinalizeReference
         self.finalised = False
         self.device_users = 0  # how many aclrtSetDevice are not yet matched by aclrtResetDevice
-        self.release: dict[Resource, Callable[[], None]] = {}
+        self.release: dict[str, Callable[[], None]] = {}  # what gives "streams" and "memory" back
 
     def release_device(self) -> None:
-        for resource in ("streams", "contexts", "memory"):
-            if resource in self.release:
-                self.release[resource]()
+        self.release["streams"]()  # first, as their tasks use the memory
+        for context in list(_contexts):
+            context.alive = False
+        _default.clear()
+        _process_switches.clear()
+        self.release["memory"]()
         self.device_users = 0
 
 
 _state = _State()
 
 
-def on_release(resource: Resource, release: Callable[[], None]) -> None:
-    """Have what belongs to the device released with it: streams first, as their tasks use the memory."""
+def on_release(resource: str, release: Callable[[], None]) -> None:
+    """Have what belongs to the device, "streams" or "memory", released with it."""
     _state.release[resource] = release
 
 
-def require_device(function: str) -> None:
-    """Refuse a call before aclInit and aclrtSetDevice.
-
-    Raises:
-        StatusError: With ACL_ERROR_UNINITIALIZE.
-    """
+def require_device(function: str, code: aclError = aclError.ACL_ERROR_UNINITIALIZE) -> None:
+    """Refuse a call before aclInit and aclrtSetDevice: raise StatusError with the code."""
     if not _state.device_users:
         missing = "aclrtSetDevice" if _state.initialised else "aclInit and aclrtSetDevice"
-        raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected {missing} to be called before")
+        raise StatusError(code, f"{function}: expected {missing} to be called before")
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclInit(configPath: str | None = None) -> None:
     """Initialise the host interfaces.
 
@@ -77,18 +81,18 @@ def aclInit(configPath: str | None = None) -> None:
         _state.finalised = False
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclFinalize() -> None:
     """Wait for all streams, then release them, all device memory and the device, however often
     aclInit was called.
     """
     with _state.lock:
-        if not _state.initialised and not _state.finalised:
-            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, "aclFinalize: expected aclInit to be called before")
+        if not _state.finalised:
+            _require_init("aclFinalize")
         _finalize("aclFinalize")
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclFinalizeReference() -> int:
     """Undo one aclInit; the last one releases everything, as aclFinalize does. Returns (calls left,
     ret).
@@ -101,6 +105,11 @@ def aclFinalizeReference() -> int:
         return _state.initialised
 
 
+def _require_init(function: str) -> None:
+    if not _state.initialised:
+        raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
+
+
 def _finalize(function: str) -> None:
     if not _state.initialised:
         raise StatusError(aclError.ACL_ERROR_REPEAT_FINALIZE, f"{function}: expected one call after aclInit")
@@ -108,64 +117,60 @@ def _finalize(function: str) -> None:
     _state.initialised, _state.finalised = 0, True
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSetDevice(deviceId: int) -> None:
     """Use a device. CANN: for this thread; here for the process, as there is one device."""
     set_device("aclrtSetDevice", deviceId)
 
 
 def set_device(function: str, deviceId: int) -> None:
-    """Count one more user of the device.
-
-    Raises:
-        StatusError: There is no such device, or aclInit was not called.
-    """
+    """Count one more user of the device. Raises StatusError where there is none, and before aclInit."""
     with _state.lock:
-        if not _state.initialised:
-            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
+        _require_init(function)
         _check_device(deviceId)
         _state.device_users += 1
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtResetDevice(deviceId: int) -> None:
     """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all
     device memory.
     """
-    with _state.lock:
-        _check_device(deviceId)
-        require_device("aclrtResetDevice")
-        if _state.device_users > 1:
-            _state.device_users -= 1
-        else:
-            _state.release_device()
+    _reset("aclrtResetDevice", deviceId, force=False)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtResetDeviceForce(deviceId: int) -> None:
     """Wait for all streams, then release them and all device memory, however often aclrtSetDevice
     was called.
     """
+    _reset("aclrtResetDeviceForce", deviceId, force=True)
+
+
+def _reset(function: str, deviceId: int, force: bool) -> None:
     with _state.lock:
         _check_device(deviceId)
-        require_device("aclrtResetDeviceForce")
-        _state.release_device()
+        require_device(function)
+        if force or _state.device_users == 1:
+            _state.release_device()
+        else:
+            _state.device_users -= 1
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtGetDevice() -> int:
     """Return (the device that is set, ret)."""
     require_device("aclrtGetDevice")
     return 0
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtGetDeviceCount() -> int:
     """Return (how many devices there are, ret)."""
     return DEVICES
 
 
-@returns_value(aclError, otherwise=aclrtRunMode.ACL_HOST)
+@returns_value(aclError, aclrtRunMode.ACL_HOST)
 def aclrtGetRunMode() -> aclrtRunMode:
     """Return (ACL_HOST, ret): programs run on the host, and copy to the device."""
     return aclrtRunMode.ACL_HOST
@@ -214,18 +219,7 @@ _default: list[aclrtContext] = []  # of the device, in threads that have set non
 _process_switches: dict[aclSysParamOpt, int] = {}
 
 
-def _release_contexts() -> None:
-    for context in list(_contexts):
-        context.alive = False
-    _default.clear()
-    _process_switches.clear()
-
-
-on_release("contexts", _release_contexts)
-
-
-def _current(function: str) -> aclrtContext:
-    require_device(function)
+def _current() -> aclrtContext:
     if _thread.context is not None and _thread.context.alive:
         return _thread.context
     if not _default:
@@ -233,7 +227,7 @@ def _current(function: str) -> aclrtContext:
     return _default[0]
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtCreateContext(deviceId: int) -> aclrtContext:
     """Create a context and make it this thread's. Returns (context, ret)."""
     set_device("aclrtCreateContext", deviceId)
@@ -241,32 +235,30 @@ def aclrtCreateContext(deviceId: int) -> aclrtContext:
     return context
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtDestroyContext(context: aclrtContext) -> None:
     """Destroy a context. A thread whose context it was gets the default one."""
     check_handle(context, aclrtContext, "context").alive = False
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSetCurrentContext(context: aclrtContext) -> None:
     """Make a context this thread's."""
     _thread.context = check_handle(context, aclrtContext, "context")
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtGetCurrentContext() -> aclrtContext:
     """Return (this thread's context, ret). It is the device's default one where none was set.
 
     Returns:
         ACL_ERROR_RT_CONTEXT_NULL before aclrtSetDevice.
     """
-    try:
-        return _current("aclrtGetCurrentContext")
-    except StatusError as error:
-        raise StatusError(aclError.ACL_ERROR_RT_CONTEXT_NULL, error.text) from None
+    require_device("aclrtGetCurrentContext", aclError.ACL_ERROR_RT_CONTEXT_NULL)
+    return _current()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSetSysParamOpt(opt: int, value: int) -> None:
     """Set a switch for the process. It changes nothing here: results are the same in every run
     anyway.
@@ -279,25 +271,27 @@ def aclrtSetSysParamOpt(opt: int, value: int) -> None:
     _process_switches[switch] = number
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtGetSysParamOpt(opt: int) -> int:
     """Return (what aclrtSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did not."""
     return _setting(_process_switches, opt)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtCtxSetSysParamOpt(opt: int, value: int) -> None:
     """Set a switch for this thread's context; see aclrtSetSysParamOpt."""
     switch, number = _switch(opt, value)
-    _current("aclrtCtxSetSysParamOpt").switches[switch] = number
+    require_device("aclrtCtxSetSysParamOpt")
+    _current().switches[switch] = number
 
 
-@returns_value(aclError, otherwise=0)
+@returns_value(aclError, 0)
 def aclrtCtxGetSysParamOpt(opt: int) -> int:
     """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did
     not.
     """
-    return _setting(_current("aclrtCtxGetSysParamOpt").switches, opt)
+    require_device("aclrtCtxGetSysParamOpt")
+    return _setting(_current().switches, opt)
 
 
 def _switch(opt: object, value: object) -> tuple[aclSysParamOpt, int]:

@@ -10,18 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = [
-    "aclError",
-    "aclnnStatus",
-    "aclDataType",
-    "aclFormat",
-    "aclSysParamOpt",
-    "aclrtFloatOverflowMode",
-    "aclrtMemAttr",
-    "aclrtMemMallocPolicy",
-    "aclrtMemcpyKind",
-    "aclrtRunMode",
-    "aclrtStreamStatus",
-]
+    "aclError", "aclnnStatus", "aclDataType", "aclFormat", "aclSysParamOpt", "aclrtFloatOverflowMode", "aclrtMemAttr",
+    "aclrtMemMallocPolicy", "aclrtMemcpyKind", "aclrtRunMode", "aclrtStreamStatus",
+]  # fmt: skip
 
 
 class aclDataType(IntEnum):
@@ -300,18 +291,6 @@ class aclError(IntEnum):
     ACL_ERROR_RT_EVENT_SYNC_TIMEOUT = 507047
 
 
-for _enum in (
-    aclDataType,
-    aclFormat,
-    aclrtMemMallocPolicy,
-    aclrtMemcpyKind,
-    aclrtMemAttr,
-    aclrtFloatOverflowMode,
-    aclrtRunMode,
-    aclrtStreamStatus,
-    aclSysParamOpt,
-    aclnnStatus,
-    aclError,
-):
+for _enum in [globals()[name] for name in __all__]:
     globals().update(_enum.__members__)
     __all__ += list(_enum.__members__)

@@ -66,19 +66,11 @@ def aclGetRecentErrMsg() -> str | None:
 
 
 def report(error: StatusError, kind: type[Status]) -> Status:
-    """Keep the text of an error for this thread.
-
-    Args:
-        error: What was raised.
-        kind: What the function returns: aclError or aclnnStatus. A code of the other kind means a wrong argument.
-
-    Returns:
-        The code.
-    """
+    """Keep an error's text for this thread, return its code: one of the other kind means a wrong argument."""
     _thread.text = error.text
     if isinstance(error.code, kind):
         return error.code
-    return kind(aclError.ACL_ERROR_INVALID_PARAM if kind is aclError else aclnnStatus.ACLNN_ERR_PARAM_INVALID)
+    return kind["ACL_ERROR_INVALID_PARAM" if kind is aclError else "ACLNN_ERR_PARAM_INVALID"]
 
 
 def returns_status(kind: type[Status]) -> Callable[[Callable[P, None]], Callable[P, Status]]:
@@ -99,15 +91,14 @@ def returns_status(kind: type[Status]) -> Callable[[Callable[P, None]], Callable
     return decorate
 
 
+returns_aclError = returns_status(aclError)
+returns_aclnnStatus = returns_status(aclnnStatus)
+
+
 def returns_value(
     kind: type[Status], otherwise: Other
 ) -> Callable[[Callable[P, Result]], Callable[P, tuple[Result | Other, Status]]]:
-    """Give a function with one result its C form: it returns (value, ret).
-
-    Args:
-        kind: aclError or aclnnStatus.
-        otherwise: The value in the place of a result after an error.
-    """
+    """Give a function with one result its C form: (value, ret), with `otherwise` for the value after an error."""
     success = kind(0)
 
     def decorate(function: Callable[P, Result]) -> Callable[P, tuple[Result | Other, Status]]:
@@ -167,12 +158,7 @@ class Array(Handle, Generic[Value]):
 
 
 def check_handle(handle: object, kind: type[AnyHandle], name: str) -> AnyHandle:
-    """Return a handle that may be used.
-
-    Args:
-        handle: What a caller passed.
-        kind: The class it must be of.
-        name: The argument's name, for the text.
+    """Return a handle that may be used; the text calls it `name`.
 
     Raises:
         StatusError: A null pointer (ACLNN_ERR_PARAM_NULLPTR), another object or a destroyed handle (…_INVALID).
@@ -186,30 +172,25 @@ def check_handle(handle: object, kind: type[AnyHandle], name: str) -> AnyHandle:
     return handle
 
 
-def destroy(handle: object, kind: type[AnyHandle], name: str) -> None:
-    """Destroy a handle; a null pointer is fine.
-
-    Raises:
-        StatusError: Another object, or a handle that is destroyed already.
-    """
+def destroy(handle: object, kind: type[Handle], name: str) -> None:
+    """Destroy a handle, and the handles in it; a null pointer is fine, one that is destroyed already is not."""
     if handle is not None:
         check_handle(handle, kind, name).alive = False
+        for member in getattr(handle, "values", ()):
+            if isinstance(member, Handle):
+                member.alive = False
 
 
 def not_supported(function: str) -> aclError:
     """Return ACL_ERROR_API_NOT_SUPPORT, and leave a text for aclGetRecentErrMsg that names the function."""
-    return report(_refusal(function), aclError)
+    text = f"{function}: expected a device, which this host is not"
+    return report(StatusError(aclError.ACL_ERROR_API_NOT_SUPPORT, text), aclError)
 
 
-def _refusal(function: str) -> StatusError:
-    return StatusError(aclError.ACL_ERROR_API_NOT_SUPPORT, f"{function}: expected a device, which this host is not")
-
-
-@returns_status(aclError)
 def aclDumpOpTensors(
     opType: str, opName: str, tensors: object, inputTensorNum: int, outputTensorNum: int, stream: object
-) -> None:
+) -> aclError:
     """Not supported: ACL_ERROR_API_NOT_SUPPORT. CANN: writes tensors to the dump files of a
     profiler.
     """
-    raise _refusal("aclDumpOpTensors")
+    return not_supported("aclDumpOpTensors")

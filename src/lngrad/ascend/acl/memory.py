@@ -8,7 +8,6 @@ mix-up.
 from __future__ import annotations
 
 import os
-import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,9 +17,9 @@ import numpy as np
 from lngrad.ascend import soc
 from lngrad.ascend.acl.device import on_release, require_device
 from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemMallocPolicy
-from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_status, returns_value
+from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_aclError, returns_value
 from lngrad.core.arrays import address_of, as_numpy
-from lngrad.errors import DtypeError
+from lngrad.core.threads import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
 
 FIRST_ADDRESS = 0x12C0_0000_0000
@@ -47,18 +46,14 @@ class Heap:
     """All blocks of the device, by address."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._starts: list[Address] = []
         self._blocks: dict[Address, Block] = {}
         self._next = FIRST_ADDRESS
         self.allocated = 0
 
     def allocate(self, size: int, reserved: int) -> Address:
-        """Make a block of `size` bytes that takes the place of `reserved` bytes.
-
-        Raises:
-            MemoryError, ValueError, OverflowError: NumPy can't allocate as many.
-        """
+        """Make a block of `size` bytes that takes the place of `reserved` bytes. Raises as aligned_bytes."""
         memory = aligned_bytes(size)
         with self._lock:
             address = self._next
@@ -91,7 +86,7 @@ class Heap:
     def blocks(self) -> list[Block]:
         """All blocks, by address."""
         with self._lock:
-            return [self._blocks[start] for start in self._starts]
+            return list(self._blocks.values())
 
     def clear(self) -> None:
         """Free all blocks."""
@@ -108,18 +103,17 @@ on_release("memory", heap.clear)
 
 
 def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
-    """Uninitialised bytes whose first lies at a multiple of `alignment`."""
-    memory = np.empty(size + alignment, np.uint8)
+    """Uninitialised bytes whose first lies at a multiple of `alignment`. Raises StatusError with ACL_ERROR_BAD_ALLOC."""
+    try:
+        memory = np.empty(size + alignment, np.uint8)
+    except (MemoryError, ValueError, OverflowError):  # NumPy has ValueError for more bytes than an address can count
+        raise StatusError(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated") from None
     start = -address_of(memory) % alignment
     return memory[start : start + size]
 
 
 def region_of(name: str, data: object) -> Region:
-    """The memory behind a device address or a host buffer.
-
-    Args:
-        name: The argument's name, for the text.
-        data: An int is an address. Buffers: NumPy, torch on the CPU, anything with the buffer protocol.
+    """The memory behind a device address, which is an int, or a host buffer; the text calls it `name`.
 
     Raises:
         StatusError: The address lies in no block, or the object is no contiguous buffer; ACL_ERROR_INVALID_PARAM.
@@ -145,7 +139,7 @@ def _host_array(name: str, data: object) -> Array:
         if hasattr(data, "data_ptr"):
             return as_numpy(data)
         return np.frombuffer(data, np.uint8)  # type: ignore[call-overload,no-any-return]  # or TypeError
-    except (AttributeError, BufferError, DtypeError, LookupError, RuntimeError, TypeError, ValueError) as reason:
+    except Exception as reason:
         kind = type(data).__name__
         raise invalid_param(
             f"{name}: expected a device address or a contiguous host buffer, got {kind}: {reason}"
@@ -153,11 +147,7 @@ def _host_array(name: str, data: object) -> Array:
 
 
 def require_allocated(function: str, blocks: Iterable[Block]) -> None:
-    """Check, when a task runs at last, that the memory it was submitted with is still there.
-
-    Raises:
-        StatusError: With ACL_ERROR_RT_FAILURE.
-    """
+    """Refuse a task, when it runs at last, whose memory is gone: StatusError with ACL_ERROR_RT_FAILURE."""
     if not all(block.alive for block in blocks):
         raise StatusError(
             aclError.ACL_ERROR_RT_FAILURE, f"{function}: device memory that it uses was freed before the stream ran"
@@ -173,7 +163,7 @@ FLAGS = (
 )
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate uninitialised device memory, aligned to 64 bytes. Returns (address, ret).
 
@@ -184,35 +174,32 @@ def aclrtMalloc(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUG
         size: In bytes, at least 1.
         policy: Of aclrtMemMallocPolicy; all memory is the same here.
     """
-    return _allocate("aclrtMalloc", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
+    return _allocate("aclrtMalloc", size, policy, not soc.current().soc.regbase)
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate as aclrtMalloc does, without the 32 bytes more. Returns (address, ret)."""
-    return _allocate("aclrtMallocAlign32", size, policy, 0)
+    return _allocate("aclrtMallocAlign32", size, policy, False)
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
     """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address,
     ret).
     """
-    return _allocate("aclrtMallocCached", size, policy, 0 if soc.current().soc.regbase else TAIL_BYTES)
+    return _allocate("aclrtMallocCached", size, policy, not soc.current().soc.regbase)
 
 
-def _allocate(function: str, size: object, policy: object, tail: int) -> Address:
+def _allocate(function: str, size: object, policy: object, has_tail: bool) -> Address:
     require_device(function)
     if not isinstance(policy, int) or policy < 0 or policy & ~FLAGS not in list(aclrtMemMallocPolicy):
         raise invalid_param(f"policy: expected one of aclrtMemMallocPolicy, got {policy!r}")
     number = _checked_size(size)
-    try:
-        return heap.allocate(number, -(-number // UNIT_BYTES) * UNIT_BYTES + tail)
-    except (MemoryError, ValueError, OverflowError):  # NumPy has ValueError for more bytes than an address can count
-        raise _no_memory(number) from None
+    return heap.allocate(number, -(-number // UNIT_BYTES) * UNIT_BYTES + TAIL_BYTES * has_tail)
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtFree(devPtr: Address) -> None:
     """Free what aclrtMalloc returned."""
     require_device("aclrtFree")
@@ -224,23 +211,19 @@ def aclrtFree(devPtr: Address) -> None:
 _host: dict[Address, Bytes] = {}  # from aclrtMallocHost, until aclrtFreeHost
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtMallocHost(size: int) -> Bytes:
     """Allocate uninitialised host memory, aligned to 64 bytes. Returns (buffer, ret).
 
     CANN: pinned memory, for faster copies.
     """
     require_device("aclrtMallocHost")
-    number = _checked_size(size)
-    try:
-        memory = aligned_bytes(number)
-    except (MemoryError, ValueError, OverflowError):
-        raise _no_memory(number) from None
+    memory = aligned_bytes(_checked_size(size))
     _host[address_of(memory)] = memory
     return memory
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
     """Free what aclrtMallocHost returned. An array that still looks at it stays valid.
 
@@ -275,7 +258,3 @@ def _checked_size(size: object) -> int:
     if type(size) is not int or size < 1:
         raise invalid_param(f"size: expected at least 1 byte, got {size!r}")
     return size
-
-
-def _no_memory(size: int) -> StatusError:
-    return StatusError(aclError.ACL_ERROR_BAD_ALLOC, f"size: {size} bytes can't be allocated")

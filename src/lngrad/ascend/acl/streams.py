@@ -13,9 +13,16 @@ from weakref import WeakSet
 
 from lngrad.ascend.acl.device import on_release, require_device
 from lngrad.ascend.acl.enums import aclError, aclrtStreamStatus
-from lngrad.ascend.acl.interface import Handle, StatusError, check_handle, invalid_param, returns_status, returns_value
+from lngrad.ascend.acl.interface import (
+    Handle,
+    StatusError,
+    check_handle,
+    invalid_param,
+    returns_aclError,
+    returns_value,
+)
 
-Task = Callable[[], None]
+Task = Callable[[], object]
 
 # Waking a thread, and giving the interpreter's lock to it, costs the host some 100 µs (two-core x86-64), several times
 # what a small problem takes. So a stream that was used a moment ago is not woken: its thread looks for tasks once a
@@ -60,11 +67,7 @@ class aclrtStream(Handle):
         self._wake_worker()
 
     def drain(self) -> None:
-        """Run, or wait for, every task submitted so far.
-
-        Raises:
-            StatusError: The first error since the last call.
-        """
+        """Run, or wait for, every task submitted so far. Raises the first StatusError since the last call."""
         with self._running:
             self._run_tasks()
             error, self._error = self._error, None
@@ -143,31 +146,23 @@ on_release("streams", _release_streams)
 
 
 def stream_of(stream: object) -> aclrtStream:
-    """The stream that an argument names; None names the default one.
-
-    Raises:
-        StatusError: It is no stream, or destroyed.
-    """
+    """The stream that an argument names, None the default one. Raises StatusError where there is none."""
     return _default if stream is None else check_handle(stream, aclrtStream, "stream")
 
 
 def submit(stream: object, task: Task) -> None:
-    """Have a task run on a stream, None for the default one.
-
-    Raises:
-        StatusError: It is no stream, or destroyed.
-    """
+    """Have a task run on a stream; as stream_of."""
     stream_of(stream).submit(task)
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtCreateStream() -> aclrtStream:
     """Create a stream. Returns (stream, ret)."""
     require_device("aclrtCreateStream")
     return aclrtStream()
 
 
-@returns_value(aclError, otherwise=None)
+@returns_value(aclError, None)
 def aclrtCreateStreamWithConfig(priority: int, flag: int) -> aclrtStream:
     """Create a stream. Returns (stream, ret).
 
@@ -183,7 +178,7 @@ def aclrtCreateStreamWithConfig(priority: int, flag: int) -> aclrtStream:
     return aclrtStream()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtDestroyStream(stream: aclrtStream) -> None:
     """Finish a stream's tasks and destroy it. An error among them is returned as
     aclrtSynchronizeStream would.
@@ -195,7 +190,7 @@ def aclrtDestroyStream(stream: aclrtStream) -> None:
         known.close()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtDestroyStreamForce(stream: aclrtStream) -> None:
     """Drop a stream's tasks that have not begun, and destroy it."""
     known = check_handle(stream, aclrtStream, "stream")
@@ -203,7 +198,7 @@ def aclrtDestroyStreamForce(stream: aclrtStream) -> None:
     known.close()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSynchronizeStream(stream: aclrtStream | None) -> None:
     """Wait until a stream has run everything. An error of a task surfaces here, once, with its
     text.
@@ -211,7 +206,7 @@ def aclrtSynchronizeStream(stream: aclrtStream | None) -> None:
     stream_of(stream).drain()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSynchronizeStreamWithTimeout(stream: aclrtStream | None, timeout: int) -> None:
     """Wait as aclrtSynchronizeStream does, for a while.
 
@@ -236,14 +231,14 @@ def aclrtSynchronizeStreamWithTimeout(stream: aclrtStream | None, timeout: int) 
     known.drain()
 
 
-@returns_value(aclError, otherwise=aclrtStreamStatus.ACL_STREAM_STATUS_RESERVED)
+@returns_value(aclError, aclrtStreamStatus.ACL_STREAM_STATUS_RESERVED)
 def aclrtStreamQuery(stream: aclrtStream | None) -> aclrtStreamStatus:
     """Return (whether a stream has run everything, ret)."""
     idle = stream_of(stream).idle
     return aclrtStreamStatus.ACL_STREAM_STATUS_COMPLETE if idle else aclrtStreamStatus.ACL_STREAM_STATUS_NOT_READY
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSynchronizeDevice() -> None:
     """Wait for all streams; the first error among them surfaces."""
     require_device("aclrtSynchronizeDevice")
@@ -257,19 +252,12 @@ def aclrtSynchronizeDevice() -> None:
         raise first
 
 
-class _Mark:
-    """One record of an event: whether the stream has come to it, and when."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.seconds = 0.0
+class _Mark(threading.Event):
+    """One record of an event: set when the stream has come to it."""
 
     def reach(self) -> None:
         self.seconds = time.perf_counter()
-        self.reached.set()
-
-    def wait(self) -> None:
-        self.reached.wait()
+        self.set()
 
 
 class aclrtEvent(Handle):
@@ -286,55 +274,59 @@ class aclrtEvent(Handle):
         self.mark: _Mark | None = None
 
 
-@returns_value(aclError, otherwise=None)
+def _living(event: object, name: str = "event") -> aclrtEvent:
+    return check_handle(event, aclrtEvent, name)
+
+
+@returns_value(aclError, None)
 def aclrtCreateEvent() -> aclrtEvent:
     """Create an event. Returns (event, ret)."""
     require_device("aclrtCreateEvent")
     return aclrtEvent()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtDestroyEvent(event: aclrtEvent) -> None:
     """Destroy an event; who waits for it goes on waiting."""
-    check_handle(event, aclrtEvent, "event").alive = False
+    _living(event).alive = False
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
     """Mark the place that a stream has come to by now. A later record takes the place of an earlier
     one.
     """
-    known, mark = check_handle(event, aclrtEvent, "event"), _Mark()
+    known, mark = _living(event), _Mark()
     submit(stream, mark.reach)
     known.mark = mark
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtSynchronizeEvent(event: aclrtEvent) -> None:
     """Wait until the stream has come to the event's mark. An event that was never recorded is not
     waited for.
     """
-    mark = check_handle(event, aclrtEvent, "event").mark
+    mark = _living(event).mark
     if mark is not None:
         mark.wait()
 
 
-@returns_status(aclError)
+@returns_aclError
 def aclrtStreamWaitEvent(stream: aclrtStream | None, event: aclrtEvent) -> None:
     """Have a stream wait for an event's mark before it goes on."""
-    mark = check_handle(event, aclrtEvent, "event").mark
+    mark = _living(event).mark
     if mark is not None:
         submit(stream, mark.wait)
 
 
 def _seconds(name: str, event: aclrtEvent) -> float:
-    mark = check_handle(event, aclrtEvent, name).mark
-    if mark is None or not mark.reached.is_set():
+    mark = _living(event, name).mark
+    if mark is None or not mark.is_set():
         raise invalid_param(f"{name}: expected an event that was recorded and that its stream has come to")
     return mark.seconds
 
 
-@returns_value(aclError, otherwise=0.0)
+@returns_value(aclError, 0.0)
 def aclrtEventElapsedTime(startEvent: aclrtEvent, endEvent: aclrtEvent) -> float:
     """Return (milliseconds between two events, ret): the host's time, not a device's."""
     return 1000 * (_seconds("endEvent", endEvent) - _seconds("startEvent", startEvent))

@@ -8,7 +8,6 @@ from enum import IntEnum
 from operator import index
 from typing import NamedTuple, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from lngrad.ascend.acl.enums import aclDataType, aclFormat, aclnnStatus
@@ -17,41 +16,24 @@ from lngrad.ascend.acl.interface import (
     check_handle,
     destroy,
     invalid_argument,
+    returns_aclnnStatus,
     returns_pointer,
-    returns_status,
     returns_value,
 )
 from lngrad.ascend.acl.memory import Region, region_of
-from lngrad.core.dtypes import contiguous_strides
+from lngrad.core.dtypes import contiguous_strides, numpy_dtype
 from lngrad.typing import Array, Dtype, Shape
 
-# Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface
-# refuses.
+# Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface refuses.
+_SAME_NAMES = "FLOAT16 DOUBLE INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64 BOOL COMPLEX64 COMPLEX128"
 NUMPY_DTYPES: dict[aclDataType, Dtype] = {
     aclDataType.ACL_FLOAT: np.dtype(np.float32),
-    aclDataType.ACL_FLOAT16: np.dtype(np.float16),
-    aclDataType.ACL_INT8: np.dtype(np.int8),
-    aclDataType.ACL_INT32: np.dtype(np.int32),
-    aclDataType.ACL_UINT8: np.dtype(np.uint8),
-    aclDataType.ACL_INT16: np.dtype(np.int16),
-    aclDataType.ACL_UINT16: np.dtype(np.uint16),
-    aclDataType.ACL_UINT32: np.dtype(np.uint32),
-    aclDataType.ACL_INT64: np.dtype(np.int64),
-    aclDataType.ACL_UINT64: np.dtype(np.uint64),
-    aclDataType.ACL_DOUBLE: np.dtype(np.float64),
-    aclDataType.ACL_BOOL: np.dtype(np.bool_),
-    aclDataType.ACL_COMPLEX64: np.dtype(np.complex64),
-    aclDataType.ACL_COMPLEX128: np.dtype(np.complex128),
-    aclDataType.ACL_BF16: np.dtype(ml_dtypes.bfloat16),
+    aclDataType.ACL_BF16: numpy_dtype("bfloat16"),
+    **{aclDataType["ACL_" + name]: np.dtype(name.lower()) for name in _SAME_NAMES.split()},
 }
 
-_BYTES = {kind: dtype.itemsize for kind, dtype in NUMPY_DTYPES.items()} | {
-    aclDataType.ACL_COMPLEX32: 4,
-    aclDataType.ACL_HIFLOAT8: 1,
-    aclDataType.ACL_FLOAT8_E5M2: 1,
-    aclDataType.ACL_FLOAT8_E4M3FN: 1,
-    aclDataType.ACL_FLOAT8_E8M0: 1,
-}
+_BYTES = {kind: dtype.itemsize for kind, dtype in NUMPY_DTYPES.items()}
+_BYTES |= {kind: 1 for kind in aclDataType if "FLOAT8" in kind.name} | {aclDataType.ACL_COMPLEX32: 4}
 
 
 def aclDataTypeSize(dataType: int) -> int:
@@ -117,36 +99,42 @@ class aclTensor(Handle):
 
     __slots__ = ("data", "facts", "format", "offset", "storage_dims", "view")
 
-    def __init__(self, facts: TensorFacts, offset: int, layout: aclFormat, storage_dims: Shape, data: object):
-        super().__init__()
-        self.describe(facts, offset, layout, storage_dims, data)
-
     @property
     def array(self) -> Array | None:
         """The elements as an array that looks at them; None where there are none to look at."""
         return None if self.view is None else self.view.array
 
-    def describe(self, facts: TensorFacts, offset: int, layout: aclFormat, storage_dims: Shape, data: object) -> None:
-        """Take new facts and a storage; after an error everything is as before.
+    def describe(
+        self,
+        viewDims: object,
+        dataType: object,
+        strides: object,
+        offset: object,
+        format: object,
+        storageDims: object,
+        data: object,
+    ) -> aclTensor:
+        """Take what aclCreateTensor is given; after an error everything is as before.
 
         Raises:
-            StatusError: The view reaches past the storage, or the storage past its memory.
+            StatusError: An argument is wrong, the view reaches past the storage, or the storage past its memory.
         """
-        _check_extent(facts, offset, storage_dims)
-        view = _view("data", data, facts, offset, storage_dims)
-        self.facts, self.offset, self.format, self.storage_dims = facts, offset, layout, storage_dims
-        self.data, self.view = data, view
+        shape = _sizes("viewDims", viewDims)
+        steps = contiguous_strides(shape) if strides is None else _sizes("strides", strides)
+        if len(steps) != len(shape):
+            raise invalid_argument(
+                f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}"
+            )
+        facts = TensorFacts(enumerator("dataType", aclDataType, dataType), shape, steps)
+        (start,) = _sizes("offset", (offset,))
+        layout, dims = enumerator("format", aclFormat, format), _sizes("storageDims", storageDims)
+        _check_extent(facts, start, dims)
+        self.view = _view("data", data, facts, start, dims)
+        self.facts, self.offset, self.format, self.storage_dims, self.data = facts, start, layout, dims, data
+        return self
 
     def view_of(self, name: str, data: object) -> View | None:
-        """The view laid over another storage of the same shape.
-
-        Args:
-            name: The argument's name, for the text.
-            data: A device address, a host buffer, or None for a null pointer.
-
-        Raises:
-            StatusError: The storage is too small, or its first element misaligned.
-        """
+        """The view laid over another storage. Raises StatusError if that is too small or misaligned."""
         return _view(name, data, self.facts, self.offset, self.storage_dims)
 
     def attach(self, name: str, data: object) -> None:
@@ -220,10 +208,10 @@ def aclCreateTensor(
     CANN: no bounds are checked; here a view that reaches past its storage, or a storage past its memory, is
     refused.
     """
-    return aclTensor(*_description(viewDims, dataType, strides, offset, format, storageDims), data)
+    return aclTensor().describe(viewDims, dataType, strides, offset, format, storageDims, data)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclInitTensor(
     tensor: aclTensor,
     viewDims: Sequence[int],
@@ -237,29 +225,14 @@ def aclInitTensor(
     """Describe an existing tensor anew; after a failure it is as before. Arguments as for
     aclCreateTensor.
     """
-    known = check_handle(tensor, aclTensor, "tensor")
-    known.describe(*_description(viewDims, dataType, strides, offset, format, storageDims), data)
+    known = _living(tensor)
+    known.describe(viewDims, dataType, strides, offset, format, storageDims, data)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyTensor(tensor: aclTensor | None) -> None:
     """Destroy a tensor, not its memory. A null pointer is fine, a second time is not."""
     destroy(tensor, aclTensor, "tensor")
-
-
-def _description(
-    viewDims: object, dataType: object, strides: object, offset: object, format: object, storageDims: object
-) -> tuple[TensorFacts, int, aclFormat, Shape]:
-    """The checked arguments of a tensor, all but its data."""
-    shape = _sizes("viewDims", viewDims)
-    steps = contiguous_strides(shape) if strides is None else _sizes("strides", strides)
-    if len(steps) != len(shape):
-        raise invalid_argument(
-            f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}"
-        )
-    facts = TensorFacts(enumerator("dataType", aclDataType, dataType), shape, steps)
-    (start,) = _sizes("offset", (offset,))
-    return facts, start, enumerator("format", aclFormat, format), _sizes("storageDims", storageDims)
 
 
 def _sizes(name: str, values: object) -> Shape:
@@ -276,60 +249,60 @@ def _sizes(name: str, values: object) -> Shape:
 
 
 def enumerator(name: str, kind: type[Enumeration], value: object) -> Enumeration:
-    """The enumerator with a number.
-
-    Raises:
-        StatusError: There is none.
-    """
+    """The enumerator with a number. Raises StatusError where there is none."""
     try:
         return kind(value)  # type: ignore[arg-type]  # whatever it is
     except ValueError:
         raise invalid_argument(f"{name}: expected one of {kind.__name__}, got {value!r}") from None
 
 
-@returns_value(aclnnStatus, otherwise=())
+def _living(tensor: object) -> aclTensor:
+    return check_handle(tensor, aclTensor, "tensor")
+
+
+@returns_value(aclnnStatus, ())
 def aclGetViewShape(tensor: aclTensor) -> Shape:
     """Return (viewDims, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").facts.shape
+    return _living(tensor).facts.shape
 
 
-@returns_value(aclnnStatus, otherwise=())
+@returns_value(aclnnStatus, ())
 def aclGetStorageShape(tensor: aclTensor) -> Shape:
     """Return (storageDims, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").storage_dims
+    return _living(tensor).storage_dims
 
 
-@returns_value(aclnnStatus, otherwise=())
+@returns_value(aclnnStatus, ())
 def aclGetViewStrides(tensor: aclTensor) -> Shape:
     """Return (strides in elements, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").facts.strides
+    return _living(tensor).facts.strides
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetViewOffset(tensor: aclTensor) -> int:
     """Return (offset in elements, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").offset
+    return _living(tensor).offset
 
 
-@returns_value(aclnnStatus, otherwise=aclFormat.ACL_FORMAT_UNDEFINED)
+@returns_value(aclnnStatus, aclFormat.ACL_FORMAT_UNDEFINED)
 def aclGetFormat(tensor: aclTensor) -> aclFormat:
     """Return (format, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").format
+    return _living(tensor).format
 
 
-@returns_value(aclnnStatus, otherwise=aclDataType.ACL_DT_UNDEFINED)
+@returns_value(aclnnStatus, aclDataType.ACL_DT_UNDEFINED)
 def aclGetDataType(tensor: aclTensor) -> aclDataType:
     """Return (dataType, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").facts.dtype
+    return _living(tensor).facts.dtype
 
 
-@returns_value(aclnnStatus, otherwise=None)
+@returns_value(aclnnStatus, None)
 def aclGetRawTensorAddr(tensor: aclTensor) -> object:
     """Return (the storage's address or buffer as given, ret)."""
-    return check_handle(tensor, aclTensor, "tensor").data
+    return _living(tensor).data
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetRawTensorAddr(tensor: aclTensor, addr: object) -> None:
     """Lay the tensor's view over another storage of the same shape; None takes it away."""
-    check_handle(tensor, aclTensor, "tensor").attach("addr", addr)
+    _living(tensor).attach("addr", addr)

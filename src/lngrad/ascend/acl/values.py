@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import index
-from typing import TypeVar
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import (
     Array,
     Handle,
+    Value,
     check_handle,
     destroy,
     invalid_argument,
     null_argument,
+    returns_aclnnStatus,
     returns_pointer,
-    returns_status,
     returns_value,
 )
 from lngrad.ascend.acl.tensor import aclTensor, enumerator
-
-Value = TypeVar("Value")
-Member = TypeVar("Member", bound=Handle)
 
 
 class aclScalar(Handle):
@@ -66,10 +63,6 @@ def _copied(value: Iterable[object], convert: Callable[[object], Value], kind: s
         raise invalid_argument(f"value: expected a sequence of {kind}: {reason}") from None
 
 
-def _members(value: Iterable[object], kind: type[Member]) -> tuple[Member, ...]:
-    return _copied(value, lambda one: check_handle(one, kind, "value"), kind.__name__)
-
-
 @returns_pointer
 def aclCreateScalar(value: float, dataType: int) -> aclScalar:
     """Copy a number. Returns a null pointer, None, if it is none."""
@@ -103,7 +96,7 @@ def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
     """Copy a list of tensors: the tensors themselves are not copied. Returns a null pointer, None,
     if they are none.
     """
-    return aclTensorList(_members(value, aclTensor))
+    return aclTensorList(_copied(value, lambda one: check_handle(one, aclTensor, "value"), "aclTensor"))
 
 
 @returns_pointer
@@ -111,79 +104,70 @@ def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
     """Copy a list of scalars: the scalars themselves are not copied. Returns a null pointer, None,
     if they are none.
     """
-    return aclScalarList(_members(value, aclScalar))
+    return aclScalarList(_copied(value, lambda one: check_handle(one, aclScalar, "value"), "aclScalar"))
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyScalar(scalar: aclScalar | None) -> None:
     """Destroy a scalar; a null pointer is fine, a second time is not."""
     destroy(scalar, aclScalar, "scalar")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyIntArray(array: aclIntArray | None) -> None:
     """Destroy an array of integers; a null pointer is fine, a second time is not."""
     destroy(array, aclIntArray, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyFloatArray(array: aclFloatArray | None) -> None:
     """Destroy an array of floating-point numbers; a null pointer is fine, a second time is not."""
     destroy(array, aclFloatArray, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyBoolArray(array: aclBoolArray | None) -> None:
     """Destroy an array of booleans; a null pointer is fine, a second time is not."""
     destroy(array, aclBoolArray, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyTensorList(array: aclTensorList | None) -> None:
     """Destroy a list and the tensors in it, which need not, and can't, be destroyed again."""
-    _destroy_list(array, aclTensorList)
+    destroy(array, aclTensorList, "array")
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyScalarList(array: aclScalarList | None) -> None:
     """Destroy a list and the scalars in it, which need not, and can't, be destroyed again."""
-    _destroy_list(array, aclScalarList)
+    destroy(array, aclScalarList, "array")
 
 
-def _destroy_list(array: object, kind: type[aclTensorList] | type[aclScalarList]) -> None:
-    if array is None:
-        return
-    known: aclTensorList | aclScalarList = check_handle(array, kind, "array")
-    known.alive = False
-    for member in known.values:
-        member.alive = False
-
-
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetIntArraySize(array: aclIntArray) -> int:
     """Return (size, ret)."""
     return len(check_handle(array, aclIntArray, "array").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetFloatArraySize(array: aclFloatArray) -> int:
     """Return (size, ret)."""
     return len(check_handle(array, aclFloatArray, "array").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetBoolArraySize(array: aclBoolArray) -> int:
     """Return (size, ret)."""
     return len(check_handle(array, aclBoolArray, "array").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetTensorListSize(tensorList: aclTensorList) -> int:
     """Return (size, ret)."""
     return len(check_handle(tensorList, aclTensorList, "tensorList").values)
 
 
-@returns_value(aclnnStatus, otherwise=0)
+@returns_value(aclnnStatus, 0)
 def aclGetScalarListSize(scalarList: aclScalarList) -> int:
     """Return (size, ret)."""
     return len(check_handle(scalarList, aclScalarList, "scalarList").values)

@@ -11,10 +11,12 @@ from typing import TypeAlias
 
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import invalid_argument, null_argument
+from lngrad.ascend.acl.tensor import TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Unusable
 from lngrad.ascend.soc import Target
 
 Check: TypeAlias = Callable[[Call], None]
+Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
 MOST_DIMS = 8
 
 
@@ -27,6 +29,20 @@ def when(condition: Callable[[Call], bool], *checks: Check) -> Check:
                 one(call)
 
     return check
+
+
+def of_tensors(rule: Callable[[Call, str, TensorFacts], Wrong]) -> Callable[..., Check]:
+    """Make a rule for one tensor a check of those of some names that are wanted."""
+
+    def check_of(*names: str) -> Check:
+        def check(call: Call) -> None:
+            for name, facts in call.wanted(*names):
+                if text := rule(call, name, facts):
+                    raise invalid_argument(f"{name}: expected {text}")
+
+        return check
+
+    return check_of
 
 
 def in_strict(call: Call) -> bool:
@@ -73,7 +89,7 @@ def mask_fits(call: Call) -> None:
 
 
 def known_dtype(*names: str) -> Check:
-    """Each tensor that is given has a dtype that the function knows on this product."""
+    """Each tensor that is given, wanted or not, has a dtype that the function knows on this product."""
 
     def check(call: Call) -> None:
         known = call.operator.dtypes(call.target)
@@ -87,56 +103,41 @@ def known_dtype(*names: str) -> Check:
     return check
 
 
-def parameter_dtype(*names: str) -> Check:
+@of_tensors
+def parameter_dtype(call: Call, name: str, facts: TensorFacts) -> Wrong:
     """Weights and biases are in FLOAT, or in the dtype of x."""
-
-    def check(call: Call) -> None:
-        x, dtype = call.operator.x, call.x.dtype
-        for name, facts in call.given(*names):
-            if facts.dtype not in (FLOAT, dtype):
-                raise invalid_argument(
-                    f"{name}: expected ACL_FLOAT or the dtype of {x}, {dtype.name}, got {facts.dtype.name}"
-                )
-
-    return check
+    x, dtype = call.operator.x, call.x.dtype
+    return facts.dtype not in (FLOAT, dtype) and f"ACL_FLOAT or the dtype of {x}, {dtype.name}, got {facts.dtype.name}"
 
 
 def same_dtype(name: str, other: str) -> Check:
     """Two tensors, if both are given, have the same dtype."""
 
-    def check(call: Call) -> None:
-        if len(pair := call.given(name, other)) == 2:
-            (_, facts), (_, wanted) = pair
-            if facts.dtype != wanted.dtype:
-                raise invalid_argument(
-                    f"{name}: expected the dtype of {other}, {wanted.dtype.name}, got {facts.dtype.name}"
-                )
+    @of_tensors
+    def rule(call: Call, name: str, facts: TensorFacts) -> Wrong:
+        wanted = call.values[other]
+        differs = wanted is not None and facts.dtype != wanted.dtype
+        return differs and f"the dtype of {other}, {wanted.dtype.name}, got {facts.dtype.name}"
 
-    return check
+    return rule(name)
 
 
 def same_shape(name: str, other: str) -> Check:
     """A tensor that is wanted has the shape of another one."""
 
-    def check(call: Call) -> None:
+    @of_tensors
+    def rule(call: Call, name: str, facts: TensorFacts) -> Wrong:
         wanted = call.shape(other)
-        for _, facts in call.wanted(name):
-            if facts.shape != wanted:
-                raise invalid_argument(f"{name}: expected the shape of {other}, {wanted}, got {facts.shape}")
+        return facts.shape != wanted and f"the shape of {other}, {wanted}, got {facts.shape}"
 
-    return check
+    return rule(name)
 
 
-def most_dims(*names: str) -> Check:
+@of_tensors
+def most_dims(call: Call, name: str, facts: TensorFacts) -> Wrong:
     """At most 8 dimensions, of tensors that are wanted and of arrays that are a shape."""
-
-    def check(call: Call) -> None:
-        for name, _ in call.wanted(*names):
-            shape = call.shape(name)
-            if len(shape) > MOST_DIMS:
-                raise invalid_argument(f"{name}: expected at most {MOST_DIMS} dimensions, got {len(shape)}: {shape}")
-
-    return check
+    shape = call.shape(name)
+    return len(shape) > MOST_DIMS and f"at most {MOST_DIMS} dimensions, got {len(shape)}: {shape}"
 
 
 def normalized_rank(call: Call) -> None:
@@ -151,44 +152,25 @@ def normalized_rank(call: Call) -> None:
         )
 
 
-def parameter_shape(*names: str) -> Check:
-    """Weights and biases have at most 8 dimensions, and the normalized shape."""
-
-    def check(call: Call) -> None:
-        for name, facts in call.given(*names):
-            most_dims(name)(call)
-            if facts.shape != call.norm:
-                raise invalid_argument(
-                    f"{name}: expected the shape of {call.operator.normalized}, {call.norm}, got {facts.shape}"
-                )
-
-    return check
+@of_tensors
+def parameter_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    """Weights and biases have the normalized shape."""
+    return facts.shape != call.norm and f"the shape of {call.operator.normalized}, {call.norm}, got {facts.shape}"
 
 
-def one_per_row(*names: str) -> Check:
+@of_tensors
+def one_per_row(call: Call, name: str, facts: TensorFacts) -> Wrong:
     """Statistics have one element per row, in any shape."""
-
-    def check(call: Call) -> None:
-        lead, rows = call.lead, math.prod(call.lead)
-        for name, facts in call.given(*names):
-            if math.prod(facts.shape) != rows:
-                raise invalid_argument(
-                    f"{name}: expected {rows} elements, the product of {call.operator.x}'s first {len(lead)} dimensions "
-                    f"{lead}, got {math.prod(facts.shape)}: {facts.shape}"
-                )
-
-    return check
+    lead, count = call.lead, math.prod(facts.shape)
+    return count != math.prod(lead) and (
+        f"{math.prod(lead)} elements, the product of {call.operator.x}'s first {len(lead)} dimensions {lead}, "
+        f"got {count}: {facts.shape}"
+    )
 
 
-def own_places(*names: str) -> Check:
+@of_tensors
+def own_places(call: Call, name: str, facts: TensorFacts) -> Wrong:
     """No two elements of an output that is wanted lie in the same place. CANN: not checked."""
-
-    def check(call: Call) -> None:
-        for name, facts in call.wanted(*names):
-            steps = zip(facts.shape, facts.strides, strict=True)
-            if 0 not in facts.shape and any(stride == 0 and size > 1 for size, stride in steps):
-                raise invalid_argument(
-                    f"{name}: expected a place of its own for every element, got strides {facts.strides}"
-                )
-
-    return check
+    steps = zip(facts.shape, facts.strides, strict=True)
+    shared = 0 not in facts.shape and any(stride == 0 and size > 1 for size, stride in steps)
+    return shared and f"a place of its own for every element, got strides {facts.strides}"

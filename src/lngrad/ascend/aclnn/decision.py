@@ -49,23 +49,6 @@ class Staging(NamedTuple):
     dtype: Dtype
     half_away: bool
 
-    def array(self, workspace: Bytes) -> Array:
-        """The array, in a workspace that begins at an aligned byte."""
-        return np.ndarray(self.shape, self.dtype, workspace, self.start)
-
-    def fill(self, workspace: Bytes, source: Array) -> Array:
-        """Copy an argument to its place. Returns the copy."""
-        copy = self.array(workspace)
-        np.copyto(copy, source)
-        return copy
-
-    def deliver(self, result: Array, output: Array) -> None:
-        """Round a result and copy it to the output whose place it took."""
-        if self.half_away:
-            round_half_away(result)
-        with np.errstate(over="ignore", invalid="ignore"):  # too large for float16 is infinity, as in the core
-            np.copyto(output, result.reshape(output.shape), casting="unsafe")
-
 
 class WorkspaceLayout:
     """Gives out places of the workspace."""
@@ -78,32 +61,6 @@ class WorkspaceLayout:
         start, kind = self.used, NUMPY_DTYPES[dtype]
         self.used += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
         return Staging(start, shape, kind, half_away)
-
-    def input_copy(self, facts: TensorFacts | None, computed: aclDataType) -> Staging | None:
-        """A float32 copy of an input; None where the core reads the tensor itself, in the dtype of the computation or
-        in float32, or where there is no tensor.
-        """
-        if facts is None or facts.dtype in (FLOAT, computed):
-            return None
-        return self.place(facts.shape, FLOAT)
-
-    def output(
-        self, facts: TensorFacts | None, shape: Shape, dtypes: tuple[aclDataType, ...], half_away: bool
-    ) -> Staging | None:
-        """An array for a result; None where the core writes the tensor itself.
-
-        Args:
-            facts: Of the tensor; None if the result is copied nowhere.
-            shape: What the core writes.
-            dtypes: What the core can write it in.
-            half_away: Whether bfloat16 is rounded with ties away from zero.
-        """
-        if facts is None:
-            return self.place(shape, FLOAT)
-        away = half_away and facts.dtype == aclDataType.ACL_BF16
-        if away or facts.dtype not in dtypes:
-            return self.place(shape, FLOAT, away)
-        return None if facts.shape == shape else self.place(shape, facts.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,19 +109,14 @@ class Decision:
         return (*self.reads, *self.writes)
 
     def check_memory(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
-        """Check that no output shares memory with anything else, and the workspace with nothing.
-
-        Raises:
-            StatusError: Naming both, as the caller spells them. Nothing was written.
-        """
+        """Raise StatusError where an output shares memory with anything else, or the workspace with anything."""
         if self.plan is None:
             return
         try:
             check_memory(self.plan.problem, inputs, outputs)
         except OverlapError as reason:
             names = {argument.core_name: argument.name for argument in self.arguments}
-            pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-            text = re.sub(rf"(?<![\w.])({pattern})\b", lambda match: names[match[0]], str(reason))
+            text = re.sub(r"[\w.]*\w", lambda word: names.get(word[0], word[0]), str(reason))
             raise invalid_argument(text) from None
         if workspace is None:
             return
@@ -175,12 +127,7 @@ class Decision:
                 )
 
     def run(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
-        """Compute, in the caller's memory alone.
-
-        Args:
-            inputs, outputs: Arrays of `reads` and `writes`, checked; None where there is none.
-            workspace: At least workspace_bytes; None if that is 0.
-        """
+        """Compute from and to arrays of `reads` and `writes`, None where there is none, in the caller's memory alone."""
         if self.plan is None:
             for argument, output in zip(self.writes, outputs, strict=True):
                 if output is not None:
@@ -190,33 +137,27 @@ class Decision:
             self.plan.run(self.plan, (*inputs, *self.numbers), outputs, np.empty(0, np.uint8))
             return
         aligned = workspace[-address_of(workspace) % ALIGNMENT :] if self.plan_start else workspace
-        read = tuple(
-            array if argument.staging is None or array is None else argument.staging.fill(aligned, array)
-            for argument, array in zip(self.reads, inputs, strict=True)
-        )
-        written = tuple(
-            array if argument.staging is None else argument.staging.array(aligned)
-            for argument, array in zip(self.writes, outputs, strict=True)
-        )
+        arrays = [
+            array if place is None else np.ndarray(place.shape, place.dtype, aligned, place.start)
+            for place, array in zip((one.staging for one in self.arguments), (*inputs, *outputs), strict=True)
+        ]
+        read, written = tuple(arrays[: len(inputs)]), tuple(arrays[len(inputs) :])
+        for copy, array in zip(read, inputs, strict=True):
+            if copy is not None and array is not None and copy is not array:
+                np.copyto(copy, array)
         self.plan.run(self.plan, (*read, *self.numbers), written, aligned[self.plan_start :])
         for argument, result, output in zip(self.writes, written, outputs, strict=True):
-            if argument.staging is not None and result is not None and output is not None:
-                argument.staging.deliver(result, output)
+            if argument.staging is None or result is None or output is None:
+                continue
+            if argument.staging.half_away:
+                round_half_away(result)
+            with np.errstate(over="ignore", invalid="ignore"):  # too large for float16 is infinity, as in the core
+                np.copyto(output, result.reshape(output.shape), casting="unsafe")
 
 
 @lru_cache(maxsize=4096)
 def decide(operator: Operator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
-    """Check a call and plan it: a pure function of facts.
-
-    Args:
-        operator: The row.
-        values: What `operator.facts_of` says of the arguments.
-        target: What is simulated.
-        threads: How many the core may use; a plan is made for a number of threads.
-
-    Returns:
-        The decision, or the error that phase 1 reports.
-    """
+    """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
     call = Call(operator, values, target)
     try:
         for check in operator.checks:
@@ -231,15 +172,9 @@ def _plan(call: Call, threads: int) -> Decision:
     wanted = dict(call.wanted(*operator.writes))
     if not wanted or 0 in x.shape:
         # No rows: sums over nothing are 0. No columns: statistics alone are written.
-        return Decision(
-            operator,
-            (),
-            tuple(
-                Argument(name, output.core_name, wanted.get(name), fill=output.fill)
-                for name, output in operator.writes.items()
-            ),
-            None,
-        )
+        outputs = operator.writes.items()
+        writes = [Argument(name, one.core_name, wanted.get(name), fill=one.fill) for name, one in outputs]
+        return Decision(operator, (), tuple(writes), None)
     # All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.
     # CANN: such a result is rounded to x's dtype before it is cast; here it is rounded once.
     half_away = operator.half_away and rounds_half_away(call.target)
@@ -247,22 +182,22 @@ def _plan(call: Call, threads: int) -> Decision:
     widened = any(dtype != x.dtype or (half_away and dtype == aclDataType.ACL_BF16) for dtype in results)
     computed = FLOAT if widened else x.dtype
     forms = {"x": (x.shape, (computed,)), "columns": (call.trailing, FLOATS), "rows": (call.rows, (computed, FLOAT))}
-    layout = WorkspaceLayout()
-    reads = tuple(
-        Argument(name, core_name, facts, layout.input_copy(facts, computed))
-        for name, core_name in operator.reads.items()
-        for facts in [call.values[name]]
-    )
-    writes = tuple(
-        Argument(
-            name,
-            output.core_name,
-            facts,
-            layout.output(facts, *forms[output.like], half_away) if facts is not None or output.always else None,
-        )
-        for name, output in operator.writes.items()
-        for facts in [wanted.get(name)]
-    )
+    layout, reads, writes = WorkspaceLayout(), [], []
+    for name, core_name in operator.reads.items():
+        facts, staging = call.values[name], None
+        if facts is not None and facts.dtype not in (FLOAT, computed):  # else the core reads the tensor itself
+            staging = layout.place(facts.shape, FLOAT)
+        reads.append(Argument(name, core_name, facts, staging))
+    for name, output in operator.writes.items():
+        facts, (shape, dtypes), staging = wanted.get(name), forms[output.like], None
+        away = half_away and facts is not None and facts.dtype == aclDataType.ACL_BF16
+        if facts is None:  # copied nowhere
+            staging = layout.place(shape, FLOAT) if output.always else None
+        elif away or facts.dtype not in dtypes:
+            staging = layout.place(shape, FLOAT, away)
+        elif facts.shape != shape:  # else the core writes the tensor itself
+            staging = layout.place(shape, facts.dtype)
+        writes.append(Argument(name, output.core_name, facts, staging))
     problem = operator.problem(call, tuple(map(_core_spec, reads)), tuple(map(_core_spec, writes)))
     try:
         plan = make_plan(problem, threads=threads)
@@ -270,17 +205,17 @@ def _plan(call: Call, threads: int) -> Decision:
         raise StatusError(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
     slack = ALIGNMENT if layout.used else 0  # lets the workspace begin anywhere
     numbers = tuple(float(call.values[name]) for name in operator.numbers)
-    return Decision(operator, reads, writes, plan, numbers, layout.used, layout.used + slack + plan.workspace_bytes)
+    workspace_bytes = layout.used + slack + plan.workspace_bytes
+    return Decision(operator, tuple(reads), tuple(writes), plan, numbers, layout.used, workspace_bytes)
 
 
 def _core_spec(argument: Argument) -> ArraySpec | None:
     """What the core sees of an argument: to describe a problem with, before there is data."""
     facts, staging = argument.facts, argument.staging
     if staging is not None:
-        strides = contiguous_strides(staging.shape, staging.dtype.itemsize)
-        return ArraySpec(staging.shape, staging.dtype.name, strides, "cpu", "numpy")
-    if facts is None:
+        shape, dtype, steps = staging.shape, staging.dtype, contiguous_strides(staging.shape)
+    elif facts is not None:
+        shape, dtype, steps = facts.shape, NUMPY_DTYPES[facts.dtype], facts.strides
+    else:
         return None
-    dtype = NUMPY_DTYPES[facts.dtype]
-    strides = tuple(stride * dtype.itemsize for stride in facts.strides)
-    return ArraySpec(facts.shape, dtype.name, strides, "cpu", "numpy")
+    return ArraySpec(shape, dtype.name, tuple(step * dtype.itemsize for step in steps), "cpu", "numpy")

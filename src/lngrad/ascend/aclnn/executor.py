@@ -9,7 +9,14 @@ from typing import TypeAlias
 
 from lngrad.ascend import soc
 from lngrad.ascend.acl.enums import aclnnStatus
-from lngrad.ascend.acl.interface import Handle, StatusError, invalid_argument, null_argument, report, returns_status
+from lngrad.ascend.acl.interface import (
+    Handle,
+    StatusError,
+    invalid_argument,
+    null_argument,
+    report,
+    returns_aclnnStatus,
+)
 from lngrad.ascend.acl.memory import Block, Region, region_of, require_allocated
 from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.ascend.acl.tensor import View, aclTensor
@@ -29,39 +36,19 @@ class aclOpExecutor(Handle):
     Attributes:
         decision: What to do.
         repeatable: Whether it may run again.
+        arguments: What phase 1 was given.
+        rebound: Views of tensors over other storages, by aclSetInputTensorAddr and its like.
     """
 
-    __slots__ = ("_arguments", "_places", "_rebound", "decision", "repeatable")
+    __slots__ = ("arguments", "decision", "rebound", "repeatable")
 
     def __init__(self, decision: Decision, arguments: tuple[object, ...]):
         super().__init__()
-        self.decision, self.repeatable = decision, False
-        self._arguments, self._places = arguments, decision.operator.places
-        self._rebound: dict[str, View] = {}  # by aclSetInputTensorAddr and its like
-
-    def bind(self, name: str, tensor: object, addr: object) -> None:
-        """Lay a tensor's view over another storage in the runs to come.
-
-        Raises:
-            StatusError: The tensor is not the one that phase 1 got, or the storage does not fit it.
-        """
-        if tensor is None:
-            raise null_argument("tensor: expected an aclTensor, got a null pointer")
-        if not isinstance(tensor, aclTensor) or self._arguments[self._places[name]] is not tensor:
-            raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
-        if addr is None:
-            raise null_argument("addr: expected an address, got a null pointer")
-        view = tensor.view_of("addr", addr)
-        if view is not None:
-            self._rebound[name] = view
+        self.decision, self.repeatable, self.arguments = decision, False, arguments
+        self.rebound: dict[str, View] = {}
 
     def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
-        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them.
-
-        Raises:
-            StatusError: A tensor was destroyed or described anew since phase 1, has no data, or its memory was
-                freed.
-        """
+        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them."""
         blocks: list[Block] = []
         reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
         writes = tuple([self._array(argument, blocks) for argument in self.decision.writes])
@@ -71,7 +58,7 @@ class aclOpExecutor(Handle):
         if argument.facts is None:
             return None
         name = argument.name
-        tensor = self._arguments[self._places[name]]
+        tensor = self.arguments[self.decision.operator.places[name]]
         assert isinstance(tensor, aclTensor)
         if not tensor.alive:
             raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
@@ -79,7 +66,7 @@ class aclOpExecutor(Handle):
             raise invalid_argument(
                 f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
             )
-        view = self._rebound.get(name, tensor.view)
+        view = self.rebound.get(name, tensor.view)
         if view is None:
             raise null_argument(f"{name}: expected data, got a null address")
         block = None if view.region is None else view.region.block
@@ -91,12 +78,7 @@ class aclOpExecutor(Handle):
 
 
 def phase1(operator: Operator, *arguments: object) -> Phase1:
-    """Check a call and plan it: the results of a first phase.
-
-    Args:
-        operator: The row.
-        arguments: All of them, in the order of the C prototype.
-    """
+    """Check a call and plan it: what a first phase returns for its arguments, in the prototype's order."""
     decision = decide(operator, operator.facts_of(arguments), soc.current(), get_num_threads())
     if isinstance(decision, StatusError):
         return 0, None, report(decision, aclnnStatus)
@@ -106,7 +88,7 @@ def phase1(operator: Operator, *arguments: object) -> Phase1:
 def phase2(name: str) -> Phase2:
     """The second phase of an operator under its name. All run whatever the executor has."""
 
-    @returns_status(aclnnStatus)
+    @returns_aclnnStatus
     def call(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
         """Run an executor on a stream; as aclnnLayerNormBackward."""
         run(workspace, workspaceSize, executor, stream)
@@ -162,15 +144,7 @@ def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> 
 
 
 def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
-    """Return an executor that may be used.
-
-    Args:
-        executor: What a caller passed.
-        null: The code for a null pointer.
-
-    Raises:
-        StatusError: With `null`, or ACLNN_ERR_PARAM_INVALID for another object or one that is used up.
-    """
+    """Return an executor that may be used. Raises StatusError; with the code `null` for a null pointer."""
     if executor is None:
         raise StatusError(null, "executor: expected an aclOpExecutor, got a null pointer")
     if not isinstance(executor, aclOpExecutor):
@@ -182,19 +156,19 @@ def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:
     return executor
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetAclOpExecutorRepeatable(executor: aclOpExecutor | None) -> None:
     """Let an executor run any number of times, until aclDestroyAclOpExecutor."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).repeatable = True
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclDestroyAclOpExecutor(executor: aclOpExecutor | None) -> None:
     """Destroy an executor that has not run, or is repeatable; what it has submitted still runs."""
     check_executor(executor, aclnnStatus.ACLNN_ERR_INNER_NULLPTR).alive = False
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor read an input from another address in the runs to come.
 
@@ -206,11 +180,10 @@ def aclSetInputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: ac
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
-    known = _repeatable(executor)
-    _rebind(known, known.decision.operator.inputs, index, tensor, addr)
+    _rebind(executor, lambda operator: operator.inputs, index, tensor, addr)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor write an output to another address in the runs to come.
 
@@ -222,11 +195,10 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
-    known = _repeatable(executor)
-    _rebind(known, known.decision.operator.outputs, index, tensor, addr)
+    _rebind(executor, lambda operator: operator.outputs, index, tensor, addr)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTensor, addr: object) -> None:
     """Have a repeatable executor find a tensor at another address in the runs to come.
 
@@ -236,34 +208,30 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
         tensor: The one that phase 1 got.
         addr: As aclCreateTensor's data.
     """
-    known = _repeatable(executor)
-    operator = known.decision.operator
-    _rebind(known, operator.inputs + operator.outputs, index, tensor, addr)
+    _rebind(executor, lambda operator: operator.inputs + operator.outputs, index, tensor, addr)
 
 
-@returns_status(aclnnStatus)
-def aclSetDynamicInputTensorAddr(
-    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
-) -> None:
-    """Refused: the functions here have no list of tensors among their inputs."""
-    _refuse_dynamic(executor)
+def _refused(name: str, where: str) -> Callable[[aclOpExecutor | None, int, int, aclTensorList, object], aclnnStatus]:
+    @returns_aclnnStatus
+    def call(
+        executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
+    ) -> None:
+        function = _repeatable(executor).decision.operator.name
+        raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Refused: the functions here have no list of tensors{where}."
+    return call
 
 
-@returns_status(aclnnStatus)
-def aclSetDynamicOutputTensorAddr(
-    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
-) -> None:
-    """Refused: the functions here have no list of tensors among their outputs."""
-    _refuse_dynamic(executor)
+aclSetDynamicInputTensorAddr = _refused("aclSetDynamicInputTensorAddr", " among their inputs")
+"""Refused: the functions here have no list of tensors among their inputs."""
 
+aclSetDynamicOutputTensorAddr = _refused("aclSetDynamicOutputTensorAddr", " among their outputs")
+"""Refused: the functions here have no list of tensors among their outputs."""
 
-@returns_status(aclnnStatus)
-def aclSetDynamicTensorAddr(
-    executor: aclOpExecutor | None, irIndex: int, relativeIndex: int, tensors: aclTensorList, addr: object
-) -> None:
-    """Refused: the functions here have no list of tensors."""
-    _refuse_dynamic(executor)
-
+aclSetDynamicTensorAddr = _refused("aclSetDynamicTensorAddr", "")
+"""Refused: the functions here have no list of tensors."""
 
 # CANN: the older spelling, still exported.
 AclSetInputTensorAddr = aclSetInputTensorAddr
@@ -281,22 +249,30 @@ def _repeatable(executor: object) -> aclOpExecutor:
     return known
 
 
-def _rebind(executor: aclOpExecutor, names: tuple[str, ...], index: object, tensor: object, addr: object) -> None:
+def _rebind(
+    executor: object, names_of: Callable[[Operator], tuple[str, ...]], index: object, tensor: object, addr: object
+) -> None:
+    known = _repeatable(executor)
+    names, places = names_of(known.decision.operator), known.decision.operator.places
     if type(index) is not int or not 0 <= index < len(names):
         raise invalid_argument(f"index: expected 0 to {len(names) - 1} ({', '.join(names)}), got {index!r}")
-    executor.bind(names[index], tensor, addr)
+    name = names[index]
+    if tensor is None:
+        raise null_argument("tensor: expected an aclTensor, got a null pointer")
+    if not isinstance(tensor, aclTensor) or known.arguments[places[name]] is not tensor:
+        raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
+    if addr is None:
+        raise null_argument("addr: expected an address, got a null pointer")
+    view = tensor.view_of("addr", addr)
+    if view is not None:
+        known.rebound[name] = view
 
 
-def _refuse_dynamic(executor: object) -> None:
-    function = _repeatable(executor).decision.operator.name
-    raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
-
-
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclnnInit(configPath: str | None = None) -> None:
     """Nothing to do: the aclnn functions need no initialising."""
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclnnFinalize() -> None:
     """Nothing to do."""

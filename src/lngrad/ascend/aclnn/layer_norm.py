@@ -15,15 +15,17 @@ from collections.abc import Callable
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument
-from lngrad.ascend.acl.tensor import aclTensor
+from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclIntArray
 from lngrad.ascend.aclnn.checks import (
     Check,
+    Wrong,
     dtypes_of_product,
     in_strict,
     known_dtype,
     most_dims,
     normalized_rank,
+    of_tensors,
     own_places,
     parameter_dtype,
     parameter_shape,
@@ -70,20 +72,18 @@ def _normalized_shape(call: Call) -> None:
 
 
 def _statistics(exact: Callable[[Call], bool]) -> Check:
-    def check(call: Call) -> None:
-        rows = math.prod(call.lead)
-        for name, facts in call.given(*_STATISTICS):
-            if exact(call) and facts.shape != call.rows:
-                raise invalid_argument(
-                    f"{name}: expected the shape {call.rows}, one element per row of input, got {facts.shape}"
-                )
-            if math.prod(facts.shape) != rows:  # the code lets it pass here, and copies the results to no end
-                raise StatusError(
-                    aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
-                    f"{name}: expected {rows} elements, one per row of input, got {math.prod(facts.shape)}: {facts.shape}",
-                )
+    @of_tensors
+    def rule(call: Call, name: str, facts: TensorFacts) -> Wrong:
+        rows, count = math.prod(call.lead), math.prod(facts.shape)
+        if exact(call) and facts.shape != call.rows:
+            return f"the shape {call.rows}, one element per row of input, got {facts.shape}"
+        if count == rows:
+            return False
+        # The code lets it pass here, and copies the results to no end.
+        text = f"{name}: expected {rows} elements, one per row of input, got {count}: {facts.shape}"
+        raise StatusError(aclnnStatus.ACLNN_ERR_INNER_NULLPTR, text)
 
-    return check
+    return rule(*_STATISTICS)
 
 
 def _impl_mode(call: Call) -> None:
@@ -106,8 +106,7 @@ def _fast_limit(call: Call) -> None:
 
 def _problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
     x, gamma, beta = inputs
-    problem, _ = Problem.forward(x, gamma, beta, call.norm, Forward(*outputs))
-    return problem
+    return Problem.forward(x, gamma, beta, call.norm, Forward(*outputs))[0]
 
 
 def _forward(

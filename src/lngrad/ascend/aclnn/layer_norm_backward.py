@@ -13,18 +13,20 @@ from __future__ import annotations
 import math
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
-from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_status
+from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_aclnnStatus
 from lngrad.ascend.acl.streams import aclrtStream
-from lngrad.ascend.acl.tensor import NUMPY_DTYPES, aclTensor
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.aclnn.checks import (
     MOST_DIMS,
+    Wrong,
     dtypes_of_product,
     in_compat,
     known_dtype,
     mask_fits,
     most_dims,
     normalized_rank,
+    of_tensors,
     one_per_row,
     own_places,
     parameter_dtype,
@@ -68,28 +70,22 @@ def _newest_page(call: Call) -> bool:
 
 
 def _wide_mean(call: Call) -> None:
-    mean, wide = call.facts("mean").dtype, call.x.dtype
+    mean, wide = call.values["mean"].dtype, call.x.dtype
     if NUMPY_DTYPES[mean].itemsize < NUMPY_DTYPES[wide].itemsize:
         raise invalid_argument(f"mean: expected a dtype no narrower than input's, {wide.name}, got {mean.name}")
 
 
-def _float_sums(call: Call) -> None:
-    for name, output in call.wanted(*_SUMS):
-        if output.dtype != FLOAT:
-            raise invalid_argument(
-                f"{name}: expected ACL_FLOAT, as CANN {call.target.cann} has it, got {output.dtype.name}"
-            )
+@of_tensors
+def _float_sum(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    return facts.dtype != FLOAT and f"ACL_FLOAT, as CANN {call.target.cann} has it, got {facts.dtype.name}"
 
 
-def _not_empty(call: Call) -> None:
+@of_tensors
+def _not_empty(call: Call, name: str, facts: TensorFacts) -> Wrong:
     """The newest page refuses empty tensors, and tensors without dimensions."""
-    for name, facts in call.wanted(*_INPUTS, *_OUTPUTS):
-        if not 1 <= len(facts.shape) <= MOST_DIMS:
-            raise invalid_argument(
-                f"{name}: expected 1 to {MOST_DIMS} dimensions, got {len(facts.shape)}: {facts.shape}"
-            )
-        if 0 in facts.shape:
-            raise invalid_argument(f"{name}: expected a tensor that is not empty, got {facts.shape}")
+    if not 1 <= len(facts.shape) <= MOST_DIMS:
+        return f"1 to {MOST_DIMS} dimensions, got {len(facts.shape)}: {facts.shape}"
+    return 0 in facts.shape and f"a tensor that is not empty, got {facts.shape}"
 
 
 def _normalized_shape(call: Call) -> None:
@@ -107,17 +103,12 @@ def _normalized_shape(call: Call) -> None:
             )
 
 
-def _sum_shapes(call: Call) -> None:
-    trailing = call.trailing
-    for name, output in call.wanted(*_SUMS):
-        if call.strict and output.shape != trailing:
-            raise invalid_argument(f"{name}: expected the shape of normalizedShape, {trailing}, got {output.shape}")
-        if math.prod(output.shape) != math.prod(trailing):
-            raise invalid_argument(
-                f"{name}: expected the {math.prod(trailing)} elements of normalizedShape, got "
-                f"{math.prod(output.shape)}: {output.shape}"
-            )
-        own_places(name)(call)
+@of_tensors
+def _sum_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    wanted, count = math.prod(call.trailing), math.prod(facts.shape)
+    if call.strict and facts.shape != call.trailing:
+        return f"the shape of normalizedShape, {call.trailing}, got {facts.shape}"
+    return count != wanted and f"the {wanted} elements of normalizedShape, got {count}: {facts.shape}"
 
 
 def _weight_of_tiling(call: Call) -> None:
@@ -132,8 +123,7 @@ def _weight_of_tiling(call: Call) -> None:
 
 def _problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
     dy, x, mean, rstd, gamma = inputs
-    problem, _ = Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))
-    return problem
+    return Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))[0]
 
 
 LAYER_NORM_BACKWARD = Operator(
@@ -160,18 +150,18 @@ LAYER_NORM_BACKWARD = Operator(
         known_dtype("biasOptional"),
         when(_tied, parameter_dtype("biasOptional"), same_dtype("biasOptional", "weightOptional")),
         known_dtype(*_OUTPUTS),
-        when(_first_release, _float_sums),
-        when(_newest_page, _not_empty),
+        when(_first_release, _float_sum(*_SUMS)),
+        when(_newest_page, _not_empty(*_INPUTS, *_OUTPUTS)),
         most_dims("gradOut", "input", "mean", "rstd", "normalizedShape", *_OUTPUTS),
         normalized_rank,
         _normalized_shape,
-        parameter_shape("weightOptional", "biasOptional"),
+        *(check(name) for name in ("weightOptional", "biasOptional") for check in (most_dims, parameter_shape)),
         same_shape("gradOut", "input"),
         when(in_compat, same_shape("rstd", "mean")),
         one_per_row("mean", "rstd"),
         same_shape("gradInputOut", "input"),
         own_places("gradInputOut"),
-        _sum_shapes,
+        *(check(name) for name in _SUMS for check in (_sum_shape, own_places)),
         _weight_of_tiling,
     ),
 )
@@ -213,7 +203,7 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
     return phase1(LAYER_NORM_BACKWARD, *arguments, gradInputOut, gradWeightOut, gradBiasOut)
 
 
-@returns_status(aclnnStatus)
+@returns_aclnnStatus
 def aclnnLayerNormBackward(
     workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None
 ) -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from lngrad.ascend.acl.enums import aclDataType
-from lngrad.ascend.acl.interface import Array
+from lngrad.ascend.acl.interface import Handle
 from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
-from lngrad.ascend.prototypes import FUNCTIONS, Kind
+from lngrad.ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.problem import Problem
@@ -78,24 +80,29 @@ class Operator:
     numbers: tuple[str, ...] = ()
     half_away: bool = False
 
-    def __post_init__(self) -> None:
-        prototype = FUNCTIONS[f"{self.name}GetWorkspaceSize"]
-        parameters = [one for one in prototype.parameters if not one.is_result]
-        tensors = [one for one in parameters if one.base == "aclTensor"]
-        derived = {
-            "readers": tuple((one.name, _READERS[one.base if one.kind is Kind.HANDLE else ""]) for one in parameters),
-            "places": {one.name: position for position, one in enumerate(parameters)},
-            "inputs": tuple(one.name for one in tensors if one.type.startswith("const")),
-            "outputs": tuple(one.name for one in tensors if not one.type.startswith("const")),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+    @cached_property
+    def _parameters(self) -> list[Parameter]:
+        return [one for one in FUNCTIONS[f"{self.name}GetWorkspaceSize"].parameters if not one.is_result]
 
-    # From the prototype: how each argument is read, its place, and the names of the tensors.
-    readers: tuple[tuple[str, Callable[[str, object], object]], ...] = ()
-    places: dict[str, int] = None  # type: ignore[assignment]  # until __post_init__
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    @cached_property
+    def readers(self) -> list[tuple[str, Callable[[str, object], object]]]:
+        """How each argument is read, by its name in the prototype."""
+        return [(one.name, _READERS[one.base if one.kind is Kind.HANDLE else ""]) for one in self._parameters]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each argument."""
+        return {one.name: place for place, one in enumerate(self._parameters)}
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the tensors that are read."""
+        return tuple(one.name for one in self._parameters if one.type.startswith("const aclTensor"))
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the tensors that are written."""
+        return tuple(one.name for one in self._parameters if one.type.startswith("aclTensor"))
 
     def facts_of(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """What the first phase knows of its arguments: facts of tensors, values of arrays, numbers."""
@@ -121,7 +128,8 @@ class Call:
     @property
     def x(self) -> TensorFacts:
         """The input whose shape and dtype decide."""
-        return self.facts(self.operator.x)
+        facts: TensorFacts = self.values[self.operator.x]
+        return facts
 
     @property
     def norm(self) -> Shape:
@@ -150,11 +158,6 @@ class Call:
             return tuple(self.values[self.operator.mask])
         return tuple(self.values[name] is not None for name in self.operator.outputs)
 
-    def facts(self, name: str) -> TensorFacts:
-        """The facts of a tensor that is not null."""
-        facts: TensorFacts = self.values[name]
-        return facts
-
     def shape(self, name: str) -> Shape:
         """The shape of a tensor, or the values of an array that is a shape."""
         value: TensorFacts | Shape = self.values[name]
@@ -170,16 +173,18 @@ class Call:
         return [(name, facts) for name, facts in self.given(*names) if masked.get(name, True)]
 
 
-def _tensor(name: str, tensor: object) -> TensorFacts | Unusable | None:
-    if type(tensor) is aclTensor and tensor.alive:
-        return tensor.facts
-    return None if tensor is None else _unusable(name, tensor, aclTensor)
+def _reader(kind: type[Handle], attribute: str) -> Callable[[str, object], object]:
+    facts_of = attrgetter(attribute)
 
+    def read(name: str, handle: object) -> object:
+        if isinstance(handle, kind) and handle.alive:
+            return facts_of(handle)
+        if handle is None:
+            return None
+        got = "a destroyed one" if isinstance(handle, kind) else type(handle).__name__
+        return Unusable(f"{name}: expected a living {kind.__name__}, got {got}")
 
-def _array(name: str, array: object, kind: type[Array[Any]]) -> tuple[Any, ...] | Unusable | None:
-    if isinstance(array, kind) and array.alive:
-        return array.values
-    return None if array is None else _unusable(name, array, kind)
+    return read
 
 
 def _number(name: str, value: object) -> float | Unusable:
@@ -188,15 +193,10 @@ def _number(name: str, value: object) -> float | Unusable:
     return Unusable(f"{name}: expected a number, got {type(value).__name__}")
 
 
-def _unusable(name: str, argument: object, kind: type[aclTensor] | type[Array[Any]]) -> Unusable:
-    got = "a destroyed one" if isinstance(argument, kind) else type(argument).__name__
-    return Unusable(f"{name}: expected a living {kind.__name__}, got {got}")
-
-
 # How an argument is read, by the C type behind its pointer; "": a number, which C passes by value.
 _READERS: dict[str, Callable[[str, object], object]] = {
-    "aclTensor": _tensor,
-    "aclIntArray": lambda name, array: _array(name, array, aclIntArray),
-    "aclBoolArray": lambda name, array: _array(name, array, aclBoolArray),
+    "aclTensor": _reader(aclTensor, "facts"),
+    "aclIntArray": _reader(aclIntArray, "values"),
+    "aclBoolArray": _reader(aclBoolArray, "values"),
     "": _number,
 }

@@ -34,7 +34,7 @@ from lngrad.typing import Array
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
-_RunBlock = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 
 
 class _Thread(threading.local):
@@ -61,35 +61,29 @@ def _handle_host(op: int, integers: tuple[int, ...]) -> int:
         LngradError: A kernel broke a rule, or the call makes no sense there.
     """
     if op == Op.GM_ALLOC:
-        return _allocate(integers[0])
+        if integers[0] < 0:
+            raise ShapeError(f"GmAlloc: expected a size of at least 0 bytes, got {integers[0]}")
+        memory = aligned_bytes(integers[0], ALIGNMENT)
+        memory[:] = 0xFF
+        with _lock:
+            _memory[address_of(memory)] = memory
+        return address_of(memory)
     if op == Op.GM_FREE:
         with _lock:
             if _memory.pop(integers[0], None) is None:
                 raise DeviceFault(f"GmFree: {integers[0]:#x} is not an address that GmAlloc returned [ErrorFree]")
-        return 0
-    if op == Op.SET_TILING_KEY:
+    elif op == Op.SET_TILING_KEY:
         _thread.tiling_key = integers[0]
-        return 0
-    if op == Op.RUN_KERNEL:
+    elif op == Op.RUN_KERNEL:
         _run_kernel(*integers)
-        return 0
-    raise DeviceFault(f"{Op(op).name if op in tuple(Op) else 'a vector instruction'}: no kernel is running")
-
-
-def _allocate(size: int) -> int:
-    if size < 0:
-        raise ShapeError(f"GmAlloc: expected a size of at least 0 bytes, got {size}")
-    memory = aligned_bytes(size, ALIGNMENT)
-    memory[:] = 0xFF
-    address = address_of(memory)
-    with _lock:
-        _memory[address] = memory
-    return address
+    else:
+        raise DeviceFault(f"{Op(op).name if op in tuple(Op) else 'a vector instruction'}: no kernel is running")
+    return 0
 
 
 def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     """Run a closure of the program once a block."""
-    call = _RunBlock(block)
+    call = _Run(block)
 
     def kernel() -> None:
         run_block(Session(running("ICPU_RUN_KF")), kernel.__name__, lambda: int(call(closure)))
@@ -108,11 +102,9 @@ def _settings() -> dict[str, Any]:
     Raises:
         LngradError: A word of it is not known.
     """
-    known: dict[str, dict[str, Any]] = {
-        "strictness": {"checked": "checked", "device": "device"},
-        "ordering": {"on": True, "off": False},
-        "auto_sync": {"on": True, "off": False},
-    }
+    switch = {"on": True, "off": False}
+    modes = {"checked": "checked", "device": "device"}
+    known: dict[str, dict[str, Any]] = {"strictness": modes, "ordering": switch, "auto_sync": switch}
     chosen: dict[str, Any] = {}
     for word in filter(None, os.environ.get(SETTINGS_VARIABLE, "").split(",")):
         name, _, value = word.partition("=")
@@ -123,7 +115,6 @@ def _settings() -> dict[str, Any]:
     return chosen
 
 
-_Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 _INSTRUCTIONS = len(OPERATIONS)
 MAX_RECORDS = 1024
 _records: dict[int, memoryview] = {}
@@ -149,8 +140,14 @@ def _run(address: int) -> int:
     record = _records.get(address) or _record(address)
     request = protocol.read_request(record)
     session = current_session.get()
-    if session is None:
-        return _run_host(request, record)
+    if session is None:  # a program that runs no kernel
+        try:
+            _, integers = protocol.read_arguments(record, request.locals_used)
+            protocol.write_result(record, _handle_host(request.op, integers))
+            return 0
+        except BaseException as error:
+            _thread.fault = f"{type(error).__name__}: {error}"
+            return 1
     site: Site = (_file(request.file), request.line)
     try:
         if request.op < _INSTRUCTIONS:
@@ -177,19 +174,9 @@ def _handle(session: Session, site: Site, request: Request, record: memoryview) 
     if isinstance(reply, LocalTensor):
         protocol.write_tensor(record, reply.handle, reply.code, reply.start, reply.nbytes)
     elif reply is not None:
-        real = _is_real(reply)
+        # A half, a float or a bfloat16, which is a type of its own to NumPy.
+        real = isinstance(reply, float) or (isinstance(reply, np.generic) and reply.dtype.kind not in "iu")
         protocol.write_result(record, 0 if real else int(reply), float(reply) if real else 0.0)
-
-
-def _run_host(request: Request, record: memoryview) -> int:
-    """Handle a request of a program that runs no kernel."""
-    try:
-        _, integers = protocol.read_arguments(record, request.locals_used)
-        protocol.write_result(record, _handle_host(request.op, integers))
-        return 0
-    except BaseException as error:
-        _thread.fault = f"{type(error).__name__}: {error}"
-        return 1
 
 
 def _placed(error: BaseException, site: Site, op: int) -> BaseException:
@@ -199,11 +186,6 @@ def _placed(error: BaseException, site: Site, op: int) -> BaseException:
         text = f"{site_text(site)}: {error}"
         error.args = (text if isinstance(error, DeviceFault) else f"{text} ({api})",)
     return error
-
-
-def _is_real(reply: object) -> bool:
-    """Return whether a scalar is a half, a float or a bfloat16, which is a type of its own to NumPy."""
-    return isinstance(reply, float) or (isinstance(reply, np.generic) and reply.dtype.kind not in "iu")
 
 
 RUN = _Run(_run)

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from lngrad.ascend.cpp.protocol import numbers_header
@@ -25,7 +26,6 @@ from lngrad.ascend.tiling.structs import (
     LayerNormGradTiling,
     LayerNormSeparateTiling,
     LayerNormTiling,
-    TilingStruct,
 )
 from lngrad.core.cache_folder import cache_folder
 from lngrad.core.machine import compiler_version, cxx_compiler
@@ -50,32 +50,13 @@ def header_files() -> dict[str, str]:
     return texts
 
 
-@cache
-def headers_digest() -> str:
-    """Return a name for the content of all headers."""
-    content = hashlib.sha256()
-    for name, text in header_files().items():
-        content.update(f"{name}\0{text}\0".encode())
-    return content.hexdigest()
-
-
-def write_headers(folder: Path) -> None:
-    """Write every header below a folder.
-
-    Args:
-        folder: Becomes what a compiler is given as ``-I``. It and its folders are made.
-
-    Raises:
-        OSError: A file can't be written.
-    """
-    for name, text in header_files().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
 def _tiling_structs() -> str:
-    structs = "\n\n".join(map(_struct, _STRUCTS))
+    structs = []
+    for struct in _STRUCTS:
+        types = typing.get_type_hints(struct)
+        lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
+        structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
+    joined = "\n\n".join(structs)
     names = "\n".join(f"using ::{struct.__name__};" for struct in _STRUCTS)
     return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
 // Written from lngrad.ascend.tiling.structs; change them there.
@@ -85,7 +66,7 @@ def _tiling_structs() -> str:
 #include <cstdint>
 #include <cstring>
 
-{structs}
+{joined}
 
 namespace AscendC {{
 namespace tiling {{
@@ -95,12 +76,6 @@ namespace tiling {{
 
 #endif
 """
-
-
-def _struct(struct: type[TilingStruct]) -> str:
-    types = typing.get_type_hints(struct)
-    lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
-    return "\n".join([f"struct {struct.__name__} {{", *lines, "};"])
 
 
 _LAUNCH = re.compile(r"(?P<kernel>[A-Za-z_][\w:]*(?:<[^<>;]*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)")
@@ -172,9 +147,7 @@ def build(
     options = [f"-I{folder}" for folder in (*include, source.parent)]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
-    key = hashlib.sha256(
-        "\0".join([text, *options, compiler_version(*compiler()), headers_digest()]).encode()
-    ).hexdigest()
+    key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
     folder = cache_folder() / "ascendc" / key[:32]
     library = _fresh(folder)
     if library is None:
@@ -190,25 +163,32 @@ def _fresh(folder: Path) -> Path | None:
     try:
         files: dict[str, str] = json.loads((folder / "files.json").read_text(encoding="utf-8"))
         library = folder / _library_name(files)
-        return library if library.exists() and all(_digest(Path(one)) == was for one, was in files.items()) else None
+        return (
+            library
+            if library.exists() and all(_digest(Path(one).read_bytes()) == was for one, was in files.items())
+            else None
+        )
     except (OSError, ValueError, AttributeError):
         return None
 
 
 def _library_name(files: dict[str, str]) -> str:
     """Return a name of its own for each content: a process that has loaded a path gets the same library for it again."""
-    return f"kernel-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]}.so"
+    return f"kernel-{_digest(json.dumps(files).encode())[:16]}.so"
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _compile(text: str, source: Path, kernel: str, options: list[str], folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name)
-        write_headers(draft / "include")
+        for header, content in header_files().items():
+            path = draft / "include" / header
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
         command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
@@ -217,8 +197,10 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
         )
         if done.returncode:
             raise CompileError(_explained(done.stderr, source, kernel, draft))
-        used = [path for path in _used_files(draft / "files.d") if draft not in path.parents]
-        files = {str(path): _digest(path) for path in used}
+        # The compiler's make rule names the files that it read, but for those of the system.
+        words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
+        used = [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
+        files = {str(path): _digest(path.read_bytes()) for path in used if draft not in path.parents}
         (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
         (draft / "kernel.so").rename(draft / _library_name(files))
         shutil.rmtree(folder, ignore_errors=True)
@@ -227,12 +209,6 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
             kept.rename(folder)
         except OSError:  # another process was faster; what it made is the same
             shutil.rmtree(kept, ignore_errors=True)
-
-
-def _used_files(dependencies: Path) -> list[Path]:
-    """Return the files that the compiler read, from its make rule, but for those of the system."""
-    words = dependencies.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
-    return [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
 
 
 _MISSING = (

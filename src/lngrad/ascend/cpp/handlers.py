@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, Union
+from typing import NamedTuple, Union
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from lngrad.ascend.device.copies import (
     DataCopyPadExtParams,
     DataCopyPadParams,
     DataCopyParams,
-    Local,
+    TransDataTo5HD,
     TransDataTo5HDParams,
-    transpose,
 )
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_memory import GlobalTensor
@@ -47,7 +46,6 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Dtype
 
 Reply = Union[int, float, np.generic, LocalTensor, None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
-S = TypeVar("S", bound=TilingStruct)
 
 
 class KernelCall(NamedTuple):
@@ -75,7 +73,7 @@ class KernelCall(NamedTuple):
     @property
     def pipe(self) -> TPipe:
         """The TPipe whose number comes first."""
-        return self.session.pipe(self.n[0])
+        return self.core.pipes[self.n[0]]
 
     def queue(self, api: str) -> TQue:
         """Return the queue whose number comes first."""
@@ -103,18 +101,18 @@ class KernelCall(NamedTuple):
 
 
 def _init_queue(c: KernelCall) -> int:
-    pipe, position, depth, number, length = c.n
+    _, position, depth, number, length = c.n
     place = position_of("InitBuffer", position)
     queue = TQue(place, max(depth, 1), name=f"the {place.value} queue of {site_text(c.site)}")
-    c.session.pipe(pipe).InitBuffer(queue, number, length)
+    c.pipe.InitBuffer(queue, number, length)
     return c.session.new_owner(queue)
 
 
 def _init_buffer(c: KernelCall) -> int:
-    pipe, position, length = c.n
+    _, position, length = c.n
     place = position_of("InitBuffer", position)
     buffer = TBuf(place, name=f"the {place.value} TBuf of {site_text(c.site)}")
-    c.session.pipe(pipe).InitBuffer(buffer, length)
+    c.pipe.InitBuffer(buffer, length)
     return c.session.new_owner(buffer)
 
 
@@ -138,61 +136,33 @@ def _pad_out(c: KernelCall) -> None:
 
 def _transpose(c: KernelCall) -> None:
     code, high_target, high_source, repeats, target_step, source_step = c.n[:6]
-    places = [_block_at(c.session, c.session.ub_start(address)) for address in c.n[6:38]]
+    blocks = [c.session.tensor_at(address, DTYPES[code]) for address in c.n[6:38]]
     params = TransDataTo5HDParams(bool(high_target), bool(high_source), repeats, target_step, source_step)
-    transpose(c.core, c.site, code, places[:16], places[16:], params)
+    TransDataTo5HD(blocks[:16], blocks[16:], params)
 
 
-def _block_at(session: Session, start: int) -> Local:
-    """Return the rest of the piece of the Unified Buffer that a byte lies in."""
-    for allocation in session.core.ub.allocations:
-        if allocation.start <= start < allocation.start + allocation.size:
-            return Local(allocation.handle, start, allocation.start + allocation.size)
-    return Local(-1, start, start)
+def _tile_api(
+    function: Callable[..., None],
+    kind: type[TilingStruct],
+    count: int,
+    epsilon: bool = True,
+    more: Callable[[KernelCall], dict[str, object]] = lambda c: {},
+) -> Callable[[KernelCall], None]:
+    """Return the handler of a tile API that takes ``count`` tensors, epsilon, a tiling struct, and ``more``."""
+    api = function.__name__
 
+    def handle(c: KernelCall) -> None:
+        address, size, reuse, shared = c.n[:4]
+        tensors = [c.local(api, index) for index in range(len(c.tensors))]
+        if size != kind.size_bytes():
+            raise DtypeError(f"{api}: tiling has {kind.size_bytes()} bytes, the kernel's struct has {size}")
+        tiling = kind.from_bytes(ctypes.string_at(address, size))
+        function(
+            *tensors[:count], *([c.real] if epsilon else []), tiling, **more(c),
+            sharedTmpBuffer=tensors[count] if shared else None, isReuseSource=bool(reuse),
+        )  # fmt: skip
 
-def _tiling(api: str, kind: type[S], c: KernelCall) -> S:
-    """Return the tiling struct of a tile API, from its address and size."""
-    if c.n[1] != kind.size_bytes():
-        raise DtypeError(f"{api}: tiling has {kind.size_bytes()} bytes, the kernel's struct has {c.n[1]}")
-    return kind.from_bytes(ctypes.string_at(c.n[0], c.n[1]))
-
-
-def _tensors(api: str, c: KernelCall, count: int) -> tuple[list[LocalTensor], LocalTensor | None]:
-    """Return the first ``count`` tensors of a tile API, and its temporary buffer if it has one."""
-    known = [c.local(api, index) for index in range(len(c.tensors))]
-    return known[:count], known[count] if c.n[3] else None
-
-
-def _layer_norm_grad(c: KernelCall) -> None:
-    api = "LayerNormGrad"
-    (dx, xhat, dy, x, variance, mean, gamma), temporary = _tensors(api, c, 7)
-    LayerNormGrad(
-        dx, xhat, dy, x, variance, mean, gamma, c.real, _tiling(api, LayerNormGradTiling, c),
-        LayerNormGradShapeInfo(DataFormat(c.n[4])), sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]),
-    )  # fmt: skip
-
-
-def _layer_norm_grad_beta(c: KernelCall) -> None:
-    api = "LayerNormGradBeta"
-    (dgamma, dbeta, xhat, dy), temporary = _tensors(api, c, 4)
-    tiling = _tiling(api, LayerNormGradBetaTiling, c)
-    LayerNormGradBeta(dgamma, dbeta, xhat, dy, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]))
-
-
-def _layer_norm(c: KernelCall) -> None:
-    (y, mean, variance, x, gamma, beta), temporary = _tensors("LayerNorm", c, 6)
-    tiling = _tiling("LayerNorm", LayerNormTiling, c)
-    LayerNorm(y, mean, variance, x, gamma, beta, c.real, tiling, sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]))
-
-
-def _layer_norm_rstd(c: KernelCall) -> None:
-    (y, mean, rstd, x, gamma, beta), temporary = _tensors("LayerNorm", c, 6)
-    tiling, para = _tiling("LayerNorm", LayerNormSeparateTiling, c), LayerNormPara(*c.n[4:7])
-    LayerNorm(
-        y, mean, rstd, x, gamma, beta, c.real, tiling, para, sharedTmpBuffer=temporary, isReuseSource=bool(c.n[2]),
-        config=LayerNormConfig(*map(bool, c.n[7:11])),
-    )  # fmt: skip
+    return handle
 
 
 HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
@@ -242,8 +212,14 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.ATOMIC_ADD: lambda c: SetAtomicAdd(c.dtype(0)),
     Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
-    Op.LAYER_NORM: _layer_norm,
-    Op.LAYER_NORM_RSTD: _layer_norm_rstd,
-    Op.LAYER_NORM_GRAD: _layer_norm_grad,
-    Op.LAYER_NORM_GRAD_BETA: _layer_norm_grad_beta,
-}
+    Op.LAYER_NORM: _tile_api(LayerNorm, LayerNormTiling, 6),
+    Op.LAYER_NORM_RSTD: _tile_api(
+        LayerNorm, LayerNormSeparateTiling, 6,
+        more=lambda c: {"para": LayerNormPara(*c.n[4:7]), "config": LayerNormConfig(*map(bool, c.n[7:11]))},
+    ),
+    Op.LAYER_NORM_GRAD: _tile_api(
+        LayerNormGrad, LayerNormGradTiling, 7,
+        more=lambda c: {"shapeInfo": LayerNormGradShapeInfo(DataFormat(c.n[4]))},
+    ),
+    Op.LAYER_NORM_GRAD_BETA: _tile_api(LayerNormGradBeta, LayerNormGradBetaTiling, 4, epsilon=False),
+}  # fmt: skip

@@ -53,18 +53,11 @@ class CompiledKernel:
         tilings = [ctypes.create_string_buffer(one, len(one)) for one in arguments if isinstance(one, bytes)]
         addresses = iter(map(ctypes.addressof, tilings))
         places = (ctypes.c_int64 * max(1, self.arity))(
-            *(next(addresses) if isinstance(one, bytes) else _number(one) for one in arguments)
+            *(next(addresses) if isinstance(one, bytes) else int(one) for one in arguments)
         )
         session = Session(running(self.__name__))
         session.tilings = {ctypes.addressof(one): len(one) for one in tilings}
         run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)))
-
-
-def _number(argument: GlobalAddress | bytes | int) -> int:
-    if isinstance(argument, GlobalAddress):
-        array = argument.array
-        return int(array.__array_interface__["data"][0]) + argument.offset * array.itemsize
-    return int(argument)
 
 
 def compile(

@@ -12,8 +12,10 @@ from lngrad.ascend.device.global_memory import GlobalRegion, GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
-from lngrad.ascend.device.unified_buffer import TPosition
+from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
+from lngrad.core.arrays import address_of
+from lngrad.typing import Dtype
 
 O = TypeVar("O", TQue, TBuf)
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
@@ -35,18 +37,13 @@ class Session:
         self.core = core
         self.error: BaseException | None = None
         self.tilings: dict[int, int] = {}
-        self._pipes: list[TPipe] = []
         self._owners: list[TQue | TBuf] = []
-        self._ub_address = int(core.ub.data.__array_interface__["data"][0])
+        self._ub_address = address_of(core.ub.data)
 
     def new_pipe(self) -> int:
         """Make a TPipe; the kernel's copies of it are the same one."""
-        self._pipes.append(TPipe())
-        return len(self._pipes) - 1
-
-    def pipe(self, number: int) -> TPipe:
-        """The TPipe of a number."""
-        return self._pipes[number]
+        TPipe()
+        return len(self.core.pipes) - 1
 
     def new_owner(self, owner: TQue | TBuf) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory."""
@@ -113,9 +110,12 @@ class Session:
         """The host's address of a byte of the Unified Buffer."""
         return self._ub_address + start
 
-    def ub_start(self, address: int) -> int:
-        """The byte of the Unified Buffer at a host's address."""
-        return address - self._ub_address
+    def tensor_at(self, address: int, dtype: Dtype) -> LocalTensor:
+        """The rest of the piece of the Unified Buffer that a byte at a host's address lies in."""
+        start, ub = address - self._ub_address, self.core.ub
+        nothing = Allocation("nothing", TPosition.VECCALC, start, 0, State.FREE)
+        piece = next((a for a in ub.allocations if a.start <= start < a.start + a.size), nothing)
+        return LocalTensor(self.core, piece, dtype, start, piece.start + piece.size - start)
 
 
 current_session: ContextVar[Session | None] = ContextVar("current_session", default=None)

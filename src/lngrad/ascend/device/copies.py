@@ -10,18 +10,16 @@ from typing import NamedTuple, Union
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, check_place
-from lngrad.ascend.device.global_memory import GlobalRegion, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import MTE2, MTE3, V
 from lngrad.ascend.device.running import Site, caller
 from lngrad.ascend.device.unified_buffer import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, TPosition
-from lngrad.ascend.device.vector import DATA_COPY
+from lngrad.ascend.device.vector import DATA_COPY, issue_unary
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
 from lngrad.errors import DtypeError
-from lngrad.typing import Array
+from lngrad.typing import Array, Dtype
 
 COPY_IN = (TPosition.VECIN, TPosition.VECCALC)
 COPY_OUT = (TPosition.VECOUT, TPosition.VECCALC)
@@ -29,14 +27,6 @@ MAX_BLOCKS = 4095
 MAX_PADDING_BYTES = 32
 MAX_REPEATS = 255
 TRANSPOSED = 16  # blocks that TransDataTo5HD takes
-
-
-class Local(NamedTuple):
-    """A tensor in the Unified Buffer as plain numbers: its handle, first byte, and the byte behind it."""
-
-    handle: int
-    start: int
-    end: int
 
 
 class Blocks(NamedTuple):
@@ -58,43 +48,28 @@ class Blocks(NamedTuple):
     undefined: bool = False
 
 
-def copy_global(
-    core: Core,
-    site: Site,
-    api: str,
-    inward: bool,
-    code: int,
-    local: Local,
-    place: tuple[GlobalRegion, int, int],
-    b: Blocks,
-) -> None:
-    """Check and execute one copy.
-
-    Args:
-        core: The core that issues it.
-        site: Where.
-        api: DataCopy or DataCopyPad.
-        inward: From global memory (MTE2) or to it (MTE3).
-        code: Of the element type.
-        local: The side in the Unified Buffer.
-        place: The side in global memory: the region, the first byte in it, and the byte behind the tensor.
-        b: What is moved.
+def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks, inward: bool) -> None:
+    """Check and execute one copy from global memory (``inward``, on MTE2) or to it (on MTE3).
 
     Raises:
         DeviceFault: A rule is broken.
     """
+    region, first, end = remote.window(api, 0, remote.GetSize())
     if b.blocks == 0 or b.nbytes == 0:
         return
-    pipe, role = (MTE2, "dst") if inward else (MTE3, "src")
-    region, first, end = place
-    block = core.soc.block_bytes
+    core, start, size = local.core, local.start, local.dtype.itemsize
+    pipe, role, positions, bit = (MTE2, "dst", COPY_IN, WRITE_MTE2) if inward else (MTE3, "src", COPY_OUT, READ_MTE3)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
+    whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     last_local, last_global = (b.blocks - 1) * b.local_step, (b.blocks - 1) * b.global_step
-    _check_position(core, api, role, local, COPY_IN if inward else COPY_OUT)
-    name = f"{role} ({core.owner(local.start)})"
-    check_place(api, name, local.start, local.start + last_local + filled, local.end, block)
+    name, position = f"{role} ({core.owner(start)})", local.GetPosition()
+    if core.rules.checked and position not in positions:
+        raise PositionFault(
+            f"{api}: {name} must be at {' or '.join(p.value for p in positions)}, it is at {position.value} "
+            "[ErrorBuffer1]"
+        )
+    check_place(api, name, start, start + last_local + filled, local.end, BLOCK_BYTES)
     if first + last_global + b.nbytes > end:
-        size = DTYPES[code].itemsize
         raise BoundsFault(
             f"{api}: {region.name} has {(end - first) // size} elements from here on, the access takes "
             f"{-(-(last_global + b.nbytes) // size)} [ErrorRead3, ErrorWrite2]"
@@ -102,59 +77,45 @@ def copy_global(
     if not inward and not region.data.flags.writeable:
         raise BoundsFault(f"{api}: {region.name} is read-only")
     instruction = (api, pipe, core.index, core.site or site)
-    reached = -(-filled // block) * block if inward and b.local_step >= -(-filled // block) * block else filled
-    core.touch(
-        instruction,
-        role,
-        local.handle,
-        _runs(local.start, b.blocks, reached, b.local_step),
-        WRITE_MTE2 if inward else READ_MTE3,
-    )
+    reached = whole if inward and b.local_step >= whole else filled
+    core.touch(instruction, role, local.handle, _runs(start, b.blocks, reached, b.local_step), bit)
     if core.rules.ordering and core.regions is not None:  # outside a launch memory comes and goes
         atomic = not inward and core.atomic is not None
-        for start, stop in _runs(region.start + first, b.blocks, b.nbytes, b.global_step):
-            core.order.note(core, (start, stop, region.name), instruction, not inward, atomic)
-    here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
+        for begin, stop in _runs(region.start + first, b.blocks, b.nbytes, b.global_step):
+            core.order.note(core, (begin, stop, region.name), instruction, not inward, atomic)
+    here = _rows(core.ub.data, start, b.blocks, reached, b.local_step)
     there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
     if inward:
-        _move_in(code, here, there, b)
+        _move_in(local.dtype, here, there, b)
         if b.undefined:  # the device leaves arbitrary bytes around each block
-            for start in range(local.start, local.start + last_local + 1, b.local_step):
-                core.ub.forget(start, start + b.left)
-                core.ub.forget(start + b.left + b.nbytes, start + reached)
-    elif core.atomic is not None:
-        _add(core, code, there, here)
-    else:
-        there[...] = here
-    core.tally.instructions[api] += 1
-    if inward:
+            for begin in range(start, start + last_local + 1, b.local_step):
+                core.ub.forget(begin, begin + b.left)
+                core.ub.forget(begin + b.left + b.nbytes, begin + reached)
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
+        if core.atomic is None:
+            there[...] = here
+        elif core.atomic != local.dtype:
+            raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
+        else:  # what SetAtomicAdd turns a copy to global memory into
+            with np.errstate(all="ignore"):
+                total = there.view(local.dtype)
+                total += here.view(local.dtype)
         core.tally.bytes_out += b.blocks * b.nbytes
+    core.tally.instructions[api] += 1
     core.log.append(instruction)
 
 
-def _move_in(code: int, here: Array, there: Array, b: Blocks) -> None:
+def _move_in(dtype: Dtype, here: Array, there: Array, b: Blocks) -> None:
     if here.shape[1] > b.nbytes:
-        dtype = DTYPES[code]
         typed = here.view(dtype) if here.shape[1] % dtype.itemsize == 0 else here
         if b.fill is not None:
             typed[...] = b.fill
-        elif not b.undefined:
-            typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
-        else:
+        elif b.undefined:
             here[...] = 0xFF
+        else:
+            typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
     here[:, b.left : b.left + b.nbytes] = there
-
-
-def _add(core: Core, code: int, there: Array, here: Array) -> None:
-    """Add atomically: what SetAtomicAdd turns a copy to global memory into."""
-    if code != core.atomic:
-        want = DTYPES[core.atomic or 0]
-        raise DtypeError(f"SetAtomicAdd: was set for {want}, the copy is of {DTYPES[code]}")
-    with np.errstate(all="ignore"):
-        total = there.view(DTYPES[code])
-        total += here.view(DTYPES[code])
 
 
 def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
@@ -169,36 +130,16 @@ def _runs(start: int, count: int, nbytes: int, step: int) -> list[tuple[int, int
     return [(start + index * step, start + index * step + nbytes) for index in range(count)]
 
 
-def _check_position(core: Core, api: str, role: str, local: Local, allowed: tuple[TPosition, ...]) -> None:
-    position = core.ub.handles[local.handle].position
-    if core.rules.checked and position not in allowed:
-        raise PositionFault(
-            f"{api}: {role} ({core.owner(local.start)}) must be at {' or '.join(p.value for p in allowed)}, "
-            f"it is at {position.value} [ErrorBuffer1]"
-        )
-
-
-def copy_local(core: Core, site: Site, dst: Local, src: Local, b: Blocks) -> None:
-    """Copy blocks inside the Unified Buffer, on the vector unit.
-
-    Args:
-        core: The core that issues it.
-        site: Where.
-        dst: The target; its blocks are ``b.local_step`` bytes apart.
-        src: The source; its blocks are ``b.global_step`` bytes apart.
-        b: What is moved.
-
-    Raises:
-        DeviceFault: A rule is broken.
-    """
+def _copy_local(site: Site, dst: LocalTensor, src: LocalTensor, b: Blocks) -> None:
+    """Copy blocks inside the Unified Buffer, on the vector unit; those of src are ``b.global_step`` apart."""
     if b.blocks == 0 or b.nbytes == 0:
         return
+    core = dst.core
     instruction = ("DataCopy", V, core.index, core.site or site)
     ranges = []
     for role, local, step, bit in (("src", src, b.global_step, READ_V), ("dst", dst, b.local_step, WRITE_V)):
         stop = local.start + (b.blocks - 1) * step + b.nbytes
-        name = f"{role} ({core.owner(local.start)})"
-        check_place("DataCopy", name, local.start, stop, local.end, core.soc.block_bytes)
+        check_place("DataCopy", f"{role} ({core.owner(local.start)})", local.start, stop, local.end, BLOCK_BYTES)
         ranges.append(_runs(local.start, b.blocks, b.nbytes, step))
         core.touch(instruction, role, local.handle, ranges[-1], bit)
     if any(a < d and c < b_ for a, b_ in ranges[0] for c, d in ranges[1]) and ranges[0] != ranges[1]:
@@ -281,15 +222,14 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
     """
     site = caller()
     local, remote = _sides("DataCopy", dst, src)
-    size = local.dtype.itemsize
     if isinstance(count, DataCopyParams):
         if not 0 <= count.blockCount <= MAX_BLOCKS or not 0 <= count.blockLen <= 65535:
             raise BoundsFault(f"DataCopy: blockCount is 0 to {MAX_BLOCKS} and blockLen 0 to 65535, got {count}")
         nbytes = count.blockLen * BLOCK_BYTES
-        gaps = (count.dstStride, count.srcStride) if dst is local else (count.srcStride, count.dstStride)
-        steps = [nbytes + gap * BLOCK_BYTES for gap in gaps]
-        blocks = Blocks(count.blockCount, nbytes, steps[0], steps[1])
+        near, far = (count.dstStride, count.srcStride) if dst is local else (count.srcStride, count.dstStride)
+        blocks = Blocks(count.blockCount, nbytes, nbytes + near * BLOCK_BYTES, nbytes + far * BLOCK_BYTES)
     else:
+        size = local.dtype.itemsize
         nbytes = count * size
         if nbytes % BLOCK_BYTES:
             raise AlignmentFault(
@@ -297,17 +237,13 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
                 "DataCopyPad moves other lengths"
             )
         blocks = Blocks(1, nbytes, nbytes, nbytes)
-    if remote is None:
-        assert isinstance(src, LocalTensor)
+    if remote is not None:
+        copy_global(site, "DataCopy", local, remote, blocks, dst is local)
+    elif isinstance(src, LocalTensor):
         if isinstance(count, int):
-            places = (local.start, local.end, src.start, src.end, 0, 0)
-            types = local.code | src.code << 8
-            descriptor = (DATA_COPY, types, 0, count, 0, 0, 1, 1, 1, 8, 8, 8, *places)
-            local.core.issue(site, 0.0, local.handle, src.handle, 0, descriptor)
+            issue_unary(site, DATA_COPY, local, src, 0.0, count, None, None)
         else:
-            copy_local(local.core, site, _local(local), _local(src), blocks)
-        return
-    _global(site, "DataCopy", local, remote, blocks, dst is local)
+            _copy_local(site, local, src, blocks)
 
 
 def DataCopyPad(
@@ -348,34 +284,27 @@ def DataCopyPad(
     if not 0 <= p.blockCount <= MAX_BLOCKS or not 0 <= p.blockLen <= longest:
         raise BoundsFault(f"DataCopyPad: blockCount is 0 to {MAX_BLOCKS} and blockLen 0 to {longest} bytes, got {p}")
     local_gap, remote_gap = (p.dstStride, p.srcStride) if inward else (p.srcStride, p.dstStride)
-    for what, value in (("blockLen", p.blockLen), ("the gap in global memory", remote_gap)):
+    for name, value in (("blockLen", p.blockLen), ("the gap in global memory", remote_gap)):
         if value % size:
-            raise AlignmentFault(f"DataCopyPad: {what} must be whole elements of {size} bytes, got {value}")
-    left, right, fill, undefined = _padding(padParams, p.blockLen, size) if inward else (0, 0, None, False)
+            raise AlignmentFault(f"DataCopyPad: {name} must be whole elements of {size} bytes, got {value}")
+    pad = (inward and padParams) or DataCopyPadExtParams()
+    left, right = pad.leftPadding * size, pad.rightPadding * size
+    for name, value in (("leftPadding", left), ("rightPadding", right)):
+        if not 0 <= value <= MAX_PADDING_BYTES:
+            raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
+    padded = bool(left or right)
+    fill = pad.paddingValue if pad.isPad and (padded or p.blockLen % BLOCK_BYTES == 0) else None
     filled = left + p.blockLen + right
     if mode == PaddingMode.Compact:  # blocks lie one behind the other
         if local.core.soc.arch != 3510:
             raise DeviceFault(f"DataCopyPad: PaddingMode::Compact needs architecture 3510, not {local.core.soc.name}")
-        blocks = Blocks(p.blockCount, p.blockLen, filled, p.blockLen + remote_gap, left, right, fill, undefined)
-        _global(site, "DataCopyPad", local, remote, blocks, inward)
-        return
-    local_step = -(-filled // BLOCK_BYTES) * BLOCK_BYTES + local_gap * BLOCK_BYTES
-    blocks = Blocks(p.blockCount, p.blockLen, local_step, p.blockLen + remote_gap, left, right, fill, undefined)
-    _global(site, "DataCopyPad", local, remote, blocks, inward)
-
-
-def _padding(pad: DataCopyPadExtParams | None, nbytes: int, size: int) -> tuple[int, int, float | None, bool]:
-    """Return the bytes before and behind a block, what fills them, and whether that is undefined."""
-    given = pad or DataCopyPadExtParams()
-    left, right = given.leftPadding * size, given.rightPadding * size
-    for name, value in (("leftPadding", left), ("rightPadding", right)):
-        if not 0 <= value <= MAX_PADDING_BYTES:
-            raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
-    if given.isPad and (left or right or (left + nbytes + right) % BLOCK_BYTES == 0):
-        return left, right, given.paddingValue, False
-    if left or right:
-        return left, right, None, True
-    return 0, 0, None, False
+        local_step = filled
+    else:
+        local_step = (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
+    blocks = Blocks(
+        p.blockCount, p.blockLen, local_step, p.blockLen + remote_gap, left, right, fill, padded and not pad.isPad
+    )
+    copy_global(site, "DataCopyPad", local, remote, blocks, inward)
 
 
 def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTensor | None]:
@@ -387,15 +316,6 @@ def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTenso
     if isinstance(src, LocalTensor):
         return src, dst
     raise PositionFault(f"{api}: one of dst and src must be a LocalTensor, both are global")
-
-
-def _local(tensor: LocalTensor) -> Local:
-    return Local(tensor.handle, tensor.start, tensor.end)
-
-
-def _global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, blocks: Blocks, inward: bool) -> None:
-    region, start, end = remote.window(api, 0, remote.GetSize())
-    copy_global(local.core, site, api, inward, local.code, _local(local), (region, start, end), blocks)
 
 
 @dataclass(frozen=True)
@@ -428,45 +348,36 @@ def TransDataTo5HD(
     Raises:
         DeviceFault, DtypeError: A rule is broken.
     """
+    api = "TransDataTo5HD"
     if len(dstList) != TRANSPOSED or len(srcList) != TRANSPOSED:
-        raise BoundsFault(f"TransDataTo5HD: dstList and srcList have 16 tensors, got {len(dstList)} and {len(srcList)}")
+        raise BoundsFault(f"{api}: dstList and srcList have 16 tensors, got {len(dstList)} and {len(srcList)}")
     codes = {tensor.code for tensor in (*dstList, *srcList)}
     if len(codes) != 1:
-        raise DtypeError(f"TransDataTo5HD: all tensors must be of one type, got {sorted(codes)}")
-    targets, sources = ([Local(t.handle, t.start, t.end) for t in tensors] for tensors in (dstList, srcList))
-    transpose(dstList[0].core, caller(), codes.pop(), targets, sources, nchwconvParams)
-
-
-def transpose(
-    core: Core, site: Site, code: int, dst: Sequence[Local], src: Sequence[Local], params: TransDataTo5HDParams
-) -> None:
-    """Check and execute one TransDataTo5HD; the operands as plain numbers.
-
-    Raises:
-        DeviceFault, DtypeError: A rule is broken.
-    """
-    api, dtype = "TransDataTo5HD", DTYPES[code]
+        raise DtypeError(f"{api}: all tensors must be of one type, got {sorted(codes)}")
+    core, dtype, repeats = dstList[0].core, dstList[0].dtype, nchwconvParams.repeatTimes
     if dtype.itemsize not in (2, 4):
         raise DtypeError(f"{api}: 16- and 32-bit types are simulated, got {dtype}")
-    if not 0 <= params.repeatTimes <= MAX_REPEATS:
-        raise BoundsFault(f"{api}: repeatTimes must be 0 to {MAX_REPEATS}, got {params.repeatTimes}")
-    instruction = (api, V, core.index, core.site or site)
-    for repeat in range(params.repeatTimes):
-        reads = [local.start + repeat * params.srcRepStride * BLOCK_BYTES for local in src]
-        writes = [local.start + repeat * params.dstRepStride * BLOCK_BYTES for local in dst]
-        for role, starts, locals_, bit in (("srcList", reads, src, READ_V), ("dstList", writes, dst, WRITE_V)):
-            for index, (start, local) in enumerate(zip(starts, locals_, strict=True)):
-                name = f"{role}[{index}] ({core.owner(start)})"
-                check_place(api, name, start, start + BLOCK_BYTES, local.end, core.soc.block_bytes)
-                core.touch(instruction, f"{role}[{index}]", local.handle, ((start, start + BLOCK_BYTES),), bit)
-        if len(set(writes)) != TRANSPOSED:
+    if not 0 <= repeats <= MAX_REPEATS:
+        raise BoundsFault(f"{api}: repeatTimes must be 0 to {MAX_REPEATS}, got {repeats}")
+    instruction = (api, V, core.index, core.site or caller())
+    sides = (
+        ("srcList", srcList, nchwconvParams.srcRepStride, READ_V),
+        ("dstList", dstList, nchwconvParams.dstRepStride, WRITE_V),
+    )
+    for repeat in range(repeats):
+        blocks: dict[str, list[Array]] = {"srcList": [], "dstList": []}
+        for side, tensors, stride, bit in sides:
+            for index, tensor in enumerate(tensors):
+                role, start = f"{side}[{index}]", tensor.start + repeat * stride * BLOCK_BYTES
+                stop = start + BLOCK_BYTES
+                check_place(api, f"{role} ({core.owner(start)})", start, stop, tensor.end, BLOCK_BYTES)
+                core.touch(instruction, role, tensor.handle, ((start, stop),), bit)
+                blocks[side].append(core.ub.data[start:stop].view(dtype))
+        if len({tensor.start for tensor in dstList}) != TRANSPOSED:
             raise DeviceFault(f"{api}: the tensors of dstList must be different blocks")
-        rows = np.stack([core.ub.data[start : start + BLOCK_BYTES].view(dtype) for start in reads])
-        if dtype.itemsize == 2:
-            columns = rows.T
-        else:
-            columns = rows.reshape(2, 8, 8).transpose(2, 0, 1).reshape(TRANSPOSED, 8)
-        for start, column in zip(writes, columns, strict=True):
-            core.ub.data[start : start + BLOCK_BYTES].view(dtype)[...] = column
+        rows = np.stack(blocks["srcList"])
+        columns = rows.T if dtype.itemsize == 2 else rows.reshape(2, 8, 8).transpose(2, 0, 1).reshape(TRANSPOSED, 8)
+        for target, column in zip(blocks["dstList"], columns, strict=True):
+            target[...] = column
     core.tally.instructions[api] += 1
     core.log.append(instruction)

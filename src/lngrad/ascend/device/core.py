@@ -7,7 +7,7 @@ that there is one place for the rules, the counters and the texts.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ from lngrad.ascend.device.races import GlobalOrder, Span, race
 from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at_kernel
 from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.device.vector import OPERATIONS
-from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault
+from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault, RaceFault
+from lngrad.typing import Dtype
 
 if TYPE_CHECKING:
     from lngrad.ascend.device.launch import BlockSchedule
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
+TEMPORARY = "the framework's temporary buffer"
 RECENT = 256  # instructions that the picture of a race shows
 
 
@@ -85,7 +87,7 @@ class Core:
     Attributes:
         pipes: The TPipe objects that the kernel made.
         site: Where the tile API that runs now was called; None outside of one.
-        atomic: Code of the element type of SetAtomicAdd, or None.
+        atomic: The element type of SetAtomicAdd, or None.
         quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
         tiling_key: What TILING_KEY_IS compares with.
         schedule: What lets blocks wait for each other; None outside a launch.
@@ -110,18 +112,18 @@ class Core:
         self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
         self.order = order or GlobalOrder()
         self.tally = Tally()
-        self.log: deque[Instruction] | list[Instruction] = [] if self.rules.timeline else deque(maxlen=RECENT)
-        self.arrows: deque[tuple[Instruction, Instruction]] | list[tuple[Instruction, Instruction]]
-        self.arrows = [] if self.rules.timeline else deque(maxlen=RECENT)
+        kept = None if self.rules.timeline else RECENT
+        self.log: deque[Instruction] = deque(maxlen=kept)
+        self.arrows: deque[tuple[Instruction, Instruction]] = deque(maxlen=kept)
         self.pipes: list[TPipe] = []
         self.site: Site | None = None
-        self.atomic: int | None = None
+        self.atomic: Dtype | None = None
         self.quiet = False
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
-        self.events: dict[int, set[int]] = {}
+        self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
 
@@ -142,7 +144,7 @@ class Core:
         """
         plan = self._plans.get(descriptor)
         if plan is None:
-            plan = self._plan(descriptor, (dst, src0, src1))
+            plan = self._plan(descriptor, dst, src0, src1)
         handles = self.ub.handles
         allocation = handles[dst]
         if allocation.handle != dst or allocation.forbidden & WRITE_V:
@@ -170,7 +172,9 @@ class Core:
             plan.write.spans = tuple(self._check_write(plan.write.role, plan.write.runs, instruction))
             break
         if self.ub.stale:
-            self._warn_stale(plan)
+            for access in plan.reads:
+                self.ub.warn_stale(access.runs)
+            self.ub.unmark_stale(plan.write.runs)
         if not self.quiet:
             with np.errstate(all="ignore"):
                 plan.function(*((scalar,) if plan.arguments is None else plan.arguments))
@@ -192,28 +196,21 @@ class Core:
         self._counts[plan.op] += 1
         self.log.append(instruction)
 
-    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int]) -> PlannedInstruction:
+    def _plan(self, descriptor: tuple[int, ...] | bytes, dst: int, src0: int, src1: int) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
-        places = {"dst": (handles[0], d.dst), "src1": (handles[2], d.src1), "sharedTmpBuffer": (handles[2], d.src1)}
+        places = {"dst": (dst, d.dst), "src1": (src1, d.src1), "sharedTmpBuffer": (src1, d.src1)}
 
         def names(role: str) -> str:
-            handle, start = places.get(role, (handles[1], d.src0))
+            handle, start = places.get(role, (src0, d.src0))
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
         plan = plan_instruction(d, self.ub, names)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan
-        for _, stop in plan.write.runs[-1:]:
-            self.ub.peak = max(self.ub.peak, stop)
+        if plan.write.runs:
+            self.ub.peak = max(self.ub.peak, plan.write.runs[-1][1])
         return plan
-
-    def _warn_stale(self, plan: PlannedInstruction) -> None:
-        for access in plan.reads:
-            for start, stop in access.runs:
-                self.ub.warn_stale(start, stop)
-        for start, stop in plan.write.runs:
-            self.ub.unmark_stale(start, stop)
 
     def touch(
         self, instruction: Instruction, role: str, handle: int, runs: Sequence[tuple[int, int]], bit: int
@@ -233,32 +230,28 @@ class Core:
         if allocation.handle != handle or allocation.forbidden & bit:
             self.refuse(instruction[0], role, allocation, handle, start, pipe, writing)
         if writing:
-            spans = self._check_write(role, runs, instruction)
-            for span in spans:
+            for span in self._check_write(role, runs, instruction):
                 span.valid, span.writer = True, instruction
                 span.write_epoch, span.writer_pipe = self.clock.now[pipe], pipe
-            if runs and runs[-1][1] > self.ub.peak:
-                self.ub.peak = runs[-1][1]
+            if runs:
+                self.ub.peak = max(self.ub.peak, runs[-1][1])
         else:
-            spans = self._check_read(role, runs, instruction)
-            for span in spans:
+            for span in self._check_read(role, runs, instruction):
                 span.read_epochs[pipe], span.readers[pipe] = self.clock.now[pipe], instruction
         if self.ub.stale:
-            for run in runs:
-                (self.ub.unmark_stale if writing else self.ub.warn_stale)(*run)
+            (self.ub.unmark_stale if writing else self.ub.warn_stale)(runs)
 
     def _check_read(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
         found: list[Span] = []
         for start, stop in runs:
-            for span in self.ub.spans.cover(start, stop):
+            spans = self.ub.spans.cover(start, stop)
+            for span in spans:
                 if not span.valid:
                     self._no_value(role, start, stop, instruction)
                 if span.write_epoch > known[span.writer_pipe]:
-                    raise race(
-                        self, (span.writer, True), (instruction, False), span.stop - span.start, self.owner(span.start)
-                    )
-                found.append(span)
+                    raise self._race(span, span.writer, True, instruction, False)
+            found += spans
         return found
 
     def _check_write(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
@@ -266,38 +259,36 @@ class Core:
         merged = []
         for start, stop in runs:
             for span in self.ub.spans.cover(start, stop):
-                nbytes = span.stop - span.start
                 # Reads since the last write first: they are what the kernel's author has in mind.
                 for pipe, epoch in enumerate(span.read_epochs):
                     if epoch > known[pipe] and span.readers[pipe] is not instruction:
-                        raise race(
-                            self, (span.readers[pipe], False), (instruction, True), nbytes, self.owner(span.start)
-                        )
+                        raise self._race(span, span.readers[pipe], False, instruction, True)
                 if span.write_epoch > known[span.writer_pipe] and span.writer is not instruction:
-                    raise race(self, (span.writer, True), (instruction, True), nbytes, self.owner(span.start))
+                    raise self._race(span, span.writer, True, instruction, True)
             merged.append(self.ub.spans.merge(start, stop))
         return merged
 
+    def _race(self, span: Span, earlier: Instruction, wrote: bool, later: Instruction, writes: bool) -> RaceFault:
+        return race(self, (earlier, wrote), (later, writes), span.stop - span.start, self.owner(span.start))
+
     def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
         """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
-        holes = [(span.start, span.stop) for span in self.ub.spans.cover(start, stop) if not span.valid]
-        missing = sum(end - begin for begin, end in holes)
+        holes = [span for span in self.ub.spans.cover(start, stop) if not span.valid]
+        missing = sum(hole.stop - hole.start for hole in holes)
         text = (
-            f"{instruction[0]}: {role} ({self.owner(start)}) was never written at byte {holes[0][0]}, {missing} of the "
-            f"{stop - start} bytes read hold no value [ErrorRead2]"
+            f"{instruction[0]}: {role} ({self.owner(start)}) was never written at byte {holes[0].start}, {missing} of "
+            f"the {stop - start} bytes read hold no value [ErrorRead2]"
         )
         if self.rules.checked:
             raise PoisonFault(text)
         warn_at_kernel(text)
-        for span in self.ub.spans.cover(start, stop):
-            span.valid = True
+        for hole in holes:
+            hole.valid = True
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""
-        for allocation in self.ub.allocations:
-            if allocation.start <= start < allocation.start + allocation.size:
-                return f"{allocation.name} at byte {start}"
-        return f"the framework's temporary buffer at byte {start}"
+        names = (a.name for a in self.ub.allocations if a.start <= start < a.start + a.size)
+        return f"{next(names, TEMPORARY)} at byte {start}"
 
     def refuse(
         self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool
@@ -311,16 +302,12 @@ class Core:
             raise LifetimeFault(f"{api}: {role} ({name}) was freed and must not be used any more [{code}]")
         if allocation.state is State.ENQUED:
             raise LifetimeFault(f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]")
-        if allocation.position is TPosition.VECIN:
-            fix = (
-                "EnQue and DeQue it between the copy and the computation"
-                if allocation.state is State.ALLOCATED
-                else "free it and allocate a new one before the next copy"
-            )
-        elif allocation.state is State.ALLOCATED:
-            fix = "EnQue and DeQue it between the computation and the copy"
+        inward = allocation.position is TPosition.VECIN
+        step = "the copy and the computation" if inward else "the computation and the copy"
+        if allocation.state is State.ALLOCATED:
+            fix = f"EnQue and DeQue it between {step}"
         else:
-            fix = "free it and allocate a new one before the next computation"
+            fix = f"free it and allocate a new one before the next {'copy' if inward else 'computation'}"
         raise QueueFault(
             f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
         )
@@ -333,6 +320,12 @@ class Core:
         if index == self.index:
             return epoch <= self.clock.known[pipe][other_pipe]
         return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
+
+    def record(self, name: str, pipe: int, site: Site) -> Instruction:
+        """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
+        instruction = (name, pipe, self.index, self.site or site)
+        self.log.append(instruction)
+        return instruction
 
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
@@ -371,9 +364,7 @@ class Core:
     def instructions(self) -> Counter[str]:
         """Return how many instructions of each name the core has executed."""
         counts = self.tally.instructions.copy()
-        for operation, count in zip(OPERATIONS, self._counts, strict=True):
-            if count:
-                counts[operation.name] += count
+        counts.update({o.name: count for o, count in zip(OPERATIONS, self._counts, strict=True) if count})
         return counts
 
     def access(

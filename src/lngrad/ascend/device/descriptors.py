@@ -109,13 +109,11 @@ class Geometry:
         places: The byte address of every element, (repeats, elements of a repeat).
         size: Bytes of an element.
         start: Byte address of the operand.
-        strides: (block stride, repeat stride) in blocks.
     """
 
     places: Array
     size: int
     start: int
-    strides: tuple[int, int]
 
     @property
     def stop(self) -> int:
@@ -123,12 +121,21 @@ class Geometry:
         return int(self.places.max()) + self.size if self.places.size else self.start
 
     def runs(self) -> Runs:
-        """Return the contiguous ranges of bytes."""
-        return byte_runs(self.places, self.size)
+        """Return the contiguous ranges of bytes, in order."""
+        addresses = np.unique(self.places)
+        if not addresses.size:
+            return ()
+        breaks = np.flatnonzero(np.diff(addresses) > self.size)
+        starts, stops = addresses[[0, *breaks + 1]], addresses[[*breaks, -1]] + self.size
+        return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
 
-    def same_as(self, other: Geometry) -> bool:
-        """Whether element for element both operands are the same memory."""
-        return self.size == other.size and self.start == other.start and bool((self.places == other.places).all())
+    def meets(self, other: Geometry) -> bool:
+        """Whether the ranges from the first to the last byte have a byte in common."""
+        return self.start < other.stop and other.start < self.stop
+
+    def bytes(self) -> Array:
+        """Return the address of every byte: (repeats, bytes of a repeat)."""
+        return (self.places[..., None] + np.arange(self.size)).reshape(len(self.places), -1)
 
     def view(self, typed: Array) -> Array | None:
         """Return the elements as a view of ``typed``, (repeats, elements), or None if no strides do it."""
@@ -145,28 +152,9 @@ class Geometry:
         return as_strided(first, (repeats, lanes), (repeat_step, lane_step))
 
 
-def byte_runs(places: Array, size: int) -> Runs:
-    """Return the contiguous byte ranges of elements of ``size`` bytes at ``places``, in order."""
-    addresses = np.unique(places)
-    if not addresses.size:
-        return ()
-    breaks = np.flatnonzero(np.diff(addresses) > size) + 1
-    starts = addresses[np.concatenate(([0], breaks))]
-    stops = addresses[np.concatenate((breaks - 1, [addresses.size - 1]))] + size
-    return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
 def contiguous(start: int, count: int, size: int) -> Geometry:
     """Return ``count`` elements one after the other."""
-    return Geometry(start + size * np.arange(count)[None], size, start, (1, 8))
-
-
-def mask_lanes(form: int, low: int, high: int) -> Array:
-    """Return the elements of a repeat that a mask selects: the first ``low`` (form 1), or its bits (form 2)."""
-    if form == 1:
-        return np.arange(low)
-    bits = low | high << 64
-    return np.array([lane for lane in range(128) if bits >> lane & 1], np.int64)
+    return Geometry(start + size * np.arange(count)[None], size, start)
 
 
 def repeated(start: int, size: int, lanes: Array, repeats: int, strides: tuple[int, int]) -> Geometry:
@@ -182,7 +170,7 @@ def repeated(start: int, size: int, lanes: Array, repeats: int, strides: tuple[i
     block, lane = np.divmod(lanes, BLOCK_BYTES // size)
     within = block * (strides[0] * BLOCK_BYTES) + lane * size
     places = start + np.arange(repeats)[:, None] * (strides[1] * BLOCK_BYTES) + within[None]
-    return Geometry(places, size, start, strides)
+    return Geometry(places, size, start)
 
 
 def repeats_meet(dst: Geometry, src: Geometry) -> tuple[bool, bool]:
@@ -192,23 +180,12 @@ def repeats_meet(dst: Geometry, src: Geometry) -> tuple[bool, bool]:
         (inside, across): whether some repeat reads bytes that it writes, but elsewhere than element for element; and
         whether some repeat reads what an earlier one writes.
     """
-    low = min(int(dst.places.min()), int(src.places.min()))
-    high = max(dst.stop, src.stop)
-    repeats = dst.places.shape[0]
-    first = np.full(high - low, repeats, np.int64)  # the first repeat that writes each byte
-    for repeat in reversed(range(repeats)):
-        for byte in range(dst.size):
-            first[dst.places[repeat] - low + byte] = repeat
-    inside = across = False
-    for repeat in range(repeats):
-        written = np.zeros(high - low, np.bool_)
-        for byte in range(dst.size):
-            written[dst.places[repeat] - low + byte] = True
-        for byte in range(src.size):
-            place = src.places[repeat] - low + byte
-            across = across or bool((first[place] < repeat).any())
-            if not (src.size == dst.size and (src.places[repeat] == dst.places[repeat]).all()):
-                inside = inside or bool(written[place].any())
+    written, read = dst.bytes(), src.bytes()
+    repeats, low = np.arange(len(written))[:, None], min(written.min(), read.min())
+    first = np.full(max(dst.stop, src.stop) - low, len(written))  # the first repeat that writes each byte
+    np.minimum.at(first, written - low, repeats)
+    across = bool((first[read - low] < repeats).any())
+    inside = any(np.isin(r, w).any() for r, w in zip(read, written, strict=True) if r.tolist() != w.tolist())
     return inside, across
 
 
@@ -273,10 +250,11 @@ def check_place(api: str, name: str, start: int, stop: int, end: int, align: int
 
 def selected_lanes(api: str, d: Descriptor, size: int) -> Array:
     """Return the elements of a repeat that the mask selects."""
-    most = REPEAT_BYTES // size
-    lanes = mask_lanes(d.form, d.n if d.form == MASK else d.n % (1 << 64), d.high % (1 << 64))
+    most, mask, low, high = REPEAT_BYTES // size, d.form == MASK, d.n % MASK_WORD, d.high % MASK_WORD
+    bits = low | high << 64
+    lanes = np.arange(d.n) if mask else np.array([lane for lane in range(128) if bits >> lane & 1], np.int64)
     if not lanes.size or int(lanes.max()) >= most:
-        given = d.n if d.form == MASK else f"[{d.n:#x}, {d.high:#x}]"
-        rule = f"1 to {most}" if d.form == MASK else f"bits of the first {most} elements, at least one"
+        given = d.n if mask else f"[{d.n:#x}, {d.high:#x}]"
+        rule = f"1 to {most}" if mask else f"bits of the first {most} elements, at least one"
         raise BoundsFault(f"{api}: mask must be {rule}, got {given}")
     return lanes

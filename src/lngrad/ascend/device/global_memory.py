@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.running import current_core
 from lngrad.ascend.faults import BoundsFault, LifetimeFault
+from lngrad.core.arrays import address_of
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array, Bytes, Dtype
 
@@ -31,7 +32,7 @@ class GlobalRegion:
             raise ShapeError(f"{name}: global memory must be contiguous, got strides {array.strides}")
         self.name = name
         self.data: Bytes = array.reshape(-1).view(np.uint8)
-        self.start = int(array.__array_interface__["data"][0]) if start is None else start
+        self.start = address_of(array) if start is None else start
         self.stop = self.start + array.nbytes
 
 
@@ -72,6 +73,9 @@ class GlobalAddress:
 
     def __add__(self, elements: int) -> GlobalAddress:
         return GlobalAddress(self.array, self.name, self.offset + elements)
+
+    def __int__(self) -> int:
+        return address_of(self.array) + self.offset * self.array.itemsize
 
     def ReinterpretCast(self, T: DTypeLike) -> GlobalAddress:
         """Return the same memory as another type (``reinterpret_cast<__gm__ T*>``).
@@ -180,22 +184,21 @@ class GlobalTensor:
 
         C prototype: ``PrimType GetValue(const uint64_t offset) const``
         """
-        region, start, stop = self.window("GetValue", offset, 1)
-        core = current_core.get()
-        if core is not None:
-            core.scalar_global("GetValue", region, start, stop, writing=False)
-        return region.data[start:stop].view(self.bound("GetValue")[1])[0]  # type: ignore[no-any-return]
+        return self._scalar("GetValue", offset, writing=False)[0]  # type: ignore[no-any-return]
 
     def SetValue(self, offset: int, value: float) -> None:
         """Set one element.
 
         C prototype: ``void SetValue(const uint64_t offset, PrimType value)``
         """
-        region, start, stop = self.window("SetValue", offset, 1)
+        self._scalar("SetValue", offset, writing=True)[0] = value
+
+    def _scalar(self, api: str, offset: int, writing: bool) -> Array:
+        region, start, stop = self.window(api, offset, 1)
         core = current_core.get()
         if core is not None:
-            core.scalar_global("SetValue", region, start, stop, writing=True)
-        region.data[start:stop].view(self.bound("SetValue")[1])[0] = value
+            core.scalar_global(api, region, start, stop, writing)
+        return region.data[start:stop].view(self.bound(api)[1])
 
     def ReinterpretCast(self, T: DTypeLike) -> GlobalTensor:
         """Return the same bytes as another type.

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from lngrad.ascend.device.core import Core, Rules, Strictness
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalRegion, GlobalRegions
 from lngrad.ascend.device.pipes import S
 from lngrad.ascend.device.races import GlobalOrder
-from lngrad.ascend.device.report import BlockReport, LaunchReport, timeline_of
+from lngrad.ascend.device.report import BlockReport, LaunchReport, timeline_svg
 from lngrad.ascend.device.running import current_core
 from lngrad.ascend.device.sync import check_flags
 from lngrad.ascend.faults import DeadlockFault, DeviceFault
@@ -48,12 +50,12 @@ class BlockSchedule:
     def __init__(self, count: int, run: Callable[[int], None]) -> None:
         self._run = run
         self._states = [NEW] * count
-        self._gates: dict[int, threading.Semaphore] = {}
+        self._gates = defaultdict[int, threading.Semaphore](lambda: threading.Semaphore(0))
         self._threads: list[threading.Thread] = []
-        self._sets: dict[tuple[object, int], int] = {}  # (flag, block) -> how often set
-        self._waits: dict[tuple[object, int], int] = {}  # (flag, block) -> how often waited for
-        self._snapshots: dict[Barrier, dict[int, list[int]]] = {}  # what each block had finished
-        self._passed: dict[Barrier, int] = {}
+        self._sets: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often set
+        self._waits: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often waited for
+        self._snapshots = defaultdict[Barrier, dict[int, list[int]]](dict)  # what each block had finished
+        self._passed: Counter[Barrier] = Counter()
         self._reasons: dict[int, tuple[Barrier, str]] = {}  # what a waiting block waits for
         self._failure: BaseException | None = None
 
@@ -72,9 +74,9 @@ class BlockSchedule:
 
     def set(self, core: Core, flag: object, snapshot: list[int]) -> None:
         """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
-        number = self._sets.get((flag, core.index), 0)
-        self._sets[flag, core.index] = number + 1
-        self._snapshots.setdefault((flag, number), {})[core.index] = snapshot
+        number = self._sets[flag, core.index]
+        self._sets[flag, core.index] += 1
+        self._snapshots[flag, number][core.index] = snapshot
 
     def wait(self, core: Core, flag: object, what: str) -> None:
         """Wait until a flag is up; other blocks run meanwhile.
@@ -90,18 +92,25 @@ class BlockSchedule:
                 f"{what}: {count} blocks wait for each other, and {core.soc.name} runs {core.soc.vector_cores} at a "
                 "time: a device would hang"
             )
-        number = self._waits.get((flag, index), 0)
-        self._waits[flag, index] = number + 1
-        barrier = (flag, number)
-        if not self._is_up(barrier):
+        barrier = (flag, self._waits[flag, index])
+        self._waits[flag, index] += 1
+        if len(self._snapshots[barrier]) != count:
             self._states[index], self._reasons[index] = WAITING, (barrier, what)
-            self._gates.setdefault(index, threading.Semaphore(0))
             following = self._next(index)
             if following is None:
                 self._states[index] = RUNNING
                 raise self._deadlock(index)
             if self._states[following] is NEW:
-                self._start_thread(following)
+                target, context = socs.current(), contextvars.copy_context()
+
+                def work() -> None:
+                    socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
+                    context.run(self._drive, following)
+
+                thread = threading.Thread(target=work, name=f"block {following}", daemon=True)
+                self._states[following] = RUNNING
+                self._threads.append(thread)
+                thread.start()
             else:
                 self._gates[following].release()
             self._gates[index].acquire()
@@ -111,20 +120,17 @@ class BlockSchedule:
         snapshots = self._snapshots[barrier]
         core.clock.acquire(S, snapshots[index])
         core.clock.learn_others([snapshots[other] for other in range(count)])
-        self._passed[barrier] = self._passed.get(barrier, 0) + 1
+        self._passed[barrier] += 1
         if self._passed[barrier] == count:
             del self._passed[barrier], self._snapshots[barrier]
 
-    def _is_up(self, barrier: Barrier) -> bool:
-        return len(self._snapshots.get(barrier, ())) == len(self._states)
-
     def _next(self, after: int) -> int | None:
         """Return the next block in turn that can run, or None."""
-        count = len(self._states)
-        for step in range(1, count + 1):
-            index = (after + step) % count
+        for index in chain(range(after + 1, len(self._states)), range(after + 1)):
             state = self._states[index]
-            if state is NEW or (state is WAITING and self._is_up(self._reasons[index][0])):
+            if state is NEW or (
+                state is WAITING and len(self._snapshots[self._reasons[index][0]]) == len(self._states)
+            ):
                 return index
         return None
 
@@ -148,18 +154,6 @@ class BlockSchedule:
                 self._gates[following].release()
                 return
             index = following
-
-    def _start_thread(self, index: int) -> None:
-        target, context = socs.current(), contextvars.copy_context()
-
-        def work() -> None:
-            socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
-            context.run(self._drive, index)
-
-        thread = threading.Thread(target=work, name=f"block {index}", daemon=True)
-        self._states[index] = RUNNING
-        self._threads.append(thread)
-        thread.start()
 
     def _fail(self, error: BaseException) -> None:
         """Keep the first failure, and let every waiting block unwind."""
@@ -246,14 +240,12 @@ def launch(
 
     schedule = BlockSchedule(block_num, run)
     schedule.run_all()
-    picture = timeline_of([kept[index] for index in range(block_num)]) if timeline else None
-    return LaunchReport(
-        getattr(kernel, "__name__", "kernel"),
-        target.name,
-        target.ub_bytes,
-        tuple(reports[index] for index in range(block_num)),
-        picture,
-    )
+    picture = None
+    if timeline:
+        arrows = [arrow for core in kept.values() for arrow in core.arrows]
+        picture = timeline_svg([(f"block {index}", kept[index].log) for index in range(block_num)], arrows)
+    blocks = tuple(reports[index] for index in range(block_num))
+    return LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks, picture)
 
 
 def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list[GlobalAddress]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.core import TEMPORARY, Core
+from lngrad.ascend.device.descriptors import BLOCK_BYTES
 from lngrad.ascend.device.numerics import CODES, element_type
 from lngrad.ascend.device.pipes import S, V
-from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault
 from lngrad.typing import Array, Dtype
 
@@ -44,11 +45,6 @@ class LocalTensor:
     def describe(self) -> str:
         """Return the owner and the place, for texts."""
         return f"{self.allocation.name} at byte {self.start}"
-
-    @property
-    def ub(self) -> UnifiedBuffer:
-        """The Unified Buffer that it lies in."""
-        return self.core.ub
 
     @property
     def nbytes(self) -> int:
@@ -95,24 +91,21 @@ class LocalTensor:
 
         C prototype: ``PrimType GetValue(const uint32_t index) const``
         """
-        start = self._scalar("GetValue", index, writing=False)
-        return self.core.ub.typed[self.code][start // self.dtype.itemsize]  # type: ignore[no-any-return]
+        return self._scalar("GetValue", index, writing=False)[0]  # type: ignore[no-any-return]
 
     def SetValue(self, index: int, value: float) -> None:
         """Set one element.
 
         C prototype: ``void SetValue(const uint32_t index, const T1 value) const``
         """
-        start = self._scalar("SetValue", index, writing=True)
-        self.core.ub.typed[self.code][start // self.dtype.itemsize] = value
+        self._scalar("SetValue", index, writing=True)[0] = value
 
-    def _scalar(self, api: str, index: int, writing: bool) -> int:
+    def _scalar(self, api: str, index: int, writing: bool) -> Array:
         size = self.dtype.itemsize
         start = self.start + index * size
-        place = (self.handle, start, start + size, self.end)
         with self.core.scalar_access():
-            self.core.access(api, "this", place, size, S, writing)
-        return start
+            self.core.access(api, "this", (self.handle, start, start + size, self.end), size, S, writing)
+        return self.core.ub.typed[self.code][start // size :]
 
     def __getitem__(self, index: int | slice) -> LocalTensor:
         size = self.dtype.itemsize
@@ -120,20 +113,13 @@ class LocalTensor:
             start = self.start + index * size
             if self.start <= start <= self.end:
                 return self._window(start, self.end, self.dtype)
-            first, last = index, self.GetSize()
-        else:
-            if index.step not in (None, 1):
-                raise BoundsFault(f"{self.describe()}: a slice has step 1, got {index.step}")
-            first = index.start or 0
-            last = self.GetSize() if index.stop is None else index.stop
+            index = slice(index, None)
+        if index.step not in (None, 1):
+            raise BoundsFault(f"{self.describe()}: a slice has step 1, got {index.step}")
+        first, last = index.start or 0, self.GetSize() if index.stop is None else index.stop
         if not 0 <= first <= last <= self.GetSize():
             raise BoundsFault(f"{self.describe()}: has {self.GetSize()} elements, got [{first}:{last}]")
         return self._window(self.start + first * size, self.start + last * size, self.dtype)
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the memory was given back since this tensor was handed out."""
-        return self.allocation.handle != self.handle
 
     def _window(self, start: int, end: int, dtype: Dtype) -> LocalTensor:
         window = LocalTensor.__new__(LocalTensor)
@@ -142,26 +128,23 @@ class LocalTensor:
         window.start, window.end = start, end
         return window
 
-    def read(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
+    def read(self, api: str, role: str, count: int, aligned: bool = True, writing: bool = False) -> Array:
         """Return the first ``count`` elements as a view to read, for code that is one instruction or many.
 
         Raises:
             DeviceFault: A rule of the memory is broken; the text starts with ``api`` and ``role``.
         """
-        return self._access(api, role, count, aligned, writing=False)
-
-    def write(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
-        """Return the first ``count`` elements as a view to fill; they have values from here on."""
-        return self._access(api, role, count, aligned, writing=True)
-
-    def _access(self, api: str, role: str, count: int, aligned: bool, writing: bool) -> Array:
         size = self.dtype.itemsize
         stop = self.start + count * size
-        align = self.core.soc.block_bytes if aligned else 1
-        self.core.access(api, role, (self.handle, self.start, stop, self.end), align, V, writing)
+        place = (self.handle, self.start, stop, self.end)
+        self.core.access(api, role, place, BLOCK_BYTES if aligned else 1, V, writing)
         if self.start % size:
             return self.core.ub.data[self.start : stop].view(self.dtype)
         return self.core.ub.typed[self.code][self.start // size : stop // size]
+
+    def write(self, api: str, role: str, count: int, aligned: bool = True) -> Array:
+        """Return the first ``count`` elements as a view to fill; they have values from here on."""
+        return self.read(api, role, count, aligned, writing=True)
 
     def mark_stale(self, count: int, text: str) -> None:
         """Warn with ``text`` when somebody reads of the first ``count`` elements from now on."""
@@ -176,7 +159,7 @@ def pop_stack_buffer(core: Core) -> LocalTensor:
     """Return what no allocation has taken, as the framework's temporary buffer (``PopStackBuffer``)."""
     ub = core.ub
     start, size = ub.next_free, ub.size - ub.next_free
-    rest = Allocation("the framework's temporary buffer", TPosition.LCM, start, size, State.BUFFER)
+    rest = Allocation(TEMPORARY, TPosition.LCM, start, size, State.BUFFER)
     ub.new_handle(rest)
     ub.forget(start, start + size)
     return LocalTensor(core, rest, np.dtype(np.uint8), start, size)

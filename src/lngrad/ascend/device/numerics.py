@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import typing
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -13,17 +14,14 @@ from numpy.typing import DTypeLike
 from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
 
-BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
-# The code of a type in a descriptor is its place here; a compiled front has the same list.
-CPP_NAMES = (
-    "half", "float", "bfloat16_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t",
-    "uint64_t",
-)  # fmt: skip
-DTYPES: tuple[Dtype, ...] = (
-    np.dtype(np.float16), np.dtype(np.float32), BFLOAT16_DTYPE, np.dtype(np.int8), np.dtype(np.uint8),
-    np.dtype(np.int16), np.dtype(np.uint16), np.dtype(np.int32), np.dtype(np.uint32), np.dtype(np.int64),
-    np.dtype(np.uint64),
-)  # fmt: skip
+# C++'s names and NumPy's types. The code of a type in a descriptor is its place here; a compiled front has the same list.
+_TYPES = {
+    "half": np.float16, "float": np.float32, "bfloat16_t": ml_dtypes.bfloat16, "int8_t": np.int8, "uint8_t": np.uint8,
+    "int16_t": np.int16, "uint16_t": np.uint16, "int32_t": np.int32, "uint32_t": np.uint32, "int64_t": np.int64,
+    "uint64_t": np.uint64,
+}  # fmt: skip
+CPP_NAMES = tuple(_TYPES)
+DTYPES: tuple[Dtype, ...] = tuple(map(np.dtype, _TYPES.values()))
 CODES: dict[Dtype, int] = {dtype: code for code, dtype in enumerate(DTYPES)}
 HALF, FLOAT, BFLOAT16, INT16, INT32 = (
     CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "int32_t")
@@ -108,11 +106,7 @@ def reduce_sum(values: Array, arch: int) -> Array:
     """
     lanes = REPEAT_BYTES // values.dtype.itemsize
     if arch == 2201:
-        total = np.zeros(1, values.dtype)
-        partials = partial_sums(values[None], lanes)[0]
-        total[0] = partials[0]
-        for partial in partials[1:]:
-            total += partial
+        total: Array = partial_sums(values[None], lanes)[0].cumsum(dtype=values.dtype)[-1:]
         return total
     if arch == 3510 and REPEAT_BYTES <= values.nbytes <= 4 * REPEAT_BYTES:
         lanewise = np.zeros(lanes, values.dtype)
@@ -141,7 +135,9 @@ CAST_MODES = tuple(RoundMode)  # CANN's numbers are the places
 def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
     """Return ``values`` in ``dtype``, rounded as Cast does."""
     if dtype.kind == "i":
-        return _round_to_integer(values, dtype, mode)
+        whole, limits = _TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), np.iinfo(dtype)
+        clipped: Array = np.clip(np.nan_to_num(whole, nan=0.0), limits.min, limits.max).astype(dtype)
+        return clipped
     nearest = values.astype(dtype)
     if mode in (RoundMode.CAST_NONE, RoundMode.CAST_RINT) or (dtype == np.float32 and values.dtype != np.int32):
         return nearest
@@ -150,36 +146,24 @@ def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
     # The neighbour on the other side of the exact value: ``nearest`` and it are the two candidates
     # of every mode. NumPy's overflow to infinity counts as the neighbour of the largest number.
     other = np.nextafter(nearest, np.where(exact > got, dtype.type(np.inf), dtype.type(-np.inf)).astype(dtype))
-    lower = np.where(exact > got, nearest, other)
-    upper = np.where(exact > got, other, nearest)
-    if mode is RoundMode.CAST_FLOOR:
-        chosen = lower
-    elif mode is RoundMode.CAST_CEIL:
-        chosen = upper
-    elif mode is RoundMode.CAST_TRUNC:
-        chosen = np.where(exact > 0, lower, upper)
-    elif mode is RoundMode.CAST_ODD:
-        chosen = np.where(lower.view(f"u{dtype.itemsize}") & 1, lower, upper)
-    else:
-        tie = np.abs(exact - got) == np.abs(other.astype(np.float64) - exact)
-        chosen = np.where(tie, np.where(exact > 0, upper, lower), nearest)
+    lower, upper = np.where(exact > got, nearest, other), np.where(exact > got, other, nearest)
+    tie = np.abs(exact - got) == np.abs(other.astype(np.float64) - exact)
+    chosen = {
+        RoundMode.CAST_FLOOR: lower,
+        RoundMode.CAST_CEIL: upper,
+        RoundMode.CAST_TRUNC: np.where(exact > 0, lower, upper),
+        RoundMode.CAST_ODD: np.where(lower.view(f"u{dtype.itemsize}") & 1, lower, upper),
+        RoundMode.CAST_ROUND: np.where(tie, np.where(exact > 0, upper, lower), nearest),
+    }[mode]
     return np.where(wrong, chosen, nearest).astype(dtype)
 
 
-def _round_to_integer(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
-    exact = values.astype(np.float64)
-    if mode is RoundMode.CAST_FLOOR:
-        exact = np.floor(exact)
-    elif mode is RoundMode.CAST_CEIL:
-        exact = np.ceil(exact)
-    elif mode is RoundMode.CAST_TRUNC:
-        exact = np.trunc(exact)
-    elif mode is RoundMode.CAST_ROUND:
-        exact = np.trunc(exact + np.copysign(0.5, exact))
-    else:
-        exact = np.rint(exact)
-    limits = np.iinfo(dtype)
-    return np.clip(np.nan_to_num(exact, nan=0.0), limits.min, limits.max).astype(dtype)
+_TO_INTEGER: dict[RoundMode, Callable[[Array], Array]] = {
+    RoundMode.CAST_FLOOR: np.floor,
+    RoundMode.CAST_CEIL: np.ceil,
+    RoundMode.CAST_TRUNC: np.trunc,
+    RoundMode.CAST_ROUND: lambda exact: np.trunc(exact + np.copysign(0.5, exact)),
+}
 
 
 def saturated(rounded: Array) -> Array:

@@ -36,53 +36,20 @@ class pipe_t(enum.IntEnum):
 class HardEvent(enum.IntEnum):
     """From which pipe to which a flag goes: ``MTE2_V`` is set on MTE2 and waited for on V."""
 
-    MTE2_MTE1 = 0
-    MTE1_MTE2 = 1
-    MTE1_M = 2
-    M_MTE1 = 3
-    MTE2_V = 4
-    V_MTE2 = 5
-    MTE3_V = 6
-    V_MTE3 = 7
-    M_V = 8
-    V_M = 9
-    V_V = 10
-    MTE3_MTE1 = 11
-    MTE1_MTE3 = 12
-    MTE1_V = 13
-    MTE2_M = 14
-    M_MTE2 = 15
-    V_MTE1 = 16
-    M_FIX = 17
-    FIX_M = 18
-    MTE3_MTE2 = 19
-    MTE2_MTE3 = 20
-    S_V = 21
-    V_S = 22
-    S_MTE2 = 23
-    MTE2_S = 24
-    S_MTE3 = 25
-    MTE3_S = 26
-    MTE2_FIX = 27
-    FIX_MTE2 = 28
-    FIX_S = 29
-    M_S = 30
-    FIX_MTE3 = 31
-    MTE1_FIX = 32
-    FIX_MTE1 = 33
-    FIX_FIX = 34
-
-
-def _pipes(event: HardEvent) -> tuple[int, int] | None:
-    source, target = event.name.split("_")
-    if source == target or source not in PIPE_NAMES or target not in PIPE_NAMES:
-        return None
-    return PIPE_NAMES.index(source), PIPE_NAMES.index(target)
+    MTE2_MTE1, MTE1_MTE2, MTE1_M, M_MTE1, MTE2_V, V_MTE2, MTE3_V, V_MTE3 = range(8)
+    M_V, V_M, V_V, MTE3_MTE1, MTE1_MTE3, MTE1_V, MTE2_M, M_MTE2 = range(8, 16)
+    V_MTE1, M_FIX, FIX_M, MTE3_MTE2, MTE2_MTE3, S_V, V_S, S_MTE2 = range(16, 24)
+    MTE2_S, S_MTE3, MTE3_S, MTE2_FIX, FIX_MTE2, FIX_S, M_S, FIX_MTE3 = range(24, 32)
+    MTE1_FIX, FIX_MTE1, FIX_FIX = range(32, 35)
 
 
 # The two pipes of every event that a vector core has.
-EVENT_PIPES: dict[int, tuple[int, int]] = {int(e): pipes for e in HardEvent if (pipes := _pipes(e)) is not None}
-
+EVENT_PIPES: dict[int, tuple[int, int]] = {
+    int(event): (PIPE_NAMES.index(source), PIPE_NAMES.index(target))
+    for event in HardEvent
+    for source, target in [event.name.split("_")]
+    if source != target and {source, target} <= set(PIPE_NAMES)
+}
 
 ALWAYS = 1 << 62  # later than every epoch: in order without a barrier
 Snapshot = list[int]  # by pipe: the epoch that is finished

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
 from lngrad.ascend.device.descriptors import (
+    BLOCK_BYTES,
     COUNT,
     Descriptor,
     Geometry,
@@ -44,6 +45,8 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 MAX_REPEATS = 255
+# A function, and its arguments or None for the scalar.
+Computation = tuple[Callable[..., object], Union[tuple[Any, ...], None]]  # noqa: UP007  # evaluated, on Python 3.10 too
 
 
 class Access:
@@ -95,11 +98,6 @@ def _planned(
     return PlannedInstruction(operation.name, d.op, sources, write, tuple(reads), function, arguments)
 
 
-def _nothing(operation: Operation, d: Descriptor) -> PlannedInstruction:
-    """An instruction without repeats or elements."""
-    return _planned(operation, d, [Access("dst", d.dst, ())], lambda: None)
-
-
 def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
     """Check the static rules of an instruction and return its plan.
 
@@ -113,14 +111,30 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedI
         DtypeError: A type that the instruction does not take.
     """
     operation = OPERATIONS[d.op]
+    name, operands = operation.name, operation.operands
     _check_types(operation, d)
-    if d.form != COUNT and not 0 <= d.repeat <= MAX_REPEATS and operation.operands is not Operands.REDUCE:
-        raise BoundsFault(f"{operation.name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}")
-    if operation.operands in SPECIAL:
-        return SPECIAL[operation.operands](operation, d, ub, names)
-    if d.form == COUNT:
+    if d.form == COUNT and operands is not Operands.REDUCE:
         return _count_plan(operation, d, ub, names)
-    return _repeat_plan(operation, d, ub, names)
+    if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
+        raise BoundsFault(f"{name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}")
+    size = max(DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operands.sources)])
+    unmasked = d.form == COUNT or operands is Operands.BRCB
+    lanes = np.arange(0) if unmasked else selected_lanes(name, d, size)
+    if (d.n if d.form == COUNT else d.repeat) == 0:
+        return _planned(operation, d, [Access("dst", d.dst, ())], lambda: None)
+    if operands not in SPECIAL:
+        return _repeat_plan(operation, d, ub, names, lanes)
+    dst, src, function = SPECIAL[operands](d, ub, size, lanes)
+    check_place(name, names("src"), d.src0, src.stop, d.src0_end, BLOCK_BYTES)
+    check_place(name, names("dst"), d.dst, dst.stop, d.dst_end, BLOCK_BYTES if operands is Operands.BRCB else size)
+    if operands is Operands.REDUCE and (d.form != COUNT or ub.soc.arch != 2201):
+        # The count form of 2201 has its partial sums in registers.
+        stop = d.src1 + (-(-d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat) * size
+        check_place(name, names("sharedTmpBuffer"), d.src1, stop, d.src1_end, BLOCK_BYTES)
+    if operands is Operands.BRCB and dst.meets(src):
+        raise OverlapFault(f"Brcb: {names('dst')} and {names('src')} overlap")
+    accesses = [Access("dst", d.dst, dst.runs()), Access("src", d.src0, src.runs())]
+    return _planned(operation, d, accesses, function)
 
 
 def _check_types(operation: Operation, d: Descriptor) -> None:
@@ -143,14 +157,13 @@ def _check_types(operation: Operation, d: Descriptor) -> None:
 
 def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
     """Return (role, type code, start, end, strides) of dst and of every source."""
-    codes = types_of(d.types)
-    rows = [("dst", codes[0], d.dst, d.dst_end, (d.dst_block, d.dst_repeat))]
-    sources = [
-        (codes[1], d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
-        (codes[2], d.src1, d.src1_end, (d.src1_block, d.src1_repeat)),
-    ]
-    rows += [(role, *source) for role, source in zip(operation.operands.sources, sources, strict=False)]
-    return rows
+    dst, src0, src1 = types_of(d.types)
+    roles = zip(("dst", *operation.operands.sources), (
+        (dst, d.dst, d.dst_end, (d.dst_block, d.dst_repeat)),
+        (src0, d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
+        (src1, d.src1, d.src1_end, (d.src1_block, d.src1_repeat)),
+    ), strict=False)  # fmt: skip
+    return [(role, *operand) for role, operand in roles]
 
 
 def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
@@ -160,28 +173,24 @@ def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: N
     for role, code, start, end, _ in _operands(operation, d):
         size = DTYPES[code].itemsize
         stop = start + d.n * size
-        check_place(operation.name, names(role), start, stop, end, ub.soc.block_bytes)
+        check_place(operation.name, names(role), start, stop, end, BLOCK_BYTES)
         views.append(ub.typed[code][start // size : stop // size])
         accesses.append(Access(role, start, ((start, stop),) if d.n else ()))
         if role != "dst":
-            _check_count_overlap(
-                operation, d, role, (d.dst, start), (DTYPES[types_of(d.types)[0]].itemsize, size), names
-            )
+            _check_count_overlap(operation, d, role, start, size, names)
     function, arguments = _computation(operation, d, views[0], views[1:])
     return _planned(operation, d, accesses, function, arguments)
 
 
-def _check_count_overlap(
-    operation: Operation, d: Descriptor, role: str, starts: tuple[int, int], sizes: tuple[int, int], names: Names
-) -> None:
+def _check_count_overlap(operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names) -> None:
     """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
-    (dst, src), (dst_size, src_size) = starts, sizes
+    dst, dst_size = d.dst, DTYPES[types_of(d.types)[0]].itemsize
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
     if dst == src and dst_size <= src_size:
         return
-    if operation.operands is Operands.CAST and dst_size > src_size and src >= -(-(dst + d.n * src_size) // 32) * 32:
-        return  # widening from the upper half: what is written has been read by then
+    if operation.operands is Operands.CAST and dst_size > src_size and _upper_half(dst, src, d.n * src_size):
+        return
     raise OverlapFault(
         f"{operation.name}: {names('dst')} and {names(role)} overlap {abs(dst - src)} bytes apart; they must be the "
         f"same memory or none of each other's, count is {d.n}"
@@ -189,10 +198,7 @@ def _check_count_overlap(
     )
 
 
-def _computation(
-    operation: Operation, d: Descriptor, out: Array, sources: list[Array]
-) -> tuple[Callable[..., object], tuple[Any, ...] | None]:
-    """Return the function of an elementwise instruction, and its arguments or None for the scalar."""
+def _computation(operation: Operation, d: Descriptor, out: Array, sources: list[Array]) -> Computation:
     if operation.operands is Operands.CAST:
         mode, dtype, source = CAST_MODES[d.src1], out.dtype, sources[0]
 
@@ -221,28 +227,25 @@ def _computation(
     return function, (*sources, out)
 
 
-def _repeat_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
+def _repeat_plan(
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, lanes: Array
+) -> PlannedInstruction:
     rows = _operands(operation, d)
-    lanes = selected_lanes(operation.name, d, max(DTYPES[code].itemsize for _, code, *_ in rows))
-    if d.repeat == 0:
-        return _nothing(operation, d)
     if d.dst_block == 0 and lanes.size > 32 // DTYPES[rows[0][1]].itemsize:
         raise DeviceFault(f"{operation.name}: a block stride of 0 for dst is undefined on a device")
     geometries = []
     for role, code, start, end, strides in rows:
         geometry = repeated(start, DTYPES[code].itemsize, lanes, d.repeat, strides)
-        check_place(operation.name, names(role), start, geometry.stop, end, ub.soc.block_bytes)
+        check_place(operation.name, names(role), start, geometry.stop, end, BLOCK_BYTES)
         geometries.append(geometry)
     loop = _must_loop(operation, d, geometries, names)
     accesses = [Access(row[0], row[2], g.runs()) for row, g in zip(rows, geometries, strict=True)]
     codes = [row[1] for row in rows]
     views = [g.view(ub.typed[code]) for g, code in zip(geometries, codes, strict=True)]
-    function: Callable[..., object]
-    arguments: tuple[Any, ...] | None
-    if loop or any(view is None for view in views):
+    arrays = [view for view in views if view is not None]
+    if loop or len(arrays) < len(views):
         function, arguments = _gathered(operation, d, ub, geometries, codes, loop)
     else:
-        arrays = [view for view in views if view is not None]
         function, arguments = _computation(operation, d, arrays[0], arrays[1:])
     return _planned(operation, d, accesses, function, arguments)
 
@@ -252,12 +255,16 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
     dst = geometries[0]
     loop = dst.places.size != np.unique(dst.places).size  # repeats write the same place: the last one stays
     for role, src in zip(operation.operands.sources, geometries[1:], strict=False):
-        apart = src.start >= dst.stop or dst.start >= src.stop
-        if apart or (src.same_as(dst) and not loop):
+        same = src.size == dst.size and src.start == dst.start and bool((src.places == dst.places).all())
+        if not src.meets(dst) or (same and not loop):
             continue
         inside, across = repeats_meet(dst, src)
         sums_up = operation.accumulates and role == "src1" and d.dst == d.src1 and 0 in (d.src1_repeat, d.dst_repeat)
-        if operation.operands is Operands.CAST and not across and _upper_half(dst, src):
+        if (
+            operation.operands is Operands.CAST
+            and not across
+            and (dst.size <= src.size or _upper_half(dst.start, src.start, dst.places.size * src.size))
+        ):
             inside = False
         if inside or (across and not sums_up):
             what = "inside a repeat" if inside else "across repeats"
@@ -270,14 +277,14 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
     return loop
 
 
-def _upper_half(dst: Geometry, src: Geometry) -> bool:
-    narrow_bytes = dst.places.size * src.size
-    return dst.size <= src.size or src.start >= -(-(dst.start + narrow_bytes) // 32) * 32
+def _upper_half(dst: int, src: int, narrow_bytes: int) -> bool:
+    """Return whether a widening Cast reads behind what it has written by then: from the upper half of dst on."""
+    return src >= -(-(dst + narrow_bytes) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _gathered(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, geometries: list[Geometry], codes: list[int], loop: bool
-) -> tuple[Callable[..., object], tuple[Any, ...] | None]:
+) -> Computation:
     """Compute through index arrays: one repeat after another, or all at once."""
     memories = [ub.typed[code] for code in codes]
     indices = [g.places // g.size for g in geometries]
@@ -295,84 +302,54 @@ def _gathered(
     return run, arguments if arguments is None else ()
 
 
-def _brcb_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
-    code = types_of(d.types)[0]
-    size = DTYPES[code].itemsize
-    if d.repeat == 0:
-        return _nothing(operation, d)
-    per_block = 32 // size
-    block = d.dst_block or 1  # 0 is read as 1
-    dst = repeated(d.dst, size, np.arange(8 * per_block), d.repeat, (block, d.dst_repeat))
+Special = tuple[Geometry, Geometry, Callable[[], object]]  # dst, src, and what computes dst
+
+
+def _brcb(d: Descriptor, ub: UnifiedBuffer, size: int, lanes: Array) -> Special:
+    per_block = BLOCK_BYTES // size
+    # A block stride of 0 is read as 1.
+    dst = repeated(d.dst, size, np.arange(8 * per_block), d.repeat, (d.dst_block or 1, d.dst_repeat))
     src = contiguous(d.src0, 8 * d.repeat, size)
-    check_place(operation.name, names("dst"), d.dst, dst.stop, d.dst_end, ub.soc.block_bytes)
-    check_place(operation.name, names("src"), d.src0, src.stop, d.src0_end, ub.soc.block_bytes)
-    if src.start < dst.stop and dst.start < src.stop:
-        raise OverlapFault(f"Brcb: {names('dst')} and {names('src')} overlap")
-    memory, index = ub.typed[code], dst.places // size
-    values = memory[d.src0 // size : d.src0 // size + 8 * d.repeat]
+    memory, into, index = ub.typed[types_of(d.types)[0]], dst.places // size, src.places.reshape(-1, 8) // size
 
-    def brcb() -> None:
-        memory[index] = np.repeat(values.reshape(d.repeat, 8), per_block, axis=1)
+    def compute() -> None:
+        memory[into] = np.repeat(memory[index], per_block, axis=1)
 
-    return _planned(operation, d, [Access("dst", d.dst, dst.runs()), Access("src", d.src0, src.runs())], brcb)
+    return dst, src, compute
 
 
-def _whole_reduce_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
-    code = types_of(d.types)[0]
-    size = DTYPES[code].itemsize
-    lanes = selected_lanes(operation.name, d, size)
-    if d.repeat == 0:
-        return _nothing(operation, d)
+def _whole_reduce(d: Descriptor, ub: UnifiedBuffer, size: int, lanes: Array) -> Special:
     src = repeated(d.src0, size, lanes, d.repeat, (d.src0_block, d.src0_repeat))
-    places = d.dst + np.arange(d.repeat)[:, None] * (d.dst_repeat * size)
-    dst = Geometry(places, size, d.dst, (1, 0))
-    check_place(operation.name, names("src"), d.src0, src.stop, d.src0_end, ub.soc.block_bytes)
-    check_place(operation.name, names("dst"), d.dst, dst.stop, d.dst_end, size)
-    memory, into, index = ub.typed[code], places[:, 0] // size, src.places // size
-    width = int(lanes[-1]) + 1
-    values = np.zeros((d.repeat, width), DTYPES[code])
+    dst = Geometry(d.dst + np.arange(d.repeat)[:, None] * (d.dst_repeat * size), size, d.dst)
+    memory, into, index = ub.typed[types_of(d.types)[0]], dst.places[:, 0] // size, src.places // size
+    values = np.zeros((d.repeat, int(lanes[-1]) + 1), memory.dtype)
 
-    def whole_reduce() -> None:
+    def compute() -> None:
         values[:, lanes] = memory[index]
         memory[into] = pairwise_sum(values)
 
-    return _planned(operation, d, [Access("dst", d.dst, dst.runs()), Access("src", d.src0, src.runs())], whole_reduce)
+    return dst, src, compute
 
 
-def _reduce_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
-    code = types_of(d.types)[0]
-    size, arch = DTYPES[code].itemsize, ub.soc.arch
-    if (d.n if d.form == COUNT else d.repeat) == 0:
-        return _nothing(operation, d)
+def _reduce(d: Descriptor, ub: UnifiedBuffer, size: int, lanes: Array) -> Special:
     if d.form == COUNT:
-        src, repeats = contiguous(d.src0, d.n, size), -(-d.n * size // REPEAT_BYTES)
+        src = contiguous(d.src0, d.n, size)
     else:
-        src, repeats = (
-            repeated(d.src0, size, selected_lanes("ReduceSum", d, size), d.repeat, (1, d.src0_repeat)),
-            d.repeat,
-        )
-    check_place("ReduceSum", names("src"), d.src0, src.stop, d.src0_end, ub.soc.block_bytes)
-    check_place("ReduceSum", names("dst"), d.dst, d.dst + size, d.dst_end, size)
-    if d.form != COUNT or arch != 2201:  # the count form of 2201 has its partial sums in registers
-        stop = d.src1 + repeats * size
-        check_place("ReduceSum", names("sharedTmpBuffer"), d.src1, stop, d.src1_end, ub.soc.block_bytes)
-    memory, into, index = ub.typed[code], d.dst // size, src.places // size
+        src = repeated(d.src0, size, lanes, d.repeat, (1, d.src0_repeat))
+    memory, into, index = ub.typed[types_of(d.types)[0]], d.dst // size, src.places // size
 
-    def reduce() -> None:
+    def compute() -> None:
         values = memory[index]
         if d.form == COUNT:
-            memory[into] = reduce_sum(values[0], arch)[0]
+            memory[into] = reduce_sum(values[0], ub.soc.arch)[0]
         else:
-            partials = pairwise_sum(values)
-            memory[into] = repeat_sums(partials[None], REPEAT_BYTES // size)[0]
+            memory[into] = repeat_sums(pairwise_sum(values)[None], REPEAT_BYTES // size)[0]
 
-    return _planned(
-        operation, d, [Access("dst", d.dst, ((d.dst, d.dst + size),)), Access("src", d.src0, src.runs())], reduce
-    )
+    return contiguous(d.dst, 1, size), src, compute
 
 
-SPECIAL: dict[Operands, Callable[[Operation, Descriptor, UnifiedBuffer, Names], PlannedInstruction]] = {
-    Operands.BRCB: _brcb_plan,
-    Operands.WHOLE_REDUCE: _whole_reduce_plan,
-    Operands.REDUCE: _reduce_plan,
+SPECIAL: dict[Operands, Callable[[Descriptor, UnifiedBuffer, int, Array], Special]] = {
+    Operands.BRCB: _brcb,
+    Operands.WHOLE_REDUCE: _whole_reduce,
+    Operands.REDUCE: _reduce,
 }

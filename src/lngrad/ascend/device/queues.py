@@ -30,12 +30,38 @@ from lngrad.ascend.faults import (
 )
 
 VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
+UNUSED = (State.FREE, State.BUFFER)
 BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
 # EnQue's flag goes from the first pipe to the second, FreeTensor's back.
 QUEUE_PIPES = {TPosition.VECIN: (MTE2, V), TPosition.VECOUT: (V, MTE3), TPosition.VECCALC: (MTE2, MTE3)}
 
 
-class TQue:
+class _Memory:
+    """What InitBuffer gives memory to."""
+
+    word = ""
+
+    def __init__(self, position: TPosition, name: str | None) -> None:
+        if position not in VECTOR_POSITIONS:
+            raise PositionFault(
+                f"{type(self).__name__}: expected VECIN, VECOUT or VECCALC (no cube is simulated), got {position}"
+            )
+        self.position = position
+        self.name = name or f"a {position.value} {self.word}"
+        self._pipe: TPipe | None = None
+        self._slots: list[Allocation] = []
+
+    def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
+        """Take the memory that InitBuffer reserved; None: give it back."""
+        self._pipe, self._slots = pipe, slots
+
+    def _bound(self, api: str) -> TPipe:
+        if self._pipe is None:
+            raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        return self._pipe
+
+
+class TQue(_Memory):
     """A queue of tensors (``TQue<TPosition, depth>``).
 
     Args:
@@ -44,20 +70,18 @@ class TQue:
         name: For the texts of errors; C++ has no such thing.
     """
 
+    word = "queue"
+
     def __init__(self, position: TPosition, depth: int = 1, *, name: str | None = None) -> None:
-        _check_position("TQue", position)
+        super().__init__(position, name)
         if depth < 1:
             raise QueueFault(f"TQue: depth must be at least 1, got {depth}")
-        self.position = position
         self.depth = depth
-        self.name = name or f"a {position.value} queue"
-        self._pipe: TPipe | None = None
-        self._slots: list[Allocation] = []
         self._waiting: deque[LocalTensor] = deque()
 
     def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
         """Take the memory that InitBuffer reserved; None: give it back."""
-        self._pipe, self._slots = pipe, slots
+        super().bind(pipe, slots)
         self._waiting.clear()
 
     def AllocTensor(self, dtype: DTypeLike) -> LocalTensor:
@@ -82,9 +106,7 @@ class TQue:
             pipe.ub.forget(slot.start, slot.start + slot.size)
         slot.enter(State.ALLOCATED, checked)
         pipe.ub.new_handle(slot)
-        if slot.freed is not None:
-            pipe.core.clock.acquire(QUEUE_PIPES[self.position][0], slot.freed)
-            slot.freed = None
+        self._wait(slot, 0)
         return LocalTensor(pipe.core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
 
     def EnQue(self, tensor: LocalTensor) -> bool:
@@ -104,7 +126,7 @@ class TQue:
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
         tensor.allocation.enter(State.ENQUED, pipe.core.rules.checked)
-        tensor.allocation.in_queue = pipe.core.clock.release(QUEUE_PIPES[self.position][0])
+        tensor.allocation.flag = pipe.core.clock.release(QUEUE_PIPES[self.position][0])
         self._waiting.append(tensor)
         return True
 
@@ -125,9 +147,7 @@ class TQue:
         tensor = self._waiting.popleft()
         slot = tensor.allocation
         slot.enter(State.DEQUED, pipe.core.rules.checked)
-        if slot.in_queue is not None:
-            pipe.core.clock.acquire(QUEUE_PIPES[self.position][1], slot.in_queue)
-            slot.in_queue = None
+        self._wait(slot, 1)
         return tensor if dtype is None else tensor.ReinterpretCast(dtype)
 
     def FreeTensor(self, tensor: LocalTensor) -> None:
@@ -142,16 +162,15 @@ class TQue:
         if slot.state is State.ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
         slot.enter(State.FREE, pipe.core.rules.checked)
-        slot.freed = pipe.core.clock.release(QUEUE_PIPES[self.position][1])
+        slot.flag = pipe.core.clock.release(QUEUE_PIPES[self.position][1])
         slot.handle = -1
 
     def FreeAllEvent(self) -> None:
         """Wait for the flags that FreeTensor has set. C prototype: ``void FreeAllEvent()``."""
-        pipe = self._bound("FreeAllEvent")
+        self._bound("FreeAllEvent")
         for slot in self._slots:
-            if slot.freed is not None:
-                pipe.core.clock.acquire(QUEUE_PIPES[self.position][0], slot.freed)
-                slot.freed = None
+            if slot.state is State.FREE:
+                self._wait(slot, 0)
 
     def GetTensorCountInQue(self) -> int:
         """Return how many tensors wait. C prototype: ``int32_t GetTensorCountInQue()``."""
@@ -169,21 +188,22 @@ class TQue:
         """Return whether AllocTensor would find a buffer. C prototype: ``bool HasIdleBuffer()``."""
         return any(slot.state is State.FREE for slot in self._slots)
 
-    def _bound(self, api: str) -> TPipe:
-        if self._pipe is None:
-            raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
-        return self._pipe
+    def _wait(self, slot: Allocation, side: int) -> None:
+        """Let the pipe that fills (0) or empties (1) the queue's tensors wait for the flag of the other one."""
+        if slot.flag is not None and self._pipe is not None:
+            self._pipe.core.clock.acquire(QUEUE_PIPES[self.position][side], slot.flag)
+            slot.flag = None
 
     def _own(self, api: str, tensor: LocalTensor) -> TPipe:
         pipe = self._bound(api)
         if all(slot is not tensor.allocation for slot in self._slots):
             raise QueueFault(f"{api}: {tensor.describe()} does not come from {self.name} [ErrorBuffer3]")
-        if tensor.is_dead:
+        if tensor.allocation.handle != tensor.handle:
             raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
         return pipe
 
 
-class TBuf:
+class TBuf(_Memory):
     """Memory without a queue, for temporary data (``TBuf<TPosition>``).
 
     Args:
@@ -191,16 +211,10 @@ class TBuf:
         name: For the texts of errors; C++ has no such thing.
     """
 
-    def __init__(self, position: TPosition = TPosition.VECCALC, *, name: str | None = None) -> None:
-        _check_position("TBuf", position)
-        self.position = position
-        self.name = name or f"a {position.value} TBuf"
-        self._pipe: TPipe | None = None
-        self._slots: list[Allocation] = []
+    word = "TBuf"
 
-    def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
-        """Take the memory that InitBuffer reserved; None: give it back."""
-        self._pipe, self._slots = pipe, slots
+    def __init__(self, position: TPosition = TPosition.VECCALC, *, name: str | None = None) -> None:
+        super().__init__(position, name)
 
     def Get(self, dtype: DTypeLike, len: int | None = None) -> LocalTensor:
         """Return the memory as a tensor of ``len`` elements; default: all of it.
@@ -208,7 +222,7 @@ class TBuf:
         C prototypes: ``template <typename T> LocalTensor<T> Get()`` and ``Get(uint32_t len)``
         """
         T = element_type("Get", dtype)
-        slot, pipe = self._slot("Get")
+        pipe, slot = self._bound("Get"), self._slots[0]
         tensor = LocalTensor(pipe.core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
         if len is not None:
             tensor.SetSize(len)
@@ -223,7 +237,7 @@ class TBuf:
             BoundsFault: They reach past the end.
         """
         T = element_type("GetWithOffset", dtype)
-        slot, pipe = self._slot("GetWithOffset")
+        pipe, slot = self._bound("GetWithOffset"), self._slots[0]
         nbytes = size * T.itemsize
         if bufOffset < 0 or bufOffset + nbytes > slot.size:
             raise BoundsFault(
@@ -231,11 +245,6 @@ class TBuf:
                 f"byte {bufOffset + nbytes}"
             )
         return LocalTensor(pipe.core, slot, T, slot.start + bufOffset, nbytes)
-
-    def _slot(self, api: str) -> tuple[Allocation, TPipe]:
-        if self._pipe is None:
-            raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
-        return self._slots[0], self._pipe
 
 
 class TPipe:
@@ -284,16 +293,14 @@ class TPipe:
                 f"InitBuffer: a kernel may have {BUFFERS_PER_KERNEL} buffers in all, {que.name} would be number "
                 f"{len(self.ub.allocations) + num}"
             )
-        queued = isinstance(que, TQue)
-        state = State.FREE if queued else State.BUFFER
-        slots = [
-            self.ub.allocate(f"buffer {index} of {que.name}" if queued else que.name, que.position, length, state)
-            for index in range(num)
-        ]
-        for slot in slots:
+        queued, slots = isinstance(que, TQue), []
+        for index in range(num):
+            name, state = (f"buffer {index} of {que.name}", State.FREE) if queued else (que.name, State.BUFFER)
+            slot = self.ub.allocate(name, que.position, length, state)
             self.ub.forget(slot.start, slot.start + slot.size)
             if not queued:
                 self.ub.new_handle(slot)
+            slots.append(slot)
         que.bind(self, slots)
         self._queues.append(que)
         return True
@@ -327,7 +334,7 @@ class TPipe:
             SyncFault: All are taken.
         """
         identity = self.FetchEventID(event)
-        self.core.events.setdefault(int(event), set()).add(identity)
+        self.core.events[event].add(identity)
         return identity
 
     def ReleaseEventID(self, event: HardEvent, id: int) -> None:
@@ -338,10 +345,9 @@ class TPipe:
         Raises:
             SyncFault: It was not taken.
         """
-        taken = self.core.events.get(int(event), set())
-        if id not in taken:
+        if id not in self.core.events[event]:
             raise SyncFault(f"ReleaseEventID: id {id} of {HardEvent(event).name} was not taken by AllocEventID")
-        taken.remove(id)
+        self.core.events[event].remove(id)
 
     def FetchEventID(self, event: HardEvent) -> int:
         """Return a free id without taking it.
@@ -351,17 +357,16 @@ class TPipe:
         Raises:
             SyncFault: All are taken.
         """
-        taken = self.core.events.get(int(event), set())
         limit = self.core.soc.tensors_per_position  # as many as a queue has events
-        free = next((identity for identity in range(limit) if identity not in taken), None)
-        if free is None:
+        free = set(range(limit)) - self.core.events[event]
+        if not free:
             raise SyncFault(f"FetchEventID: all {limit} ids of {HardEvent(event).name} are taken")
-        return free
+        return min(free)
 
     def check_position_limit(self, position: TPosition) -> None:
         """Refuse one tensor more than the SoC has events for at a position."""
         limit = self.ub.soc.tensors_per_position
-        used = [a for a in self.ub.allocations if a.position is position and a.state not in (State.FREE, State.BUFFER)]
+        used = [a for a in self.ub.allocations if a.position is position and a.state not in UNUSED]
         if len(used) >= limit:
             raise QueueFault(
                 f"AllocTensor: the queues of {position.value} may have {limit} tensors at a time on "
@@ -374,7 +379,7 @@ class TPipe:
         Raises:
             LeakFault: Naming every one.
         """
-        left = [a for a in self.ub.allocations if a.state not in (State.FREE, State.BUFFER)]
+        left = [a for a in self.ub.allocations if a.state not in UNUSED]
         if left and self.core.rules.checked:
             names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
             raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
@@ -390,8 +395,3 @@ def GetTPipePtr() -> TPipe:
     if not core.pipes:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")
     return core.pipes[-1]
-
-
-def _check_position(api: str, position: object) -> None:
-    if position not in VECTOR_POSITIONS:
-        raise PositionFault(f"{api}: expected VECIN, VECOUT or VECCALC (no cube is simulated), got {position}")

@@ -8,7 +8,7 @@ finds its span at once, and its cost does not depend on its length.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS
 from lngrad.ascend.device.report import race_svg
@@ -50,26 +50,16 @@ class Span:
         return piece
 
 
-class _Range(Protocol):
-    start: int
-    stop: int
-    live: bool
-
-    def __init__(self, start: int, stop: int) -> None: ...
-
-    def part(self: T, start: int, stop: int) -> T: ...
-
-
-T = TypeVar("T", bound=_Range)
+T = TypeVar("T", Span, "GlobalSpan")
 
 
 class Spans(Generic[T]):
     """All spans of a memory of ``size`` bytes, in order and without gaps."""
 
     def __init__(self, kind: type[T], size: int) -> None:
-        self._kind = kind
+        self._kind: type[T] = kind
         self._starts = [0]
-        self._spans = [kind(0, size)]
+        self._spans: list[T] = [kind(0, size)]
 
     def cover(self, start: int, stop: int) -> list[T]:
         """Return the spans that make up [start, stop), cutting at its ends where needed."""
@@ -170,7 +160,8 @@ class GlobalOrder:
                 earlier.append((span.write_epoch, span.writer, True))
             for epoch, other, wrote in earlier:
                 if not core.knows(pipe, other, epoch):
-                    raise race(core, (other, wrote), (instruction, writing), _overlap(span, start, stop), name)
+                    nbytes = min(span.stop, stop) - max(span.start, start)
+                    raise race(core, (other, wrote), (instruction, writing), nbytes, name)
         if writing and not atomic:
             whole = self._spans.merge(start, stop)
             whole.writer, whole.write_epoch = instruction, entry[0]
@@ -179,10 +170,6 @@ class GlobalOrder:
         else:
             for span in spans:
                 (span.atomics if atomic else span.reads)[key] = entry
-
-
-def _overlap(span: GlobalSpan, start: int, stop: int) -> int:
-    return min(span.stop, stop) - max(span.start, start)
 
 
 def race(

@@ -134,14 +134,6 @@ class BlockReport:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """What each block issued, in order, and the pairs of set flags and waits."""
-
-    blocks: tuple[tuple[str, Sequence[Instruction]], ...]
-    arrows: tuple[tuple[Instruction, Instruction], ...]
-
-
-@dataclass(frozen=True)
 class LaunchReport:
     """What a launch did, block by block."""
 
@@ -149,7 +141,7 @@ class LaunchReport:
     soc: str
     ub_bytes: int
     blocks: tuple[BlockReport, ...]
-    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    timeline: str | None = field(default=None, repr=False, compare=False)
 
     def instructions(self) -> dict[str, int]:
         """Return the instructions of all blocks by name, most frequent first."""
@@ -171,35 +163,19 @@ class LaunchReport:
         """
         if self.timeline is None:
             raise ValueError("timeline_svg: the launch kept no timeline; launch(..., timeline=True) does")
-        return timeline_svg(self.timeline.blocks, self.timeline.arrows)
+        return self.timeline
 
     def table(self) -> str:
         """Return the report as a table of text, one line a block."""
-        lines = [HEAD]
+        lines: list[tuple[str, ...]] = [HEAD]
         for block in self.blocks:
             calls = sorted(block.tile_apis.items())
             apis = "; ".join(f"{name}: {count}, {block.api_instructions[name]:,}" for name, count in calls) or "-"
-            lines.append(
-                (
-                    str(block.block),
-                    f"{block.peak_ub_bytes:,}",
-                    f"{100 * block.peak_ub_bytes / self.ub_bytes:.1f} %",
-                    f"{block.bytes_in:,}",
-                    f"{block.bytes_out:,}",
-                    f"{sum(block.instructions.values()):,}",
-                    apis,
-                )
-            )
-        widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+            share = f"{100 * block.peak_ub_bytes / self.ub_bytes:.1f} %"
+            moved = (f"{n:,}" for n in (block.bytes_in, block.bytes_out, sum(block.instructions.values())))
+            lines.append((str(block.block), f"{block.peak_ub_bytes:,}", share, *moved, apis))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         return "\n".join([f"{self.kernel} on {self.soc}, {len(self.blocks)} blocks", *rows])
 
     __str__ = table
-
-
-def timeline_of(cores: Sequence[Core]) -> Timeline:
-    """Return the timeline of cores that have ended and kept one."""
-    return Timeline(
-        tuple((f"block {core.index}", tuple(core.log)) for core in cores),
-        tuple(arrow for core in cores for arrow in core.arrows),
-    )

@@ -27,9 +27,7 @@ def SetFlag(event: HardEvent, eventID: int) -> None:
             f"{name}: the flag is raised already, at {site_text(raised[1][3])}; WaitFlag must lower it first "
             "[ErrorSync4]"
         )
-    instruction = (name, source, core.index, core.site or caller())
-    core.flags[event, eventID] = (core.clock.release(source), instruction)
-    core.log.append(instruction)
+    core.flags[event, eventID] = (core.clock.release(source), core.record(name, source, caller()))
 
 
 def WaitFlag(event: HardEvent, eventID: int) -> None:
@@ -47,9 +45,7 @@ def WaitFlag(event: HardEvent, eventID: int) -> None:
     if raised is None:
         raise SyncFault(f"{name}: no SetFlag has raised the flag; a device would wait for ever [ErrorSync3]")
     core.clock.acquire(target, raised[0])
-    instruction = (name, target, core.index, core.site or caller())
-    core.log.append(instruction)
-    core.arrows.append((raised[1], instruction))
+    core.arrows.append((raised[1], core.record(name, target, caller())))
 
 
 def PipeBarrier(pipe: pipe_t) -> None:
@@ -58,17 +54,16 @@ def PipeBarrier(pipe: pipe_t) -> None:
     C prototype: ``template <pipe_t pipe> void PipeBarrier()``
     """
     core = running("PipeBarrier")
-    site = core.site or caller()
     if pipe == pipe_t.PIPE_ALL:
         core.clock.barrier_all()
         for each in ALL_PIPES:
-            core.log.append(("PipeBarrier<PIPE_ALL>", each, core.index, site))
+            core.record("PipeBarrier<PIPE_ALL>", each, caller())
         return
     if pipe not in ALL_PIPES:
         raise SyncFault(f"PipeBarrier: {pipe_t(pipe).name} is not a pipe of a vector core")
     if pipe != S:
         core.clock.barrier(pipe)
-    core.log.append((f"PipeBarrier<PIPE_{PIPE_NAMES[pipe]}>", pipe, core.index, site))
+    core.record(f"PipeBarrier<PIPE_{PIPE_NAMES[pipe]}>", pipe, caller())
 
 
 def SyncAll(isAIVOnly: bool = True) -> None:
@@ -80,9 +75,7 @@ def SyncAll(isAIVOnly: bool = True) -> None:
         DeadlockFault: Some block will never come here.
     """
     core = running("SyncAll")
-    site = core.site or caller()
-    instruction = ("SyncAll", S, core.index, site)
-    core.log.append(instruction)
+    site = core.record("SyncAll", S, caller())[3]
     core.clock.barrier_all()
     if core.schedule is not None:
         core.schedule.set(core, "SyncAll", core.clock.release_all())
@@ -105,7 +98,7 @@ def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MT
     if pipe not in ALL_PIPES or pipe == S:
         raise SyncFault(f"CrossCoreSetFlag: pipe must be V, MTE2 or MTE3, got {pipe_t(pipe).name}")
     flag = flagId % CROSS_CORE_FLAGS  # the low 4 bits count
-    core.log.append((f"CrossCoreSetFlag({flag})", pipe, core.index, core.site or caller()))
+    core.record(f"CrossCoreSetFlag({flag})", pipe, caller())
     if core.schedule is not None:
         core.schedule.set(core, flag, core.clock.release(pipe))
 
@@ -119,11 +112,11 @@ def CrossCoreWaitFlag(flagId: int) -> None:
         DeadlockFault: Some block will never set it.
     """
     core = running("CrossCoreWaitFlag")
-    site = core.site or caller()
     flag = flagId % CROSS_CORE_FLAGS
-    core.log.append((f"CrossCoreWaitFlag({flag})", S, core.index, site))
+    name = f"CrossCoreWaitFlag({flag})"
+    site = core.record(name, S, caller())[3]
     if core.schedule is not None:
-        core.schedule.wait(core, flag, f"CrossCoreWaitFlag({flag}) at {site_text(site)}")
+        core.schedule.wait(core, flag, f"{name} at {site_text(site)}")
 
 
 def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:

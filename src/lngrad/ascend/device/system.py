@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 
-from lngrad.ascend.device.copies import Blocks, Local, copy_global
+from lngrad.ascend.device.copies import Blocks, copy_global
+from lngrad.ascend.device.descriptors import COUNT
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
-from lngrad.ascend.device.local_tensor import pop_stack_buffer
-from lngrad.ascend.device.numerics import CODES
+from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
 from lngrad.ascend.device.pipes import MTE3, V
 from lngrad.ascend.device.running import caller, running
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
@@ -103,7 +103,7 @@ def SetAtomicAdd(T: Any) -> None:
     dtype = np.dtype(np.float32) if T is float else np.dtype(T)
     if dtype not in ATOMIC_TYPES:
         raise DtypeError(f"SetAtomicAdd: T must be one of {', '.join(map(str, ATOMIC_TYPES))}, got {dtype}")
-    running("SetAtomicAdd").atomic = CODES[dtype]
+    running("SetAtomicAdd").atomic = dtype
 
 
 def SetAtomicNone() -> None:
@@ -125,23 +125,22 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
         DeviceFault: No room is left in the Unified Buffer, or past the end of the tensor.
     """
     core, site = running("InitOutput"), caller()
-    region, dtype = gm.bound("InitOutput")
-    code, size_bytes = CODES[dtype], dtype.itemsize
+    gm.window("InitOutput", 0, size)
+    _, dtype = gm.bound("InitOutput")
     room = pop_stack_buffer(core)
-    nbytes = min(BURST_BYTES, -(-size * size_bytes // 32) * 32)
+    nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32)
     if room.nbytes < nbytes:
         raise DeviceFault(f"InitOutput: needs {nbytes} bytes of Unified Buffer, {room.nbytes} are left")
-    source = Allocation("InitOutput's buffer", TPosition.VECOUT, room.start, nbytes, State.BUFFER)
-    handle = core.ub.new_handle(source)
-    count = nbytes // size_bytes
-    places = (room.start, room.start + nbytes, 0, 0, 0, 0)
-    core.issue(site, value, handle, 0, 0, (DUPLICATE, code, 0, count, 0, 0, 1, 1, 1, 8, 8, 8, *places))
+    place = Allocation("InitOutput's buffer", TPosition.VECOUT, room.start, nbytes, State.BUFFER)
+    core.ub.new_handle(place)
+    source = LocalTensor(core, place, dtype, room.start, nbytes)
+    count = source.GetSize()
+    descriptor = (DUPLICATE, source.code, COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8, source.start, source.end, 0, 0, 0, 0)
+    core.issue(site, value, source.handle, 0, 0, descriptor)
     core.clock.acquire(MTE3, core.clock.release(V))
-    local = Local(handle, room.start, room.start + nbytes)
     for first in range(0, size, count):
-        part = min(count, size - first) * size_bytes
-        _, start, stop = gm.window("InitOutput", first, min(count, size - first))
-        copy_global(core, site, "DataCopyPad", False, code, local, (region, start, stop), Blocks(1, part, part, part))
+        part = min(count, size - first) * dtype.itemsize
+        copy_global(site, "DataCopyPad", source, gm[first], Blocks(1, part, part, part), inward=False)
 
 
 def ToFloat(value: Any) -> np.float32:

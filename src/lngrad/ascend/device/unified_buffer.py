@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,8 +65,7 @@ class Allocation:
         handle: Number under which tensors of its present life know it; -1 when it is free. A tensor with another
             number is one that was freed.
         forbidden: Bits of what no unit may do in its present state.
-        in_queue: What EnQue's flag says to be finished, until DeQue has waited for it.
-        freed: The same of FreeTensor's flag, until AllocTensor has waited for it.
+        flag: What EnQue's flag says to be finished, until DeQue has waited for it; or FreeTensor's, until AllocTensor has.
     """
 
     name: str
@@ -75,18 +75,14 @@ class Allocation:
     state: State
     handle: int = -1
     forbidden: int = 0
-    in_queue: Snapshot | None = None
-    freed: Snapshot | None = None
+    flag: Snapshot | None = None
 
     def enter(self, state: State, checked: bool = True) -> None:
         """Change the state; ``checked``: whether the order of the queue is enforced."""
         self.state = state
-        if not checked:
-            self.forbidden = 0
-        elif state is State.ENQUED:
+        self.forbidden = _FORBIDDEN.get((self.position, state), 0) if checked else 0
+        if checked and state is State.ENQUED:
             self.forbidden = READ_V | WRITE_V | WRITE_MTE2 | READ_MTE3
-        else:
-            self.forbidden = _FORBIDDEN.get((self.position, state), 0)
 
 
 class UnifiedBuffer:
@@ -154,7 +150,7 @@ class UnifiedBuffer:
         """Let [start, stop) have no value; who touched it last stays known."""
         for span in self.spans.cover(start, stop):
             span.valid = False
-        self.unmark_stale(start, stop)
+        self.unmark_stale(((start, stop),))
 
     def copy_to(self, start: int, stop: int, target: UnifiedBuffer, there: int) -> None:
         """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of another buffer."""
@@ -168,13 +164,13 @@ class UnifiedBuffer:
         """Warn with ``text`` when somebody reads of [start, stop) from now on."""
         self.stale.append((start, stop, text))
 
-    def warn_stale(self, start: int, stop: int) -> None:
-        """Give the warning of a stale range that is being read, once."""
-        for entry in [e for e in self.stale if e[0] < stop and start < e[1]]:
+    def warn_stale(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Give the warnings of the stale ranges that are being read, once."""
+        for entry in [e for e in self.stale if any(e[0] < stop and start < e[1] for start, stop in runs)]:
             self.stale.remove(entry)
             warn_at_kernel(entry[2])
 
-    def unmark_stale(self, start: int, stop: int) -> None:
+    def unmark_stale(self, runs: Sequence[tuple[int, int]]) -> None:
         """Drop the stale ranges that are overwritten as a whole."""
         if self.stale:
-            self.stale = [entry for entry in self.stale if entry[0] < start or entry[1] > stop]
+            self.stale = [e for e in self.stale if not any(start <= e[0] and e[1] <= stop for start, stop in runs)]

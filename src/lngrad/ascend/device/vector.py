@@ -135,34 +135,40 @@ class Operation:
 _rows: list[Operation] = []
 
 
-def _row(
-    name: str,
-    operands: Operands,
-    types: frozenset[int],
-    arithmetic: Callable[..., object] | None = None,
-    accumulates: bool = False,
-) -> int:
+def _row(operation: Operation) -> int:
     """Add a row to the table, and return its number."""
-    _rows.append(Operation(name, operands, types, arithmetic, accumulates))
+    _rows.append(operation)
     return len(_rows) - 1
 
 
-def _issue_unary(
-    op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None, params: Unary
-) -> None:
+def issue_unary(
+    site: Site, op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None,
+    params: Unary,
+) -> None:  # fmt: skip
+    """Issue an instruction on one tensor, with or without a scalar."""
     if repeatTime is None and type(count) is int:  # the common case, without a call
         form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
     else:
         d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
         form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
     descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0)
-    dst.core.issue(caller(3), scalar, dst.handle, src.handle, 0, descriptor)
+    dst.core.issue(site, scalar, dst.handle, src.handle, 0, descriptor)
+
+
+def _issue_special(
+    site: Site, op: int, dst: LocalTensor, src: LocalTensor, form: tuple[int, ...], strides: tuple[int, ...],
+    src1: tuple[int, int] = (0, 0), handle1: int = 0,
+) -> None:  # fmt: skip
+    """Issue an instruction on one tensor that has another meaning of the strides, or a use for src1."""
+    places = (dst.start, dst.end, src.start, src.end, *src1)
+    descriptor = (op, dst.code | src.code << 8, *form, *strides, *places)
+    dst.core.issue(site, 0.0, dst.handle, src.handle, handle1, descriptor)
 
 
 def _binary(
     name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object], *, accumulates: bool = False
 ) -> BinaryInstruction:
-    op = _row(name, Operands.BINARY, types, arithmetic, accumulates)
+    op = _row(Operation(name, Operands.BINARY, types, arithmetic, accumulates))
 
     def instruction(
         dst: LocalTensor,
@@ -185,7 +191,7 @@ def _binary(
 
 
 def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> ScalarInstruction:
-    op = _row(name, Operands.SCALAR, types, arithmetic)
+    op = _row(Operation(name, Operands.SCALAR, types, arithmetic))
 
     def instruction(
         dst: LocalTensor,
@@ -195,18 +201,18 @@ def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable
         repeatTime: int | None = None,
         repeatParams: Unary = None,
     ) -> None:
-        _issue_unary(op, dst, src, scalarValue, count, repeatTime, repeatParams)
+        issue_unary(caller(), op, dst, src, scalarValue, count, repeatTime, repeatParams)
 
     return _documented(instruction, name, f"dst = {formula}, the scalar rounded to T.")
 
 
 def _unary(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> UnaryInstruction:
-    op = _row(name, Operands.UNARY, types, arithmetic)
+    op = _row(Operation(name, Operands.UNARY, types, arithmetic))
 
     def instruction(
         dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
     ) -> None:
-        _issue_unary(op, dst, src, 0.0, count, repeatTime, repeatParams)
+        issue_unary(caller(), op, dst, src, 0.0, count, repeatTime, repeatParams)
 
     return _documented(instruction, name, f"dst = {formula}.")
 
@@ -217,14 +223,6 @@ def _documented(function: F, name: str, text: str) -> F:
     return function
 
 
-def _rsqrt(src: Array, out: Array) -> None:
-    np.divide(src.dtype.type(1), np.sqrt(src), out=out)
-
-
-def _reciprocal(src: Array, out: Array) -> None:
-    np.divide(src.dtype.type(1), src, out=out)
-
-
 def _max(one: Array, other: Array, out: Array) -> None:
     np.maximum(one, other, out=out)  # by position NumPy calls it deprecated
 
@@ -233,16 +231,12 @@ def _min(one: Array, other: Array, out: Array) -> None:
     np.minimum(one, other, out=out)
 
 
-def _relu(src: Array, out: Array) -> None:
-    np.maximum(src, src.dtype.type(0), out=out)
-
-
 def _copy(src: Array, out: Array) -> None:
     out[...] = src
 
 
 REAL = frozenset((HALF, FLOAT))
-NUMBERS = frozenset((HALF, FLOAT, INT16, INT32))
+NUMBERS = REAL | {INT16, INT32}
 ANY_16_32 = frozenset(
     CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "uint16_t", "int32_t", "uint32_t")
 )
@@ -258,21 +252,21 @@ Muls = _scalar("Muls", "src * scalarValue", NUMBERS, np.multiply)
 Maxs = _scalar("Maxs", "max(src, scalarValue)", NUMBERS, _max)
 Mins = _scalar("Mins", "min(src, scalarValue)", NUMBERS, _min)
 Sqrt = _unary("Sqrt", "sqrt(src)", REAL, np.sqrt)
-Rsqrt = _unary("Rsqrt", "1 / sqrt(src)", REAL, _rsqrt)
+Rsqrt = _unary("Rsqrt", "1 / sqrt(src)", REAL, lambda src, out: np.divide(src.dtype.type(1), np.sqrt(src), out=out))
 Exp = _unary("Exp", "e ** src", REAL, np.exp)
 Abs = _unary("Abs", "|src|", REAL, np.absolute)
-Reciprocal = _unary("Reciprocal", "1 / src", REAL, _reciprocal)
+Reciprocal = _unary("Reciprocal", "1 / src", REAL, lambda src, out: np.divide(src.dtype.type(1), src, out=out))
 Ln = _unary("Ln", "ln(src)", REAL, np.log)
-Relu = _unary("Relu", "max(src, 0)", frozenset((HALF, FLOAT, INT32)), _relu)
+Relu = _unary("Relu", "max(src, 0)", REAL | {INT32}, lambda src, out: np.maximum(src, src.dtype.type(0), out=out))
 
 # The others have parameters of their own; their functions follow. DataCopy's is in copies.
-COPY = _row("Copy", Operands.COPY, ANY_16_32, _copy)
-DUPLICATE = _row("Duplicate", Operands.DUPLICATE, ANY_16_32)
-CAST = _row("Cast", Operands.CAST, frozenset((HALF, FLOAT, BFLOAT16, INT32)))
-BRCB = _row("Brcb", Operands.BRCB, ANY_16_32)
-WHOLE_REDUCE_SUM = _row("WholeReduceSum", Operands.WHOLE_REDUCE, REAL)
-REDUCE_SUM = _row("ReduceSum", Operands.REDUCE, REAL)
-DATA_COPY = _row("DataCopy", Operands.COPY, frozenset(range(len(CPP_NAMES))), _copy)
+COPY = _row(Operation("Copy", Operands.COPY, ANY_16_32, _copy))
+DUPLICATE = _row(Operation("Duplicate", Operands.DUPLICATE, ANY_16_32))
+CAST = _row(Operation("Cast", Operands.CAST, REAL | {BFLOAT16, INT32}))
+BRCB = _row(Operation("Brcb", Operands.BRCB, ANY_16_32))
+WHOLE_REDUCE_SUM = _row(Operation("WholeReduceSum", Operands.WHOLE_REDUCE, REAL))
+REDUCE_SUM = _row(Operation("ReduceSum", Operands.REDUCE, REAL))
+DATA_COPY = _row(Operation("DataCopy", Operands.COPY, frozenset(range(len(CPP_NAMES))), _copy))
 
 OPERATIONS = tuple(_rows)
 
@@ -323,7 +317,7 @@ def Copy(
             const uint8_t repeatTime, const CopyRepeatParams& repeatParams)
     """
     strides = (1, 1, 8, 8) if repeatTime is None else params_of("Copy", CopyRepeatParams, repeatParams)
-    _issue_unary(COPY, dst, src, 0.0, count, repeatTime, strides)
+    issue_unary(caller(), COPY, dst, src, 0.0, count, repeatTime, strides)
 
 
 def Cast(
@@ -367,9 +361,8 @@ def Cast(
     else:
         strides = params_of("Cast", UnaryRepeatParams, repeatParams)
     d, s, dr, sr = strides
-    places = (dst.start, dst.end, src.start, src.end, CAST_MODES.index(roundMode), int(saturate))
-    descriptor = (CAST, dst.code | src.code << 8, *form, d, s, 1, dr, sr, 8, *places)
-    dst.core.issue(caller(), 0.0, dst.handle, src.handle, 0, descriptor)
+    last = (CAST_MODES.index(roundMode), int(saturate))
+    _issue_special(caller(), CAST, dst, src, form, (d, s, 1, dr, sr, 8), last)
 
 
 def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: BrcbRepeatParams | Sequence[int]) -> None:
@@ -381,10 +374,7 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: Brcb
             const BrcbRepeatParams& repeatParams)
     """
     block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
-    strides = (block, 1, 1, repeat, 8, 8)
-    places = (dst.start, dst.end, src.start, src.end, 0, 0)
-    descriptor = (BRCB, dst.code | src.code << 8, MASK, 0, 0, repeatTime, *strides, *places)
-    dst.core.issue(caller(), 0.0, dst.handle, src.handle, 0, descriptor)
+    _issue_special(caller(), BRCB, dst, src, (MASK, 0, 0, repeatTime), (block, 1, 1, repeat, 8, 8))
 
 
 def WholeReduceSum(
@@ -407,7 +397,9 @@ def WholeReduceSum(
     Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other two in blocks. dst
     needs the alignment of an element only.
     """
-    _whole_reduce(caller(), (dst, src), mask, repeatTime, (dstRepStride, srcBlkStride, srcRepStride))
+    form = elements_of("WholeReduceSum", mask, repeatTime)
+    strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+    _issue_special(caller(), WHOLE_REDUCE_SUM, dst, src, form, strides)
 
 
 def ReduceRepeat(
@@ -433,18 +425,9 @@ def ReduceRepeat(
     """
     if reduceType is not ReduceType.SUM:
         raise DeviceFault(f"ReduceRepeat: {reduceType} is not simulated; SUM is")
-    _whole_reduce(caller(), (dst, src), mask, repeatTime, (dstRepStride, srcBlkStride, srcRepStride))
-
-
-def _whole_reduce(
-    site: Site, operands: tuple[LocalTensor, LocalTensor], mask: Mask, repeatTime: int, strides: tuple[int, int, int]
-) -> None:
-    dst, src = operands
     form = elements_of("WholeReduceSum", mask, repeatTime)
-    all_strides = (1, strides[1], 1, strides[0], strides[2], 8)
-    places = (dst.start, dst.end, src.start, src.end, 0, 0)
-    descriptor = (WHOLE_REDUCE_SUM, dst.code | src.code << 8, *form, *all_strides, *places)
-    dst.core.issue(site, 0.0, dst.handle, src.handle, 0, descriptor)
+    strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+    _issue_special(caller(), WHOLE_REDUCE_SUM, dst, src, form, strides)
 
 
 def ReduceSum(
@@ -465,11 +448,10 @@ def ReduceSum(
             const LocalTensor<T>& sharedTmpBuffer, const int32_t mask | const uint64_t mask[],
             const int32_t repeatTime, const int32_t srcRepStride)
 
-    The order of the sum is the architecture's (``device.summation``): on A2 the count form adds up each 256 bytes as
+    The order of the sum is the architecture's (``device.numerics``): on A2 the count form adds up each 256 bytes as
     a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
     form = elements_of("ReduceSum", count, repeatTime)
-    types = dst.code | src.code << 8
-    places = (dst.start, dst.end, src.start, src.end, sharedTmpBuffer.start, sharedTmpBuffer.end)
-    descriptor = (REDUCE_SUM, types, *form, 1, 1, 1, 1, srcRepStride, 8, *places)
-    dst.core.issue(caller(), 0.0, dst.handle, src.handle, sharedTmpBuffer.handle, descriptor)
+    places = (sharedTmpBuffer.start, sharedTmpBuffer.end)
+    strides = (1, 1, 1, 1, srcRepStride, 8)
+    _issue_special(caller(), REDUCE_SUM, dst, src, form, strides, places, sharedTmpBuffer.handle)

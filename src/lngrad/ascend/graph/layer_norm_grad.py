@@ -13,8 +13,8 @@ run with every SoC of ``lngrad.ascend.soc``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,24 +45,15 @@ DTYPE_ROWS = (
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
 
-class _Named(Protocol):
-    """A dtype of NumPy, or one that prints its name: torch's."""
-
-    def __str__(self) -> str: ...
+DtypeLike: TypeAlias = object  # a dtype of NumPy, or one that prints its name: torch's; or the name
 
 
-DtypeLike: TypeAlias = "str | type | _Named"
-
-
-def infer_shape(
-    names: Sequence[str], shapes: Sequence[Sequence[int]], *, empty: bool = False
-) -> tuple[Shape, Shape, Shape]:
-    """Check what is known of the inputs' shapes, and derive the outputs'.
+def infer_shape(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[Shape, Shape, Shape]:
+    """Check what is known of the inputs' shapes, and derive the outputs'. The newest ops take empty ones.
 
     Args:
         names: Of dy, x, variance or rstd, mean, gamma.
         shapes: Theirs; -1 is an unknown dimension, (-2,) an unknown rank.
-        empty: Take dimensions of 0, as the newest ops do.
 
     Returns:
         The shapes of pd_x, pd_gamma, pd_beta.
@@ -70,65 +61,38 @@ def infer_shape(
     Raises:
         ShapeError: Naming the argument, the rule and both values.
     """
-    dy, x, statistic, mean, gamma = (
-        _shape(name, shape, empty or name not in ("dy", "x")) for name, shape in zip(names, shapes, strict=True)
-    )
-    _check_same(names[1], x, names[0], dy)
-    _check_same(names[3], mean, names[2], statistic)
-    if UNKNOWN_RANK not in (dy, gamma):
-        _check_gamma(dy, gamma)
-        rows = dy[: len(dy) - len(gamma)]
-        for name, shape in ((names[2], statistic), (names[3], mean)):
-            _check_rows(name, shape, rows)
-    return dy, gamma, gamma
-
-
-def _shape(name: str, shape: Sequence[int], empty: bool) -> Shape:
-    known = tuple(shape)
-    if known == UNKNOWN_RANK:
-        return known
-    for size in known:
-        if size < UNKNOWN or (size == 0 and not empty):
-            raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {known}")
-    return known
-
-
-def _check_same(name: str, shape: Shape, other_name: str, other: Shape) -> None:
-    if UNKNOWN_RANK in (shape, other):
-        return
-    if len(shape) != len(other) or any(_differ(one, two) for one, two in zip(shape, other, strict=True)):
-        raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
-
-
-def _check_gamma(dy: Shape, gamma: Shape) -> None:
+    takes_empty = soc.current().documents == "master"
+    dy, x, statistic, mean, gamma = known = [tuple(shape) for shape in shapes]
+    for name, shape in zip(names, known, strict=True):
+        least = 1 if name in ("dy", "x") and not takes_empty else 0
+        if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
+            raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
+    for name, shape, other_name, other in ((names[1], x, names[0], dy), (names[3], mean, names[2], statistic)):
+        if UNKNOWN_RANK not in (shape, other) and _differ(shape, other):
+            raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
+    if UNKNOWN_RANK in (dy, gamma):
+        return dy, gamma, gamma
     if not gamma:
         raise ShapeError("gamma: expected at least 1 dimension, got ()")
     if len(gamma) > len(dy):
         raise ShapeError(f"gamma: expected at most the {len(dy)} dimensions of dy {dy}, got {len(gamma)}: {gamma}")
-    last = dy[len(dy) - len(gamma) :]
-    if any(_differ(one, two) for one, two in zip(gamma, last, strict=True)):
+    rows, last = dy[: len(dy) - len(gamma)], dy[len(dy) - len(gamma) :]
+    if _differ(gamma, last):
         raise ShapeError(f"gamma: expected the last dimensions of dy, {last}, got {gamma}")
+    for name, shape in ((names[2], statistic), (names[3], mean)):
+        count, wanted = math.prod(shape), math.prod(rows)
+        if shape != UNKNOWN_RANK and UNKNOWN not in shape + rows and count != wanted:
+            raise ShapeError(f"{name}: expected {wanted} elements, one per row of dy {rows}, got {count}: {shape}")
+    return dy, gamma, gamma
 
 
-def _check_rows(name: str, shape: Shape, rows: Shape) -> None:
-    if shape == UNKNOWN_RANK or UNKNOWN in shape or UNKNOWN in rows:
-        return
-    if math.prod(shape) != math.prod(rows):
-        raise ShapeError(
-            f"{name}: expected {math.prod(rows)} elements, one per row of dy {rows}, got {math.prod(shape)}: {shape}"
-        )
-
-
-def _differ(one: int, two: int) -> bool:
-    return UNKNOWN not in (one, two) and one != two
+def _differ(one: Shape, two: Shape) -> bool:
+    sizes = zip(one, two, strict=False)
+    return len(one) != len(two) or any(UNKNOWN not in pair and pair[0] != pair[1] for pair in sizes)
 
 
 def check_mask(output_mask: Sequence[bool]) -> Mask:
-    """Return output_mask as three booleans.
-
-    Raises:
-        ShapeError: They are not three.
-    """
+    """Return output_mask as three booleans. Raises ShapeError if they are not three."""
     mask = tuple(map(bool, output_mask))
     if len(mask) != 3:
         raise ShapeError(f"output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta, got {len(mask)}")
@@ -136,15 +100,16 @@ def check_mask(output_mask: Sequence[bool]) -> Mask:
 
 
 def infer_dtype(
-    names: Sequence[str], dtypes: Sequence[DtypeLike], pd_gamma_dtype: DtypeLike | None, strict: bool
+    names: Sequence[str], dtypes: Sequence[DtypeLike], pd_gamma_dtype: DtypeLike | None
 ) -> tuple[str, str, str]:
     """Check the inputs' dtypes, and derive the outputs'.
+
+    The page takes 16-bit statistics of a 16-bit x, the published code (compat mode) float32 alone.
 
     Args:
         names: Of dy, x, variance or rstd, mean, gamma.
         dtypes: Theirs: names, or dtypes of NumPy or torch.
         pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
-        strict: Take 16-bit statistics of a 16-bit x, as the page says. The published code takes float32 alone.
 
     Returns:
         The dtypes of pd_x, pd_gamma, pd_beta.
@@ -158,7 +123,7 @@ def infer_dtype(
     if x != dy:
         raise DtypeError(f"{names[1]}: expected the dtype of {names[0]}, {dy}, got {x}")
     for name, dtype in ((names[2], statistic), (names[3], mean)):
-        if not strict and dtype != "float32":
+        if soc.current().mode != "strict" and dtype != "float32":
             raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
         if _BITS.get(dtype, 0) < _BITS[x]:
             allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
@@ -225,7 +190,7 @@ class GraphOp:
             ShapeError: What is known breaks a rule.
         """
         self._check_number(shapes)
-        return _masked(infer_shape(self.inputs, shapes, empty=_takes_empty()), output_mask)
+        return _masked(infer_shape(self.inputs, shapes), output_mask)
 
     def infer_dtype(
         self, *dtypes: DtypeLike, pd_gamma_dtype: DtypeLike | None = None, output_mask: Sequence[bool] = ALL
@@ -241,8 +206,7 @@ class GraphOp:
             DtypeError: They are no row of the op's table.
         """
         self._check_number(dtypes)
-        strict = soc.current().mode == "strict"
-        return _masked(infer_dtype(self.inputs, dtypes, pd_gamma_dtype, strict), output_mask)
+        return _masked(infer_dtype(self.inputs, dtypes, pd_gamma_dtype), output_mask)
 
     def outputs(
         self, *arrays: AnyArray, output_mask: Sequence[bool] = ALL, pd_gamma_dtype: DtypeLike | None = None
@@ -253,37 +217,41 @@ class GraphOp:
             arrays: dy, x, variance or rstd, mean, gamma; their data are not read.
             output_mask, pd_gamma_dtype: As in the call.
         """
-        dy, x, _, mean, gamma = known = self._known(arrays)
-        mask, parameter = check_mask(output_mask), self._check(known, pd_gamma_dtype)
+        (dy, x, _, mean, gamma), mask, parameter = self._checked(arrays, output_mask, pd_gamma_dtype)
         statistics = _float32(mean)
         problem, _ = Problem.backward(dy, x, statistics, statistics, gamma, tuple(gamma.shape), mask)
         pd_x, *pd_parameters = problem.outputs()
         return PdOutputs(pd_x, *(one and Output.of(one.shape, parameter) for one in pd_parameters))
 
-    def _run(self, arrays: tuple[Known, ...], rstd: Known, output_mask: Mask, parameter: str) -> PdOutputs:
-        """Compute, from checked arrays and the op's rstd."""
-        dy, x, _, mean, gamma = arrays
+    def _run(
+        self,
+        given: Sequence[AnyArray],
+        rstd_of: Callable[[Known, str], Known],
+        output_mask: Sequence[bool],
+        pd_gamma_dtype: DtypeLike | None,
+    ) -> PdOutputs:
+        """Compute; `rstd_of` makes rstd of the third input and x's dtype."""
+        (dy, x, statistic, mean, gamma), mask, parameter = self._checked(given, output_mask, pd_gamma_dtype)
         facts = spec_of("x", x)
+        rstd = rstd_of(statistic, facts.dtype)
         if rounds_half_away(soc.current()) and "bfloat16" in (facts.dtype, parameter):
-            return _run_half_away((dy, x, mean, rstd, gamma), output_mask, facts.kind, (facts.dtype, parameter))
+            return _run_half_away((dy, x, mean, rstd, gamma), mask, facts.kind, (facts.dtype, parameter))
         out = None
         if parameter != spec_of("gamma", gamma).dtype:
             output = Output.of(tuple(gamma.shape), parameter)
-            out = Grads(None, *(empty(facts.kind, output) if wanted else None for wanted in output_mask[1:]))
-        return PdOutputs(*layer_norm_backward(dy, x, _float32(mean), rstd, gamma, output_mask=output_mask, out=out))
+            out = Grads(None, *(empty(facts.kind, output) if wanted else None for wanted in mask[1:]))
+        return PdOutputs(*layer_norm_backward(dy, x, _float32(mean), rstd, gamma, output_mask=mask, out=out))
 
-    def _known(self, arrays: Sequence[AnyArray]) -> tuple[Known, ...]:
-        self._check_number(arrays)
-        return tuple(as_array(name, array) for name, array in zip(self.inputs, arrays, strict=True))
-
-    def _check(self, arrays: tuple[Known, ...], pd_gamma_dtype: DtypeLike | None) -> str:
-        """Check arrays. Returns the dtype of pd_gamma and pd_beta."""
-        facts = [spec_of(name, array) for name, array in zip(self.inputs, arrays, strict=True)]
-        _, parameter, _ = infer_dtype(
-            self.inputs, [one.dtype for one in facts], pd_gamma_dtype, soc.current().mode == "strict"
-        )
-        infer_shape(self.inputs, [one.shape for one in facts], empty=_takes_empty())
-        return parameter
+    def _checked(
+        self, given: Sequence[AnyArray], output_mask: Sequence[bool], pd_gamma_dtype: DtypeLike | None
+    ) -> tuple[tuple[Known, ...], Mask, str]:
+        """The arrays, the mask, and the dtype of pd_gamma and pd_beta."""
+        self._check_number(given)
+        arrays = tuple(as_array(name, array) for name, array in zip(self.inputs, given, strict=True))
+        mask, facts = check_mask(output_mask), [spec_of(*pair) for pair in zip(self.inputs, arrays, strict=True)]
+        _, parameter, _ = infer_dtype(self.inputs, [one.dtype for one in facts], pd_gamma_dtype)
+        infer_shape(self.inputs, [one.shape for one in facts])
+        return arrays, mask, parameter
 
     def _check_number(self, given: Sequence[object]) -> None:
         if len(given) != len(self.inputs):
@@ -330,11 +298,12 @@ class _LayerNormGrad(GraphOp):
         IR: ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta)``
         """
-        arrays = self._known((dy, x, variance, mean, gamma))
-        mask, parameter = check_mask(output_mask), self._check(arrays, pd_gamma_dtype)
-        if epsilon is None:
-            epsilon = EPSILON_FLOAT32 if spec_of("x", arrays[1]).dtype == "float32" else EPSILON
-        return self._run(arrays, _rstd(arrays[2], epsilon), mask, parameter)
+
+        def rstd_of(variance: Known, dtype: str) -> Known:
+            constant = EPSILON_FLOAT32 if dtype == "float32" else EPSILON
+            return _rstd(variance, constant if epsilon is None else epsilon)
+
+        return self._run((dy, x, variance, mean, gamma), rstd_of, output_mask, pd_gamma_dtype)
 
 
 class _LayerNormGradV3(GraphOp):
@@ -365,18 +334,11 @@ class _LayerNormGradV3(GraphOp):
         IR: ``REG_OP(LayerNormGradV3).INPUT(dy).INPUT(x).INPUT(rstd).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta).ATTR(output_mask, ListBool, {true, true, true})``
         """
-        arrays = self._known((dy, x, rstd, mean, gamma))
-        mask, parameter = check_mask(output_mask), self._check(arrays, pd_gamma_dtype)
-        return self._run(arrays, _float32(arrays[2]), mask, parameter)
+        return self._run((dy, x, rstd, mean, gamma), lambda rstd, dtype: _float32(rstd), output_mask, pd_gamma_dtype)
 
 
 LayerNormGrad = _LayerNormGrad()
 LayerNormGradV3 = _LayerNormGradV3()
-
-
-def _takes_empty() -> bool:
-    """Whether the op takes empty tensors: the newest does, the sums over nothing are 0."""
-    return soc.current().documents == "master"
 
 
 def _masked(outputs: tuple[Any, Any, Any], output_mask: Sequence[bool]) -> PdOutputs:
@@ -398,25 +360,15 @@ def _rstd(variance: Known, epsilon: float) -> Known:
 
 
 def _run_half_away(inputs: tuple[Known, ...], mask: Mask, kind: str, dtypes: tuple[str, str]) -> PdOutputs:
-    """As Atlas A2 rounds: everything in float32, then bfloat16 with ties away from zero.
-
-    Args:
-        inputs: dy, x, mean, rstd, gamma.
-        mask: Which outputs are wanted.
-        kind: Of the results: "numpy" or "torch".
-        dtypes: Of pd_x, and of pd_gamma and pd_beta.
-    """
+    """As Atlas A2 rounds dy, x, mean, rstd, gamma's results: in float32, then to `dtypes`, ties of bfloat16 away from zero."""
     grads = layer_norm_backward(*(as_numpy(array).astype(np.float32) for array in inputs), output_mask=mask)
-    results: list[Known | None] = []
-    for result, dtype in zip(grads, (dtypes[0], dtypes[1], dtypes[1]), strict=True):
-        if result is None:
-            results.append(None)
-            continue
-        if dtype == "bfloat16":
-            round_half_away(result)
-        output = empty(kind, Output.of(result.shape, dtype))
-        as_numpy(output)[...] = result.astype(numpy_dtype(dtype))
-        results.append(output)
+    results: list[Known | None] = [None, None, None]
+    for place, (result, dtype) in enumerate(zip(grads, (dtypes[0], dtypes[1], dtypes[1]), strict=True)):
+        if result is not None:
+            if dtype == "bfloat16":
+                round_half_away(result)
+            results[place] = output = empty(kind, Output.of(result.shape, dtype))
+            as_numpy(output)[...] = result.astype(numpy_dtype(dtype))
     return PdOutputs(*results)
 
 
@@ -455,7 +407,7 @@ def strategy(
     op: GraphOp | str,
     shape: Sequence[int],
     dtype: DtypeLike,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     *,
     gamma_dtype: DtypeLike | None = None,
     normalized: int = 1,
@@ -513,8 +465,6 @@ def _atlas_a2(N: int, row_bytes: int, dtypes: tuple[str, str]) -> Strategy:
         template = "SINGLE_READ"
     elif N <= TRANSPOSE_COLUMNS and row_bytes % BLOCK_BYTES:
         template = "TRANSPOSE"
-    elif N <= SHORT_COLUMNS:
-        template = "COMMON"
     else:
-        template = "WORKSPACE"
+        template = "COMMON" if N <= SHORT_COLUMNS else "WORKSPACE"
     return Strategy(template, 100 * TEMPLATES[template] + 10 + DTYPE_KEYS[dtypes])

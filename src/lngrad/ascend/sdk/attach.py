@@ -22,7 +22,7 @@ from lngrad.ascend.sdk.marshal import (
     pack,
     packed_text,
 )
-from lngrad.ascend.sdk.pointers import FIRST_HANDLE, HANDLE_SPAN, InProcess, reserve
+from lngrad.ascend.sdk.pointers import FIRST_HANDLE, HANDLE_SPAN, HostMemory, reserve
 from lngrad.ascend.sdk.settings import Settings
 
 # Where the parts of a frame begin, as shim.h declares it.
@@ -35,13 +35,8 @@ _kept: list[object] = []  # what C has the address of
 
 
 def attach(place: int, settings: Settings) -> None:
-    """Write the address of the callback where the C half looks for it.
-
-    Args:
-        place: the address of a pointer.
-        settings: what the folder was written with.
-    """
-    dispatcher, host = Dispatcher(settings.unified), InProcess()
+    """Write the callback's address to `place`, where the C half looks for it."""
+    dispatcher, host = Dispatcher(settings.unified), HostMemory()
     threads = Threads(settings)
     reserve(FIRST_HANDLE, HANDLE_SPAN)
     reserve(FIRST_ADDRESS, DEVICE_SPAN)

@@ -12,13 +12,20 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from lngrad.ascend import acl, aclnn
+from lngrad.ascend.acl import enums
+from lngrad.ascend.acl.device import VERSION
 from lngrad.ascend.prototypes import FUNCTIONS, HANDLE_TYPES, HEADERS, OPAQUE, Function, Kind, Parameter
 from lngrad.ascend.sdk.marshal import CALL_WORDS, LIST_WORDS, RESULT_WORDS, TEXT_BYTES, implementation
 
-VERSION = {"ACL_MAJOR_VERSION": 1, "ACL_MINOR_VERSION": 17, "ACL_PATCH_VERSION": 0}  # of the header that is mirrored
-
 _BASE_ENUMS = ("aclDataType", "aclFormat")
-_STATUS_ENUMS = ("aclError", "aclnnStatus")
+_META_TYPES = (
+    "".join(f"typedef struct {name} {name};\n" for name in OPAQUE)
+    + "\n#ifndef ACLNN_META\n#define ACLNN_META\ntypedef int32_t aclnnStatus;\n"
+    + "#ifdef __cplusplus\nconstexpr aclnnStatus OK = 0;\n#endif\n#endif\n"
+)
+_RUNTIME_ERRORS = [  # of rt_error_codes.h, which are macros there
+    name for name in acl.aclError.__members__ if name.startswith("ACL_ERROR_RT_") and name != "ACL_ERROR_RT_FAILURE"
+]
 
 
 def headers() -> dict[str, str]:
@@ -37,11 +44,16 @@ def headers() -> dict[str, str]:
         **{path: ['"aclnn/aclnn_base.h"', '"aclnn_util.h"'] for path in HEADERS if path.startswith("aclnnop/")},
     }
     before = {
-        "acl/acl_base_rt.h": _base_types(),
-        "acl/acl_rt.h": _handles(HANDLE_TYPES) + _enums(one for one in _enum_names() if one not in _BASE_ENUMS),
-        "acl/acl.h": "".join(f"#define {name} {value}\n" for name, value in VERSION.items()),
-        "acl/error_codes/rt_error_codes.h": _defines(acl.aclError),
-        "aclnn/acl_meta.h": _meta_types(),
+        "acl/acl_base_rt.h": "typedef int aclError;\ntypedef uint16_t aclFloat16;\n\n"
+        + "\n".join([_constants("int", acl.aclError), *map(_enum, _BASE_ENUMS)]),
+        "acl/acl_rt.h": "".join(f"typedef void *{name};\n" for name in HANDLE_TYPES) + "\n" + _runtime_enums(),
+        "acl/acl.h": "#define ACL_MAJOR_VERSION {}\n#define ACL_MINOR_VERSION {}\n#define ACL_PATCH_VERSION {}\n".format(
+            *VERSION
+        ),
+        "acl/error_codes/rt_error_codes.h": "".join(
+            f"#define {one} {int(acl.aclError[one])}\n" for one in _RUNTIME_ERRORS
+        ),
+        "aclnn/acl_meta.h": _META_TYPES,
         "aclnn/opdev/op_errno.h": _constants("aclnnStatus", aclnn.aclnnStatus),
         "aclnnop/aclnn_util.h": '#define ACLNN_API __attribute__((visibility("default")))\n',
     }
@@ -70,14 +82,10 @@ def _summary(function: Function) -> str:
     return (inspect.getdoc(found) or function.name).split("\n")[0].replace("*/", "")
 
 
-def _enum_names() -> list[str]:
-    """The enumerations that lngrad.ascend.acl declares, without those of status codes."""
-    found = (name for name in acl.__all__ if inspect.isclass(getattr(acl, name)))
-    return [name for name in found if issubclass(getattr(acl, name), IntEnum) and name not in _STATUS_ENUMS]
-
-
-def _enums(names: Iterable[str]) -> str:
-    return "\n".join(_enum(name) for name in names)
+def _runtime_enums() -> str:
+    """The enumerations that lngrad.ascend.acl declares, without those of base types and status codes."""
+    found = [name for name in enums.__all__ if inspect.isclass(getattr(acl, name))]
+    return "\n".join(_enum(name) for name in found if name not in (*_BASE_ENUMS, *FAILURES))
 
 
 def _enum(name: str) -> str:
@@ -86,42 +94,12 @@ def _enum(name: str) -> str:
     return "\n".join([f"typedef enum {name} {{", *lines, f"}} {name};", ""])
 
 
-def _is_runtime_error(name: str) -> bool:
-    """Those of rt_error_codes.h, which are macros there."""
-    return name.startswith("ACL_ERROR_RT_") and name != "ACL_ERROR_RT_FAILURE"
-
-
-def _defines(kind: type[IntEnum]) -> str:
-    found = {name: value for name, value in kind.__members__.items() if _is_runtime_error(name)}
-    return "".join(f"#define {name} {int(value)}\n" for name, value in found.items())
-
-
 def _constants(type_: str, kind: type[IntEnum]) -> str:
     """Constants that have the type in C++, as `auto` sees it, and are constant expressions in C too."""
-    members = {name: int(value) for name, value in kind.__members__.items() if not _is_runtime_error(name)}
+    members = {name: int(value) for name, value in kind.__members__.items() if name not in _RUNTIME_ERRORS}
     typed = "".join(f"static const {type_} {name} = {value};\n" for name, value in members.items())
     plain = "".join(f"    {name} = {value},\n" for name, value in members.items())
     return f"#ifdef __cplusplus\n{typed}#else\nenum {{\n{plain}}};\n#endif\n"
-
-
-def _base_types() -> str:
-    return (
-        "typedef int aclError;\ntypedef uint16_t aclFloat16;\n\n"
-        + _constants("int", acl.aclError)
-        + "\n"
-        + _enums(name for name in _enum_names() if name in _BASE_ENUMS)
-    )
-
-
-def _handles(names: Iterable[str]) -> str:
-    return "".join(f"typedef void *{name};\n" for name in names) + "\n"
-
-
-def _meta_types() -> str:
-    opaque = "".join(f"typedef struct {name} {name};\n" for name in OPAQUE)
-    status = "#ifndef ACLNN_META\n#define ACLNN_META\ntypedef int32_t aclnnStatus;\n"
-    ok = "#ifdef __cplusplus\nconstexpr aclnnStatus OK = 0;\n#endif\n#endif\n"
-    return f"{opaque}\n{status}{ok}"
 
 
 # What a function returns when there is no interpreter to ask.
@@ -177,16 +155,14 @@ def _word(one: Parameter) -> str:
 def _writes(function: Function) -> list[str]:
     """Results go through their pointers only if the call succeeded: the others stay as they were."""
     lines = []
-    outs = [one for one in function.parameters if one.is_result]
-    for at, one in enumerate(outs, start=1):
-        if one.kind is Kind.OUT_LIST:
-            lines.append(f"        *{one.name} = lngrad_new_array(frame.list, frame.results[{at + 1}]);")
-        elif one.kind in (Kind.OUT_HANDLE, Kind.OUT_ADDRESS):
-            lines.append(f"        *{one.name} = LNGRAD_POINTER(frame.results[{at}]);")
-        elif one.kind is Kind.OUT_REAL:
-            lines.append(f"        *{one.name} = ({one.base})lngrad_double_of_word(frame.results[{at}]);")
-        else:
-            lines.append(f"        *{one.name} = ({one.base})frame.results[{at}];")
+    for at, one in enumerate((one for one in function.parameters if one.is_result), start=1):
+        value = {
+            Kind.OUT_LIST: f"lngrad_new_array(frame.list, frame.results[{at + 1}])",
+            Kind.OUT_HANDLE: f"LNGRAD_POINTER(frame.results[{at}])",
+            Kind.OUT_ADDRESS: f"LNGRAD_POINTER(frame.results[{at}])",
+            Kind.OUT_REAL: f"({one.base})lngrad_double_of_word(frame.results[{at}])",
+        }.get(one.kind, f"({one.base})frame.results[{at}]")
+        lines.append(f"        *{one.name} = {value};")
     return lines
 
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.ascend import acl, aclnn
-from lngrad.ascend.acl.interface import StatusError, invalid_param, report
+from lngrad.ascend.acl.interface import StatusError, invalid_param, null_argument, report
 from lngrad.ascend.acl.memory import FIRST_ADDRESS
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES
-from lngrad.ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, Function, Kind, Parameter
+from lngrad.ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, REALS, Function, Kind, Parameter
 from lngrad.ascend.sdk.pointers import Handles, HostMemory, NoSuchMemory
 from lngrad.ascend.sdk.settings import Settings
 
@@ -28,7 +28,7 @@ CALL_WORDS, RESULT_WORDS, LIST_WORDS, TEXT_BYTES = 16, 8, 32, 4096
 # Numbers below 0 are not functions of CANN, but what the library itself asks for.
 AT_EXIT, CONNECT_KERNELS, KERNEL_FAULT = -1, -2, -3
 
-CALL = struct.Struct(f"={1 + CALL_WORDS}q")  # a function's number, then its words: how a frame begins
+CALL = struct.Struct(f"=q{CALL_WORDS}Q")  # a function's number, then its words: how a frame begins
 
 
 def pack(words: Sequence[int]) -> bytes:
@@ -61,7 +61,8 @@ MOST_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of 
 ELEMENTS = {"int64_t": ("q", 8), "float": ("f", 4), "bool": ("?", 1)} | dict.fromkeys(HANDLES, ("q", 8))
 
 Words = list[int]
-Reader = Callable[["_Call"], Any]
+Reader = Callable[["_Call", int], Any]
+Size = Callable[["_Call"], int]
 
 
 class Reply(NamedTuple):
@@ -72,23 +73,18 @@ class Reply(NamedTuple):
     text: str | None = None
 
 
-class _Call:
+class _Call(NamedTuple):
     """One call under way."""
 
-    __slots__ = ("filled", "handles", "host", "used", "words")
-
-    def __init__(self, words: Words, host: HostMemory, handles: Handles):
-        self.words, self.host, self.handles = words, host, handles
-        self.filled: list[tuple[int, Any, int]] = []  # host memory that the call writes, and how much
-        self.used: list[tuple[int, Any]] = []  # handles that came with it
+    words: Words
+    host: HostMemory
+    handles: Handles
+    filled: list[tuple[int, Any, int]]  # host memory that the call writes, and how much
+    used: list[tuple[int, Any]]  # handles that came with it
 
 
 class Dispatcher:
-    """All functions of the table, by number, over one set of handles.
-
-    Args:
-        unified: whether host memory may be in the place of device memory.
-    """
+    """All functions of the table, by number, over one set of handles. `unified`: host memory may be the device's."""
 
     def __init__(self, unified: bool = False) -> None:
         self.handles = Handles()
@@ -114,24 +110,23 @@ class _Entry:
         self._implementation = implementation(function)
         self._outs = [(at, one) for at, one in enumerate(function.parameters) if one.is_result]
         self._readers = [
-            _reader(function, one, at, unified)
+            (at, _reader(function, one, at, unified))
             for at, one in enumerate(function.parameters)
             if one.kind is not Kind.LENGTH and not one.is_result
         ]
         names = [one.name for one in function.parameters]
         self._stream = names.index("stream") if "stream" in names else None
-        self._null: acl.aclError | aclnn.aclnnStatus = acl.aclError.ACL_ERROR_INVALID_PARAM
-        if function.result == "aclnnStatus":
-            self._null = aclnn.aclnnStatus.ACLNN_ERR_PARAM_NULLPTR
 
     def call(self, words: Words, host: HostMemory) -> Reply:
         try:
-            return self._reply(_Call(words, host, self._handles), host)
-        except StatusError as error:
-            return self._failure(error)
+            return self._reply(_Call(words, host, self._handles, [], []), host)
         except Exception as reason:
-            text = f"{self._function.name}: {type(reason).__name__}: {reason}"
-            return self._failure(StatusError(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text))
+            error = reason
+            if not isinstance(error, StatusError):
+                text = f"{self._function.name}: {type(reason).__name__}: {reason}"
+                error = StatusError(acl.aclError.ACL_ERROR_INTERNAL_ERROR, text)
+            report(error, acl.aclError)
+            return Reply([int(error.code) if self._function.has_status else 0])
 
     def _reply(self, call: _Call, host: HostMemory) -> Reply:
         if self._implementation is None:
@@ -139,8 +134,9 @@ class _Entry:
             return Reply([int(ret) if self._function.has_status else 0])
         for at, one in self._outs:
             if call.words[at] == 0:
-                raise StatusError(self._null, f"{one.name}: expected where to write to, got a null pointer")
-        result = self._implementation(*[read(call) for read in self._readers])
+                refused = null_argument if self._function.result == "aclnnStatus" else invalid_param
+                raise refused(f"{one.name}: expected where to write to, got a null pointer")
+        result = self._implementation(*[read(call, call.words[at]) for at, read in self._readers])
         if call.filled and host.at_once and self._stream is not None and result == 0:
             result = acl.aclrtSynchronizeStream(self._handles.object_of(call.words[self._stream]))
         for address, view, touched in call.filled:
@@ -149,87 +145,64 @@ class _Entry:
             self._handles.forget_destroyed(number, thing)
         return self._results(result, host)
 
-    def _failure(self, error: StatusError) -> Reply:
-        report(error, acl.aclError)
-        return Reply([int(error.code) if self._function.has_status else 0])
-
     def _results(self, result: Any, host: HostMemory) -> Reply:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
         function = self._function
+        if function.result == "const char *":
+            return Reply([int(result is not None)], text=result)
         if not function.has_status:
-            return self._own_result(result)
+            return Reply([self._word(function.result.rstrip(" *"), result, host)])
         if not self._outs:
             return Reply([int(result)])
         *values, ret = result
         if ret != 0:
             return Reply([int(ret)])
         words, listed = [0], ()
-        for (_, one), value in zip(self._with_values(), values, strict=True):
+        with_values = [one for _, one in self._outs if one.kind is not Kind.OUT_LENGTH]
+        for one, value in zip(with_values, values, strict=True):
             if one.kind is Kind.OUT_LIST:
                 listed = tuple(value)
                 words += [0, len(listed)]
-            elif one.kind is Kind.OUT_HANDLE:
-                words.append(self._handles.number_of(one.base, value))
-            elif one.kind is Kind.OUT_ADDRESS:
-                words.append(value if isinstance(value, int) else 0 if value is None else host.lend(value))
-            elif one.kind is Kind.OUT_REAL:
-                words.append(_bits_of_double(value))
             else:
-                words.append(int(value))
+                words.append(self._word(one.base, value, host))
         return Reply(words, listed)
 
-    def _with_values(self) -> list[tuple[int, Parameter]]:
-        return [(at, one) for at, one in self._outs if one.kind is not Kind.OUT_LENGTH]
-
-    def _own_result(self, result: Any) -> Reply:
-        """A pointer, a number or a text."""
-        kind = self._function.result
-        if kind == "const char *":
-            return Reply([int(result is not None)], text=result)
-        if kind.endswith("*"):
-            return Reply([self._handles.number_of(kind.removesuffix("*").strip(), result)])
-        if kind == "float":
-            return Reply([_bits_of_double(result)])
-        return Reply([int(result)])
+    def _word(self, base: str, value: Any, host: HostMemory) -> int:
+        """A handle, a floating-point number, memory, or a number as a word."""
+        if base in HANDLES:
+            return self._handles.number_of(base, value)
+        if base in REALS:
+            return int(struct.unpack("=q", struct.pack("=d", value))[0])
+        return int(value or 0) if value is None or isinstance(value, int) else host.lend(value)
 
 
 def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reader:
-    """How one argument is made from the words of a call."""
-    names = [parameter.name for parameter in function.parameters]
+    """How one argument is made from its word and the others of a call."""
     if one.kind is Kind.HANDLE:
-        return lambda call: _handle(call, call.words[at])
+        return _handle
     if unified and one.base == "aclrtMemcpyKind":
-        return lambda call: _kind_by_address(call.words[at])
+        # Where both memories are one, an address alone says which side of a copy it is.
+        known = {int(kind): acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT for kind in acl.aclrtMemcpyKind}
+        return lambda call, word: known.get(word, _signed(word))
     if one.kind is Kind.NUMBER:
-        if one.base in ("size_t", "uint64_t"):
-            return lambda call: _unsigned(call.words[at])
-        return lambda call: call.words[at]
+        return lambda call, word: word if one.base in ("size_t", "uint64_t") else _signed(word)
     if one.kind is Kind.REAL:
-        return lambda call: _double_of_bits(call.words[at])
+        return lambda call, word: struct.unpack("=d", struct.pack("=Q", word))[0]
     if one.kind is Kind.TEXT:
-        return lambda call: None  # paths of configurations that change nothing, names of dumps
+        return lambda call, word: None  # paths of configurations that change nothing, names of dumps
     if one.kind is Kind.LIST:
-        return lambda call: _list(call, one, call.words[at], call.words[one.length])
+        return lambda call, word: _list(call, one, word, call.words[one.length])
     if function.name == "aclCreateScalar":
-        return lambda call: _scalar(call, one.name, call.words[at], call.words[at + 1])
+        return lambda call, word: _scalar(call, one.name, word, call.words[at + 1])
     host_size, device_size = function.size_of(HOST_SIZES, one.name), function.size_of(DEVICE_SIZES, one.name)
-    if host_size is not None:
-        length, used = names.index(host_size), names.index("count")
-        return lambda call: _memory(
-            call, one, call.words[at], lambda: (_unsigned(call.words[length]), _unsigned(call.words[used]))
-        )
-    if unified and device_size is not None:
-        size = _size_reader(names, device_size)
-        return lambda call: _memory(call, one, call.words[at], lambda: (size(call),) * 2)
+    if host_size is not None or (unified and device_size is not None):
+        names = [parameter.name for parameter in function.parameters]
+        size = _size_reader(names, host_size or device_size or "")
+        used = _size_reader(names, "count") if host_size else size
+        return lambda call, word: _memory(call, one, word, size, used)
     if function.name == "aclrtFreeHost":
-        return lambda call: call.host.take_back(_unsigned(call.words[at])) or None
-    return lambda call: _unsigned(call.words[at]) or None
-
-
-def _kind_by_address(kind: int) -> int:
-    """Where both memories are one, an address alone says which side of a copy it is."""
-    known = kind in list(acl.aclrtMemcpyKind)
-    return acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT if known else kind
+        return lambda call, word: call.host.take_back(word) or None
+    return lambda call, word: word or None
 
 
 def _handle(call: _Call, number: int) -> Any:
@@ -238,9 +211,8 @@ def _handle(call: _Call, number: int) -> Any:
     return thing
 
 
-def _list(call: _Call, one: Parameter, address: int, length: int) -> Any:
+def _list(call: _Call, one: Parameter, address: int, count: int) -> Any:
     """The values of an array; None for a null pointer with elements to it."""
-    count = _unsigned(length)
     if address == 0:
         return None if count or one.name == "stride" else ()
     if count > MOST_ELEMENTS:
@@ -252,14 +224,13 @@ def _list(call: _Call, one: Parameter, address: int, length: int) -> Any:
 
 def _read(call: _Call, name: str, address: int, nbytes: int) -> bytes:
     try:
-        return call.host.read(_unsigned(address), nbytes)
+        return call.host.read(address, nbytes)
     except NoSuchMemory:
         raise _no_memory(name, address, nbytes, "readable") from None
 
 
 def _no_memory(name: str, address: int, nbytes: int, what: str) -> StatusError:
-    text = f"{name}: expected {nbytes} {what} bytes of host memory, got the pointer {_unsigned(address):#x}"
-    return invalid_param(text)
+    return invalid_param(f"{name}: expected {nbytes} {what} bytes of host memory, got the pointer {address:#x}")
 
 
 def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
@@ -273,18 +244,18 @@ def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
     return float(value) if dtype.kind == "V" else value.item()
 
 
-def _memory(call: _Call, one: Parameter, address: int, sizes: Callable[[], tuple[int, int]]) -> Any:
+def _memory(call: _Call, one: Parameter, address: int, size: Size, used: Size) -> Any:
     """A device address as it is; host memory as a buffer.
 
     Args:
-        sizes: The bytes of the buffer, and how many of them the call reads or fills.
+        size, used: The bytes of the buffer, and how many of them the call reads or fills.
     """
     if address == 0 or FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN:
         return address or None
-    nbytes, touched = sizes()
+    nbytes, touched = size(call), used(call)
     writable = not one.type.startswith("const")
     try:
-        view = call.host.view(_unsigned(address), nbytes, touched, writable)
+        view = call.host.view(address, nbytes, touched, writable)
     except NoSuchMemory:
         raise _no_memory(one.name, address, nbytes, "writable" if writable else "readable") from None
     if writable:
@@ -292,18 +263,18 @@ def _memory(call: _Call, one: Parameter, address: int, sizes: Callable[[], tuple
     return view
 
 
-def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
-    """How many bytes a pointer to device memory leads to."""
+def _size_reader(names: list[str], what: str) -> Size:
+    """How many bytes a pointer to memory leads to."""
+    at = names.index(what)
     if what == "storageDims":
-        dims, kind = names.index("storageDims"), names.index("dataType")
+        kind = names.index("dataType")
 
         def of_dims(call: _Call) -> int:
-            count = min(_unsigned(call.words[dims + 1]), MOST_ELEMENTS)
-            sizes = struct.unpack(f"={count}q", _read(call, what, call.words[dims], 8 * count))
+            count = min(call.words[at + 1], MOST_ELEMENTS)
+            sizes = struct.unpack(f"={count}q", _read(call, what, call.words[at], 8 * count))
             return int(math.prod(sizes)) * acl.aclDataTypeSize(call.words[kind])
 
         return of_dims
-    at = names.index(what)
     if what == "tensor":
 
         def of_tensor(call: _Call) -> int:
@@ -312,16 +283,8 @@ def _size_reader(names: list[str], what: str) -> Callable[[_Call], int]:
             return math.prod(sizes) * acl.aclDataTypeSize(kind) if ret == 0 else 0
 
         return of_tensor
-    return lambda call: _unsigned(call.words[at])
+    return lambda call: call.words[at]
 
 
-def _unsigned(word: int) -> int:
-    return word & 0xFFFF_FFFF_FFFF_FFFF
-
-
-def _double_of_bits(word: int) -> float:
-    return float(struct.unpack("=d", struct.pack("=q", word))[0])
-
-
-def _bits_of_double(value: float) -> int:
-    return int(struct.unpack("=q", struct.pack("=d", value))[0])
+def _signed(word: int) -> int:
+    return word - (word >> 63 << 64)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from functools import cache
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from lngrad.ascend import acl, aclnn
 from lngrad.ascend.prototypes import HANDLES
@@ -91,58 +92,35 @@ class NoSuchMemory(Exception):
     """The program has no such memory, or may not write it."""
 
 
-class HostMemory(Protocol):
-    """Access to the C program's memory.
+class HostMemory:
+    """Access to the C program's memory, which is that of this very process.
 
     Attributes:
         at_once: whether what a call fills must be there when it returns, and can't be filled later by a stream.
     """
 
-    at_once: bool
-
-    def read(self, address: int, nbytes: int) -> bytes:
-        """Return a copy of bytes. Raises NoSuchMemory."""
-        ...
-
-    def view(self, address: int, nbytes: int, touched: int, writable: bool) -> Any:
-        """Return a buffer of nbytes, of which the first `touched` are read, or filled. Raises NoSuchMemory."""
-        ...
-
-    def put(self, address: int, view: Any, touched: int) -> None:
-        """Bring what was filled in to the program."""
-        ...
-
-    def lend(self, buffer: Any) -> int:
-        """Return the program's address of host memory that was allocated for it."""
-        ...
-
-    def take_back(self, address: int) -> int:
-        """Return the address here of such memory; the program's own is no longer used."""
-        ...
-
-
-class InProcess:
-    """The memory of this very process."""
-
     at_once = False
 
     def read(self, address: int, nbytes: int) -> bytes:
+        """Return a copy of bytes. Raises NoSuchMemory."""
         _require_access(address, nbytes, POPULATE_READ)
         return ctypes.string_at(address, nbytes)
 
     def view(self, address: int, nbytes: int, touched: int, writable: bool) -> Any:
-        if nbytes >= LARGEST:
-            raise NoSuchMemory
+        """Return a buffer of nbytes, of which the first `touched` are read, or filled. Raises NoSuchMemory."""
+        check_range(address, nbytes)
         _require_access(address, min(touched, nbytes), POPULATE_WRITE if writable else POPULATE_READ)
         return (ctypes.c_uint8 * nbytes).from_address(address)
 
     def put(self, address: int, view: Any, touched: int) -> None:
-        """Nothing to do: the view is the memory."""
+        """Bring what was filled in to the program: the view is its memory."""
 
     def lend(self, buffer: Any) -> int:
+        """Return the program's address of host memory that was allocated for it."""
         return int(buffer.ctypes.data)
 
     def take_back(self, address: int) -> int:
+        """Return the address here of such memory; the program's own is no longer used."""
         return address
 
 
@@ -154,24 +132,22 @@ def reserve(address: int, nbytes: int) -> None:
     _libc.mmap(address, nbytes, PROT_NONE, RESERVED, -1, 0)
 
 
-def _require_access(address: int, nbytes: int, how: int) -> None:
+def check_range(address: int, nbytes: int) -> None:
+    """Raise NoSuchMemory where no process can have this memory."""
     if not 0 <= nbytes < LARGEST or not 0 < address < LARGEST:
         raise NoSuchMemory
-    if nbytes == 0 or not _can_ask():
-        return
+
+
+def _require_access(address: int, nbytes: int, how: int) -> None:
+    check_range(address, nbytes)
     start = address - address % mmap.PAGESIZE
-    if _libc.madvise(start, address + nbytes - start, how) != 0:
+    if nbytes and _can_ask() and _libc.madvise(start, address + nbytes - start, how) != 0:
         raise NoSuchMemory
 
 
+@cache
 def _can_ask() -> bool:
     """Whether this kernel (Linux 5.14 or newer) can say what is accessible. Without it, a wild pointer is a crash."""
-    global _asked
-    if _asked is None:
-        page = mmap.mmap(-1, mmap.PAGESIZE)
-        address = ctypes.addressof(ctypes.c_uint8.from_buffer(page))
-        _asked = _libc.madvise(address, mmap.PAGESIZE, POPULATE_READ) == 0
-    return _asked
-
-
-_asked: bool | None = None
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_uint8.from_buffer(page))
+    return bool(_libc.madvise(address, mmap.PAGESIZE, POPULATE_READ) == 0)

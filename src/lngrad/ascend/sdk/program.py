@@ -15,8 +15,10 @@ from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_co
 from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import LngradError
 
-C_SUFFIXES = (".c",)
-CXX_SUFFIXES = (".cpp", ".cc", ".cxx", ".C")
+# The compiler and the standard of a file by its suffix.
+LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
+    (".cpp", ".cc", ".cxx", ".C"), (cxx_compiler, "-std=c++17")
+)
 
 
 def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
@@ -59,17 +61,11 @@ def _plain(source: Path, scratch: Path) -> Path:
 
 
 def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Sequence[str]) -> None:
-    """Build a program from one C or C++ file.
-
-    Raises:
-        LngradError: it is neither, there is no compiler, or it failed; with what it wrote.
-    """
-    if source.suffix not in C_SUFFIXES + CXX_SUFFIXES:
-        raise LngradError(f"{source}: expected a file that ends in {', '.join(C_SUFFIXES + CXX_SUFFIXES)}")
+    """Build a program from one C or C++ file. Raises LngradError with what the compiler wrote."""
+    if source.suffix not in LANGUAGES:
+        raise LngradError(f"{source}: expected a file that ends in {', '.join(LANGUAGES)}")
     if not source.is_file():
         raise LngradError(f"{source}: no such file")
-    if source.suffix in C_SUFFIXES:
-        command = [*required(c_compiler), "-std=gnu11"]
-    else:
-        command = [*required(cxx_compiler), "-std=c++17"]
-    run_compiler([*command, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"], str(source))
+    compiler, standard = LANGUAGES[source.suffix]
+    command = [*required(compiler), standard, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"]
+    run_compiler(command, str(source))

@@ -11,7 +11,6 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from lngrad.ascend.sdk.marshal import (
     pack,
     packed_text,
 )
-from lngrad.ascend.sdk.pointers import LARGEST, NoSuchMemory
+from lngrad.ascend.sdk.pointers import HostMemory, NoSuchMemory, check_range
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.core.arrays import address_of
 
@@ -40,12 +39,7 @@ _WORD = struct.Struct("=q")
 
 
 def serve(control: int, settings: Settings) -> None:
-    """Reply until the program ends.
-
-    Args:
-        control: the descriptor of a socket over which it sends a connection for each of its threads.
-        settings: what the folder was written with.
-    """
+    """Reply until the program ends; over the socket `control` it sends a connection for each of its threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
     channel = socket.socket(fileno=control)
     if settings.unified:
@@ -58,13 +52,13 @@ def serve(control: int, settings: Settings) -> None:
         _, connections, _, _ = socket.recv_fds(channel, 1, 1)
         if not connections:
             break
-        client = _Client(socket.socket(fileno=connections[0]))
+        client = _Thread(socket.socket(fileno=connections[0]))
         threading.Thread(target=client.run, args=(dispatcher, threads), daemon=True).start()
     os._exit(0)  # the program has ended: nobody waits for what is in streams
 
 
-class _Remote:
-    """The memory of the program behind a connection."""
+class _Thread(HostMemory):
+    """A thread of the program behind a connection: its calls, and its memory."""
 
     at_once = True  # buffers are copies: what a stream would fill later has nowhere to go
 
@@ -73,22 +67,17 @@ class _Remote:
         self._lent: dict[int, Any] = {}
 
     def read(self, address: int, nbytes: int) -> bytes:
-        _check_range(address, nbytes)
-        self._ask(READ, address, nbytes)
-        if not self._word():
-            raise NoSuchMemory
-        return self.receive(nbytes)
+        self._check(READ, address, nbytes)
+        return self._receive(nbytes)
 
     def view(self, address: int, nbytes: int, touched: int, writable: bool) -> Any:
-        _check_range(address, nbytes)
+        check_range(address, nbytes)
         buffer = np.empty(nbytes, np.uint8)  # the system gives pages only to what is touched
         used = min(touched, nbytes)
-        if not writable:
+        if writable:
+            self._check(CHECK, address, used)
+        else:
             buffer[:used] = np.frombuffer(self.read(address, used), np.uint8)
-            return buffer
-        self._ask(CHECK, address, used)
-        if not self._word():
-            raise NoSuchMemory
         return buffer
 
     def put(self, address: int, view: Any, touched: int) -> None:
@@ -108,7 +97,13 @@ class _Remote:
         self._ask(FREE, address, 0)
         return address_of(buffer)
 
-    def receive(self, nbytes: int) -> bytes:
+    def _check(self, what: int, address: int, nbytes: int) -> None:
+        check_range(address, nbytes)
+        self._ask(what, address, nbytes)
+        if not self._word():
+            raise NoSuchMemory
+
+    def _receive(self, nbytes: int) -> bytes:
         """Exactly this many bytes. Raises EOFError: the program has ended."""
         parts = bytearray(nbytes)
         view, got = memoryview(parts), 0
@@ -123,22 +118,14 @@ class _Remote:
         self._connection.sendall(_REQUEST.pack(what, address, nbytes))
 
     def _word(self) -> int:
-        return int(_WORD.unpack(self.receive(_WORD.size))[0])
-
-
-class _Client:
-    """One thread of the program."""
-
-    def __init__(self, connection: socket.socket):
-        self._connection = connection
-        self._memory = _Remote(connection)
+        return int(_WORD.unpack(self._receive(_WORD.size))[0])
 
     def run(self, dispatcher: Dispatcher, threads: Threads) -> None:
         """Reply its calls until it ends."""
         threads.welcome()
         try:
             while True:
-                number, *words = CALL.unpack(self._memory.receive(CALL.size))
+                number, *words = CALL.unpack(self._receive(CALL.size))
                 self._call(dispatcher, number, words)
         except (EOFError, OSError):
             self._connection.close()
@@ -150,16 +137,10 @@ class _Client:
         elif number == KERNEL_FAULT:
             reply = Reply([1], text=NO_KERNELS)
         elif number >= 0:
-            reply = dispatcher.call(number, words, self._memory)
+            reply = dispatcher.call(number, words, self)
         text = packed_text(reply.text)
-        parts = (_padded(reply.results, RESULT_WORDS), _padded(reply.values, LIST_WORDS), text)
-        self._connection.sendall(_REQUEST.pack(DONE, 0, len(text)) + b"".join(parts))
-
-
-def _padded(words: Sequence[int], length: int) -> bytes:
-    return pack(words).ljust(8 * length, b"\0")
-
-
-def _check_range(address: int, nbytes: int) -> None:
-    if not 0 <= nbytes < LARGEST or not 0 < address < LARGEST:
-        raise NoSuchMemory
+        results, values = (
+            pack(reply.results).ljust(8 * RESULT_WORDS, b"\0"),
+            pack(reply.values).ljust(8 * LIST_WORDS, b"\0"),
+        )
+        self._connection.sendall(_REQUEST.pack(DONE, 0, len(text)) + results + values + text)

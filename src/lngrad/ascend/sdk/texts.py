@@ -40,30 +40,17 @@ serve(int(sys.argv[1]), {settings!r})
 
 
 def environment_header(python: str, libpython: str, version: str, package: str, settings: Settings) -> str:
-    """Where Python and lngrad are, and what runs at the start.
-
-    Args:
-        python: the interpreter of the virtual environment.
-        libpython: Python's shared library; "" if there is none.
-        version: what Python's own version begins with.
-        package: the folder that lngrad lies in.
-        settings: what the programs see.
-    """
-    attach = _ATTACH.format(package=package.replace("%", "%%"), settings=settings)
+    """Where Python, its shared library ("": none) and lngrad's folder are, and what runs at the start."""
     constants = {
         "LNGRAD_PYTHON": python,
         "LNGRAD_LIBPYTHON": libpython,
         "LNGRAD_PYTHON_VERSION": version,
         "LNGRAD_PACKAGE": package,
-        "LNGRAD_ATTACH": attach,
+        "LNGRAD_ATTACH": _ATTACH.format(package=package.replace("%", "%%"), settings=settings),
         "LNGRAD_SERVE": _SERVE.format(package=package, settings=settings),
     }
-    return "".join(f"#define {name} {_c_string(value)}\n" for name, value in constants.items())
-
-
-def _c_string(text: str) -> str:
-    """A C string literal. JSON's escapes are C's, as long as the text is left as it is otherwise."""
-    return json.dumps(text, ensure_ascii=False)
+    # JSON's escapes are C's, as long as the text is left as it is otherwise.
+    return "".join(f"#define {name} {json.dumps(value, ensure_ascii=False)}\n" for name, value in constants.items())
 
 
 def set_env() -> str:

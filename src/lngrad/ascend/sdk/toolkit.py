@@ -59,11 +59,20 @@ def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequenc
     (folder / "lib64").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a program that runs keeps the library it has
         built = Path(scratch) / LIBRARY
-        sources = sorted((folder / "src").glob("*.c"))
-        compile_library(compiler, sources, built, [folder / "src", *_include(folder)], flags)
+        command = [
+            *compiler,
+            *["-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread"],
+        ]
+        command += [f"-Wl,-soname,{LIBRARY}", f"-I{folder / 'src'}", *_include(folder), *flags]
+        command += [*map(str, sorted((folder / "src").glob("*.c"))), "-o", str(built), "-ldl"]
+        run_compiler(command, "the toolkit's library")
         os.replace(built, folder / "lib64" / LIBRARY)
-    for name in LIBRARIES:
-        _link(folder / "lib64" / f"lib{name}.so")
+    for link in (folder / "lib64" / f"lib{name}.so" for name in LIBRARIES):
+        link.unlink(missing_ok=True)
+        try:
+            link.symlink_to(LIBRARY)
+        except OSError:  # a file system without links
+            shutil.copy2(link.parent / LIBRARY, link)
 
 
 def is_toolkit(folder: Path) -> bool:
@@ -73,7 +82,7 @@ def is_toolkit(folder: Path) -> bool:
 
 def cflags(folder: Path) -> list[str]:
     """What a compiler needs to find the headers."""
-    return [f"-I{path}" for path in _include(folder.resolve())]
+    return _include(folder.resolve())
 
 
 def libs(folder: Path) -> list[str]:
@@ -82,16 +91,15 @@ def libs(folder: Path) -> list[str]:
     return [f"-L{library}", f"-Wl,-rpath,{library}", *(f"-l{name}" for name in LINKED)]
 
 
-def _include(folder: Path) -> list[Path]:
-    return [folder / path for path in INCLUDE_FOLDERS]
+def _include(folder: Path) -> list[str]:
+    return [f"-I{folder / path}" for path in INCLUDE_FOLDERS]
 
 
 def _files(folder: Path, settings: Settings) -> dict[str, str]:
     """Every file but the library, by its path. A kind of headers to come is one more row."""
     shim = resources("lngrad.ascend.sdk") / "shim"
     return {
-        **{f"include/{path}": text for path, text in headers().items()},
-        **{f"include/{path}": text for path, text in header_files().items()},
+        **{f"include/{path}": text for path, text in (headers() | header_files()).items()},
         **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
         "src/frame.h": frame_header(),
         "src/entry_points.c": entry_points(),
@@ -100,14 +108,6 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
         "set_env.sh": texts.set_env(),
         "README.md": texts.readme(folder, settings),
     }
-
-
-def _link(name: Path) -> None:
-    name.unlink(missing_ok=True)
-    try:
-        name.symlink_to(LIBRARY)
-    except OSError:  # a file system without links
-        shutil.copy2(name.parent / LIBRARY, name)
 
 
 def _python() -> str:
@@ -131,38 +131,11 @@ def _libpython() -> str:
 
 
 def required(find: Callable[[], list[str]]) -> list[str]:
-    """The command of a compiler.
-
-    Raises:
-        LngradError: there is none.
-    """
+    """The command of a compiler. Raises LngradError where there is none."""
     try:
         return find()
     except FileNotFoundError as reason:
         raise LngradError(str(reason)) from None
-
-
-def compile_library(
-    compiler: list[str], sources: Sequence[Path], library: Path, include: Sequence[Path], flags: Sequence[str]
-) -> None:
-    """Build a shared library from C files.
-
-    Raises:
-        LngradError: the compiler failed; with what it wrote.
-    """
-    command = [
-        *compiler,
-        "-std=gnu11",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-shared",
-        "-pthread",
-    ]
-    command += [f"-Wl,-soname,{library.name}", *(f"-I{path}" for path in include), *flags]
-    run_compiler([*command, *map(str, sources), "-o", str(library), "-ldl"], "the toolkit's library")
 
 
 def run_compiler(command: list[str], what: str) -> None:

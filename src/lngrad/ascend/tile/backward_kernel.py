@@ -8,6 +8,7 @@ second one adds up what the first one left.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,6 @@ from lngrad.ascend.tile.layernormgrad import LayerNormGrad, LayerNormGradBeta
 from lngrad.ascend.tiling.host_functions import GetLayerNormGradBetaNDTilingInfo, GetLayerNormGradNDTilingInfo, align_up
 from lngrad.ascend.tiling.lint import safe_stack_bytes
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
-from lngrad.typing import Dtype
 
 FLOAT_BYTES = 4
 FLOAT = np.dtype(np.float32)
@@ -89,14 +89,8 @@ def _fits(rows: int, H: int, type_size: int, reuse: bool, soc: Soc) -> bool:
 def largest_row(type_size: int, reuse: bool, soc: Soc) -> int:
     """Return the largest H of which one row and its temporary buffer fit the Unified Buffer."""
     lanes = soc.block_bytes // type_size
-    low, high = 0, soc.ub_bytes // soc.block_bytes  # in blocks: low fits, high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _fits(1, middle * lanes, type_size, reuse, soc):
-            low = middle
-        else:
-            high = middle
-    return low * lanes
+    sizes = range(1, soc.ub_bytes // soc.block_bytes)  # in blocks
+    return lanes * bisect_left(sizes, True, key=lambda blocks: not _fits(1, blocks * lanes, type_size, reuse, soc))
 
 
 def plan_backward(M: int, N: int, type_size: int, soc: Soc) -> BackwardTiling | None:
@@ -118,18 +112,8 @@ def plan_backward(M: int, N: int, type_size: int, soc: Soc) -> BackwardTiling | 
     blocks = -(-M // rows_per_block)
     last = M - (blocks - 1) * rows_per_block
     steps = [_step(count, H, N, type_size, not keep, soc) for count in (rows, rows_per_block % rows, last % rows)]
-    return BackwardTiling(
-        M=M,
-        H=H,
-        blocks=blocks,
-        rows_per_block=rows_per_block,
-        rows_per_step=rows,
-        reuse_source=int(not keep),
-        temporary_bytes=max(_safe_bytes(rows, H, N, type_size, not keep, soc)),
-        step=steps[0],
-        tail=steps[1],
-        last_tail=steps[2],
-    )
+    temporary_bytes = max(_safe_bytes(rows, H, N, type_size, not keep, soc))
+    return BackwardTiling(M, H, blocks, rows_per_block, rows, int(not keep), temporary_bytes, *steps)
 
 
 def _step(rows: int, H: int, originH: int, type_size: int, reuse: bool, soc: Soc) -> StepTiling:
@@ -159,90 +143,67 @@ def backward_rows(
     Shapes: dy, x, dx (M, H); variance, mean (M,) and room for one step more; gamma (H,); partials (blocks, 2, H)
     float.
     """
-    memory = {"dy": dy, "x": x, "variance": variance, "mean": mean, "gamma": gamma, "dx": dx}
-    _Rows(memory, CopyTiling(BackwardTiling, tiling)).run(partials)
+    info: BackwardTiling = CopyTiling(BackwardTiling, tiling)
+    T, H, reuse = dy.array.dtype, info.H, bool(info.reuse_source)
+    addresses = {"dy": dy, "x": x, "variance": variance, "mean": mean, "gamma": gamma, "dx": dx}
+    memory = {name: _bind(address) for name, address in addresses.items()}
+    pipe, queues, buffers = TPipe(), dict[str, TQue](), dict[str, TBuf]()
+    for name, nbytes in _buffers(info.rows_per_step, H, T.itemsize, info.temporary_bytes).items():
+        if name in memory:
+            queues[name] = TQue(TPosition.VECOUT if name == "dx" else TPosition.VECIN, 1, name=name)
+            pipe.InitBuffer(queues[name], 1, nbytes)
+        else:
+            buffers[name] = TBuf(name=name)
+            pipe.InitBuffer(buffers[name], nbytes)
 
+    def copy_in(name: str, first: int, count: int) -> LocalTensor:
+        local = queues[name].AllocTensor(T)
+        DataCopy(local, memory[name][first], align_up(count, 32 // T.itemsize))
+        queues[name].EnQue(local)
+        return queues[name].DeQue()
 
-class _Rows:
-    """One block of ``backward_rows``."""
-
-    def __init__(self, memory: dict[str, GlobalAddress], info: BackwardTiling) -> None:
-        self.info = info
-        self.dtype: Dtype = memory["dy"].array.dtype
-        self.memory = {name: _bind(address) for name, address in memory.items()}
-        self.pipe = TPipe()
-        sizes = _buffers(info.rows_per_step, info.H, self.dtype.itemsize, info.temporary_bytes)
-        self.queues: dict[str, TQue] = {}
-        self.buffers: dict[str, TBuf] = {}
-        for name, nbytes in sizes.items():
-            if name in self.memory:
-                position = TPosition.VECOUT if name == "dx" else TPosition.VECIN
-                self.queues[name] = TQue(position, 1, name=name)
-                self.pipe.InitBuffer(self.queues[name], 1, nbytes)
-            else:
-                self.buffers[name] = TBuf(name=name)
-                self.pipe.InitBuffer(self.buffers[name], nbytes)
-
-    def run(self, partials: GlobalAddress) -> None:
-        info, H = self.info, self.info.H
-        sums = self.buffers["sums"].Get(FLOAT)
-        Duplicate(sums, 0.0, 2 * H)
-        gamma = self._copy_in("gamma", 0, H)
-        first = GetBlockIdx() * info.rows_per_block
-        stop = min(first + info.rows_per_block, info.M)
-        tail = info.tail if stop - first == info.rows_per_block else info.last_tail
-        while first < stop:
-            step = info.step if stop - first >= info.rows_per_step else tail
-            self._step(first, step, gamma, sums)
-            first += step.rows
-        self.queues["gamma"].FreeTensor(gamma)
-        target = _bind(partials)[GetBlockIdx() * 2 * H]
-        # The sums lie in a TBuf: no queue makes the copy wait for the last Add.
-        finished = self.pipe.FetchEventID(HardEvent.V_MTE3)
-        SetFlag(HardEvent.V_MTE3, finished)
-        WaitFlag(HardEvent.V_MTE3, finished)
-        DataCopy(target, sums, 2 * H)
-
-    def _step(self, first: int, step: StepTiling, gamma: LocalTensor, sums: LocalTensor) -> None:
-        H, count = self.info.H, step.rows * self.info.H
-        reuse = bool(self.info.reuse_source)
-        dy, x = (self._copy_in(name, first * H, count) for name in ("dy", "x"))
-        variance, mean = (self._copy_in(name, first, step.rows) for name in ("variance", "mean"))
-        dx, xhat = self.queues["dx"].AllocTensor(self.dtype), self.buffers["xhat"].Get(self.dtype)
-        temporary = self.buffers["temporary"].Get(np.uint8)
+    sums = buffers["sums"].Get(FLOAT)
+    Duplicate(sums, 0.0, 2 * H)
+    scale = copy_in("gamma", 0, H)
+    first = GetBlockIdx() * info.rows_per_block
+    stop = min(first + info.rows_per_block, info.M)
+    tail = info.tail if stop - first == info.rows_per_block else info.last_tail
+    while first < stop:
+        step = info.step if stop - first >= info.rows_per_step else tail
+        at, count = first * H, step.rows * H
+        local = {name: copy_in(name, at, count) for name in ("dy", "x")}
+        local |= {name: copy_in(name, first, step.rows) for name in ("variance", "mean")}
+        local["dx"] = queues["dx"].AllocTensor(T)
+        xhat, temporary = buffers["xhat"].Get(T), buffers["temporary"].Get(np.uint8)
         LayerNormGrad(
-            dx, xhat, dy, x, variance, mean, gamma, 0.0, step.grad,
+            local["dx"], xhat, local["dy"], local["x"], local["variance"], local["mean"], scale, 0.0, step.grad,
             sharedTmpBuffer=temporary, isReuseSource=reuse, exact_padding=True,
         )  # fmt: skip
-        self.queues["dx"].EnQue(dx)
-        for name, tensor in (("x", x), ("variance", variance), ("mean", mean)):
-            self.queues[name].FreeTensor(tensor)
+        queues["dx"].EnQue(local["dx"])
+        for name in ("x", "variance", "mean"):
+            queues[name].FreeTensor(local[name])
         if reuse:  # LayerNormGrad has used it as scratch
-            self.queues["dy"].FreeTensor(dy)
-            dy = self._copy_in("dy", first * H, count)
-        dgamma, dbeta = (self.buffers[name].Get(self.dtype) for name in ("dgamma", "dbeta"))
-        LayerNormGradBeta(dgamma, dbeta, xhat, dy, step.beta, sharedTmpBuffer=temporary, exact_padding=True)
-        self._add(sums, dgamma)
-        self._add(sums[H:], dbeta)
-        self.queues["dy"].FreeTensor(dy)
-        done = self.queues["dx"].DeQue()
-        DataCopy(self.memory["dx"][first * H], done, count)
-        self.queues["dx"].FreeTensor(done)
-
-    def _add(self, total: LocalTensor, part: LocalTensor) -> None:
-        """Add a row in T to a row of float."""
-        if self.dtype != FLOAT:
-            widened = self.buffers["widened"].Get(FLOAT)
-            Cast(widened, part, RoundMode.CAST_NONE, self.info.H)
-            part = widened
-        Add(total, total, part, self.info.H)
-
-    def _copy_in(self, name: str, first: int, count: int) -> LocalTensor:
-        queue = self.queues[name]
-        local = queue.AllocTensor(self.dtype)
-        DataCopy(local, self.memory[name][first], align_up(count, 32 // self.dtype.itemsize))
-        queue.EnQue(local)
-        return queue.DeQue()
+            queues["dy"].FreeTensor(local["dy"])
+            local["dy"] = copy_in("dy", at, count)
+        dgamma, dbeta = (buffers[name].Get(T) for name in ("dgamma", "dbeta"))
+        LayerNormGradBeta(dgamma, dbeta, xhat, local["dy"], step.beta, sharedTmpBuffer=temporary, exact_padding=True)
+        for total, part in ((sums, dgamma), (sums[H:], dbeta)):
+            if T != FLOAT:
+                widened = buffers["widened"].Get(FLOAT)
+                Cast(widened, part, RoundMode.CAST_NONE, H)
+                part = widened
+            Add(total, total, part, H)
+        queues["dy"].FreeTensor(local["dy"])
+        done = queues["dx"].DeQue()
+        DataCopy(memory["dx"][at], done, count)
+        queues["dx"].FreeTensor(done)
+        first += step.rows
+    queues["gamma"].FreeTensor(scale)
+    # The sums lie in a TBuf: no queue makes the copy wait for the last Add.
+    finished = pipe.FetchEventID(HardEvent.V_MTE3)
+    SetFlag(HardEvent.V_MTE3, finished)
+    WaitFlag(HardEvent.V_MTE3, finished)
+    DataCopy(_bind(partials)[GetBlockIdx() * 2 * H], sums, 2 * H)
 
 
 def _bind(address: GlobalAddress) -> GlobalTensor:

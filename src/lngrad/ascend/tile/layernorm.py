@@ -11,14 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
+from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import RoundMode, lane_sums, pairwise_sum
 from lngrad.ascend.device.running import warn_at_kernel
 from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
 from lngrad.ascend.soc import Soc
-from lngrad.ascend.tile.layernormgrad_2201 import add_to_rows, clear_columns, multiply_rows, reciprocal
-from lngrad.ascend.tile.tile_call import Operand, TileCall
+from lngrad.ascend.tile.layernormgrad_2201 import (
+    add_to_rows,
+    clear_columns,
+    count_instructions,
+    multiply_rows,
+    reciprocal,
+)
+from lngrad.ascend.tile.tile_call import TileCall
 from lngrad.ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
@@ -61,37 +67,22 @@ class LayerNormConfig:
     isOutputRstd: bool = True
 
 
-@dataclass(frozen=True)
-class RstdForm:
-    """The sizes, the tiling and the switches of one call of the rstd form, checked against each other."""
-
-    A: int
-    R: int
-    row: int
-    tiling: LayerNormSeparateTiling
-    config: LayerNormConfig
-
-    @classmethod
-    def of(
-        cls, para: LayerNormPara | None, tiling: LayerNormSeparateTiling, config: LayerNormConfig, soc: Soc
-    ) -> RstdForm:
-        """Check the sizes and switches of a call.
-
-        Raises:
-            TilingError: They do not fit the tiling, or the SoC does not have the switch.
-        """
-        if para is None:
-            raise TilingError("LayerNorm: the rstd form needs para, got None")
-        A, R = para.aLength, para.rLength
-        if tiling.rLength != R or 0 < tiling.aLength < A:
-            raise TilingError(
-                f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
-            )
-        if config.isOnlyOutput:
-            raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
-        if not config.isOutputRstd and not soc.regbase:
-            raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {soc.name}")
-        return cls(A, R, para.rLengthWithPadding, tiling, config)
+def _check_rstd_form(
+    para: LayerNormPara | None, tiling: LayerNormSeparateTiling, config: LayerNormConfig, soc: Soc
+) -> LayerNormPara:
+    """Return the sizes of a call of the rstd form; refuse what does not fit the tiling or the SoC."""
+    if para is None:
+        raise TilingError("LayerNorm: the rstd form needs para, got None")
+    A, R = para.aLength, para.rLength
+    if tiling.rLength != R or 0 < tiling.aLength < A:
+        raise TilingError(
+            f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
+        )
+    if config.isOnlyOutput:
+        raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
+    if not config.isOutputRstd and not soc.regbase:
+        raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {soc.name}")
+    return para
 
 
 def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, reuse: bool, exact: bool) -> None:
@@ -115,56 +106,42 @@ def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTil
     scratch = [t.x, stack[starts[0] :], stack[starts[1] :]] if reuse else [stack[s:] for s in starts]
     means = stack[tiling.meanTmpTensorPos :] if half else t.mean
     variances = stack[tiling.varianceTmpTensorPos :] if half else t.spread
-    rows, M = tiling.meanVarRoundSize, tiling.meanVarSize
-    for first in range(0, M, rows):
-        _forward_chunk(t, scratch, means, variances, first, min(rows, M - first), epsilon, tiling, exact)
+    M = tiling.meanVarSize
+    a, b, c = scratch
+    H, inverse_H = tiling.hLength, tiling.lastDimValueBack
+    for first in range(0, M, tiling.meanVarRoundSize):
+        rows = min(tiling.meanVarRoundSize, M - first)
+        n, x, y = rows * H, t.x[first * H :], t.y[first * H :]
+        if half:
+            Cast(a, x, NONE, n)
+            x = a
+        Muls(c, x, inverse_H, n)
+        _fold(means[first:], c, rows, H)
+        _spread(c, means[first:], rows, H)
+        Sub(b, x, c, n)
+        if exact:
+            clear_columns(b, rows, H, tiling.originalHLength)
+        Mul(c, b, b, n)
+        Muls(a, c, inverse_H, n)
+        _fold(variances[first:], a, rows, H)
+
+        _spread(a, variances[first:], rows, H)
+        Adds(c, a, epsilon, n)
+        Sqrt(a, c, n)
+        reciprocal(a, c, a, n)
+        Mul(c, a, b, n)
+        if half:
+            Cast(a, t.gamma, NONE, H)
+            multiply_rows(b, c, a, rows, H)
+            Cast(c, t.beta, NONE, H)
+            add_to_rows(a, b, c, rows, H)
+            Cast(y, a, NONE, n)
+        else:
+            multiply_rows(a, c, t.gamma, rows, H)
+            add_to_rows(y, a, t.beta, rows, H)
     if half:
         Cast(t.mean, means, NONE, M)
         Cast(t.spread, variances, NONE, M)
-
-
-def _forward_chunk(
-    t: ForwardTensors,
-    scratch: list[LocalTensor],
-    means: LocalTensor,
-    variances: LocalTensor,
-    first: int,
-    rows: int,
-    epsilon: float,
-    tiling: LayerNormTiling,
-    exact: bool,
-) -> None:
-    a, b, c = scratch
-    H, n, inverse_H = tiling.hLength, rows * tiling.hLength, tiling.lastDimValueBack
-    half = t.y.dtype != FLOAT
-    x, y = t.x[first * H :], t.y[first * H :]
-    if half:
-        Cast(a, x, NONE, n)
-        x = a
-    Muls(c, x, inverse_H, n)
-    _fold(means[first:], c, rows, H)
-    _spread(c, means[first:], rows, H)
-    Sub(b, x, c, n)
-    if exact:
-        clear_columns(b, rows, H, tiling.originalHLength)
-    Mul(c, b, b, n)
-    Muls(a, c, inverse_H, n)
-    _fold(variances[first:], a, rows, H)
-
-    _spread(a, variances[first:], rows, H)
-    Adds(c, a, epsilon, n)
-    Sqrt(a, c, n)
-    reciprocal(a, c, a, n)
-    Mul(c, a, b, n)
-    if half:
-        Cast(a, t.gamma, NONE, H)
-        multiply_rows(b, c, a, rows, H)
-        Cast(c, t.beta, NONE, H)
-        add_to_rows(a, b, c, rows, H)
-        Cast(y, a, NONE, n)
-    else:
-        multiply_rows(a, c, t.gamma, rows, H)
-        add_to_rows(y, a, t.beta, rows, H)
 
 
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
@@ -203,10 +180,12 @@ def variance_form_3510(t: ForwardTensors, epsilon: float, tiling: LayerNormTilin
     t.mean.write(API, "outputMean", M)[:] = mean[:, 0]
     t.spread.write(API, "outputVariance", M)[:] = variance[:, 0]
     t.y.write(API, "output", M * H).reshape(M, H)[:] = y
-    _count(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
+    count_instructions(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
 
 
-def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
+def rstd_form(
+    t: ForwardTensors, epsilon: float, para: LayerNormPara, tiling: LayerNormSeparateTiling, config: LayerNormConfig
+) -> None:
     """Compute y, mean and rstd (or variance, on 3510) in float.
 
     Shapes: x, y (A, row) of which R columns count; mean, spread (A,); gamma, beta (R,); temp bytes.
@@ -216,7 +195,7 @@ def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
     the intermediates are computed at once instead of in chunks, which does not change a bit; on 3510 the fused
     multiply-adds of the mean are not simulated.
     """
-    A, R, row, tiling, config = form.A, form.R, form.row, form.tiling, form.config
+    A, R, row = para.aLength, para.rLength, para.rLengthWithPadding
     x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
     regbase = t.x.core.soc.regbase
     rstd: Array
@@ -227,7 +206,11 @@ def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
         # The published Newton steps end at the correctly rounded value but for rare cases.
         rstd = (1 / np.sqrt((variance + np.float32(epsilon)).astype(np.float64))).astype(FLOAT)
     else:
-        _check_separate_stack(t, tiling)
+        floats, end = t.temp.GetSize() // 4, tiling.secondTmpStartPos + tiling.oneTmpSize
+        if end > floats:
+            raise BoundsFault(f"{API}: the tiling uses the temporary buffer up to float {end}, it has {floats}")
+        # Written so that the report's peak and the poison of the buffer are a device's.
+        Duplicate(t.temp.ReinterpretCast(FLOAT), 0.0, end)
         inverse_R = np.float32(tiling.rValueBack)
         mean = lane_sums(_padded(x * inverse_R, row))
         centred = x - mean[:, None]
@@ -245,17 +228,7 @@ def rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm) -> None:
     t.mean.write(API, "outputMean", A)[:] = mean
     t.spread.write(API, "outputRstd", A)[:] = rstd if config.isOutputRstd else variance
     t.y.write(API, "output", A * row).reshape(A, row)[:] = _padded(y, row)
-    _count(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
-
-
-def _check_separate_stack(t: ForwardTensors, tiling: LayerNormSeparateTiling) -> None:
-    floats = t.temp.GetSize() // 4
-    end = tiling.secondTmpStartPos + tiling.oneTmpSize
-    if end > floats:
-        raise BoundsFault(f"{API}: the tiling uses the temporary buffer up to float {end}, it has {floats}")
-    # The intermediates are written so that the report's peak and the poison of the buffer are a
-    # device's.
-    Duplicate(t.temp.ReinterpretCast(FLOAT), 0.0, end)
+    count_instructions(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
 
 
 def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
@@ -278,11 +251,6 @@ def _load(tensor: LocalTensor, role: str, count: int) -> Array:
 def _padded(matrix: Array, row: int) -> Array:
     """Append columns of 0 up to ``row``: (A, R) to (A, row)."""
     return np.pad(matrix, ((0, 0), (0, row - matrix.shape[1])))
-
-
-def _count(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
-    for name, count in instructions.items():
-        tensor.core.tally.instructions[name] += times * count
 
 
 def LayerNorm(
@@ -338,75 +306,48 @@ def LayerNorm(
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
-    t = ForwardTensors(
-        y=output,
-        mean=outputMean,
-        spread=outputVariance,
-        x=inputX,
-        gamma=gamma,
-        beta=beta,
-        temp=pop_stack_buffer(output.core) if sharedTmpBuffer is None else sharedTmpBuffer,
-    )
+    soc, T = output.core.soc, output.dtype
     if isinstance(tiling, LayerNormTiling):
-        _variance_form(t, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
-    else:
-        form = RstdForm.of(para, tiling, config or LayerNormConfig(), output.core.soc)
-        _rstd_form(t, epsilon, form, sharedTmpBuffer, isReuseSource)
-
-
-def _variance_form(
-    t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, shared: LocalTensor | None, reuse: bool, exact: bool
-) -> None:
-    rows, H, regbase = tiling.bLength * tiling.sLength, tiling.hLength, t.y.core.soc.regbase
-    call = TileCall(
-        "LayerNorm",
-        t,
-        {
-            "y": Operand("output", rows * H, output=True),
-            "mean": Operand("outputMean", rows, output=True),
-            "spread": Operand("outputVariance", rows, output=True),
-            "x": Operand("inputX", rows * H),
-            "gamma": Operand("gamma", H),
-            "beta": Operand("beta", H),
-        },
-    )
-    call.check(H, reuse, shared, 0 if regbase else tiling.tmpBufSize * 4)
-    if tiling.originalHLength < H and not exact:
-        warn_at_kernel(
-            f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
-            + ("mean and the variance" if regbase else "variance as (0 - mean)²")
-            + ". exact_padding=True leaves them out"
-        )
-    eps = float(t.y.dtype.type(epsilon))
-    if regbase:
-        call.run(lambda tensors: variance_form_3510(tensors, eps, tiling, exact))
-    else:
-        call.run(lambda tensors: variance_form_common(tensors, eps, tiling, reuse, exact))
-        if reuse:
+        rows, H = tiling.bLength * tiling.sLength, tiling.hLength
+        operands = {
+            "output": (output, rows * H), "outputMean": (outputMean, rows), "outputVariance": (outputVariance, rows),
+            "inputX": (inputX, rows * H), "gamma": (gamma, H), "beta": (beta, H),
+        }  # fmt: skip
+        call = TileCall(API, ForwardTensors, operands, 3, sharedTmpBuffer)
+        call.check(H, isReuseSource, 0 if soc.regbase else tiling.tmpBufSize * 4)
+        if tiling.originalHLength < H and not exact_padding:
+            warn_at_kernel(
+                f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
+                + ("mean and the variance" if soc.regbase else "variance as (0 - mean)²")
+                + ". exact_padding=True leaves them out"
+            )
+        eps = float(T.type(epsilon))
+        if soc.regbase:
+            call.run(lambda t: variance_form_3510(t, eps, tiling, exact_padding))
+            return
+        call.run(lambda t: variance_form_common(t, eps, tiling, isReuseSource, exact_padding))
+        if isReuseSource:
             text = "inputX was overwritten by LayerNorm with isReuseSource=true and is read again"
-            call.mark_overwritten("x", rows * H, text)
-
-
-def _rstd_form(t: ForwardTensors, epsilon: float, form: RstdForm, shared: LocalTensor | None, reuse: bool) -> None:
-    A, row, tiling = form.A, form.row, form.tiling
+            call.mark_overwritten("inputX", rows * H, text)
+        return
+    switches = config or LayerNormConfig()
+    sizes = _check_rstd_form(para, tiling, switches, soc)
+    A, row = sizes.aLength, sizes.rLengthWithPadding
+    operands = {
+        "output": (output, A * row), "outputMean": (outputMean, A), "outputRstd": (outputVariance, A),
+        "inputX": (inputX, A * row),
+    }  # fmt: skip
     call = TileCall(
-        "LayerNorm",
-        t,
-        {
-            "y": Operand("output", A * row, output=True),
-            "mean": Operand("outputMean", A, output=True, dtype=np.float32),
-            "spread": Operand("outputRstd", A, output=True, dtype=np.float32),
-            "x": Operand("inputX", A * row),
-        },
+        API,
+        lambda y, mean, rstd, x, temp: ForwardTensors(y, mean, rstd, x, gamma, beta, temp),
+        operands,
+        3,
+        sharedTmpBuffer,
     )
-    call.check(row, reuse, shared, 0 if t.y.core.soc.regbase else tiling.tmpBufSize * 4)
-    _check_scale_types(t.y, t.gamma, t.beta)
-    call.run(lambda tensors: rstd_form(tensors, epsilon, form))
-
-
-def _check_scale_types(x: LocalTensor, gamma: LocalTensor, beta: LocalTensor) -> None:
-    """Check that gamma and beta of the rstd form are both of x's type, or both float."""
-    if gamma.dtype != beta.dtype or gamma.dtype not in (x.dtype, np.dtype(np.float32)):
+    stack_bytes = 0 if soc.regbase else tiling.tmpBufSize * 4
+    call.check(row, isReuseSource, stack_bytes, wide=("outputMean", "outputRstd"))
+    if gamma.dtype != beta.dtype or gamma.dtype not in (T, FLOAT):
         raise DtypeError(
-            f"LayerNorm: gamma and beta must both be {x.dtype} or both float, got {gamma.dtype} and {beta.dtype}"
+            f"LayerNorm: gamma and beta must both be {T} or both float, got {gamma.dtype} and {beta.dtype}"
         )
+    call.run(lambda t: rstd_form(t, epsilon, sizes, tiling, switches))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
+from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.running import warn_at_kernel
 from lngrad.ascend.faults import DeviceFault, TilingError
 from lngrad.ascend.tile.layernormgrad_2201 import (
@@ -20,7 +20,7 @@ from lngrad.ascend.tile.layernormgrad_2201 import (
     stack_bytes_touched,
 )
 from lngrad.ascend.tile.layernormgrad_3510 import beta_3510, grad_3510
-from lngrad.ascend.tile.tile_call import Operand, TileCall
+from lngrad.ascend.tile.tile_call import TileCall
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling
 from lngrad.errors import DtypeError
 
@@ -97,31 +97,25 @@ def LayerNormGrad(
     """
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
     matrix, regbase = rows * H, outputPdX.core.soc.regbase
-    call = TileCall(
-        "LayerNormGrad",
-        GradTensors(
-            dx=outputPdX,
-            xhat=resForGamma,
-            dy=inputDy,
-            x=inputX,
-            variance=inputVariance,
-            mean=inputMean,
-            gamma=inputGamma,
-            temp=pop_stack_buffer(outputPdX.core) if sharedTmpBuffer is None else sharedTmpBuffer,
-        ),
-        {
-            "dx": Operand("outputPdX", matrix, output=True),
-            "xhat": Operand("resForGamma", matrix, output=True),
-            "dy": Operand("inputDy", matrix),
-            "x": Operand("inputX", matrix),
-            "variance": Operand("inputVariance", rows),
-            "mean": Operand("inputMean", rows),
-            "gamma": Operand("inputGamma", H),
-        },
-    )
-    _check_data_format(call.api, LayerNormGradShapeInfo() if shapeInfo is None else shapeInfo)
-    call.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize)
-    _warn_about_stack(call, tiling)
+    operands = {
+        "outputPdX": (outputPdX, matrix), "resForGamma": (resForGamma, matrix), "inputDy": (inputDy, matrix),
+        "inputX": (inputX, matrix), "inputVariance": (inputVariance, rows), "inputMean": (inputMean, rows),
+        "inputGamma": (inputGamma, H),
+    }  # fmt: skip
+    call = TileCall("LayerNormGrad", GradTensors, operands, 2, sharedTmpBuffer)
+    # A braced initializer of C++, ``{DataFormat::ND}``, is a set or a tuple in Python: it is named.
+    layout = DataFormat.ND if shapeInfo is None else getattr(shapeInfo, "dataFormat", None)
+    if not isinstance(layout, DataFormat):
+        raise DtypeError(f"{call.api}: shapeInfo must be a LayerNormGradShapeInfo(DataFormat.ND), got {shapeInfo!r}")
+    if layout is not DataFormat.ND:
+        raise DeviceFault(f"{call.api}: dataFormat must be ND, got {layout.name}")
+    call.check(H, isReuseSource, tiling.stackBufferSize)
+    given, touched = call.temp.GetSize(), 0 if regbase else stack_bytes_touched(tiling)
+    if tiling.stackBufferSize < touched <= given:  # the chunks pass the buffer that the tiling was made for
+        warn_at_kernel(
+            f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
+            f"byte {touched} of it; this call is right only because the buffer happens to have {given}"
+        )
     if tiling.originalHLength < H and not exact_padding and inputMean.read(call.api, "inputMean", rows).any():
         warn_at_kernel(
             f"{call.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
@@ -131,36 +125,13 @@ def LayerNormGrad(
     run = grad_3510 if regbase else grad_common
     call.run(lambda tensors: run(tensors, eps, tiling, isReuseSource, exact_padding))
     if isReuseSource:
-        for field, name in (("dy", "inputDy"), ("x", "inputX")):
+        for name in ("inputDy", "inputX"):
             call.mark_overwritten(
-                field,
+                name,
                 H if regbase else matrix,
                 f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it contains "
                 "intermediates now (the manual speaks of inputX only, the published code overwrites both)",
             )
-
-
-def _warn_about_stack(call: TileCall[GradTensors], tiling: LayerNormGradTiling) -> None:
-    """Warn where the chunks pass the buffer that the tiling was made for, and stay inside the one given."""
-    given = call.tensors.temp.GetSize()
-    touched = 0 if call.soc.regbase else stack_bytes_touched(tiling)
-    if tiling.stackBufferSize < touched <= given:
-        warn_at_kernel(
-            f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
-            f"byte {touched} of it; this call is right only because the buffer happens to have {given}"
-        )
-
-
-def _check_data_format(api: str, shapeInfo: object) -> None:
-    """Refuse every format but ND, and what is no LayerNormGradShapeInfo.
-
-    A braced initializer of C++, ``{DataFormat::ND}``, is a set or a tuple in Python: it is named.
-    """
-    given = getattr(shapeInfo, "dataFormat", None)
-    if not isinstance(given, DataFormat):
-        raise DtypeError(f"{api}: shapeInfo must be a LayerNormGradShapeInfo(DataFormat.ND), got {shapeInfo!r}")
-    if given is not DataFormat.ND:
-        raise DeviceFault(f"{api}: dataFormat must be ND, got {given.name}")
 
 
 def LayerNormGradBeta(
@@ -202,24 +173,21 @@ def LayerNormGradBeta(
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
-    call = TileCall(
-        "LayerNormGradBeta",
-        BetaTensors(
-            dgamma=outputPdGamma,
-            dbeta=outputPdBeta,
-            xhat=resForGamma,
-            dy=inputDy,
-            temp=pop_stack_buffer(outputPdGamma.core) if sharedTmpBuffer is None else sharedTmpBuffer,
-        ),
-        {
-            "dgamma": Operand("outputPdGamma", H, output=True),
-            "dbeta": Operand("outputPdBeta", H, output=True),
-            "xhat": Operand("resForGamma", matrix),
-            "dy": Operand("inputDy", matrix),
-        },
-    )
-    call.check(H, isReuseSource, sharedTmpBuffer, tiling.stackBufferSize * 4)
-    _check_beta_positions(call.api, tiling)
+    operands = {
+        "outputPdGamma": (outputPdGamma, H), "outputPdBeta": (outputPdBeta, H), "resForGamma": (resForGamma, matrix),
+        "inputDy": (inputDy, matrix),
+    }  # fmt: skip
+    call = TileCall("LayerNormGradBeta", BetaTensors, operands, 2, sharedTmpBuffer)
+    call.check(H, isReuseSource, tiling.stackBufferSize * 4)
+    if tiling.oneCalSize < 1:
+        raise TilingError(
+            f"{call.api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled"
+        )
+    end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize
+    if end > tiling.stackBufferSize:
+        raise TilingError(
+            f"{call.api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats"
+        )
     # A chunk of one row has no distance of rows to get wrong.
     if tiling.originalHLength < H and not exact_padding and not regbase and tiling.bsCurLength > 1:
         warn_at_kernel(
@@ -231,18 +199,9 @@ def LayerNormGradBeta(
     else:
         call.run(lambda tensors: beta_common(tensors, tiling, isReuseSource, exact_padding))
     if isReuseSource and not regbase:
-        for field, name, why in (
-            ("xhat", "resForGamma", "the published code overwrites it"),
-            ("dy", "inputDy", "the manual allows it to be overwritten"),
+        for name, why in (
+            ("resForGamma", "the published code overwrites it"),
+            ("inputDy", "the manual allows it to be overwritten"),
         ):
             text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
-            call.mark_overwritten(field, matrix, text)
-
-
-def _check_beta_positions(api: str, tiling: LayerNormGradBetaTiling) -> None:
-    """Refuse a Beta tiling whose chunk is empty or whose buffers pass the end of its stack buffer."""
-    if tiling.oneCalSize < 1:
-        raise TilingError(f"{api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled")
-    end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize
-    if end > tiling.stackBufferSize:
-        raise TilingError(f"{api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats")
+            call.mark_overwritten(name, matrix, text)

@@ -9,6 +9,7 @@ one NumPy call each here: they give the values of the loop and count its instruc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -38,6 +39,12 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
         )
 
 
+def count_instructions(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
+    """Count instructions that a NumPy call stands for."""
+    for name, count in instructions.items():
+        tensor.core.tally.instructions[name] += times * count
+
+
 def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
 
@@ -64,22 +71,18 @@ def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> Non
     dst.write("Brcb", "dst", rows * H).reshape(rows, H)[:] = values.reshape(rows, 1)
 
 
-def multiply_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
-    """Multiply every row of src by ``row``: one Mul a row."""
-    refuse_partial_overlap("Mul", dst, "src0", src, rows * H)
-    matrix = src.read("Mul", "src0", rows * H).reshape(rows, H)
-    factors = row.read("Mul", "src1", H)
-    dst.core.tally.instructions["Mul"] += rows
-    np.multiply(matrix, factors, out=dst.write("Mul", "dst", rows * H).reshape(rows, H))
+def _each_row(
+    api: str, arithmetic: np.ufunc, dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int
+) -> None:
+    """Combine every row of src with ``row``: one instruction a row."""
+    refuse_partial_overlap(api, dst, "src0", src, rows * H)
+    matrix, other = src.read(api, "src0", rows * H).reshape(rows, H), row.read(api, "src1", H)
+    dst.core.tally.instructions[api] += rows
+    arithmetic(matrix, other, out=dst.write(api, "dst", rows * H).reshape(rows, H))
 
 
-def add_to_rows(dst: LocalTensor, src: LocalTensor, row: LocalTensor, rows: int, H: int) -> None:
-    """Add ``row`` to every row of src: one Add a row."""
-    refuse_partial_overlap("Add", dst, "src0", src, rows * H)
-    matrix = src.read("Add", "src0", rows * H).reshape(rows, H)
-    summands = row.read("Add", "src1", H)
-    dst.core.tally.instructions["Add"] += rows
-    np.add(matrix, summands, out=dst.write("Add", "dst", rows * H).reshape(rows, H))
+multiply_rows = partial(_each_row, "Mul", np.multiply)
+add_to_rows = partial(_each_row, "Add", np.add)
 
 
 def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
@@ -140,24 +143,6 @@ class BetaTensors:
     temp: LocalTensor
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """The tensors of one chunk: inputs and outputs from its first row on, and the intermediates.
-
-    Shapes: ``x1``, ``x2``, ``x3``, ``wide`` (rows, H); ``var``, ``mean_grad``, ``narrow`` (rows,), in tensors that
-    have room for (rows, H).
-    """
-
-    t: GradTensors
-    wide: LocalTensor
-    var: LocalTensor
-    mean_grad: LocalTensor
-    x1: LocalTensor
-    x2: LocalTensor
-    x3: LocalTensor
-    narrow: LocalTensor
-
-
 def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
     """Compute dx and xhat chunk by chunk.
 
@@ -167,10 +152,21 @@ def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reu
     Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
-    rows, M = tiling.nohCalSize, tiling.bLength * tiling.sLength
-    _check_stack(tiling, stack)
-    for first in range(0, M, rows):
-        _compute_chunk(t, stack, first, min(rows, M - first), epsilon, tiling, reuse, exact)
+    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
+    if touched > given:  # on a device the chunk buffers overwrite what lies behind it
+        raise BoundsFault(
+            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
+            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
+            "published minimum is often too small; lint says which sizes are safe"
+        )
+    H, M = tiling.hLength, tiling.bLength * tiling.sLength
+    for first in range(0, M, tiling.nohCalSize):
+        at = first * H
+        chunk = replace(
+            t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:],
+            variance=t.variance[first:], mean=t.mean[first:],
+        )  # fmt: skip
+        _grad_chunk(chunk, stack, min(tiling.nohCalSize, M - first), epsilon, tiling, reuse, exact)
 
 
 def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
@@ -180,123 +176,78 @@ def stack_bytes_touched(tiling: LayerNormGradTiling) -> int:
     return int(last + rows * tiling.hLength) * FLOAT.itemsize
 
 
-def _check_stack(tiling: LayerNormGradTiling, stack: LocalTensor) -> None:
-    """Refuse a temporary buffer whose end the chunk buffers pass: on a device they overwrite what lies behind it."""
-    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
-    if touched > given:
-        raise BoundsFault(
-            f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
-            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
-            "published minimum is often too small; lint says which sizes are safe"
-        )
-
-
-def _compute_chunk(
-    t: GradTensors,
-    stack: LocalTensor,
-    first: int,
-    rows: int,
-    epsilon: float,
-    tiling: LayerNormGradTiling,
-    reuse: bool,
-    exact: bool,
+def _grad_chunk(
+    t: GradTensors, stack: LocalTensor, rows: int, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool
 ) -> None:
-    H = tiling.hLength
-    at = first * H
-    t = replace(
-        t, dx=t.dx[at:], xhat=t.xhat[at:], dy=t.dy[at:], x=t.x[at:], variance=t.variance[first:], mean=t.mean[first:]
-    )
-    half = t.dx.dtype != FLOAT
-    chunk = _Chunk(
-        t=t,
-        wide=stack[tiling.tmpTensorBSHPos :],
-        var=stack[tiling.pdVarTensorPos :],
-        mean_grad=stack[tiling.pdMeanTensorPos :],
-        x1=t.dy if reuse else stack[tiling.x1TensorPos :],
-        x2=t.x if reuse else stack[tiling.x2TensorPos :],
-        x3=stack[tiling.x3TensorPos :],
-        # Float uses its output as the narrow scratch: what shares memory with it is gone by then.
-        narrow=stack[tiling.tmpTensorPos :] if half else t.dx,
-    )
-    n = rows * H
+    """Compute the first ``rows`` rows, each intermediate in a tensor that has room for (rows, H)."""
+    H, n, half = tiling.hLength, rows * tiling.hLength, t.dx.dtype != FLOAT
+    inverse_H, twice_inverse_H = map(float_from_bits, (tiling.lastDimValueBack, tiling.lastDimValueBackMulTwo))
+    wide, x3 = stack[tiling.tmpTensorBSHPos :], stack[tiling.x3TensorPos :]
+    var, mean_grad = stack[tiling.pdVarTensorPos :], stack[tiling.pdMeanTensorPos :]
+    x1, x2 = (t.dy, t.x) if reuse else (stack[tiling.x1TensorPos :], stack[tiling.x2TensorPos :])
+    # Float uses its output as the narrow scratch: what shares memory with it is gone by then.
+    narrow = stack[tiling.tmpTensorPos :] if half else t.dx
+    dy, x, variance, mean, gamma, xhat = t.dy, t.x, t.variance, t.mean, t.gamma, t.xhat
     if half:
-        loaded, other = stack[tiling.tmpTensor1Pos :], stack[tiling.tmpTensor2Pos :]
-        Cast(loaded, t.dy, NONE, n)
-        Cast(other, t.gamma, NONE, H)
-        multiply_rows(chunk.x1, loaded, other, rows, H)
-        Cast(loaded, t.x, NONE, n)
-        Cast(other, t.mean, NONE, rows)
-        _centre(chunk, loaded, other, rows, H)
-        Cast(loaded, t.variance, NONE, rows)
-        variance, xhat, dx = loaded, other, chunk.narrow
-    else:
-        multiply_rows(chunk.x1, t.dy, t.gamma, rows, H)
-        _centre(chunk, t.x, t.mean, rows, H)
-        variance, xhat, dx = t.variance, t.xhat, t.dx
-    if exact:
-        clear_columns(chunk.x1, rows, H, tiling.originalHLength)
-        clear_columns(chunk.x2, rows, H, tiling.originalHLength)
-    _variance_gradient(chunk, variance, epsilon, rows, H)
-    _mean_gradient(chunk, variance, xhat, epsilon, float_from_bits(tiling.lastDimValueBack), rows, H)
-    _input_gradient(chunk, dx, tiling, rows, H)
-    if exact:
-        clear_columns(dx, rows, H, tiling.originalHLength)
+        # Two buffers take one input after the other.
+        dy = x = variance = stack[tiling.tmpTensor1Pos :]
+        gamma = mean = xhat = stack[tiling.tmpTensor2Pos :]
+        Cast(dy, t.dy, NONE, n)
+        Cast(gamma, t.gamma, NONE, H)
+
+    # x1 = dy · gamma, x2 = x - mean.
+    multiply_rows(x1, dy, gamma, rows, H)
     if half:
-        Cast(t.dx, dx, NONE, n)
-        Cast(t.xhat, xhat, NONE, n)
+        Cast(x, t.x, NONE, n)
+        Cast(mean, t.mean, NONE, rows)
+    broadcast_rows(wide, mean, rows, H)
+    Sub(x2, x, wide, n)
+    if half:
+        Cast(variance, t.variance, NONE, rows)
+    if exact:
+        clear_columns(x1, rows, H, tiling.originalHLength)
+        clear_columns(x2, rows, H, tiling.originalHLength)
 
-
-def _centre(chunk: _Chunk, x: LocalTensor, mean: LocalTensor, rows: int, H: int) -> None:
-    """x2 = x - mean."""
-    broadcast_rows(chunk.wide, mean, rows, H)
-    Sub(chunk.x2, x, chunk.wide, rows * H)
-
-
-def _variance_gradient(chunk: _Chunk, variance: LocalTensor, epsilon: float, rows: int, H: int) -> None:
-    """var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t)."""
-    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    # var = Σ -0.5 · x1 · x2 · (variance + eps)^-1.5, the power as 1 / sqrt(t · t · t).
     Adds(narrow, variance, epsilon, rows)
     Mul(wide, narrow, narrow, rows)
     Mul(narrow, wide, narrow, rows)
     Sqrt(narrow, narrow, rows)
     reciprocal(narrow, wide, narrow, rows)
     broadcast_rows(wide, narrow, rows, H)
-    Mul(wide, chunk.x2, wide, n)
-    Mul(wide, chunk.x1, wide, n)
+    Mul(wide, x2, wide, n)
+    Mul(wide, x1, wide, n)
     Muls(wide, wide, -0.5, n)
-    row_sums(chunk.var, wide, rows, H)
+    row_sums(var, wide, rows, H)
 
-
-def _mean_gradient(
-    chunk: _Chunk, variance: LocalTensor, xhat: LocalTensor, epsilon: float, reciprocal_of_H: float, rows: int, H: int
-) -> None:
-    """mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd."""
-    narrow, wide, n = chunk.narrow, chunk.wide, rows * H
+    # mean_grad = Σ -x1 · rstd + var · (1/H) · Σ -2 · x2; on the way xhat = x2 · rstd and x3 = x1 · rstd.
     Adds(narrow, variance, epsilon, rows)
     Sqrt(narrow, narrow, rows)
     reciprocal(narrow, wide, narrow, rows)
     broadcast_rows(wide, narrow, rows, H)
-    Mul(xhat, chunk.x2, wide, n)
-    Mul(chunk.x3, chunk.x1, wide, n)
-    Muls(wide, chunk.x3, -1.0, n)
-    row_sums(chunk.mean_grad, wide, rows, H)
-    Muls(wide, chunk.x2, -2.0, n)
+    Mul(xhat, x2, wide, n)
+    Mul(x3, x1, wide, n)
+    Muls(wide, x3, -1.0, n)
+    row_sums(mean_grad, wide, rows, H)
+    Muls(wide, x2, -2.0, n)
     row_sums(narrow, wide, rows, H)
-    Muls(narrow, narrow, reciprocal_of_H, rows)
-    Mul(narrow, chunk.var, narrow, rows)
-    Add(chunk.mean_grad, chunk.mean_grad, narrow, rows)
+    Muls(narrow, narrow, inverse_H, rows)
+    Mul(narrow, var, narrow, rows)
+    Add(mean_grad, mean_grad, narrow, rows)
 
-
-def _input_gradient(chunk: _Chunk, dx: LocalTensor, tiling: LayerNormGradTiling, rows: int, H: int) -> None:
-    """dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3."""
-    wide, n = chunk.wide, rows * H
-    Muls(chunk.var, chunk.var, float_from_bits(tiling.lastDimValueBackMulTwo), rows)
-    broadcast_rows(wide, chunk.var, rows, H)
-    Mul(chunk.x1, wide, chunk.x2, n)
-    Muls(chunk.mean_grad, chunk.mean_grad, float_from_bits(tiling.lastDimValueBack), rows)
-    broadcast_rows(wide, chunk.mean_grad, rows, H)
-    Add(chunk.x1, chunk.x1, wide, n)
-    Add(dx, chunk.x1, chunk.x3, n)
+    # dx = (var · (2/H) · x2 + mean_grad · (1/H)) + x3.
+    Muls(var, var, twice_inverse_H, rows)
+    broadcast_rows(wide, var, rows, H)
+    Mul(x1, wide, x2, n)
+    Muls(mean_grad, mean_grad, inverse_H, rows)
+    broadcast_rows(wide, mean_grad, rows, H)
+    Add(x1, x1, wide, n)
+    Add(narrow, x1, x3, n)
+    if exact:
+        clear_columns(narrow, rows, H, tiling.originalHLength)
+    if half:
+        Cast(t.dx, narrow, NONE, n)
+        Cast(t.xhat, xhat, NONE, n)
 
 
 def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import lane_sums
 from lngrad.ascend.faults import BoundsFault
-from lngrad.ascend.tile.layernormgrad_2201 import BetaTensors, GradTensors
+from lngrad.ascend.tile.layernormgrad_2201 import BetaTensors, GradTensors, count_instructions
 from lngrad.ascend.tiling.host_functions import align_up
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
 from lngrad.typing import Array
@@ -47,28 +47,6 @@ def grad_3510(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse
         scratch = (stack, stack[second:])
     outputs, inputs = (t.dx, t.xhat), (t.dy, t.x, t.variance, t.mean, t.gamma, t.temp)
     together = not any(o.overlaps(i) for o in outputs for i in inputs)
-    step = M if together else 1
-    for first in range(0, M, step):
-        _rows(t, scratch, first, step, epsilon, tiling, exact, together)
-    vectors = -(-H // VECTOR_FLOATS)
-    for name, count in PER_VECTOR.items():
-        t.dx.core.tally.instructions[name] += count * vectors * M
-    for name, count in PER_ROW.items():
-        t.dx.core.tally.instructions[name] += count * M
-
-
-def _rows(
-    t: GradTensors,
-    scratch: tuple[LocalTensor, LocalTensor],
-    first: int,
-    count: int,
-    epsilon: float,
-    tiling: LayerNormGradTiling,
-    exact: bool,
-    together: bool,
-) -> None:
-    """Compute rows [first, first + count); with shared memory ``count`` is 1 and every load comes from memory."""
-    H, n = tiling.hLength, count * tiling.hLength
     inverse_H, twice_inverse_H = (
         np.float32(float_from_bits(bits)) for bits in (tiling.lastDimValueBack, tiling.lastDimValueBackMulTwo)
     )
@@ -82,31 +60,35 @@ def _rows(
         slot.write(API, "scratch row", H)[:] = rows[-1]
         return rows if together else slot.read(API, "scratch row", H).reshape(1, H).copy()
 
-    dy = load(t.dy, "inputDy", first * H, n).reshape(count, H)
-    x = load(t.x, "inputX", first * H, n).reshape(count, H)
-    gamma = load(t.gamma, "inputGamma", 0, H)
-    mean = load(t.mean, "inputMean", first, count)[:, None]
-    shifted = load(t.variance, "inputVariance", first, count)[:, None] + np.float32(epsilon)
+    count = M if together else 1  # with shared memory a row at a time, and every load comes from memory
+    for first in range(0, M, count):
+        at, n = first * H, count * H
+        dy, x = load(t.dy, "inputDy", at, n).reshape(count, H), load(t.x, "inputX", at, n).reshape(count, H)
+        gamma = load(t.gamma, "inputGamma", 0, H)
+        mean = load(t.mean, "inputMean", first, count)[:, None]
+        shifted = load(t.variance, "inputVariance", first, count)[:, None] + np.float32(epsilon)
 
-    x1, x2 = dy * gamma, x - mean
-    x1[:, padding] = 0
-    x2[:, padding] = 0
-    power = np.float32(1) / np.sqrt((shifted * shifted) * shifted)
-    var = lane_sums((x1 * (x2 * power)) * np.float32(-0.5))[:, None]
-    x1, x2 = keep(scratch[0], x1), keep(scratch[1], x2)
+        x1, x2 = dy * gamma, x - mean
+        x1[:, padding] = 0
+        x2[:, padding] = 0
+        power = np.float32(1) / np.sqrt((shifted * shifted) * shifted)
+        var = lane_sums((x1 * (x2 * power)) * np.float32(-0.5))[:, None]
+        x1, x2 = keep(scratch[0], x1), keep(scratch[1], x2)
 
-    rstd = np.float32(1) / np.sqrt(shifted)
-    xhat = x2 * rstd
-    x1 = keep(scratch[0], x1 * rstd)
-    mean_grad = lane_sums(x1 * np.float32(-1))[:, None]
-    mean_grad = mean_grad + var * (lane_sums(x2 * np.float32(-2))[:, None] * inverse_H)
-    t.xhat[first * H :].write(API, "resForGamma", n).reshape(count, H)[:] = xhat
+        rstd = np.float32(1) / np.sqrt(shifted)
+        xhat = x2 * rstd
+        x1 = keep(scratch[0], x1 * rstd)
+        mean_grad = lane_sums(x1 * np.float32(-1))[:, None]
+        mean_grad = mean_grad + var * (lane_sums(x2 * np.float32(-2))[:, None] * inverse_H)
+        t.xhat[at:].write(API, "resForGamma", n).reshape(count, H)[:] = xhat
 
-    if not together:
-        x1, x2 = (slot.read(API, "scratch row", H).reshape(1, H) for slot in scratch)
-    dx = ((var * twice_inverse_H) * x2 + mean_grad * inverse_H) + x1
-    dx[:, padding] = 0
-    t.dx[first * H :].write(API, "outputPdX", n).reshape(count, H)[:] = dx
+        if not together:
+            x1, x2 = (slot.read(API, "scratch row", H).reshape(1, H) for slot in scratch)
+        dx = ((var * twice_inverse_H) * x2 + mean_grad * inverse_H) + x1
+        dx[:, padding] = 0
+        t.dx[at:].write(API, "outputPdX", n).reshape(count, H)[:] = dx
+    count_instructions(t.dx, M * -(-H // VECTOR_FLOATS), PER_VECTOR)
+    count_instructions(t.dx, M, PER_ROW)
 
 
 def beta_3510(t: BetaTensors, tiling: LayerNormGradBetaTiling) -> None:
@@ -133,6 +115,4 @@ def beta_3510(t: BetaTensors, tiling: LayerNormGradBetaTiling) -> None:
             if result.dtype != FLOAT:
                 total = np.clip(total, -limit, limit)
             result[start:].write(BETA, role, width)[:] = total
-    vectors = -(-H // VECTOR_FLOATS)
-    for name, count in {"Mul": 1, "Add": 2}.items():
-        t.dy.core.tally.instructions[name] += count * vectors * M
+    count_instructions(t.dy, M * -(-H // VECTOR_FLOATS), {"Mul": 1, "Add": 2})

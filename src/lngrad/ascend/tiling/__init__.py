@@ -9,37 +9,14 @@ The functions return what CANN's host functions return through references, and r
 
 from __future__ import annotations
 
-from lngrad.ascend.tiling.host_functions import (
-    GetLayerNormGradBetaMaxMinTmpSize,
-    GetLayerNormGradBetaNDTilingInfo,
-    GetLayerNormGradMaxMinTmpSize,
-    GetLayerNormGradNDTilingInfo,
-    GetLayerNormMaxMinTmpSize,
-    GetLayerNormNDTilingInfo,
-)
-from lngrad.ascend.tiling.lint import TilingReport, lint, safe_stack_bytes, sweep
-from lngrad.ascend.tiling.structs import (
-    LayerNormGradBetaTiling,
-    LayerNormGradTiling,
-    LayerNormSeparateTiling,
-    LayerNormTiling,
-    TilingStruct,
-)
+# ruff: noqa: F403, F405 - the names are listed once, below
+from lngrad.ascend.tiling.host_functions import *
+from lngrad.ascend.tiling.lint import *
+from lngrad.ascend.tiling.structs import *
 
 __all__ = [
-    "GetLayerNormMaxMinTmpSize",
-    "GetLayerNormNDTilingInfo",
-    "GetLayerNormGradMaxMinTmpSize",
-    "GetLayerNormGradNDTilingInfo",
-    "GetLayerNormGradBetaMaxMinTmpSize",
-    "GetLayerNormGradBetaNDTilingInfo",
-    "LayerNormTiling",
-    "LayerNormSeparateTiling",
-    "LayerNormGradTiling",
-    "LayerNormGradBetaTiling",
-    "TilingStruct",
-    "TilingReport",
-    "lint",
-    "safe_stack_bytes",
-    "sweep",
-]
+    "GetLayerNormMaxMinTmpSize", "GetLayerNormNDTilingInfo", "GetLayerNormGradMaxMinTmpSize",
+    "GetLayerNormGradNDTilingInfo", "GetLayerNormGradBetaMaxMinTmpSize", "GetLayerNormGradBetaNDTilingInfo",
+    "LayerNormTiling", "LayerNormSeparateTiling", "LayerNormGradTiling", "LayerNormGradBetaTiling", "TilingStruct",
+    "TilingReport", "lint", "safe_stack_bytes", "sweep",
+]  # fmt: skip

@@ -43,12 +43,7 @@ def align_up(value: int, unit: int) -> int:
 
 
 class Words:
-    """The checks and the uint32 arithmetic of one call of a tiling function.
-
-    Args:
-        api: The tiling function, for the texts.
-        lenient: Go on as upstream does, and warn at ``close``.
-    """
+    """The checks and the uint32 arithmetic of one call of a tiling function; lenient: go on as upstream, warn at `close`."""
 
     def __init__(self, api: str, lenient: bool) -> None:
         self.api = api
@@ -71,11 +66,7 @@ class Words:
         return value & UINT32_MAX
 
     def shape(self, srcShape: Sequence[int], typeSize: int) -> tuple[int, int, int, int]:
-        """Check the arguments that LayerNormGrad, its Beta and LayerNorm share.
-
-        Returns:
-            B, S, the H of the memory and the H of the mathematics.
-        """
+        """Check the arguments that most functions share. Returns B, S, the H of the memory and the H of the mathematics."""
         self.rule(typeSize in (2, 4), f"typeSize: expected 2 (half) or 4 (float), got {typeSize}")
         dims = tuple(int(size) for size in srcShape)
         self.rule(len(dims) == 4, f"srcShape: expected 4 sizes [B, S, storageHLength, originHLength], got {list(dims)}")
@@ -106,7 +97,7 @@ def GetLayerNormMaxMinTmpSize(
     isComputeRstd: bool | None = None,
     isOnlyOutput: bool = False,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNorm, in bytes.
@@ -137,7 +128,8 @@ def GetLayerNormMaxMinTmpSize(
     words = Words("GetLayerNormMaxMinTmpSize", lenient)
     if isComputeRstd is not None:
         words.rule(not isOnlyOutput, "isOnlyOutput: only False is supported")
-        sizes = _rstd_tmp_sizes(words, srcShape, typeSize, isComputeRstd, socs.get(soc))
+        A, R = _matrix_shape(words, srcShape, typeSize)
+        sizes = _rstd_tmp_sizes(words, A, R, typeSize, isComputeRstd, socs.get(soc).regbase)
         words.close()
         return sizes
     socs.get(soc)
@@ -150,15 +142,10 @@ def GetLayerNormMaxMinTmpSize(
     return largest, smallest
 
 
-def _rstd_tmp_sizes(
-    words: Words, srcShape: Sequence[int], typeSize: int, isComputeRstd: bool, soc: socs.Soc
-) -> tuple[int, int]:
-    A, R = _matrix_shape(words, srcShape, typeSize)
-    if soc.regbase:
+def _rstd_tmp_sizes(words: Words, A: int, R: int, typeSize: int, isComputeRstd: bool, regbase: bool) -> tuple[int, int]:
+    if regbase:
         partials = align_up(-(-R // VECTOR_FLOATS), VECTOR_HALVES)
-        floats = partials + A + (0 if isComputeRstd else A)
-        size = words.word("maxValue", floats * FLOAT_BYTES)
-        return size, size
+        return (words.word("maxValue", (partials + (1 if isComputeRstd else 2) * A) * FLOAT_BYTES),) * 2
     row_bytes = align_up(R, BLOCK_BYTES // typeSize) * FLOAT_BYTES
     variance_bytes = align_up(A * FLOAT_BYTES, BLOCK_BYTES)
     # The temporary buffer is used twice: for the statistics, then for Normalize, which is asked
@@ -188,7 +175,7 @@ def GetLayerNormNDTilingInfo(
     isReuseSource: bool,
     isComputeRstd: bool | None = None,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> LayerNormTiling | LayerNormSeparateTiling:
     """Return the tiling of LayerNorm for a temporary buffer of ``stackBufferSize`` bytes.
@@ -357,7 +344,7 @@ def GetLayerNormGradMaxMinTmpSize(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNormGrad, in bytes.
@@ -400,7 +387,7 @@ def GetLayerNormGradNDTilingInfo(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> LayerNormGradTiling:
     """Return the tiling of LayerNormGrad for a temporary buffer of ``stackBufferSize`` bytes.
@@ -455,19 +442,12 @@ def GetLayerNormGradNDTilingInfo(
         lastDimValueBack=float_bits(float(np.float32(1) / np.float32(originH))),
         lastDimValueBackMulTwo=float_bits(float(np.float32(2) / np.float32(originH))),
     )
-    _place_chunk_buffers(tiling, words, one, typeSize, isReuseSource)
-    words.close()
-    return tiling
-
-
-def _place_chunk_buffers(
-    tiling: LayerNormGradTiling, words: Words, one: int, typeSize: int, isReuseSource: bool
-) -> None:
-    """Fill in the …Pos fields, one chunk buffer after the other, and every …Size with ``one``."""
     for index, name in enumerate(chunk_buffers(typeSize, isReuseSource)):
         setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * one))
-    for name in (field for field in vars(tiling) if field.endswith("Pos")):
-        setattr(tiling, name.removesuffix("Pos") + "Size", one)
+    for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS:
+        setattr(tiling, f"{name}Size", one)
+    words.close()
+    return tiling
 
 
 def GetLayerNormGradBetaMaxMinTmpSize(
@@ -475,7 +455,7 @@ def GetLayerNormGradBetaMaxMinTmpSize(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNormGradBeta, in bytes.
@@ -513,7 +493,7 @@ def GetLayerNormGradBetaNDTilingInfo(
     typeSize: int,
     isReuseSource: bool,
     *,
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     lenient: bool = False,
 ) -> LayerNormGradBetaTiling:
     """Return the tiling of LayerNormGradBeta for a temporary buffer of ``stackBufferSize`` bytes.

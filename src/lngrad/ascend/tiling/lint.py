@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.faults import TilingError
@@ -53,6 +53,11 @@ class Buffer:
     touched: int
 
 
+def _buffer(name: str, start: int, reserved: int, touched: int | None = None) -> Buffer:
+    """A part from its place and sizes in floats; all that is reserved is touched where nothing else is said."""
+    return Buffer(name, *(FLOAT_BYTES * one for one in (start, reserved, reserved if touched is None else touched)))
+
+
 @dataclass(frozen=True)
 class TilingReport:
     """The outcome of ``lint``.
@@ -86,20 +91,16 @@ class TilingReport:
     buffers: tuple[Buffer, ...]
     tiling: TilingStruct | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain dictionaries, lists and numbers."""
-        return asdict(self)
-
     def to_json(self) -> str:
         """Return the report as JSON text."""
-        return json.dumps(self.to_dict(), indent=2)
+        return json.dumps(asdict(self), indent=2)
 
 
 def lint(
     api: str,
     shape: Sequence[int],
     dtype: str = "float",
-    soc: str | socs.Soc | None = None,
+    soc: socs.SocLike = None,
     stack: str | int = "min",
     reuse_source: bool = False,
 ) -> TilingReport:
@@ -129,20 +130,16 @@ def lint(
     dims = (*shape, shape[-1]) if len(shape) == 3 else tuple(shape)
     call = _Call(api, dims, type_size, reuse_source, target)
     largest, smallest = call.sizes()
-    stack_bytes = {"min": smallest, "max": largest}[stack] if stack in ("min", "max") else _bytes(stack)
+    try:
+        stack_bytes = {"min": smallest, "max": largest}[stack] if stack in ("min", "max") else int(stack)
+    except ValueError:
+        raise TilingError(f"stack: expected 'min', 'max' or a number of bytes, got {stack!r}") from None
     tiling = call.tiling(stack_bytes)
     buffers = call.buffers(tiling)
     reserved = max((b.start + b.reserved for b in buffers), default=0)
     touched = max((b.start + b.touched for b in buffers), default=0)
-    verdict: Verdict = "ok"
-    if tiling is None:
-        verdict = "assert"
-    elif touched > stack_bytes:
-        verdict = "overrun"
-    elif reserved > stack_bytes:
-        verdict = "reserve"
-    safe = call.safe_bytes()
-    operands = call.operand_bytes()
+    verdict: Verdict = "overrun" if touched > stack_bytes else "reserve" if reserved > stack_bytes else "ok"
+    safe, operands = call.safe_bytes(), call.operand_bytes()
     return TilingReport(
         api=api,
         soc=target.name,
@@ -152,7 +149,7 @@ def lint(
         max_bytes=largest,
         min_bytes=smallest,
         stack_bytes=stack_bytes,
-        verdict=verdict,
+        verdict="assert" if tiling is None else verdict,
         reserved_bytes=reserved,
         touched_bytes=touched,
         overrun_bytes=max(0, touched - stack_bytes),
@@ -166,7 +163,7 @@ def lint(
 
 
 def safe_stack_bytes(
-    api: str, shape: Sequence[int], type_size: int, reuse_source: bool, soc: str | socs.Soc | None = None
+    api: str, shape: Sequence[int], type_size: int, reuse_source: bool, soc: socs.SocLike = None
 ) -> int:
     """Return the smallest temporary buffer, in bytes, with which a call stays inside it.
 
@@ -178,13 +175,6 @@ def safe_stack_bytes(
         soc: Default: this thread's.
     """
     return _Call(api, tuple(shape), type_size, reuse_source, socs.get(soc)).safe_bytes()
-
-
-def _bytes(stack: str | int) -> int:
-    try:
-        return int(stack)
-    except ValueError:
-        raise TilingError(f"stack: expected 'min', 'max' or a number of bytes, got {stack!r}") from None
 
 
 @dataclass(frozen=True)
@@ -219,47 +209,33 @@ class _Call:
 
     def buffers(self, tiling: TilingStruct | None) -> tuple[Buffer, ...]:
         """Return the parts of the temporary buffer that the kernel uses, in the order of their positions."""
-        if isinstance(tiling, LayerNormGradTiling):
-            return self._grad_buffers(tiling)
-        if isinstance(tiling, LayerNormGradBetaTiling):
-            return self._beta_buffers(tiling)
-        if isinstance(tiling, LayerNormTiling) and not self.soc.regbase:
-            return self._forward_buffers(tiling)
-        return ()
-
-    def _grad_buffers(self, tiling: LayerNormGradTiling) -> tuple[Buffer, ...]:
         B, S, H, _ = self.dims
+        if isinstance(tiling, LayerNormGradTiling):
+            if self.soc.regbase:
+                return () if self.reuse else (_buffer("x1", 0, H), _buffer("x2", align_up(H, 8), H))
+            one, names = tiling.oneCalSize, chunk_buffers(self.type_size, self.reuse)
+            return tuple(_buffer(name, getattr(tiling, f"{name}Pos"), one, min(one, B * S * H)) for name in names)
         if self.soc.regbase:
-            row, place = H * FLOAT_BYTES, align_up(H, 8) * FLOAT_BYTES
-            return () if self.reuse else (Buffer("x1", 0, row, row), Buffer("x2", place, row, row))
-        reserved = tiling.oneCalSize * FLOAT_BYTES
-        touched = min(tiling.oneCalSize, B * S * H) * FLOAT_BYTES
-        names = chunk_buffers(self.type_size, self.reuse)
-        return tuple(Buffer(n, getattr(tiling, f"{n}Pos") * FLOAT_BYTES, reserved, touched) for n in names)
-
-    def _beta_buffers(self, tiling: LayerNormGradBetaTiling) -> tuple[Buffer, ...]:
-        if self.soc.regbase or (self.reuse and self.type_size == 4):
-            return ()  # registers, or the products lie in resForGamma
-        chunk = tiling.oneCalSize * FLOAT_BYTES
-        products = Buffer("resForGammaTmp", tiling.resForGammaTmpTensorPos * FLOAT_BYTES, chunk, chunk)
-        if self.type_size == 4:
-            return (products,)
-        row = tiling.hLength * FLOAT_BYTES
-        return (
-            Buffer("gammaTemp", 0, row, row),
-            Buffer("betaTemp", tiling.betaTempTensorPos * FLOAT_BYTES, row, row),
-            Buffer("inputDyTmp", tiling.inputDyTmpTensorPos * FLOAT_BYTES, chunk, chunk),
-            products,
-        )
-
-    def _forward_buffers(self, tiling: LayerNormTiling) -> tuple[Buffer, ...]:
-        rows = tiling.meanTmpTensorSize * FLOAT_BYTES
-        chunk = tiling.oneTmpSize * FLOAT_BYTES
-        starts = [tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos]
-        parts = [Buffer("mean", 0, rows, rows), Buffer("variance", rows, rows, rows)] if self.type_size == 2 else []
-        names = ("tempTensorB", "tempTensorC") if self.reuse else ("tempTensorA", "tempTensorB", "tempTensorC")
-        chunks = [Buffer(n, s * FLOAT_BYTES, chunk, chunk) for n, s in zip(names, starts, strict=False)]
-        return tuple(parts + chunks)
+            return ()  # registers
+        if isinstance(tiling, LayerNormGradBetaTiling):
+            products = _buffer("resForGammaTmp", tiling.resForGammaTmpTensorPos, tiling.oneCalSize)
+            if self.type_size == 4:  # with reuse the products lie in resForGamma
+                return () if self.reuse else (products,)
+            return (
+                _buffer("gammaTemp", 0, H),
+                _buffer("betaTemp", tiling.betaTempTensorPos, H),
+                _buffer("inputDyTmp", tiling.inputDyTmpTensorPos, tiling.oneCalSize),
+                products,
+            )
+        if isinstance(tiling, LayerNormTiling):
+            rows, one = tiling.meanTmpTensorSize, tiling.oneTmpSize
+            starts = (tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos)
+            names = ("tempTensorB", "tempTensorC") if self.reuse else ("tempTensorA", "tempTensorB", "tempTensorC")
+            chunks = tuple(_buffer(name, start, one) for name, start in zip(names, starts, strict=False))
+            return (
+                chunks if self.type_size == 4 else (_buffer("mean", 0, rows), _buffer("variance", rows, rows), *chunks)
+            )
+        return ()
 
     def safe_bytes(self) -> int:
         """Return the smallest size with which the kernel stays inside its temporary buffer."""
@@ -298,7 +274,7 @@ class SweepRow:
     refused: int
 
 
-def sweep(soc: str | socs.Soc | None = "Ascend910B1") -> tuple[SweepRow, ...]:
+def sweep(soc: socs.SocLike = "Ascend910B1") -> tuple[SweepRow, ...]:
     """Lint LayerNormGrad with its own minimum and maximum over many shapes.
 
     The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32, 64, 100, 128,
@@ -310,15 +286,5 @@ def sweep(soc: str | socs.Soc | None = "Ascend910B1") -> tuple[SweepRow, ...]:
         shapes = [(1, S, H) for H in range(step, 1024 + 1, step) for S in (1, 2, 4, 7, 8, 16, 32, 64, 100, 128, 256)]
         for stack in ("min", "max"):
             verdicts = [lint("LayerNormGrad", shape, dtype, soc, stack, reuse).verdict for shape in shapes]
-            rows.append(
-                SweepRow(
-                    dtype,
-                    reuse,
-                    stack,
-                    ok=verdicts.count("ok"),
-                    reserve=verdicts.count("reserve"),
-                    overrun=verdicts.count("overrun"),
-                    refused=verdicts.count("assert"),
-                )
-            )
+            rows.append(SweepRow(dtype, reuse, stack, *map(verdicts.count, get_args(Verdict))))
     return tuple(rows)

@@ -35,6 +35,7 @@ int8, uint8 = Annotated[int, "<b"], Annotated[int, "<B"]
 int16, uint16 = Annotated[int, "<h"], Annotated[int, "<H"]
 int32, uint32 = Annotated[int, "<i"], Annotated[int, "<I"]
 int64, uint64 = Annotated[int, "<q"], Annotated[int, "<Q"]
+_PLAIN: dict[Any, Any] = {float: Annotated[float, "<f"], int: uint32}
 FIELD_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
@@ -115,10 +116,7 @@ def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:
 
 def _type_of(name: str, kind: Any) -> tuple[str, int, int]:
     """Return (code of ``struct``, bytes, alignment) of a field's type; the code of a nested struct is empty."""
-    if kind is float:
-        return "<f", 4, 4
-    if kind is int:
-        return "<I", 4, 4
+    kind = _PLAIN.get(kind, kind)
     if typing.get_origin(kind) is Annotated:
         code = typing.get_args(kind)[1]
         return code, struct.calcsize(code), struct.calcsize(code)

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, Place, Subject, different_bits
-from lngrad.check.implementations import NotApplicable
+from lngrad.check.certify.measured import Measured, different_bits, gradients, normalized, takes
+from lngrad.check.implementations import Implementation, NotApplicable
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
 
@@ -45,85 +48,72 @@ def _compared(group: str, name: str, differences: Iterator[tuple[str, str | None
 
 
 def _all_bits(got: Grads, expected: Grads) -> str | None:
-    for name, one, other in zip(Grads._fields, got, expected, strict=True):
-        found = different_bits(np.asarray(one), np.asarray(other))
-        if found:
-            return f"{name}: {found}"
-    return None
+    unlike = ((name, different_bits(np.asarray(one), np.asarray(other)))
+              for name, one, other in zip(Grads._fields, got, expected, strict=True))  # fmt: skip
+    return next((f"{name}: {found}" for name, found in unlike if found), None)
 
 
-def repeatability(subject: Subject, trials: int) -> list[Measured]:
-    """Run after run, with other numbers of threads, at other addresses."""
-    shapes = [shape for shape in SHAPES if subject.takes(*shape)]
-
-    def runs() -> Iterator[tuple[str, str | None]]:
-        for M, N in shapes:
-            given = arguments(M, N, 0)
-            first = subject.backward(*given)
-            for run in range(1, max(2, trials)):
-                yield f"{M}×{N}, run {run}", _all_bits(subject.backward(*given), first)
-
-    def threads() -> Iterator[tuple[str, str | None]]:
-        assert subject.set_threads is not None  # looked at below
-        for M, N in shapes:
-            given = arguments(M, N, 1)
-            subject.set_threads(1)
-            first = subject.backward(*given)
-            for number in (2, 3, 4):
-                subject.set_threads(number)
-                yield f"{M}×{N}, {number} threads against 1", _all_bits(subject.backward(*given), first)
-        subject.set_threads(2)
-
-    def addresses() -> Iterator[tuple[str, str | None]]:
-        for M, N in shapes:
-            given = arguments(M, N, 2)
-            first = subject.backward(*given)
-            for offset in ALIGNMENTS:
-                moved = tuple(_at(one, offset) for one in given)
-                found = _all_bits(subject.backward(moved[0], moved[1], moved[2], moved[3], moved[4]), first)
-                yield f"{M}×{N}, {offset} bytes past a cache line", found
-
-    group = "The same bits"
-    found = [_compared(group, "run after run", runs())]
-    if subject.set_threads is None:
-        found.append(Measured(group, "for any number of threads", "not measured: it has no switch of its own"))
-    else:
-        found.append(_compared(group, "for 1 to 4 threads", threads()))
-    return [*found, _compared(group, "at any address and alignment", addresses()), *_in_place(subject, shapes)]
+_Calls: TypeAlias = "Iterator[tuple[str, Grads]]"  # (which, its results)
 
 
-def _in_place(subject: Subject, shapes: list[tuple[int, int]]) -> list[Measured]:
-    """The same bits where a result takes an input's memory."""
+def repeatability(subject: Implementation, trials: int) -> list[Measured]:
+    """Run after run, with other numbers of threads, at other addresses, in an input's memory."""
+    group, switch = "The same bits", subject.set_threads
+    shapes = [shape for shape in SHAPES if takes(subject, *shape)]
 
-    def backward(place: Place) -> Iterator[tuple[str, str | None]]:
-        assert subject.backward_into is not None  # looked at below
-        for M, N in shapes:
-            given = arguments(M, N, 3)
-            first = subject.backward(*given)
-            got = subject.backward_into(place, *(one.copy() for one in given))
-            yield f"seed 3, {M}×{N}", _all_bits(got, first)
+    def compared(name: str, seed: int, again: Callable[[tuple[Array, ...], str], _Calls]) -> Measured:
+        """Calls with the same arguments against a first one; `again` gives them for a shape's."""
+
+        def differences() -> Iterator[tuple[str, str | None]]:
+            for M, N in shapes:
+                given = arguments(M, N, seed)
+                first = gradients(subject, *given)
+                for which, got in again(given, f"{M}×{N}"):
+                    yield which, _all_bits(got, first)
+
+        return _compared(group, name, differences())
+
+    def runs(given: tuple[Array, ...], where: str) -> _Calls:
+        return ((f"{where}, run {run}", gradients(subject, *given)) for run in range(1, max(2, trials)))
+
+    def threads(given: tuple[Array, ...], where: str) -> _Calls:
+        assert switch is not None  # looked at below
+        for number in (2, 3, 4):
+            switch(number)
+            yield f"{where}, {number} threads against 1", gradients(subject, *given)
+        switch(1)
+
+    def addresses(given: tuple[Array, ...], where: str) -> _Calls:
+        for offset in ALIGNMENTS:
+            yield f"{where}, {offset} bytes past a cache line", gradients(subject, *(_at(one, offset) for one in given))
+
+    def in_place(place: int, given: tuple[Array, ...], where: str) -> _Calls:
+        copies = [one.copy() for one in given]
+        yield f"seed 3, {where}", gradients(subject, *copies, place=copies[place])
 
     def forward() -> Iterator[tuple[str, str | None]]:
-        assert subject.forward is not None  # looked at below
-        assert subject.forward_into is not None
         for M, N in shapes:
             dy, x, _, _, gamma = arguments(M, N, 3)
-            first = subject.forward(x, gamma, dy[0], 1e-5)
-            got = subject.forward_into(x.copy(), gamma, dy[0], 1e-5)
+            first, copy = normalized(subject, x, gamma, dy[0]), x.copy()
+            got = normalized(subject, copy, gamma, dy[0], copy)
             unlike = (different_bits(np.asarray(one).reshape(-1), np.asarray(other).reshape(-1))
                       for one, other in zip(got, first, strict=True))  # fmt: skip
             yield f"seed 3, {M}×{N}", next((found for found in unlike if found), None)
 
-    group, none = "The same bits", "does not apply: it takes no outputs"
-    names = "in place: dx in dy's memory", "in place: dx in x's memory", "in place: y in x's memory"
-    if subject.backward_into is None:
-        found = [Measured(group, name, none) for name in names[:2]]
+    found = [compared("run after run", 0, runs)]
+    if switch is None:
+        found.append(Measured(group, "for any number of threads", "not measured: it has no switch of its own"))
     else:
-        found = [_compared(group, names[0], backward("dy")), _compared(group, names[1], backward("x"))]
-    if subject.forward is None:
-        return found
-    return [*found, Measured(group, names[2], none) if subject.forward_into is None else
-            _compared(group, names[2], forward())]  # fmt: skip
+        switch(1)
+        found.append(compared("for 1 to 4 threads", 1, threads))
+        switch(2)
+    found.append(compared("at any address and alignment", 2, addresses))
+    names = "in place: dx in dy's memory", "in place: dx in x's memory", "in place: y in x's memory"
+    if not subject.into:
+        count = 2 if subject.forward is None else 3
+        return [*found, *(Measured(group, name, "does not apply: it takes no outputs") for name in names[:count])]
+    found += [compared(name, 3, partial(in_place, place)) for place, name in enumerate(names[:2])]
+    return found if subject.forward is None else [*found, _compared(group, names[2], forward())]
 
 
 def _at(array: Array, offset: int) -> Array:
@@ -135,19 +125,20 @@ def _at(array: Array, offset: int) -> Array:
     return moved
 
 
-def batch_invariance(subject: Subject, trials: int) -> list[Measured]:
+def batch_invariance(subject: Implementation, trials: int) -> list[Measured]:
     """A row's dx, y, mean and rstd in any batch, at any place, beside any neighbours."""
     group = "A row does not depend on its batch"
 
-    def dx(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array, beta: Array) -> dict[str, Array]:
-        return {"": np.asarray(subject.backward(dy, x, mean, rstd, gamma).dx)}
+    def dx(*given: Array) -> dict[str, Array]:
+        return {"": np.asarray(gradients(subject, *given[:5]).dx)}
 
     def forward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array, beta: Array) -> dict[str, Array]:
-        assert subject.forward is not None  # looked at below
-        results = zip(("y: ", "mean: ", "rstd: "), subject.forward(x, gamma, beta, 1e-5), strict=True)
+        results = zip(("y: ", "mean: ", "rstd: "), normalized(subject, x, gamma, beta), strict=True)
         return {name: np.asarray(one).reshape(len(x), -1) for name, one in results}
 
-    kinds = {"dx": dx} if subject.forward is None else {"dx": dx, "y, mean and rstd": forward}
+    kinds: dict[str, Callable[..., dict[str, Array]]] = (
+        {"dx": dx} if subject.forward is None else {"dx": dx, "y, mean and rstd": forward}
+    )
     found = [
         _compared(group, f"{name}, {label}", _in_batches(subject, trials, spoil, rows_of))
         for name, rows_of in kinds.items()
@@ -168,62 +159,51 @@ _NEIGHBOURS: tuple[tuple[str, Callable[[Array], None]], ...] = (
 )
 
 
-def _batches(subject: Subject, trials: int) -> Iterator[tuple[int, int, int, int]]:
-    """(seed, N, batch size, place)."""
-    widths = [N for N in WIDTHS if subject.takes(1, N)]
-    for seed in range(max(1, trials // 4)):
-        rng = np.random.default_rng([seed, 7])
-        for N in widths:
-            for size in BATCHES:
-                yield seed, N, size, int(rng.integers(size))
-
-
 def _in_batches(
-    subject: Subject, trials: int, spoil: Callable[[Array], None], rows_of: Callable[..., dict[str, Array]]
+    subject: Implementation, trials: int, spoil: Callable[[Array], None], rows_of: Callable[..., dict[str, Array]]
 ) -> Iterator[tuple[str, str | None]]:
     """A row of a batch against the same row alone; rows_of gives results by name, a row of each for a row of x."""
-    for seed, N, size, place in _batches(subject, trials):
-        *rows, gamma = arguments(size, N, seed)
-        beta = rows[0][0].copy()
-        alone = rows_of(*(one[place : place + 1] for one in rows), gamma, beta)
-        others = np.arange(size) != place
-        for array in rows[:2]:  # dy and x
-            neighbours = array[others]
-            spoil(neighbours)
-            array[others] = neighbours
-        try:
-            whole = rows_of(*rows, gamma, beta)
-        except NotApplicable:  # such neighbours are not for it
-            continue
-        unlike = ((name, different_bits(one[place], alone[name][0])) for name, one in whole.items())
-        found = next((f"{name}{difference}" for name, difference in unlike if difference), None)
-        yield f"seed {seed}, row {place} of {size}×{N}", found
+    widths = [N for N in WIDTHS if takes(subject, 1, N)]
+    for seed in range(max(1, trials // 4)):
+        rng = np.random.default_rng([seed, 7])
+        for N, size in product(widths, BATCHES):
+            place = int(rng.integers(size))
+            *rows, gamma = arguments(size, N, seed)
+            beta = rows[0][0].copy()
+            alone = rows_of(*(one[place : place + 1] for one in rows), gamma, beta)
+            others = np.arange(size) != place
+            for array in rows[:2]:  # dy and x
+                neighbours = array[others]
+                spoil(neighbours)
+                array[others] = neighbours
+            try:
+                whole = rows_of(*rows, gamma, beta)
+            except NotApplicable:  # such neighbours are not for it
+                continue
+            unlike = ((name, different_bits(one[place], alone[name][0])) for name, one in whole.items())
+            found = next((f"{name}{difference}" for name, difference in unlike if difference), None)
+            yield f"seed {seed}, row {place} of {size}×{N}", found
 
 
-def _column_sums(subject: Subject, trials: int) -> list[Measured]:
+def _column_sums(subject: Implementation, trials: int) -> list[Measured]:
     """dgamma and dbeta of permuted rows, in tolerances of a sum; and of halves, added up, in bits."""
     worst = 0.0
     for seed in range(trials):
-        dy, x, mean, rstd, gamma = arguments(300, 64, seed)
+        *rows, gamma = arguments(300, 64, seed)
         order = np.random.default_rng(seed).permutation(300)
-        first = subject.backward(dy, x, mean, rstd, gamma).dbeta
-        other = subject.backward(dy[order], x[order], mean[order], rstd[order], gamma).dbeta
-        scale = np.abs(dy.astype(np.float64)).sum(0) * 2.0**-24
-        worst = max(worst, float((np.abs(np.asarray(first, np.float64) - np.asarray(other, np.float64)) / scale).max()))
+        first, other = (np.asarray(gradients(subject, *some, gamma).dbeta, np.float64)
+                        for some in (rows, [one[order] for one in rows]))  # fmt: skip
+        scale = np.abs(rows[0].astype(np.float64)).sum(0) * 2.0**-24
+        worst = max(worst, float((np.abs(first - other) / scale).max()))
 
     def halves() -> Iterator[tuple[str, str | None]]:
-        for seed in range(trials):
-            for M in (128, 256, 512):
-                dy, x, mean, rstd, gamma = arguments(M, 64, seed)
-                whole = subject.backward(dy, x, mean, rstd, gamma)
-                half = M // 2
-                parts = [
-                    subject.backward(dy[a:b], x[a:b], mean[a:b], rstd[a:b], gamma) for a, b in ((0, half), (half, M))
-                ]
-                for name in ("dgamma", "dbeta"):
-                    one, other = (np.asarray(getattr(part, name)) for part in parts)
-                    found = different_bits(one + other, np.asarray(getattr(whole, name)))
-                    yield f"seed {seed}, {name} of {M}×64 in halves", found
+        for seed, M in product(range(trials), (128, 256, 512)):
+            *rows, gamma = arguments(M, 64, seed)
+            whole, *parts = (gradients(subject, *(one[part] for one in rows), gamma)
+                             for part in (slice(None), slice(M // 2), slice(M // 2, None)))  # fmt: skip
+            for name in ("dgamma", "dbeta"):
+                one, other, both = (np.asarray(getattr(grads, name)) for grads in (*parts, whole))
+                yield f"seed {seed}, {name} of {M}×64 in halves", different_bits(one + other, both)
 
     group = "Column sums"
     text = f"within {worst:.1f} units of roundoff of Σ|dy|"

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from lngrad.check.certify.bits import batch_invariance, repeatability
-from lngrad.check.certify.measured import Certificate, Measured, Subject, subject_of
+from lngrad.check.certify.measured import Certificate, Measured
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
 from lngrad.check.certify.sums import column_order, row_order
-from lngrad.check.implementations import NotApplicable
+from lngrad.check.implementations import Implementation, NotApplicable, find
 from lngrad.core.machine import processor
 from lngrad.errors import BackendUnavailable
 
@@ -31,8 +31,8 @@ def certify(
     Raises:
         BackendUnavailable: There is no such implementation here, or it does not take float32 of 64 columns.
     """
-    subject = subject_of(name)
-    certificate = Certificate(subject.name, subject.version, processor(), "float32", ())
+    subject = find(name)
+    certificate = Certificate(name, subject.described(), processor(), "float32", ())
     if tell is not None:
         tell(certificate, None)
     try:
@@ -46,19 +46,14 @@ def certify(
     return certificate
 
 
-def _all(subject: Subject, trials: int) -> Iterator[Measured]:
+def _all(subject: Implementation, trials: int) -> Iterator[Measured]:
     yield from repeatability(subject, trials)
     yield from batch_invariance(subject, trials)
-    yield from _orders(subject)
+    for M, N in COLUMNS[:1] if subject.simulated else COLUMNS:
+        for threads in (1, 2) if subject.set_threads is not None else (None,):
+            yield from column_order(subject, M, N, threads=threads)
+    yield from row_order(subject, 256)
     yield from accuracy(subject, trials)
     yield from number_range(subject)
     yield from effects(subject)
     yield from memory(subject)
-
-
-def _orders(subject: Subject) -> Iterator[Measured]:
-    threads: tuple[int | None, ...] = (1, 2) if subject.set_threads is not None else (None,)
-    for M, N in COLUMNS[:1] if subject.simulated else COLUMNS:
-        for number in threads:
-            yield from column_order(subject, M, N, threads=number)
-    yield from row_order(subject, 256)

@@ -1,24 +1,20 @@
-"""What is measured, and of whom: one property with its counter-example, a page of them, and the subject."""
+"""What is measured: one property with its counter-example, a page of them; and the calls that measurements are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.implementations import Arguments, Call, Implementation, NotApplicable, find
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.problem import Forward, Grads
 from lngrad.testing import Inputs
 from lngrad.typing import Array
-
-Backward: TypeAlias = "Callable[[Array, Array, Array, Array, Array], Grads]"
-Place: TypeAlias = Literal["dy", "x"]
 
 
 @dataclass(frozen=True)
@@ -85,95 +81,46 @@ def different_bits(got: Array, expected: Array) -> str | None:
     )
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is measured.
+def gradients(subject: Implementation, *given: Array, place: Array | None = None) -> Grads:
+    """dx, dgamma and dbeta of an implementation, on plain matrices.
 
-    Attributes:
-        name, version: For people.
-        backward: (dy, x, mean, rstd, gamma) of shapes (M, N), (M, N), (M,), (M,), (N,) → NumPy arrays. It raises
-            NotApplicable for a shape or dtype that the kernel does not take.
-        forward: (x, gamma, beta, eps) → y, mean, rstd, or None where there is none.
-        set_threads: The implementation's own switch, or None.
-        backward_into: (place, dy, x, mean, rstd, gamma): dx is written to the memory of dy or of x. None: it takes no
-            outputs.
-        forward_into: (x, gamma, beta, eps): y is written to x's memory.
-        allocated, empty_cache, own_statistics, simulated, elsewhere: As of Implementation.
-    """
-
-    name: str
-    version: str
-    backward: Backward
-    forward: Callable[[Array, Array, Array, float], Forward] | None = None
-    set_threads: Callable[[int], None] | None = None
-    backward_into: Callable[[Place, Array, Array, Array, Array, Array], Grads] | None = None
-    forward_into: Callable[[Array, Array, Array, float], Forward] | None = None
-    allocated: Callable[[Call], tuple[int, str]] | None = None
-    empty_cache: Callable[[], None] = lambda: None
-    own_statistics: bool = False
-    simulated: bool = False
-    elsewhere: str = ""
-
-    def takes(self, M: int, N: int) -> bool:
-        """Whether the kernel takes a shape, in float32."""
-        rows, one = np.zeros((M, N), np.float32), np.ones(M, np.float32)
-        try:
-            self.backward(rows, rows.copy(), one - 1, one, np.ones(N, np.float32))
-        except NotApplicable:
-            return False
-        return True
-
-
-def subject_of(name: str) -> Subject:
-    """Any implementation that `lngrad check` knows.
+    Args:
+        subject: Whose.
+        given: dy, x, mean, rstd, gamma, of shapes (M, N), (M, N), (M,), (M,), (N,).
+        place: dx is written to the memory of this array.
 
     Raises:
-        BackendUnavailable: There is none of this name, or it is not installed.
+        NotApplicable: It does not take the shape or dtype.
     """
-    row = find(name)
-
-    def forward(x: Array, gamma: Array, beta: Array, eps: float, out: Forward | None = None) -> Forward:
-        assert row.forward is not None  # looked at below
-        arguments = Arguments(x=x, gamma=gamma, beta=beta, normalized_shape=x.shape[1:], eps=eps, out=out)
-        return Forward(*map(as_numpy, row.forward(arguments)()))
-
-    def forward_into(x: Array, gamma: Array, beta: Array, eps: float) -> Forward:
-        rows = (np.empty((len(x), 1), np.float32) for _ in range(2))
-        return forward(x, gamma, beta, eps, Forward(x, *rows))
-
-    def backward_into(place: Place, dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> Grads:
-        out = Grads(dy if place == "dy" else x, np.empty_like(gamma), np.empty_like(gamma))
-        rows = mean.reshape(-1, 1), rstd.reshape(-1, 1)
-        got = row.backward(
-            Arguments(dy, x, *rows, gamma, None, x.shape[1:], variance=_variance(rstd), eps=0.0, out=out)
-        )()
-        return out if got is None else Grads(*map(as_numpy, got))
-
-    return Subject(
-        name, row.described(), backward_of(row), forward if row.forward else None, row.set_threads,
-        backward_into if row.into else None, forward_into if row.into and row.forward else None,
-        row.allocated, row.empty_cache, row.own_statistics, row.simulated, row.elsewhere,
+    dy, x, mean, rstd, gamma = given
+    M, N = x.shape
+    dtype, parameter = x.dtype.name, gamma.dtype.name
+    case = CheckCase(
+        name="certify", source=Source("certify"), lead=(M,), normalized=(N,), dtype=dtype, gamma_dtype=parameter,
+        statistics_dtype=ACCUMULATORS[dtype], output_dtypes=(dtype, parameter, parameter),
+        ranges={"mean": None, "statistic": None},
     )  # fmt: skip
-
-
-def backward_of(implementation: Implementation) -> Backward:
-    """The backward of an implementation, on plain matrices."""
-
-    def backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array) -> Grads:
-        M, N = x.shape
-        dtype, parameter = x.dtype.name, gamma.dtype.name
-        case = CheckCase(
-            name="certify", source=Source("certify"), lead=(M,), normalized=(N,), dtype=dtype, gamma_dtype=parameter,
-            statistics_dtype=ACCUMULATORS[dtype], output_dtypes=(dtype, parameter, parameter),
-            ranges={"mean": None, "statistic": None},
-        )  # fmt: skip
-        inputs = Inputs(dy, x, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1)
-        got = implementation(case, DrawnInputs(inputs, inputs, _variance(rstd).reshape(M, 1), 0.0, 0, M))
-        return Grads(*(None if one is None else as_numpy(one) for one in got))
-
-    return backward
-
-
-def _variance(rstd: Array) -> Array:
+    inputs = Inputs(dy, x, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1)
     with np.errstate(all="ignore"):
-        return (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
+        variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
+    out = None if place is None else Grads(place, np.empty_like(gamma), np.empty_like(gamma))
+    got = subject(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M), out)
+    return Grads(*(None if one is None else as_numpy(one) for one in got))
+
+
+def normalized(subject: Implementation, x: Array, gamma: Array, beta: Array, place: Array | None = None) -> Forward:
+    """y, mean and rstd of an implementation that has a forward; y is written to the memory of `place`."""
+    assert subject.forward is not None  # callers have looked
+    out = None if place is None else Forward(place, *(np.empty((len(x), 1), np.float32) for _ in range(2)))
+    given = Arguments(x=x, gamma=gamma, beta=beta, normalized_shape=x.shape[1:], out=out)
+    return Forward(*map(as_numpy, subject.forward(given)()))
+
+
+def takes(subject: Implementation, M: int, N: int) -> bool:
+    """Whether the kernel takes a shape, in float32."""
+    rows, one = np.zeros((M, N), np.float32), np.ones(M, np.float32)
+    try:
+        gradients(subject, rows, rows.copy(), one - 1, one, np.ones(N, np.float32))
+    except NotApplicable:
+        return False
+    return True

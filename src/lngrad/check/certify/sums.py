@@ -2,112 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, Subject, different_bits
-from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, leaves, reveal, text_of, words
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.check.certify.measured import Measured, different_bits, gradients
+from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, fold, reveal, text_of, words
+from lngrad.check.implementations import Implementation
 from lngrad.typing import Array, Dtype
 
-LARGE = {"float32": 2.0**100, "bfloat16": 2.0**100, "float64": 2.0**500}  # absorbs ones in any accumulator
+LARGE = 2.0**100  # absorbs ones in any accumulator
 REPLAYS = 100
 GROUP = "The order of sums"
 OWN = "not measured: it computes its own mean and rstd, and the probes need others"
 MAX_DRAWN = 320  # leaves of a tree that a certificate keeps
 
 
-def _ones(M: int, N: int, dtype: Dtype) -> tuple[Array, Array, Array, Array, Array]:
+def _ones(M: int, N: int) -> tuple[Array, ...]:
     """dy = 1, x = 0, mean 0, rstd 1, gamma 1: dbeta is the sum of dy, and dx = dy − mean(dy)."""
-    wide = np.float64 if dtype == np.float64 else np.float32
-    return np.ones((M, N), dtype), np.zeros((M, N), dtype), np.zeros(M, wide), np.ones(M, wide), np.ones(N, dtype)
+    zeros, ones = np.zeros((M, N), np.float32), np.ones((M, N), np.float32)
+    return ones, zeros, zeros[:, 0].copy(), ones[:, 0].copy(), ones[0].copy()
 
 
-def column_order(
-    subject: Subject, M: int, N: int, dtype: str = "float32", threads: int | None = None
-) -> list[Measured]:
+def _masks(dy: Array, pairs: Pairs, size: int) -> Iterator[tuple[Sequence[tuple[int, int]], Array]]:
+    """(pairs, dy with +L and −L in their places): as many pairs at once as dy has columns, one a column."""
+    for start in range(0, len(pairs), size):
+        some, probe = pairs[start : start + size], dy.copy()
+        for column, (i, j) in enumerate(some):
+            probe[i, column], probe[j, column] = LARGE, -LARGE
+        yield some, probe
+
+
+def column_order(subject: Implementation, M: int, N: int, threads: int | None = None) -> list[Measured]:
     """The trees of dbeta, a bare column sum of M rows, and of dgamma, a sum of products; replayed on random numbers.
 
     Args:
         M, N: The shape. N masks are probed in a call, one a column.
-        dtype: Of all arrays.
         threads: For a subject with a switch; None leaves it.
     """
     if threads is not None and subject.set_threads is not None:
         subject.set_threads(threads)
-    given = _ones(M, N, numpy_dtype(dtype))
+    given = _ones(M, N)
 
-    def replayed(tree: Tree) -> tuple[str, str]:
-        return _replayed_columns(subject, tree, given, dtype)
+    def probed(name: str, x: Array) -> Callable[[Pairs], list[float]]:
+        """The column sum of that name."""
 
-    where = f"of {M}×{N} {dtype}" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
-    found = [_measured(f"dbeta {where}", M, "rows", _probed(subject, "dbeta", given, dtype), replayed)[0]]
-    if dtype == "float32" and subject.own_statistics:
-        found.append(Measured(GROUP, f"dgamma {where}", OWN))
-    elif dtype == "float32":
-        ones = (given[0], np.ones_like(given[1]), *given[2:])  # xhat = 1: dgamma is the sum of dy, product by product
-        probed = _probed(subject, "dgamma", ones, dtype)
-        measured, _ = _measured(
-            f"dgamma {where}", M, "rows", probed, lambda tree: _replayed_products(subject, tree, M, N)
-        )
-        found.append(measured)
-    return found
+        def outside(pairs: Pairs) -> list[float]:
+            found: list[float] = []
+            for some, dy in _masks(given[0], pairs, N):
+                sums = np.asarray(getattr(gradients(subject, dy, x, *given[2:]), name), np.float64)
+                found += sums[: len(some)].tolist()
+            return found
 
+        return outside
 
-def _probed(subject: Subject, name: str, given: Any, dtype: str) -> Callable[[Pairs], list[float]]:
-    """For masks of rows, one a column: the column sum of that name."""
-    N, large = given[0].shape[1], LARGE[dtype]
-
-    def outside(pairs: Pairs) -> list[float]:
-        found: list[float] = []
-        for start in range(0, len(pairs), N):
-            some = pairs[start : start + N]
-            dy = given[0].copy()
-            for column, (i, j) in enumerate(some):
-                dy[i, column], dy[j, column] = large, -large
-            sums = np.asarray(getattr(subject.backward(dy, *given[1:]), name), np.float64)
-            found += sums[: len(some)].tolist()
-        return found
-
-    return outside
-
-
-def row_order(subject: Subject, N: int, dtype: str = "float32") -> list[Measured]:
-    """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
+    where = f"of {M}×{N} float32" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
+    dbeta, _ = _measured(f"dbeta {where}", M, "rows", probed("dbeta", given[1]),
+                         lambda tree: _replayed_columns(subject, tree, given))  # fmt: skip
     if subject.own_statistics:
-        return [Measured(GROUP, f"{name} over {N} columns {dtype}", OWN) for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
+        return [dbeta, Measured(GROUP, f"dgamma {where}", OWN)]
+    # xhat = 1: dgamma is the sum of dy, product by product.
+    dgamma, _ = _measured(f"dgamma {where}", M, "rows", probed("dgamma", given[0]),
+                          lambda tree: _replayed_products(subject, tree, M, N))  # fmt: skip
+    return [dbeta, dgamma]
+
+
+def row_order(subject: Implementation, N: int) -> list[Measured]:
+    """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
+    names = [f"{name} over {N} columns float32" for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
+    if subject.own_statistics:
+        return [Measured(GROUP, name, OWN) for name in names]
     M = 64
-    large = LARGE[dtype]
-    given = _ones(M, N, numpy_dtype(dtype))
+    given = _ones(M, N)
 
     def sums(pairs: Pairs, x: Array) -> list[float]:
         """N·(1 − dx) at a place whose dy is 1: the sum, or both sums together."""
         found: list[float] = []
-        for start in range(0, len(pairs), M):
-            some = pairs[start : start + M]
-            dy = given[0].copy()
-            for row, (i, j) in enumerate(some):
-                dy[row, i], dy[row, j] = large, -large
-            dx = np.asarray(subject.backward(dy, x, *given[2:]).dx, np.float64)
+        for some, columns in _masks(given[0].T, pairs, M):
+            dy = np.ascontiguousarray(columns.T)
+            dx = np.asarray(gradients(subject, dy, x, *given[2:]).dx, np.float64)
             for row, (i, j) in enumerate(some):
                 probe = next(place for place in (0, 1, 2) if place not in (i, j))
                 total = N * (1 - dx[row, probe])
                 found.append(float(np.round(total)) if abs(total - np.round(total)) < 0.25 else total)
         return found
 
-    name = f"over {N} columns {dtype}"
-    first, tree = _measured(f"Σ dy·gamma {name}", N, "columns", lambda pairs: sums(pairs, given[1]))
+    first, tree = _measured(names[0], N, "columns", lambda pairs: sums(pairs, given[1]))
     if tree is None:
         return [first]
     shared = _shared_sizes(tree, N)
 
     def second(pairs: Pairs) -> list[float]:
         both = sums(pairs, np.ones_like(given[1]))
-        return [total - (N - shared(i, j)) for total, (i, j) in zip(both, pairs, strict=True)]
+        return [total - (N - int(shared[i, j])) for total, (i, j) in zip(both, pairs, strict=True)]
 
-    return [first, _measured(f"Σ dy·gamma·xhat {name}", N, "columns", second)[0]]
+    return [first, _measured(names[1], N, "columns", second)[0]]
 
 
 def _measured(
@@ -136,20 +126,17 @@ def _measured(
     return Measured(GROUP, label, text, None, probes, counterexample, facts), tree
 
 
-def _replayed_columns(subject: Subject, tree: Tree, given: Any, dtype: str) -> tuple[str, str]:
+def _replayed_columns(subject: Implementation, tree: Tree, given: Any) -> tuple[str, str]:
     """Whether the tree's own sums have the kernel's bits, for dbeta; and in which precision they are kept."""
     shape = given[0].shape
-    inputs = [
-        np.random.default_rng([seed, 3]).standard_normal(shape).astype(numpy_dtype(dtype)) for seed in range(REPLAYS)
-    ]
-    got = np.stack([np.asarray(subject.backward(dy, *given[1:]).dbeta) for dy in inputs])
+    inputs = [np.random.default_rng([seed, 3]).standard_normal(shape).astype(np.float32) for seed in range(REPLAYS)]
+    got = np.stack([np.asarray(gradients(subject, dy, *given[1:]).dbeta) for dy in inputs])
     terms = np.stack(inputs, axis=1)  # all at once: an addition is one call of NumPy, however many numbers it adds
-    ways = ((f"in {one}", replay(tree, terms, numpy_dtype(one)).astype(got.dtype))
-            for one in dict.fromkeys((dtype, "float32", "float64")))  # fmt: skip
+    ways = ((f"in {one}", replay(tree, terms, np.dtype(one)).astype(got.dtype)) for one in ("float32", "float64"))
     return _verdict(ways, got, "the tree's sums ")
 
 
-def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[str, str]:
+def _replayed_products(subject: Implementation, tree: Tree, M: int, N: int) -> tuple[str, str]:
     """Whether the tree's sums of dy·xhat have the kernel's bits, for dgamma; and how products are rounded."""
     inputs = []
     for seed in range(REPLAYS):
@@ -158,7 +145,7 @@ def _replayed_products(subject: Subject, tree: Tree, M: int, N: int) -> tuple[st
         inputs.append(
             (dy, x, rng.standard_normal(M).astype(np.float32), 2.0 ** rng.integers(-2, 3, M).astype(np.float32))
         )
-    got = np.stack([np.asarray(subject.backward(*given, np.ones(N, np.float32)).dgamma) for given in inputs])
+    got = np.stack([np.asarray(gradients(subject, *given, np.ones(N, np.float32)).dgamma) for given in inputs])
     dy, x, mean, rstd = (np.stack(arrays, axis=1) for arrays in zip(*inputs, strict=True))
     return _verdict(product_sums(tree, dy, x, mean, rstd), got, "")
 
@@ -179,25 +166,18 @@ def _verdict(ways: Iterable[tuple[str, Array]], got: Array, what: str) -> tuple[
     return f"NOT confirmed: {what}{label} {verb} the kernel's bits on {right} of {REPLAYS} random inputs", example
 
 
-def _shared_sizes(tree: Tree, n: int) -> Callable[[int, int], int]:
-    """The size of the smallest subtree that has two places."""
-    paths: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # of each leaf: (subtree's number, its size)
-    waiting: list[tuple[Tree, list[tuple[int, int]]]] = [(tree, [])]
-    number = 0
-    while waiting:
-        one, path = waiting.pop()
-        if isinstance(one, int):
-            paths[one] = path
-            continue
-        number += 1
-        longer = [*path, (number, len(leaves(one)))]
-        waiting += [(part, longer) for part in one]
+def _shared_sizes(tree: Tree, n: int) -> Array:
+    """(n, n): the size of the smallest subtree that has two places."""
+    sizes = np.zeros((n, n), int)
 
-    def shared(i: int, j: int) -> int:
-        common = [size for (one, size), (other, _) in zip(paths[i], paths[j], strict=False) if one == other]
-        return common[-1]
+    def joined(_: tuple[Tree, ...], parts: list[list[int]]) -> list[int]:
+        places = [place for part in parts for place in part]
+        shared = sizes[np.ix_(places, places)]
+        sizes[np.ix_(places, places)] = np.where(shared, shared, len(places))
+        return places
 
-    return shared
+    fold(tree, lambda one: [one] if isinstance(one, int) else None, joined)
+    return sizes
 
 
 def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None) -> Array:
@@ -210,32 +190,25 @@ def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None)
         factors: (n, …): the sum of terms·factors by fused multiply-add: a product that is added alone to a sum is not
             rounded before. float32 only.
     """
-    done: dict[int, Array] = {}
-    waiting: list[tuple[Tree, bool]] = [(tree, False)]
-    while waiting:  # no recursion: a sum in sequence is as deep as it is long
-        one, ready = waiting.pop()
-        if isinstance(one, int):
-            first = terms[one] if factors is None else terms[one] * factors[one]
-            done[_key(one)] = first.astype(dtype)
-        elif not ready:
-            waiting.append((one, True))
-            waiting += [(part, False) for part in one]
-        else:
-            done[_key(one)] = _added(one, done, terms, factors, dtype)
-    return done[_key(tree)]
 
+    def leaf(one: Tree) -> Array | None:
+        if not isinstance(one, int):
+            return None
+        return np.asarray(terms[one] if factors is None else terms[one] * factors[one]).astype(dtype)
 
-def _added(node: tuple[Tree, ...], done: dict[int, Array], terms: Array, factors: Array | None, dtype: Dtype) -> Array:
-    """The parts of a node: a sum takes leaves, whichever of them comes first in the tree's text."""
-    parts = sorted(node, key=lambda part: isinstance(part, int)) if factors is not None else node
-    total = done.pop(_key(parts[0]))
-    for part in parts[1:]:
-        value = done.pop(_key(part))
-        if factors is not None and isinstance(part, int):
-            total = _fused(terms[part], factors[part], total)
-        else:
-            total = (total + value).astype(dtype)
-    return total
+    def added(node: tuple[Tree, ...], parts: list[Array]) -> Array:
+        pairs = list(zip(node, parts, strict=True))
+        if factors is not None:  # a sum takes leaves, whichever of them comes first in the tree's text
+            pairs.sort(key=lambda pair: isinstance(pair[0], int))
+        total = pairs[0][1]
+        for part, value in pairs[1:]:
+            if factors is not None and isinstance(part, int):
+                total = _fused(terms[part], factors[part], total)
+            else:
+                total = (total + value).astype(dtype)
+        return total
+
+    return fold(tree, leaf, added)
 
 
 def _fused(one: Array, other: Array, addend: Array) -> Array:
@@ -252,10 +225,6 @@ def _fused(one: Array, other: Array, addend: Array) -> Array:
     return np.where((lost != 0) & even, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total).astype(
         np.float32
     )
-
-
-def _key(tree: Tree) -> int:
-    return -1 - tree if isinstance(tree, int) else id(tree)
 
 
 def product_sums(tree: Tree, dy: Array, x: Array, mean: Array, rstd: Array) -> Iterator[tuple[str, Array]]:

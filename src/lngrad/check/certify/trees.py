@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 MAX_STEPS = 12  # in words
 MIN_PAIRWISE = 8  # terms, for a part to be called pairwise
+T = TypeVar("T")
 Tree: TypeAlias = "int | tuple[Tree, ...]"  # a leaf's place, or subtrees in the order of their first leaf
 Pairs: TypeAlias = "Sequence[tuple[int, int]]"
 
@@ -108,41 +109,44 @@ def size_of(tree: Tree) -> int:
     return len(leaves(tree))
 
 
+def fold(tree: Tree, value_of: Callable[[Tree], T | None], joined: Callable[[tuple[Tree, ...], list[T]], T]) -> T:
+    """What a tree comes to, from its leaves up. No recursion: a sum in sequence is as deep as it is long.
+
+    Args:
+        value_of: Of a leaf, and of any subtree that is not to be looked into; None for other subtrees.
+        joined: Of a subtree with the values of its parts.
+    """
+    done: list[T] = []
+    waiting: list[tuple[Tree, bool]] = [(tree, False)]
+    while waiting:
+        one, ready = waiting.pop()
+        value = None if ready else value_of(one)
+        if value is not None:
+            done.append(value)
+            continue
+        assert not isinstance(one, int)  # every leaf has a value
+        if ready:
+            done[-len(one) :] = [joined(one, done[-len(one) :])]
+        else:
+            waiting += [(one, True), *((part, False) for part in reversed(one))]
+    return done[0]
+
+
 def text_of(tree: Tree) -> str:
     """A tree in brackets: ((0 1) 2)."""
-    found: list[str] = []
-    waiting: list[Tree | str] = [tree]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            found.append(one)
-        elif isinstance(one, int):
-            found.append(str(one))
-        else:
-            parts: list[Tree | str] = ["("]
-            for number, part in enumerate(one):
-                parts += [" ", part] if number else [part]
-            waiting += [")", *reversed(parts)]
-    return "".join(found)
+    return fold(tree, lambda one: str(one) if isinstance(one, int) else None, lambda _, parts: f"({' '.join(parts)})")
 
 
 def _comb(tree: Tree) -> list[int] | None:
     """The places of a sum in sequence, in its order: ((a + b) + c) + d; None for any other tree."""
     order: list[int] = []
     while not isinstance(tree, int):
-        if len(tree) != 2:
+        if len(tree) != 2 or not any(isinstance(part, int) for part in tree):
             return None
-        first, second = tree
-        if isinstance(second, int):
-            order.append(second)
-            tree = first
-        elif isinstance(first, int):
-            order.append(first)
-            tree = second
-        else:
-            return None
-    order.append(tree)
-    return order[::-1]
+        tree, last = tree if isinstance(tree[1], int) else tree[::-1]
+        assert isinstance(last, int)
+        order.append(last)
+    return [tree, *order[::-1]]
 
 
 def _is_pairwise(tree: Tree) -> bool:
@@ -151,15 +155,10 @@ def _is_pairwise(tree: Tree) -> bool:
         return True
     if len(tree) != 2:
         return False
-    first, second = tree
-    sizes = size_of(first), size_of(second)
-    contiguous = leaves(first)[-1] < leaves(second)[0]
-    halves = (
-        sizes[0] == sizes[1]
-        or (sizes[0] & (sizes[0] - 1) == 0 and sizes[1] < sizes[0])
-        or abs(sizes[0] - sizes[1]) == 1
-    )
-    return contiguous and halves and _is_pairwise(first) and _is_pairwise(second)
+    before, after = map(leaves, tree)
+    n, rest = len(before), len(after)
+    halves = abs(n - rest) <= 1 or (n & (n - 1) == 0 and rest < n)
+    return before[-1] < after[0] and halves and all(map(_is_pairwise, tree))
 
 
 def _is_halving(tree: Tree) -> bool:
@@ -255,23 +254,10 @@ def _collapsed(tree: Tree, blocks: list[list[int]], places_of: Callable[[Tree], 
     return _with_leaves(collapsed, lambda one: numbers[one] if isinstance(one, int) else None)
 
 
-def _with_leaves(tree: Tree, leaf_of: Callable[[Tree], int | None]) -> Tree:
-    """The tree with a leaf for every largest subtree that has one. No recursion: a sum in sequence is as deep as long."""
-    done: list[Tree] = []
-    waiting: list[tuple[Tree, bool]] = [(tree, False)]
-    while waiting:
-        one, ready = waiting.pop()
-        leaf = None if ready else leaf_of(one)
-        if leaf is not None:
-            done.append(leaf)
-            continue
-        assert not isinstance(one, int)  # every leaf stays one
-        if ready:
-            parts = tuple(done[-len(one) :])
-            done[-len(one) :] = [parts]
-        else:
-            waiting += [(one, True), *((part, False) for part in reversed(one))]
-    return done[0]
+def _with_leaves(tree: Tree, leaf_of: Callable[[Tree], Any]) -> Tree:
+    """The tree with a leaf for every largest subtree that has one."""
+    found: Tree = fold(tree, leaf_of, lambda _, parts: tuple(parts))
+    return found
 
 
 def _block_words(blocks: list[list[int]], unit: str) -> str:

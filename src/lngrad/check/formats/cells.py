@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lngrad.check.case import DEFAULT_RANGE, CheckCase, Range, Source
+from lngrad.check.case import DEFAULT_RANGE, INPUTS, CheckCase, Range, Source
 from lngrad.errors import FileFormatError
 
 _DTYPES = {
@@ -89,25 +89,31 @@ def range_of(cell: Cell) -> Range:
     return values
 
 
+def ranges_of(cells: Mapping[str, Cell]) -> dict[str, Range]:
+    return {
+        name: DEFAULT_RANGE if cell.value is None else range_of(cell) for name, cell in cells.items() if name in INPUTS
+    }
+
+
 def build(
     *,
     name: str,
     source: Source,
     inputs: Mapping[str, tuple[tuple[int, ...], str]],
-    normalized: tuple[int, ...] | None,
-    output_dtypes: Sequence[Cell],
-    mask: Cell | None,
-    third: Any,
-    eps: float,
-    ranges: Mapping[str, Cell],
-    files: dict[str, str],
-    surface: str | None,
-    tolerances: tuple[float, float] | None,
-    atol: float | None,
-    enabled: bool,
-    others: dict[str, str],
+    normalized: tuple[int, ...] | None = None,
+    output_dtypes: Sequence[Cell] = (),
+    mask: Cell | None = None,
+    third: Any = "rstd",
+    **others: Any,
 ) -> CheckCase:
-    """A case from shapes and dtypes of its tensors by house name, as Ascend's formats give them."""
+    """A case from shapes and dtypes of its tensors by house name.
+
+    Args:
+        name, source, third, others: As of CheckCase.
+        inputs: (shape, dtype) of each.
+        normalized: None: gamma's shape, else the last dimension.
+        output_dtypes, mask: Of dx, dgamma and dbeta; an empty cell for the default.
+    """
     where = f"{source}: case {name!r}"
     missing = [label for label in ("dy", "x", "mean", "statistic") if label not in inputs]
     if missing:
@@ -132,42 +138,14 @@ def build(
             f"{where}: {third}: expected the dtype of mean, {inputs['mean'][1]}, got {inputs['statistic'][1]}"
         )
     parameter = gamma[1] if gamma else dtype
-    defaults = (dtype, parameter, parameter)
-    dtypes = [
-        default if cell.value is None else dtype_name(cell)
-        for cell, default in zip(output_dtypes, defaults, strict=True)
-    ]
+    dtypes: Any = [dtype, parameter, parameter]
+    for index, cell in enumerate(output_dtypes):
+        dtypes[index] = dtypes[index] if cell.value is None else dtype_name(cell)
+    wanted: Any = (True,) * 3 if mask is None or mask.value is None else tuple(map(flag, mask.sequence(3)))
     return CheckCase(
-        name=name[:200],
-        source=source,
-        lead=lead,
-        normalized=R,
-        dtype=dtype,
-        gamma_dtype=gamma[1] if gamma else None,
-        statistics_dtype=inputs["mean"][1],
-        output_dtypes=(dtypes[0], dtypes[1], dtypes[2]),
-        output_mask=_mask(mask),
-        third=third,
-        eps=eps,
-        ranges={
-            key: DEFAULT_RANGE if cell.value is None else range_of(cell)
-            for key, cell in ranges.items()
-            if key in ("dy", "x", "mean", "statistic", "gamma")
-        },
-        files=files,
-        surface=surface,
-        tolerances=tolerances,
-        atol=atol,
-        enabled=enabled,
-        others=others,
-    )
-
-
-def _mask(cell: Cell | None) -> tuple[bool, bool, bool]:
-    if cell is None or cell.value is None:
-        return (True, True, True)
-    first, second, third = (flag(part) for part in cell.sequence(3))
-    return first, second, third
+        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, inputs["mean"][1], tuple(dtypes), wanted, third,
+        **others,
+    )  # fmt: skip
 
 
 def names_unique(cases: Sequence[CheckCase]) -> list[CheckCase]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lngrad.check.case import OUTPUTS, CheckCase, Source
+from lngrad.check.case import OUTPUTS, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
@@ -60,12 +60,10 @@ def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:
 def _read(path: Path, max_bytes: int) -> list[CheckCase]:
     if path.is_dir():
         inner = sorted(path.iterdir())
-        dumped = (path / MANIFEST).is_file() or dumps_in(path) or any(dumps_in(one) for one in inner if one.is_dir())
         files = [one for one in inner if one.suffix in _READERS and one.is_file()]
         folders = [one for one in inner if one.is_dir() and (one / MANIFEST).is_file()]
-        if dumped and not files:
-            return read_folder(path, max_bytes)
-        if (path / MANIFEST).is_file():
+        dumped = not files and any(dumps_in(one) for one in (path, *inner) if one.is_dir())
+        if dumped or (path / MANIFEST).is_file():
             return read_folder(path, max_bytes)
         if not files and not folders:
             raise FileFormatError(f"{path}: expected case files (.csv, .json, .yaml) or a folder of dumps")
@@ -118,8 +116,8 @@ def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase
         raise FileFormatError(f"{manifest}: expected the keys 'lngrad': 1 and 'cases'")
     cases = []
     for number, item in enumerate(top["cases"].sequence()):
-        keys = Cell(item.value, f"{manifest}: case {number + 1}").mapping()
         where = f"{manifest}: case {number + 1}"
+        keys = Cell(item.value, where).mapping()
         tensors = keys["inputs"].mapping() if "inputs" in keys else {}
         inputs, files = {}, {}
         for name, cell in tensors.items():
@@ -130,34 +128,26 @@ def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase
                 raise FileFormatError(f"{cell.where}: expected the keys file, dtype and shape")
             inputs[name] = (shape_of(entry["shape"]), dtype_name(entry["dtype"]))
             files[name] = entry["file"].string()
-        cases.append(_build(keys, where, Source(str(folder)), inputs, files, number))
+        third = keys.get("given", Cell("rstd", where))
+        if third.value not in ("rstd", "variance"):
+            raise third.wrong("rstd or variance")
+        case = build(
+            name=keys["name"].string() if "name" in keys else f"case {number + 1}",
+            source=Source(str(folder)),
+            inputs=inputs,
+            normalized=shape_of(keys["normalized_shape"]) if "normalized_shape" in keys else None,
+            output_dtypes=keys["output_dtypes"].sequence(3) if "output_dtypes" in keys else (),
+            mask=keys.get("output_mask"),
+            third=third.value,
+            eps=keys["eps"].number() if "eps" in keys else 1e-5,
+            ranges=_READ,
+            files=files,
+        )
+        cases.append(case)
     return names_unique(cases)
 
 
-def _build(
-    keys: dict[str, Cell], where: str, source: Source, inputs: dict[str, Any], files: dict[str, str], number: int
-) -> CheckCase:
-    third = keys.get("given", Cell("rstd", where))
-    if third.value not in ("rstd", "variance"):
-        raise third.wrong("rstd or variance")
-    outputs = keys["output_dtypes"].sequence(3) if "output_dtypes" in keys else [Cell(None, where)] * 3
-    return build(
-        name=keys["name"].string() if "name" in keys else f"case {number + 1}",
-        source=source,
-        inputs=inputs,
-        normalized=shape_of(keys["normalized_shape"]) if "normalized_shape" in keys else None,
-        output_dtypes=outputs,
-        mask=keys.get("output_mask"),
-        third=third.value,
-        eps=keys["eps"].number() if "eps" in keys else 1e-5,
-        ranges={"mean": Cell((0, 0), where), "statistic": Cell((0, 0), where)},
-        files=files,
-        surface=None,
-        tolerances=None,
-        atol=None,
-        enabled=True,
-        others={},
-    )
+_READ: dict[str, Range] = {"mean": (0.0, 0.0), "statistic": (0.0, 0.0)}  # from files, and not computed from x
 
 
 def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> CheckCase:
@@ -166,27 +156,22 @@ def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> 
         dump = dumps.get(("input", index))
         if dump is None or dump.path is None:
             continue
-        shape, dtype = dump.shape, dump.dtype
-        if shape is None or dtype is None:
+        if dump.shape is None or dump.dtype is None:
             raise FileFormatError(
                 f"{dump.path}: expected dtype and shape in the name (…_float32__shape_2x8.bin), or {MANIFEST}"
             )
-        inputs[name] = (shape, dtype)
+        inputs[name] = (dump.shape, dump.dtype)
         files[name] = str(dump.path.relative_to(folder))
-    golden = [dumps.get((kind, index)) for kind in ("golden",) for index in range(3)]
-    outputs = [Cell(one.dtype if one else None, str(place)) for one in golden]
-    mask = [one is None or one.path is not None for one in golden]
-    name = place.name if place != folder else folder.resolve().name
-    keys = {"name": Cell(name, str(place)), "output_mask": Cell(mask, str(place))}
-    case = _build(
-        keys | {"output_dtypes": Cell([cell.value for cell in outputs], str(place))},
-        str(place),
-        Source(str(folder)),
-        inputs,
-        files,
-        0,
+    golden = [dumps.get(("golden", index)) for index in range(3)]
+    return build(
+        name=(place if place != folder else folder.resolve()).name,
+        source=Source(str(folder)),
+        inputs=inputs,
+        output_dtypes=[Cell(one.dtype if one else None, str(place)) for one in golden],
+        mask=Cell([one is None or one.path is not None for one in golden], str(place)),
+        ranges=_READ,
+        files=files,
     )
-    return case
 
 
 class Dump(NamedTuple):

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lngrad.check.case import CheckCase, Source
-from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, numbers, shape_of
+from lngrad.check.case import DEFAULT_RANGE, INPUTS, OUTPUTS, CheckCase, Source
+from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, numbers, ranges_of, shape_of
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parse_json
 
 KERNEL_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
-ACLNN_TENSORS = ("dy", "x", "mean", "statistic", "gamma", "beta", "dx", "dgamma", "dbeta")
+ACLNN_TENSORS = (*INPUTS, "beta", *OUTPUTS)
 
 
 def read_ttk(text: str, file: str) -> list[CheckCase]:
@@ -105,9 +105,7 @@ def parse_literal(text: str) -> Any:
 
 
 def _after_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+    return len(text) - len(text[at:].lstrip())
 
 
 def _value_of(node: ast.expr) -> Any:
@@ -148,6 +146,10 @@ class _Row:
         except LiteralError as error:
             raise FileFormatError(f"{where}, character {error.column}: {error}") from None
 
+    def attribute(self, *names: str) -> Cell | None:
+        attributes = self.cell("attributes", {}).mapping()
+        return next((attributes[name] for name in names if name in attributes), None)
+
     def kept(self) -> dict[str, str]:
         known = set(self.header) & _USED
         return {name: text for name, text in self.cells.items() if name not in known and text.strip()}
@@ -162,26 +164,25 @@ _USED = {
 
 
 def _kernel(row: _Row) -> CheckCase:
-    op = row.text("op_name").replace("_", "").lower()
+    op, number = row.text("op_name").replace("_", "").lower(), len(KERNEL_INPUTS)
     if op not in ("", "layernormgrad", "layernormgradv3"):
         raise FileFormatError(
             f"{row.source}: op_name: expected LayerNormGrad or LayerNormGradV3, got {row.text('op_name')!r}"
         )
-    v3 = op == "layernormgradv3"
-    shapes = row.cell("input_shapes").sequence(len(KERNEL_INPUTS))
-    dtypes = row.cell("input_dtypes").sequence(len(KERNEL_INPUTS))
-    outputs = row.cell("output_dtypes", (None,) * 3).sequence(3)
-    third = "rstd" if v3 else "variance"
+    shapes, dtypes = (row.cell(column).sequence(number) for column in ("input_shapes", "input_dtypes"))
     inputs = {
         name: (shape_of(shape), dtype_name(dtype))
         for name, shape, dtype in zip(KERNEL_INPUTS, shapes, dtypes, strict=True)
     }
-    ranges = row.cell("input_data_ranges", (None,) * 5).sequence(len(KERNEL_INPUTS))
-    files = _files(row, "manual_input_binaries", KERNEL_INPUTS) | _files(row, "manual_golden_binaries", _GOLDENS)
-    attributes = row.cell("attributes", {}).mapping()
-    epsilon = attributes.get("epsilon")
-    eps = epsilon.number() if epsilon else 1e-12 if inputs["x"][1] == "float32" else 1e-5
-    return _finish(row, inputs, outputs, ranges, attributes, files, third, eps, "graph_v3" if v3 else "graph", None)
+    v3, epsilon = op == "layernormgradv3", row.cell("attributes", {}).mapping().get("epsilon")
+    return _built(
+        row, KERNEL_INPUTS, inputs, row.cell("input_data_ranges", (None,) * number).sequence(number),
+        output_dtypes=row.cell("output_dtypes", (None,) * 3).sequence(3),
+        third="rstd" if v3 else "variance",
+        eps=epsilon.number() if epsilon else 1e-12 if inputs["x"][1] == "float32" else 1e-5,
+        files=_files(row, "manual_input_binaries", KERNEL_INPUTS) | _files(row, "manual_golden_binaries", _GOLDENS),
+        surface="graph_v3" if v3 else "graph",
+    )  # fmt: skip
 
 
 _GOLDENS = ("golden_0", "golden_1", "golden_2")
@@ -197,19 +198,20 @@ def _aclnn(row: _Row) -> CheckCase:
         raise FileFormatError(
             f"{shapes[0].where if shapes else row.source}: expected 4 to 9 tensors, got {len(shapes)}"
         )
-    inputs = {
+    tensors = {
         name: (shape_of(shape), dtype_name(dtype))
         for name, shape, dtype in zip(ACLNN_TENSORS, shapes, dtypes, strict=False)
         if shape.value is not None
     }
-    outputs = [Cell(inputs[name][1] if name in inputs else None, str(row.source)) for name in ("dx", "dgamma", "dbeta")]
-    name = "tensor_data_ranges" if "tensor_data_ranges" in row.header else "input_data_ranges"
-    ranges = row.cell(name, ()).sequence()
-    ranges = [*ranges, *[Cell(None, str(row.source))] * (len(ACLNN_TENSORS) - len(ranges))]
-    files = _files(row, "manual_tensor_binaries", (*ACLNN_TENSORS[:6], *_GOLDENS))
-    attributes = row.cell("attributes", {}).mapping()
-    normalized = next((attributes[key] for key in ("normalizedShape", "normalized_shape") if key in attributes), None)
-    return _finish(row, inputs, outputs, ranges, attributes, files, "rstd", 1e-5, "aclnn", normalized)
+    ranges = row.cell("tensor_data_ranges" if "tensor_data_ranges" in row.header else "input_data_ranges", ())
+    normalized = row.attribute("normalizedShape", "normalized_shape")
+    return _built(
+        row, ACLNN_TENSORS, tensors, ranges.sequence(),
+        output_dtypes=[Cell(tensors.get(name, (None, None))[1], str(row.source)) for name in OUTPUTS],
+        normalized=shape_of(normalized) if normalized else None,
+        files=_files(row, "manual_tensor_binaries", (*ACLNN_TENSORS[:6], *_GOLDENS)),
+        surface="aclnn",
+    )  # fmt: skip
 
 
 def _files(row: _Row, column: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -220,42 +222,22 @@ def _files(row: _Row, column: str, names: tuple[str, ...]) -> dict[str, str]:
     return {name: path.string() for name, path in zip(names, paths, strict=False) if path.value is not None}
 
 
-def _finish(
-    row: _Row,
-    inputs: dict[str, Any],
-    outputs: Any,
-    ranges: Any,
-    attributes: dict[str, Cell],
-    files: dict[str, str],
-    third: str,
-    eps: float,
-    surface: str,
-    normalized: Cell | None,
-) -> CheckCase:
-    order = KERNEL_INPUTS if surface != "aclnn" else ACLNN_TENSORS
-    mask = next((attributes[key] for key in ("output_mask", "outputMask") if key in attributes), None)
-    tolerances = row.cell("precision_tolerances").value
-    pair = None
-    if tolerances is not None:
-        first = row.cell("precision_tolerances").sequence()[0]
-        pair = numbers(first if isinstance(first.value, tuple) else row.cell("precision_tolerances"), 2)
-    atol = row.cell("absolute_precision")
+def _built(row: _Row, order: tuple[str, ...], inputs: dict[str, Any], ranges: list[Cell], **others: Any) -> CheckCase:
+    tolerances, atol = row.cell("precision_tolerances"), row.cell("absolute_precision")
+    if tolerances.value is not None and isinstance(tolerances.sequence()[0].value, tuple):
+        tolerances = tolerances.sequence()[0]
+    empty = [Cell(None, str(row.source))] * len(order)
     return build(
         name=row.text("testcase_name") or f"line {row.source.line}",
         source=row.source,
         inputs=inputs,
-        normalized=shape_of(normalized) if normalized else None,
-        output_dtypes=outputs,
-        mask=mask,
-        third=third,
-        eps=eps,
-        ranges=dict(zip(order, ranges, strict=False)),
-        files=files,
-        surface=surface,
-        tolerances=(pair[0], pair[1]) if pair else None,
+        mask=row.attribute("output_mask", "outputMask"),
+        ranges=ranges_of(dict(zip(order, [*ranges, *empty], strict=False))),
+        tolerances=None if tolerances.value is None else numbers(tolerances, 2),
         atol=None if atol.value is None else atol.number(),
         enabled=flag(row.cell("is_enabled", True)),
         others=row.kept(),
+        **others,
     )
 
 
@@ -287,11 +269,11 @@ def _atk_case(cell: Cell, file: str, number: int) -> CheckCase:
     if "inputs" not in keys:
         raise FileFormatError(f"{cell.where}: expected the key 'inputs', got {', '.join(list(keys)[:8])}")
     tensors: dict[str, dict[str, Cell]] = {}
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, list[dict[str, Cell]]] = {key: [] for key in _ATK_ATTRIBUTES}
     for item in keys["inputs"].sequence():
         for key, part in _atk_entries(item):
-            if key in _ATK_ATTRIBUTES:
-                attributes.setdefault(key, []).append(part)
+            if key in attributes:
+                attributes[key].append(part)
             elif key in _ATK_TENSORS:
                 tensors[_ATK_TENSORS[key]] = part
             else:
@@ -303,22 +285,15 @@ def _atk_case(cell: Cell, file: str, number: int) -> CheckCase:
             if "dtype" not in tensor:
                 raise FileFormatError(f"{tensor['shape'].where}: expected a dtype beside the shape")
             inputs[label] = (shape_of(tensor["shape"]), dtype_name(tensor["dtype"]))
-    normalized = _atk_values(attributes.get("normalizedshape"), cell.where)
+    normalized, mask = (_atk_values(attributes[key], cell.where) for key in _ATK_ATTRIBUTES)
     return build(
         name=name,
         source=Source(file),
         inputs=inputs,
         normalized=shape_of(normalized) if normalized else None,
-        output_dtypes=[Cell(None, cell.where)] * 3,
-        mask=_atk_values(attributes.get("outputmask"), cell.where),
-        third="rstd",
-        eps=1e-5,
-        ranges={label: _atk_range(tensor, cell.where) for label, tensor in tensors.items()},
-        files={},
+        mask=mask,
+        ranges=ranges_of({label: _atk_range(tensor, cell.where) for label, tensor in tensors.items()}),
         surface="aclnn",
-        tolerances=None,
-        atol=None,
-        enabled=True,
         others={
             key: str(part.value)[:200] for key, part in keys.items() if key not in ("name", "inputs", "aclnn_name")
         },
@@ -337,7 +312,7 @@ def _atk_entries(item: Cell) -> Iterator[tuple[str, dict[str, Cell]]]:
     yield keys["name"].string().replace("_", "").lower(), keys
 
 
-def _atk_values(parts: Any, where: str) -> Cell | None:
+def _atk_values(parts: list[dict[str, Cell]], where: str) -> Cell | None:
     """The values of an attribute array as one sequence."""
     if not parts:
         return None
@@ -354,11 +329,8 @@ def _atk_range(tensor: dict[str, Cell], where: str) -> Cell:
     special = tensor.get("outlier_values", Cell(None, where)).value
     if not special:
         return cell
-    base = (
-        cell.value if isinstance(cell.value, list) else [cell.value, cell.value] if cell.value is not None else [-2, 2]
-    )
+    base = DEFAULT_RANGE if cell.value is None else cell.value if isinstance(cell.value, list) else [cell.value] * 2
     extra = [part.value for part in Cell(special, cell.where).sequence()]
-    return Cell(tuple(base) + tuple(_NUMBERS.get(str(value).lower(), value) for value in extra), cell.where)
-
-
-_NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
+    words = ("inf", "-inf", "nan")
+    values = (float(value) if str(value).lower() in words else value for value in extra)
+    return Cell((*(base or ()), *values), cell.where)

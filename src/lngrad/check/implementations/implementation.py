@@ -157,8 +157,8 @@ class Implementation:
     simulated: bool = False
     elsewhere: str = ""
 
-    def __call__(self, case: CheckCase, given: DrawnInputs) -> Grads:
-        """The gradients of a case.
+    def __call__(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> Grads:
+        """The gradients of a case, in given outputs if there are any.
 
         Raises:
             NotApplicable: The case is not for it.
@@ -166,14 +166,14 @@ class Implementation:
         for rule in self.takes:
             if reason := rule(case, given):
                 raise NotApplicable(reason)
-        grads: Grads = self.backward(Arguments.of(case, given))()
-        return Grads(*grads)
+        results: Any = self.backward(replace(Arguments.of(case, given), out=out))() or out
+        return Grads(*results)
 
     def versions(self) -> dict[str, str]:
         """The version by distribution."""
-        return (
-            {self.package: self.version() if self.version else installed_version(self.package)} if self.package else {}
-        )
+        if not self.package:
+            return {}
+        return {self.package: self.version() if self.version else installed_version(self.package)}
 
     def described(self) -> str:
         """Which version it is, and where it runs."""

@@ -1,7 +1,8 @@
 """oneDNN's layer normalization on the CPU, through ctypes.
 
 The library comes with the wheel onednn-cpu-gomp (the extra `bench`); no compiler is needed. This file marshals
-arrays into oneDNN's C interface (version 3) and knows nothing else. Constants are those of oneDNN's
+arrays into oneDNN's C interface (version 3) and knows nothing else; an argument that
+is no int has its C type at the call. Constants are those of oneDNN's
 dnnl_types.h and dnnl_common_types.h.
 """
 
@@ -11,7 +12,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -50,28 +51,6 @@ class _Argument(ctypes.Structure):
 
 _Dimensions = c_int64 * MOST_DIMENSIONS
 
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "dnnl_engine_create": (POINTER(c_void_p), c_int, c_size_t),
-    "dnnl_stream_create": (POINTER(c_void_p), c_void_p, c_uint),
-    "dnnl_stream_wait": (c_void_p,),
-    "dnnl_memory_desc_create_with_strides": (POINTER(c_void_p), c_int, _Dimensions, c_int, _Dimensions),
-    "dnnl_memory_desc_destroy": (c_void_p,),
-    "dnnl_memory_create": (POINTER(c_void_p), c_void_p, c_void_p, c_void_p),
-    "dnnl_memory_destroy": (c_void_p,),
-    "dnnl_layer_normalization_forward_primitive_desc_create": (
-        POINTER(c_void_p), c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_float, c_uint, c_void_p,
-    ),
-    "dnnl_layer_normalization_backward_primitive_desc_create": (
-        POINTER(c_void_p), c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_float, c_uint, c_void_p,
-        c_void_p,
-    ),
-    "dnnl_primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),
-    "dnnl_primitive_desc_destroy": (c_void_p,),
-    "dnnl_primitive_create": (POINTER(c_void_p), c_void_p),
-    "dnnl_primitive_execute": (c_void_p, c_void_p, c_int, POINTER(_Argument)),
-    "dnnl_primitive_destroy": (c_void_p,),
-}  # fmt: skip
-
 
 @dataclass
 class Run:
@@ -96,10 +75,8 @@ class _OneDnn:
     def __init__(self, path: Path) -> None:
         # The library binds to its own OpenMP before that of any other package.
         self.library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0))
-        for name, types in _SIGNATURES.items():
-            getattr(self.library, name).argtypes = types
         self.library.dnnl_version.restype = POINTER(_Version)
-        self.engine = self.made("dnnl_engine_create", CPU, 0)
+        self.engine = self.made("dnnl_engine_create", CPU, c_size_t(0))
         self.stream = self.made("dnnl_stream_create", self.engine, IN_ORDER)
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -126,6 +103,10 @@ class _OneDnn:
         sizes = _Dimensions(*array.shape), DATA_TYPES[array.dtype.name], _Dimensions(*strides)
         return self.made("dnnl_memory_desc_create_with_strides", array.ndim, *sizes)
 
+    def forward(self, x: c_void_p, y: c_void_p, rows: c_void_p, eps: float) -> c_void_p:
+        name, flags = "dnnl_layer_normalization_forward_primitive_desc_create", USE_SCALE | USE_SHIFT
+        return self.made(name, self.engine, FORWARD_TRAINING, x, y, rows, c_float(eps), flags, None)
+
     def run(self, description: c_void_p, roles: dict[int, Array]) -> Run:
         """A primitive of a description, on the memory of arrays by what they are to it."""
         name = c_char_p()
@@ -135,18 +116,13 @@ class _OneDnn:
         arguments = (_Argument * len(roles))()
         for argument, (role, array) in zip(arguments, roles.items(), strict=True):
             shape = self.description(array)
-            argument.role = role
-            argument.memory = self.made("dnnl_memory_create", shape, self.engine, array.ctypes.data).value
+            memory = self.made("dnnl_memory_create", shape, self.engine, c_void_p(array.ctypes.data))
+            argument.role, argument.memory = role, memory.value
             self.call("dnnl_memory_desc_destroy", shape)
-        execute, wait, stream, count = (
-            self.library.dnnl_primitive_execute,
-            self.library.dnnl_stream_wait,
-            self.stream,
-            len(roles),
-        )
+        execute, wait, stream = self.library.dnnl_primitive_execute, self.library.dnnl_stream_wait, self.stream
 
         def call() -> None:
-            status = execute(primitive, stream, count, arguments) or wait(stream)
+            status = execute(primitive, stream, len(arguments), arguments) or wait(stream)
             if status:
                 raise OneDnnError(f"primitive_execute: status {status}")
 
@@ -157,7 +133,7 @@ class _OneDnn:
     def _release(self, primitive: c_void_p, memories: Iterable[int]) -> None:
         self.library.dnnl_primitive_destroy(primitive)
         for memory in memories:
-            self.library.dnnl_memory_destroy(memory)
+            self.library.dnnl_memory_destroy(c_void_p(memory))
 
 
 @cache
@@ -214,8 +190,7 @@ def forward(x: Array, gamma: Array, beta: Array, y: Array, mean: Array, variance
     """
     dnn = _onednn()
     x_shape, y_shape, rows = map(dnn.description, (x, y, mean))
-    name, flags = "dnnl_layer_normalization_forward_primitive_desc_create", USE_SCALE | USE_SHIFT
-    description = dnn.made(name, dnn.engine, FORWARD_TRAINING, x_shape, y_shape, rows, eps, flags, None)
+    description = dnn.forward(x_shape, y_shape, rows, eps)
     roles = {SRC: x, SCALE: gamma, SHIFT: beta, DST: y, MEAN: mean, VARIANCE: variance}
     return dnn.run(description, roles)
 
@@ -244,14 +219,10 @@ def backward(
     """
     dnn = _onednn()
     dy_shape, x_shape, dx_shape, rows = map(dnn.description, (dy, x, dx, mean))
-    flags = USE_SCALE | USE_SHIFT
-    hint = dnn.made(
-        "dnnl_layer_normalization_forward_primitive_desc_create",
-        dnn.engine, FORWARD_TRAINING, x_shape, x_shape, rows, eps, flags, None,
-    )  # fmt: skip
+    hint = dnn.forward(x_shape, x_shape, rows, eps)
     description = dnn.made(
         "dnnl_layer_normalization_backward_primitive_desc_create",
-        dnn.engine, BACKWARD, dx_shape, dy_shape, x_shape, rows, eps, flags, hint, None,
+        dnn.engine, BACKWARD, dx_shape, dy_shape, x_shape, rows, c_float(eps), USE_SCALE | USE_SHIFT, hint, None,
     )  # fmt: skip
     # The shift is an argument as well, and does not count.
     roles = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -111,11 +111,6 @@ def on_device(array: Any) -> Any:
     return to_torch(np.require(array, requirements=["C", "W"])).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def quiet() -> AbstractContextManager[Any]:
-    """Triton's interpreter computes with NumPy, which warns of NaN and infinity where a GPU says nothing."""
-    return np.errstate(all="ignore")
-
-
 def where_triton_runs(row: Implementation) -> Implementation:
     """A row of Triton kernels, with what is known of the GPU or of the interpreter in its place."""
     import torch
@@ -152,7 +147,7 @@ def triton_gpu() -> Implementation:
 def _executed(problem: Problem, arrays: Any, out: Any) -> list[Array | None]:
     from lngrad.gpu.plan import plan
 
-    with quiet():
+    with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy, which warns where a GPU says nothing
         return _each(execute(plan(problem, 1), arrays, out), lambda one: as_numpy(one.cpu()))
 
 
@@ -253,15 +248,16 @@ def _jax(*arrays: Array | None) -> Iterator[Any]:
 
 # The ways into lngrad that `lngrad soak` knows; "torch" and "jax" are lngrad.torch and lngrad.jax here.
 ENTRIES = {
-    "numba_cpu": public_functions("numba_cpu"),
-    "numpy_cpu": public_functions("numpy_cpu"),
-    "torch": Implementation(
-        "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward), needs="torch"
-    ),
-    "override": Implementation(
-        "override", unprepared(_override_backward), unprepared(_override_forward), needs="torch"
-    ),
-    "jax": Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), needs="jax"),
+    row.name: row
+    for row in (
+        public_functions("numba_cpu"),
+        public_functions("numpy_cpu"),
+        Implementation(
+            "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward), needs="torch"
+        ),
+        Implementation("override", unprepared(_override_backward), unprepared(_override_forward), needs="torch"),
+        Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), needs="jax"),
+    )
 }
 
 
@@ -287,26 +283,22 @@ def _graph_variance(case: CheckCase, given: DrawnInputs) -> str | None:
 def _graph_backward(a: Arguments) -> Any:
     from lngrad.ascend import graph
 
-    variance, mean = _graph_statistics(a, a.variance)
-    return graph.LayerNormGrad(
-        a.dy, a.x, variance, mean, a.gamma,
-        output_mask=a.output_mask, epsilon=a.eps, pd_gamma_dtype=a.dtypes[1],
-    )  # fmt: skip
+    given = *_graph_statistics(a, a.variance), a.gamma
+    return graph.LayerNormGrad(a.dy, a.x, *given, output_mask=a.output_mask, epsilon=a.eps, pd_gamma_dtype=a.dtypes[1])
 
 
 def _graph_v3_backward(a: Arguments) -> Any:
     from lngrad.ascend import graph
 
-    rstd, mean = _graph_statistics(a, a.rstd)
-    return graph.LayerNormGradV3(a.dy, a.x, rstd, mean, a.gamma, output_mask=a.output_mask, pd_gamma_dtype=a.dtypes[1])
+    given = *_graph_statistics(a, a.rstd), a.gamma
+    return graph.LayerNormGradV3(a.dy, a.x, *given, output_mask=a.output_mask, pd_gamma_dtype=a.dtypes[1])
 
 
-def _graph_statistics(a: Arguments, statistic: Array) -> tuple[Array, Array]:
+def _graph_statistics(a: Arguments, statistic: Array) -> Iterator[Array]:
     """The statistic, and the mean in its dtype, in the shape that the graph ops want."""
     count = len(a.normalized_shape)
     shape = a.x.shape[: a.x.ndim - count] + (1,) * count
-    mean = np.asarray(a.mean).astype(statistic.dtype)
-    return np.ascontiguousarray(statistic).reshape(shape), np.ascontiguousarray(mean).reshape(shape)
+    return (np.ascontiguousarray(one).reshape(shape) for one in (statistic, np.asarray(a.mean).astype(statistic.dtype)))
 
 
 def _aclnn_takes(case: CheckCase, given: DrawnInputs) -> str | None:

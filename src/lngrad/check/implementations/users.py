@@ -21,7 +21,7 @@ import numpy as np
 
 from lngrad.check.case import OUTPUTS
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
-from lngrad.check.implementations.ours import NO_DEVICE, on_device, quiet, require_triton, where_triton_runs
+from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
 from lngrad.core.arrays import as_array, as_numpy
 from lngrad.core.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.core.problem import Grads
@@ -80,7 +80,7 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
         arguments = a.map(on_device) if on_gpu else a
         possible = {name: getattr(arguments, name) for name in wanted}
         try:
-            with quiet() if on_gpu else nullcontext():
+            with np.errstate(all="ignore") if on_gpu else nullcontext():  # Triton's interpreter computes with NumPy
                 results = three(target(**possible), f"{module}:{function}")
         except NotImplementedError as reason:
             raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
@@ -128,6 +128,7 @@ def mutant(name: str) -> Implementation:
         BackendUnavailable: There is none of this name.
     """
     from lngrad.check.mistakes.catalogue import MISTAKES
+    from lngrad.check.mistakes.changes import Call
 
     if name not in MISTAKES:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
@@ -135,7 +136,7 @@ def mutant(name: str) -> Implementation:
     def backward(a: Arguments) -> Grads:
         assert a.case is not None  # planted mistakes are for `lngrad check` alone
         assert a.exact is not None
-        grads = MISTAKES[name].grads(a.case, a.exact)
+        grads = MISTAKES[name].made(Call(a.case, a.exact))
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")
         with np.errstate(over="ignore", invalid="ignore"):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes import changes
 from lngrad.check.mistakes.changes import Call, Change
@@ -57,10 +56,6 @@ class Mistake:
             return None
         pairs = zip(Grads._fields, call.true, strict=True)
         return Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs))
-
-    def grads(self, case: CheckCase, inputs: Inputs) -> Grads | None:
-        """The gradients of a case with the mistake, in float64; None where it makes no difference."""
-        return self.made(Call(case, inputs))
 
 
 def _rstd(new: changes.RstdOf, sentence: str) -> Mistake:

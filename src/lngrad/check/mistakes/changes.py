@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.fit import Terms, dx_of, terms_of
+from lngrad.check.mistakes.fit import Terms, dx_of, narrowed, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
@@ -50,77 +50,64 @@ class Call:
 Changes: TypeAlias = "dict[str, Any] | None"
 Change = Callable[[Call], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
+P = ParamSpec("P")
 MAX_SEQUENTIAL = 8192  # rows that are added one by one in Python
 _DIGITS = {"float16": 11, "bfloat16": 8}
 
 
-def wide(array: Any) -> Array:
-    return np.asarray(array).astype(np.float64)
-
-
-def narrowed(array: Array, dtype: str) -> Array:
-    """Float64 numbers rounded to float32, and then to 16 bits."""
-    return array.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+def configured(change: Callable[Concatenate[Call, P], Changes]) -> Callable[P, Change]:
+    """A change that takes more than the call, as what returns the change for these arguments."""
+    return lambda *arguments, **options: lambda call: change(call, *arguments, **options)
 
 
 # Of the inputs.
 
 
-def by_rows(name: str, step: int) -> Change:
+@configured
+def by_rows(call: Call, name: str, step: int) -> Changes:
     """The dy or the mean of the row `step` rows further on."""
-
-    def change(call: Call) -> Changes:
-        array = wide(getattr(call.inputs, name))
-        rows = call.inputs.x.size // max(1, int(np.prod(call.inputs.normalized_shape)))
-        return None if rows < 2 else {name: np.roll(array.reshape(rows, -1), -step, axis=0).reshape(array.shape)}
-
-    return change
+    array = wide(getattr(call.inputs, name))
+    rows = call.inputs.x.size // max(1, int(np.prod(call.inputs.normalized_shape)))
+    return None if rows < 2 else {name: np.roll(array.reshape(rows, -1), -step, axis=0).reshape(array.shape)}
 
 
-def rstd_as(new: RstdOf) -> Change:
-    return lambda call: {"rstd": new(call.variance, call.case.eps, call.case.N)}
+@configured
+def rstd_as(call: Call, new: RstdOf) -> Changes:
+    return {"rstd": new(call.variance, call.case.eps, call.case.N)}
 
 
-def with_eps(new: Callable[[float], float]) -> Change:
+@configured
+def with_eps(call: Call, new: Callable[[float], float]) -> Changes:
     """rstd with another eps."""
-    return rstd_as(lambda variance, eps, N: 1 / np.sqrt(np.maximum(variance + new(eps), 0)))
+    return {"rstd": 1 / np.sqrt(np.maximum(call.variance + new(call.case.eps), 0))}
 
 
-def narrow_statistics(dtype: str) -> Change:
+@configured
+def narrow_statistics(call: Call, dtype: str) -> Changes:
     """mean and rstd rounded to 16 bits."""
-
-    def change(call: Call) -> Changes:
-        narrow = numpy_dtype(dtype)
-        if np.asarray(call.inputs.rstd).dtype == narrow:
-            return None
-        return {name: wide(np.asarray(getattr(call.inputs, name)).astype(narrow)) for name in ("mean", "rstd")}
-
-    return change
+    narrow = numpy_dtype(dtype)
+    if np.asarray(call.inputs.rstd).dtype == narrow:
+        return None
+    return {name: wide(np.asarray(getattr(call.inputs, name)).astype(narrow)) for name in ("mean", "rstd")}
 
 
-def narrow_input(name: str, dtype: str) -> Change:
+@configured
+def narrow_input(call: Call, name: str, dtype: str) -> Changes:
     """dy, x or gamma rounded to 16 bits; None where it is 16 bits wide already."""
-
-    def change(call: Call) -> Changes:
-        array = getattr(call.inputs, name)
-        if array is None:
-            return None
-        rounded = wide(np.asarray(array).astype(numpy_dtype(dtype)))
-        return None if (rounded == wide(array)).all() else {name: rounded}
-
-    return change
+    array = getattr(call.inputs, name)
+    if array is None:
+        return None
+    rounded = wide(np.asarray(array).astype(numpy_dtype(dtype)))
+    return None if (rounded == wide(array)).all() else {name: rounded}
 
 
-def gamma_transposed(back: bool) -> Change:
+@configured
+def gamma_transposed(call: Call, back: bool) -> Changes:
     """gamma's elements in the order of its transposed dimensions, or from that order."""
-
-    def change(call: Call) -> Changes:
-        shape = call.inputs.normalized_shape
-        if call.inputs.gamma is None or sum(size > 1 for size in shape) < 2:
-            return None
-        return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
-
-    return change
+    shape = call.inputs.normalized_shape
+    if call.inputs.gamma is None or sum(size > 1 for size in shape) < 2:
+        return None
+    return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
 
 
 def statistics_of_x(call: Call) -> Changes:
@@ -165,14 +152,15 @@ def statistics_transposed(call: Call) -> Changes:
 # Of the gradients.
 
 
-def means_times(first: float, second: float) -> Change:
+@configured
+def means_times(call: Call, first: float, second: float) -> Changes:
     """Each of the two row means, times a factor."""
-    return lambda call: {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
+    return {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
 
 
 def sums_for_means(call: Call) -> Changes:
-    N = call.terms.N
-    return None if N < 2 else means_times(N, N)(call)
+    t = call.terms
+    return None if t.N < 2 else {"dx": t.dx(*(t.N * one for one in t.means))}
 
 
 def gamma_by_row(call: Call) -> Changes:
@@ -190,16 +178,11 @@ def means_over_last_axis(call: Call) -> Changes:
                          for one in (t.dxhat, t.dxhat * t.xhat)))}  # fmt: skip
 
 
-def means_over(*axes: int) -> Change:
+@configured
+def means_over(call: Call, *axes: int) -> Changes:
     """Both means over the rows, or over all."""
-
-    def change(call: Call) -> Changes:
-        t = call.terms
-        return (
-            None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in (t.dxhat, t.dxhat * t.xhat)))}
-        )
-
-    return change
+    t = call.terms
+    return None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in (t.dxhat, t.dxhat * t.xhat)))}
 
 
 def extra_term(call: Call) -> Changes:
@@ -209,19 +192,22 @@ def extra_term(call: Call) -> Changes:
     return {"dx": call.true.dx.reshape(t.dy.shape) + pd_var * (-2 * t.xhat / t.rstd).mean(1, keepdims=True) / t.N}
 
 
-def narrow_means(dtype: str) -> Change:
+@configured
+def narrow_means(call: Call, dtype: str) -> Changes:
     """Both row means rounded to 16 bits before they are used."""
-    return lambda call: {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
+    return {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
 
 
-def narrow_dxhat(dtype: str) -> Change:
+@configured
+def narrow_dxhat(call: Call, dtype: str) -> Changes:
     """dxhat rounded to 16 bits before dx is computed from it."""
-    return lambda call: {"dx": dx_of(narrowed(call.terms.dxhat, dtype), call.terms.xhat, call.terms.rstd)}
+    return {"dx": dx_of(narrowed(call.terms.dxhat, dtype), call.terms.xhat, call.terms.rstd)}
 
 
-def narrow_xhat(dtype: str, *results: str) -> Change:
+@configured
+def narrow_xhat(call: Call, dtype: str, *results: str) -> Changes:
     """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
-    return lambda call: _with_xhat(call, narrowed(call.terms.xhat, dtype), results)
+    return _with_xhat(call, narrowed(call.terms.xhat, dtype), results)
 
 
 def _with_xhat(call: Call, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
@@ -237,22 +223,20 @@ def uncentred_xhat(call: Call) -> Changes:
     return _with_xhat(call, (t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
 
 
-def last_rows(part: int, factor: float) -> Change:
+@configured
+def last_rows(call: Call, part: int, factor: float) -> Changes:
     """The last `part` rows, or what remains after whole parts, counted `factor` times."""
-
-    def change(call: Call) -> Changes:
-        t = call.terms
-        tail = t.M % part or part
-        if tail >= t.M:
-            return None
-        weight = np.ones((t.M, 1))
-        weight[-tail:] = factor
-        return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
-
-    return change
+    t = call.terms
+    tail = t.M % part or part
+    if tail >= t.M:
+        return None
+    weight = np.ones((t.M, 1))
+    weight[-tail:] = factor
+    return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
 
 
-def narrow_sums(dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Change:
+@configured
+def narrow_sums(call: Call, dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Changes:
     """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
 
     Args:
@@ -260,30 +244,27 @@ def narrow_sums(dtype: str, parts: int = 1, block: int = 0, products: bool = Fal
         parts, block: How rows are cut; block counts where it is not 0.
         products: Whether the products, too, are rounded before they are added.
     """
-
-    def change(call: Call) -> Changes:
-        t = call.terms
-        narrow, step = numpy_dtype(dtype), block or -(-t.M // parts)
-        if parts > t.M or block > t.M or min(step, t.M) > MAX_SEQUENTIAL:
-            return None
-        added = np.stack([t.dy * t.xhat, t.dy], axis=1)
-        if products:
-            added = narrowed(added, dtype)
-        blocks = -(-t.M // step)
-        padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
-        padded[: t.M] = added
-        totals = np.zeros((blocks, *added.shape[1:]), narrow)
-        for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
-            totals = (totals.astype(np.float64) + row).astype(narrow)
-        whole = totals.astype(np.float64).sum(0)
-        return {"dgamma": whole[0], "dbeta": whole[1]}
-
-    return change
+    t = call.terms
+    narrow, step = numpy_dtype(dtype), block or -(-t.M // parts)
+    if parts > t.M or block > t.M or min(step, t.M) > MAX_SEQUENTIAL:
+        return None
+    added = np.stack([t.dy * t.xhat, t.dy], axis=1)
+    if products:
+        added = narrowed(added, dtype)
+    blocks = -(-t.M // step)
+    padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
+    padded[: t.M] = added
+    totals = np.zeros((blocks, *added.shape[1:]), narrow)
+    for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
+        totals = (totals.astype(np.float64) + row).astype(narrow)
+    whole = totals.astype(np.float64).sum(0)
+    return {"dgamma": whole[0], "dbeta": whole[1]}
 
 
-def narrow_products(dtype: str) -> Change:
+@configured
+def narrow_products(call: Call, dtype: str) -> Changes:
     """xhat and dy·xhat rounded to 16 bits, then summed in full."""
-    return lambda call: {"dgamma": narrowed(call.terms.dy * narrowed(call.terms.xhat, dtype), dtype).sum(0)}
+    return {"dgamma": narrowed(call.terms.dy * narrowed(call.terms.xhat, dtype), dtype).sum(0)}
 
 
 def gamma_in_sums(call: Call) -> Changes:
@@ -291,34 +272,28 @@ def gamma_in_sums(call: Call) -> Changes:
     return None if call.inputs.gamma is None else {"dgamma": (t.dxhat * t.xhat).sum(0), "dbeta": t.dxhat.sum(0)}
 
 
-def xhat_from_output(tile: int) -> Change:
+@configured
+def xhat_from_output(call: Call, tile: int) -> Changes:
     """xhat as (y − beta)/gamma, with the gamma of the row's place in a tile in place of the column's."""
-
-    def change(call: Call) -> Changes:
-        t = call.terms
-        if call.inputs.gamma is None or t.N < 2:
-            return None
-        other = t.gamma[0, (np.arange(t.M) % tile) % t.N][:, None]
-        return {"dgamma": (t.dy * t.xhat * t.gamma / other).sum(0)}
-
-    return change
+    t = call.terms
+    if call.inputs.gamma is None or t.N < 2:
+        return None
+    other = t.gamma[0, (np.arange(t.M) % tile) % t.N][:, None]
+    return {"dgamma": (t.dy * t.xhat * t.gamma / other).sum(0)}
 
 
-def columns_lost(width: int) -> Change:
+@configured
+def columns_lost(call: Call, width: int) -> Changes:
     """All that comes after the last whole tile of `width` columns stays zero; width 0: the last column of dx."""
-
-    def change(call: Call) -> Changes:
-        N = call.terms.N
-        tail = N % width if width else 1
-        if width and (not tail or tail == N):
-            return None
-        names = Grads._fields if width else ("dx",)
-        results = {name: np.array(getattr(call.true, name)).reshape(-1, N) for name in names}
-        for one in results.values():
-            one[:, -tail:] = 0
-        return results
-
-    return change
+    N = call.terms.N
+    tail = N % width if width else 1
+    if width and (not tail or tail == N):
+        return None
+    names = Grads._fields if width else ("dx",)
+    results = {name: np.array(getattr(call.true, name)).reshape(-1, N) for name in names}
+    for one in results.values():
+        one[:, -tail:] = 0
+    return results
 
 
 def half_away(call: Call) -> Changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from lngrad.check.mistakes.column_sums import (
     explain_wrong_axis,
 )
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Output, Terms, share_of, terms_of
+from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Output, Terms, terms_of
 from lngrad.check.mistakes.misplaced import (
     explain_added,
     explain_factors,
@@ -28,7 +29,7 @@ from lngrad.check.mistakes.misplaced import (
     explain_moved,
     explain_unwritten,
 )  # fmt: skip
-from lngrad.check.mistakes.other_inputs import another_mean, another_rstd, inputs_of_other_rows
+from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.row_means import (
     describe_means,
     explain_means_of_other_rows,
@@ -52,55 +53,26 @@ PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
 
 
-class Explainer(NamedTuple):
-    """A row of the table: what may explain one wrong output.
-
-    Attributes:
-        cost: The order in which explainers run; from RARE on only where the inputs are right.
-        outputs: Which it knows.
-        name: What it looks for.
-        explain: Returns None where that explains nothing.
-    """
-
-    cost: int
-    outputs: tuple[str, ...]
-    name: str
-    explain: Callable[[Fit], Explanation | None]
-
-
-_DX, _SUMS = ("dx",), ("dgamma", "dbeta")
-RARE = 20  # what is rare beside another mistake costs this or more
-EXPLAINERS = (
-    Explainer(1, _DX, "whole rows or columns that are never written, or twice", explain_unwritten),
-    Explainer(2, _SUMS, "a sum of something else, or times a number", explain_other_sum),
-    Explainer(3, _SUMS, "whole columns that are lost, or counted twice", explain_column_weights),
-    Explainer(4, _SUMS, "sums over the other axis", explain_wrong_axis),
-    Explainer(5, _SUMS, "columns of other places", explain_moved),
-    Explainer(6, _SUMS, "something that is added", explain_added),
-    Explainer(10, _DX, "another formula", explain_dx),
-    Explainer(20, _DX, "row means over part of the columns", explain_partial_means),
-    Explainer(21, _DX, "row means of a tile", explain_tiled_means),
-    Explainer(22, _DX, "row means of other rows", explain_means_of_other_rows),
-    Explainer(23, _DX, "a factor of each row or column", explain_factors),
-    Explainer(24, _DX, "another gamma in some columns", explain_gamma),
-    Explainer(25, _DX, "rows or columns of other places", explain_moved),
-    Explainer(26, _DX, "something that is added", explain_added),
-    Explainer(27, _DX, "row means in 16 bits", explain_narrow_means),
-)
+# What may explain one wrong output, in this order.
+EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
+    "dx": (explain_unwritten, explain_dx),
+    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_moved, explain_added),
+    # Of dx, and rare beside another mistake: only where the inputs are right.
+    "dx alone": (explain_partial_means, explain_tiled_means, explain_means_of_other_rows, explain_factors, explain_gamma,
+                 explain_moved, explain_added, explain_narrow_means),
+}  # fmt: skip
 # Inputs that the whole result may have been computed from, in this order.
-OTHER_INPUTS = (inputs_of_other_rows, another_rstd, another_mean)
+OTHER_INPUTS = (inputs_of_other_rows, another_statistic)
 
 
 def explain(fit: Fit) -> Explanation | None:
-    """The first explanation of a wrong output, in order of cost; None if there is none."""
-    if fit.name != "dx" and (len(fit.result) < 4 or not fit.is_finite):
-        return None
-    for row in sorted(EXPLAINERS, key=lambda row: row.cost):
-        if fit.name in row.outputs and (fit.depth > 1 or row.cost < RARE):
-            found = row.explain(fit)
-            if found is not None:
-                return found
-    return None
+    """The first explanation of a wrong output; None if there is none."""
+    if fit.name != "dx":
+        usable = len(fit.result) >= 4 and fit.is_finite
+        explainers = EXPLAINERS["dgamma or dbeta"] if usable else ()
+    else:
+        explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx alone"] if fit.depth > 1 else ())
+    return next((found for one in explainers if (found := one(fit)) is not None), None)
 
 
 class Diagnosis(NamedTuple):
@@ -132,14 +104,14 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
             return _only_rounding(call, outputs)
         sums = any(output.is_wrong for output in outputs if output.name != "dx")
         known = {
-            name: mistake.made(call)
+            name: wrong
             for name, mistake in MISTAKES.items()
-            if not mistake.rounding and (sums or not mistake.sums_only)
+            if not mistake.rounding and (sums or not mistake.sums_only) and (wrong := mistake.made(call)) is not None
         }
         found = _known(outputs, known)
         if found is not None:
             formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
-            return _diagnosis([Difference(found, MISTAKES[found].sentence)], formula)
+            return _diagnosis([_named(found)], formula)
         each = (
             _each_output(terms, outputs, truth, known)
             or _with_other_inputs(call, outputs)
@@ -174,25 +146,25 @@ def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explana
     )
 
 
-def _known(outputs: Sequence[Output], known: Mapping[str, Grads | None]) -> str | None:
+def _named(mistake: str) -> Difference:
+    return Difference(mistake, MISTAKES[mistake].sentence)
+
+
+def _known(outputs: Sequence[Output], known: Mapping[str, Grads]) -> str | None:
     """The mistake that is nearest to the result among those that explain all the outputs."""
-    best: tuple[float, str] | None = None
+    nearest, best = np.inf, None
     for name, wrong in known.items():
-        if wrong is None:
-            continue
         left = _left(outputs, wrong, MISTAKES[name].by_size)
-        if left is not None and (best is None or left < 0.9 * best[0]):
-            best = (left, name)
-    return None if best is None else best[1]
+        if left is not None and left < 0.9 * nearest:
+            nearest, best = left, name
+    return best
 
 
 def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | None:
     """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
     before = after = 0.0
     for output in outputs:
-        expected = getattr(wrong, output.name)
-        scale = output.scale + np.abs(expected - output.true)
-        with_mistake, without = (share_of(output.result, one, scale) for one in (expected, output.true))
+        with_mistake, without = output.shares_beside(getattr(wrong, output.name))
         # A mistake that leaves this output alone must find it right.
         explained = with_mistake <= SLACK
         if not by_size and explained.mean() < EXPLAINED:
@@ -209,25 +181,22 @@ def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | Non
 
 
 def _each_output(
-    terms: Terms, outputs: Sequence[Output], truth: Grads, known: dict[str, Grads | None]
+    terms: Terms, outputs: Sequence[Output], truth: Grads, known: dict[str, Grads]
 ) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     formulas = _formulas(terms, outputs, truth)
     found = []
-    for output in outputs:
-        if not output.is_wrong:
-            continue
-        possible = {name: wrong for name, wrong in known.items() if wrong and _alone(output, outputs, wrong)}
+    for output in (one for one in outputs if one.is_wrong):
+        explained = formulas.get(output.name)
+        possible = {name: wrong for name, wrong in known.items() if _alone(output, outputs, wrong)}
         name = _known([output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size})
-        if name is None and output.name not in formulas:
+        if name is None and explained is None:
             name = _known([output], possible)
         if name is not None:
-            formula = formulas[output.name].formula if output.name in formulas else None
-            found.append(Explanation(formula, (Difference(name, MISTAKES[name].sentence),)))
-        elif output.name in formulas:
-            found.append(formulas[output.name])
-        else:
+            explained = Explanation(explained.formula if explained else None, (_named(name),))
+        if explained is None:
             return None
+        found.append(explained)
     return _one_factor(found)
 
 
@@ -245,8 +214,7 @@ def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
     for other in outputs:
         expected = getattr(wrong, other.name)
-        scale = other.scale + np.abs(expected - other.true)
-        if other is output or np.mean(share_of(other.result, expected, scale) <= SLACK) >= EXPLAINED:
+        if other is output or np.mean(other.shares_beside(expected)[0] <= SLACK) >= EXPLAINED:
             continue
         if np.mean(np.abs(expected - other.true) <= other.bound) < EXPLAINED:
             return False
@@ -280,7 +248,9 @@ def _with_other_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanatio
 def _beside(changed: Inputs, outputs: Sequence[Output]) -> tuple[Grads, list[Output]]:
     """The gradients of other inputs, and the same outputs beside these."""
     wrong, scales = true_grads(changed), gradient_scales(changed)
-    return wrong, [one.with_inputs(getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs]
+    return wrong, [
+        replace(one, true=getattr(wrong, one.name), scale=getattr(scales, one.name), origin=one) for one in outputs
+    ]
 
 
 def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:
@@ -293,7 +263,7 @@ def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanat
         wrong, others = _beside(changed, outputs)
         formulas = _formulas(terms_of(changed), others, wrong, depth=1)
         if all(one.name in formulas or one.is_explained for one in others):
-            found = [Explanation(None, (Difference(name, mistake.sentence),)), *formulas.values()]
+            found = [Explanation(None, (_named(name),)), *formulas.values()]
             if best is None or len(found) < len(best):
                 best = found
     return best
@@ -307,16 +277,11 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
         return True
     rows = np.linspace(0, M - 1, MAX_ROWS).astype(int)
 
-    def some(array: Array, *last: int) -> Array:
-        found: Array = np.asarray(array).reshape(M, -1)[rows].reshape(MAX_ROWS, *last)
-        return found
+    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
+        return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
 
-    ones = (1,) * len(shape)
-    few = replace(
-        changed, dy=some(changed.dy, *shape), x=some(changed.x, *shape), mean=some(changed.mean, *ones),
-        rstd=some(changed.rstd, *ones),
-    )  # fmt: skip
-    part = Output("dx", some(dx.result, *shape), some(dx.true, *shape), some(dx.scale, *shape))
+    few = replace(changed, **some(changed, "dy x"), **some(changed, "mean rstd", (1,) * len(shape)))
+    part = replace(dx, **some(dx, "result true scale"))
     wrong, (other,) = _beside(few, [part])
     return other.is_explained or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
 
@@ -350,7 +315,8 @@ def describe(name: str, got: Array, golden: Array, share: Array) -> str:
         got, golden, share: (rows, columns) in float64; an element is off where share > 1.
     """
     off = share > 1
-    for rule in (_not_finite, _never_written, _factor, _coarser, _clipped, _rows, _columns, _near_zero):
+    rows, columns = (partial(_lines, axis=axis) for axis in (0, 1))
+    for rule in (_not_finite, _other_infinity, _never_written, _factor, _coarser, _clipped, rows, columns, _near_zero):
         found = rule(got, golden, off)
         if found:
             return f"{name}: {found}"
@@ -360,8 +326,8 @@ def describe(name: str, got: Array, golden: Array, share: Array) -> str:
 def _not_finite(got: Array, golden: Array, off: Array) -> str | None:
     wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
     if not wild.any():
-        return _other_infinity(got, golden, off)
-    row, column = (int(axis[0]) for axis in np.nonzero(wild))
+        return None
+    row, column = np.argwhere(wild)[0]
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
     where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
@@ -376,7 +342,7 @@ def _other_infinity(got: Array, golden: Array, off: Array) -> str | None:
     other = off & ~np.isfinite(golden)
     if not other.any() or other.sum() < MIN_AGREE * off.sum():
         return None
-    row, column = (int(axis[0]) for axis in np.nonzero(other))
+    row, column = np.argwhere(other)[0]
     return (
         f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
         f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
@@ -426,18 +392,11 @@ def _clipped(got: Array, golden: Array, off: Array) -> str | None:
     return f"never larger than {most:.4g}, where up to {np.abs(golden[at]).max():.4g} belongs: clipped, or saturated"
 
 
-def _rows(got: Array, golden: Array, off: Array) -> str | None:
-    return _lines(np.any(off, axis=1), "row", len(got) > 1)
-
-
-def _columns(got: Array, golden: Array, off: Array) -> str | None:
-    return _lines(np.any(off, axis=0), "column", got.shape[1] > 1)
-
-
-def _lines(off: Any, what: str, several: bool) -> str | None:
+def _lines(got: Array, golden: Array, off: Array, axis: int) -> str | None:
     """Which rows or columns: a range, all from one on, every k-th."""
+    off, what = np.any(off, axis=1 - axis), ("row", "column")[axis]
     places = np.flatnonzero(off)
-    if not several or not len(places) or len(places) >= MIN_AGREE * len(off):
+    if len(off) < 2 or not len(places) or len(places) >= MIN_AGREE * len(off):
         return None
     first, last = int(places[0]), int(places[-1])
     if len(places) == 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -32,32 +33,32 @@ class Over:
     mean: Callable[[Terms, Array], Array]
 
 
-def _of_rows(product: Array) -> Array:
-    return np.asarray(product.mean(1, keepdims=True))
+def _of_rows(values: Array) -> Array:
+    return np.asarray(values.mean(1, keepdims=True))
 
 
-def _of_last_axis(t: Terms, product: Array) -> Array:
+def _of_last_axis(t: Terms, values: Array) -> Array:
     last = t.normalized[-1]
-    return np.repeat(product.reshape(t.M, t.N // last, last).mean(2), last, axis=1)
+    return np.repeat(values.reshape(t.M, t.N // last, last).mean(2), last, axis=1)
 
 
-def _of_samples(t: Terms, product: Array) -> Array:
-    return np.repeat(_of_rows(product).reshape(t.lead[0], -1).mean(1), t.M // t.lead[0]).reshape(t.M, 1)
+def _of_samples(t: Terms, values: Array) -> Array:
+    return np.repeat(_of_rows(values).reshape(t.lead[0], -1).mean(1), t.M // t.lead[0]).reshape(t.M, 1)
 
 
 def _block(size: int) -> Over:
-    def sums(t: Terms, product: Array) -> Array:
-        return np.repeat(np.add.reduceat(_of_rows(product), np.arange(0, t.M, size), axis=0), size, axis=0)[: t.M]
+    def sums(t: Terms, values: Array) -> Array:
+        return np.repeat(np.add.reduceat(_of_rows(values), np.arange(0, t.M, size), axis=0), size, axis=0)[: t.M]
 
     return Over(f"over a block of {size} rows together, a sum without its axis", lambda t: size <= t.M, sums)
 
 
 OVER = {
-    "row": Over("over one row", lambda t: True, lambda t, product: _of_rows(product)),
-    "rows": Over("over axis 0, the rows", lambda t: t.M > 1, lambda t, product: product.mean(0, keepdims=True)),
-    "all": Over("over the whole tensor", lambda t: t.M > 1, lambda t, product: product.mean(keepdims=True)),
-    "previous row": Over("over the row before", lambda t: t.M > 1, lambda t, product: np.roll(_of_rows(product), 1, 0)),
-    "next row": Over("over the row after", lambda t: t.M > 1, lambda t, product: np.roll(_of_rows(product), -1, 0)),
+    "row": Over("over one row", lambda t: True, lambda t, values: _of_rows(values)),
+    "rows": Over("over axis 0, the rows", lambda t: t.M > 1, lambda t, values: values.mean(0, keepdims=True)),
+    "all": Over("over the whole tensor", lambda t: t.M > 1, lambda t, values: values.mean(keepdims=True)),
+    "previous row": Over("over the row before", lambda t: t.M > 1, lambda t, values: np.roll(_of_rows(values), 1, 0)),
+    "next row": Over("over the row after", lambda t: t.M > 1, lambda t, values: np.roll(_of_rows(values), -1, 0)),
     **{f"block of {size} rows": _block(size) for size in (2, 4, 8, 16, 32)},
     "last axis": Over(
         "over the last axis only", lambda t: len(t.normalized) > 1 and t.normalized[-1] > 1, _of_last_axis
@@ -98,7 +99,7 @@ class Term:
         return self.outer + right.get(product, f"mean({product})")
 
 
-Terms3 = tuple[Term, Term, Term]
+Terms3 = tuple[Term, ...]
 RIGHT_TERMS = (Term(), Term(over="row"), Term(over="row", inner="xhat", outer="xhat·"))
 
 
@@ -189,13 +190,11 @@ class Choices:
         return iter(sorted(found, key=lambda one: one.cost))
 
     def _shared(self, depth: int) -> Iterator[Candidate]:
-        for scale in SCALES:
-            for of in self.factors:
-                for over in self.over:
-                    shared = (*(("of",) if of != "dxhat" else ()), *(("over",) if over != "row" else ()))
-                    cost = len(shared) + (scale != "rstd")
-                    if cost <= depth:
-                        yield Candidate(scale, made_of(of, over), cost, shared)
+        for scale, of, over in product(SCALES, self.factors, self.over):
+            shared = (*["of"] * (of != "dxhat"), *["over"] * (over != "row"))
+            cost = len(shared) + (scale != "rstd")
+            if cost <= depth:
+                yield Candidate(scale, made_of(of, over), cost, shared)
 
     def _others(self, place: int, right: Term) -> list[Term]:
         return [one for one in self.options[place] if one != right]
@@ -206,16 +205,12 @@ class Choices:
                 yield Candidate(base.scale, _with(base.terms, place, one), base.cost + 1, base.shared)
 
     def _with_two_changed(self) -> Iterator[Candidate]:
-        firsts, means, seconds = (self._others(place, right) for place, right in enumerate(RIGHT_TERMS))
-        for mean in means:
-            terms = _with(RIGHT_TERMS, 1, mean)
-            yield from (Candidate("rstd", _with(terms, 0, one), 2) for one in firsts)
-            yield from (Candidate("rstd", _with(terms, 2, one), 2) for one in seconds)
-        for second in seconds:
-            terms = _with(RIGHT_TERMS, 2, second)
-            yield from (Candidate("rstd", _with(terms, 0, one), 2) for one in firsts)
+        others = [self._others(place, right) for place, right in enumerate(RIGHT_TERMS)]
+        for place, second_places in ((1, (0, 2)), (2, (0,))):
+            for changed, other in product(others[place], second_places):
+                terms = _with(RIGHT_TERMS, place, changed)
+                yield from (Candidate("rstd", _with(terms, other, one), 2) for one in others[other])
 
 
 def _with(terms: Terms3, place: int, one: Term) -> Terms3:
-    first, second, third = (one if place == number else term for number, term in enumerate(terms))
-    return first, second, third
+    return (*terms[:place], one, *terms[place + 1 :])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from lngrad.check.result import Formula, Weights
-from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
+from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.core.reference import backward_terms
 from lngrad.testing import TOLERANCES, Inputs, error_share
@@ -64,7 +65,7 @@ class Terms:
     @cached_property
     def means(self) -> tuple[Array, Array]:
         """The row means of dxhat and of dxhat·xhat, (rows, 1)."""
-        return self.dxhat.mean(1, keepdims=True), (self.dxhat * self.xhat).mean(1, keepdims=True)
+        return row_mean(self.dxhat), row_mean(self.dxhat * self.xhat)
 
     def dx(self, first: Array | None = None, second: Array | None = None) -> Array:
         """dx with other row means, of a shape that broadcasts to (rows, N)."""
@@ -79,18 +80,32 @@ def terms_of(inputs: Inputs) -> Terms:
     dy, xhat, dxhat, rstd = backward_terms(
         inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
     )
-    x, mean = np.asarray(inputs.x).astype(np.float64), np.asarray(inputs.mean).astype(np.float64)
-    gamma = np.ones(N) if inputs.gamma is None else np.asarray(inputs.gamma).astype(np.float64)
-    return Terms(
-        dy.reshape(M, N), x.reshape(M, N), xhat.reshape(M, N), dxhat.reshape(M, N), gamma.reshape(1, N),
-        mean.reshape(M, 1), rstd.reshape(M, 1), tuple(lead), inputs.normalized_shape,
-    )  # fmt: skip
+    gamma = np.ones(N) if inputs.gamma is None else wide(inputs.gamma)
+    dy, x, xhat, dxhat = (one.reshape(M, N) for one in (dy, wide(inputs.x), xhat, dxhat))
+    mean, rstd = (one.reshape(M, 1) for one in (wide(inputs.mean), rstd))
+    return Terms(dy, x, xhat, dxhat, gamma.reshape(1, N), mean, rstd, tuple(lead), inputs.normalized_shape)
+
+
+def wide(array: Any) -> Array:
+    return np.asarray(array).astype(np.float64)
+
+
+def narrowed(array: Array, dtype: str) -> Array:
+    """Float64 numbers rounded to float32, and then to 16 bits."""
+    return array.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+def row_mean(array: Array) -> Array:
+    return np.asarray(array.mean(1, keepdims=True))
+
+
+def row_sum(array: Array) -> Array:
+    return np.asarray(array.sum(1, keepdims=True))
 
 
 def dx_of(dxhat: Array, xhat: Array, rstd: Array) -> Array:
     """The right formula of other terms, each (rows, N) or (rows, 1)."""
-    means = dxhat.mean(1, keepdims=True), (dxhat * xhat).mean(1, keepdims=True)
-    return np.asarray(rstd * (dxhat - means[0] - xhat * means[1]))
+    return np.asarray(rstd * (dxhat - row_mean(dxhat) - xhat * row_mean(dxhat * xhat)))
 
 
 @dataclass(frozen=True)
@@ -141,19 +156,23 @@ class Output:
     scale: Array
     origin: Output | None = None
 
-    def with_inputs(self, true: Array, scale: Array) -> Output:
-        """The same result beside what it would be with other inputs."""
-        return replace(self, true=true, scale=scale, origin=self)
-
     @cached_property
     def error(self) -> Array:
         """Of the result, in float64."""
-        return np.asarray(np.abs(self.result.astype(np.float64) - self.true))
+        return np.asarray(np.abs(wide(self.result) - self.true))
 
     @cached_property
     def share(self) -> Array:
         """How much of its tolerance each element's error uses."""
-        return share_of(self.result, self.true, self.scale)
+        return self._shares(self.true, self.scale)
+
+    def _shares(self, expected: Array, scale: Array) -> Array:
+        return np.asarray(error_share(self.result, expected, scale, ACCUMULATORS[self.result.dtype.name]))
+
+    def shares_beside(self, expected: Array) -> tuple[Array, Array]:
+        """How much of the tolerances each element uses beside a mistake's, and beside the right one, both with one scale."""
+        scale = self.scale + np.abs(expected - self.true)
+        return self._shares(expected, scale), self._shares(self.true, scale)
 
     @cached_property
     def is_wrong(self) -> bool:
@@ -180,10 +199,9 @@ class Output:
     def bound(self) -> Array:
         """The error that a right result may have, for results of the size of this one."""
         dtype = self.result.dtype.name
-        wide = self.result.astype(np.float64)
         accumulator = ACCUMULATORS[dtype]
-        sums = TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * (self.scale + np.abs(wide - self.true))
-        bound = np.asarray(UNIT_ROUNDOFF[dtype] * np.abs(wide) + sums + SMALLEST[dtype])
+        sums = TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * (self.scale + self.error)
+        bound = np.asarray(UNIT_ROUNDOFF[dtype] * np.abs(wide(self.result)) + sums + SMALLEST[dtype])
         if self.origin is None:
             return bound
         return np.minimum(bound, self.origin.bound + CAP / SLACK * _size(self.origin.error))
@@ -202,10 +220,6 @@ def _size(errors: Array) -> float:
     """The root mean square of those that are finite."""
     finite = errors[np.isfinite(errors)]
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-
-
-def share_of(result: Array, expected: Array, scale: Array) -> Array:
-    return np.asarray(error_share(result, expected, scale, ACCUMULATORS[result.dtype.name]))
 
 
 @dataclass(frozen=True)
@@ -232,11 +246,9 @@ class Fit:
 
     @staticmethod
     def of(terms: Terms, output: Output, truth: Grads, depth: int) -> Fit:
-        rights = {
-            "dx": truth.dx.reshape(terms.dy.shape), "dgamma": truth.dgamma.reshape(-1), "dbeta": truth.dbeta.reshape(-1),
-        }  # fmt: skip
-        shape = rights[output.name].shape
-        result, bound = output.result.astype(np.float64).reshape(shape), output.bound.reshape(shape)
+        shapes = {"dx": terms.dy.shape, "dgamma": (terms.N,), "dbeta": (terms.N,)}
+        rights = {name: getattr(truth, name).reshape(shape) for name, shape in shapes.items()}
+        result, bound = (one.reshape(shapes[output.name]) for one in (wide(output.result), output.bound))
         return Fit(terms, output.name, result, bound, rights, depth, output.max_left)
 
     @property

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from lngrad.check.mistakes.fit import (
     Terms,
     coefficient_text,
     dx_of,
-)  # fmt: skip
-from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, maps_through, runs_of, spread
+    narrowed,
+)
+from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, maps_through, runs_of
 from lngrad.check.result import Weights
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.typing import Array, Shape
 
 MIN_LINE = 4  # elements of a row or column, so that none is taken for another by chance
@@ -58,34 +57,28 @@ def explain_moved(fit: Fit) -> Explanation | None:
     if not fit.is_finite:
         return None
     if fit.name != "dx":
-        return _moved_lines(replace(fit, result=fit.result[:, None], bound=fit.bound[:, None]), t.normalized, "column",
-                            fit.true[:, None]) if t.N >= 2 * MIN_LINE else None  # fmt: skip
+        return _moved_lines(fit, "column", lambda one: one[:, None]) if t.N >= 2 * MIN_LINE else None
     if fit.result.size > MAX_MOVED:
         return None
-    found = _moved_lines(fit, t.lead, "row", fit.true) if t.N >= MIN_LINE else None
-    if found is None and t.M >= MIN_LINE:
-        found = _moved_lines(replace(fit, result=fit.result.T, bound=fit.bound.T), t.normalized, "column", fit.true.T)
-    return found
+    found = _moved_lines(fit, "row", lambda one: one) if t.N >= MIN_LINE else None
+    return _moved_lines(fit, "column", np.transpose) if found is None and t.M >= MIN_LINE else found
 
 
-def _moved_lines(fit: Fit, dims: Shape, what: str, true: Array) -> Explanation | None:
-    """Lines (the first axis) of a result that are other lines of the right one."""
-    size = len(fit.result)
-    wrong = np.flatnonzero((~fit.is_near(true)).mean(1) > 1 - EXPLAINED)
-    if len(wrong) < 2:
+def _moved_lines(fit: Fit, what: str, lines: Callable[[Array], Array]) -> Explanation | None:
+    """Lines (the first axis, as `lines` turns the arrays) of a result that are other lines of the right one."""
+    result, bound, true = map(lines, (fit.result, fit.bound, fit.true))
+    wrong = (np.abs(true - result) > SLACK * bound).mean(1) > 1 - EXPLAINED
+    number, size, dims = wrong.sum(), len(wrong), fit.terms.lead if what == "row" else fit.terms.normalized
+    if number < 2:
         return None
-    pairs = []
-    for place in map(int, spread(wrong)):
-        fits = (np.abs(true - fit.result[place]) <= SLACK * fit.bound[place]).mean(1)
-        sources = {*map(int, np.flatnonzero(fits >= EXPLAINED))} - {place}
-        if not sources:
-            return None
-        pairs.append((place, sources))
-    for text, whose in maps_through(pairs, size, dims, what):
-        used = np.arange(size)
-        used[wrong] = whose[wrong]
-        if fit.explains(true[used]):
-            which = f"all {what}s" if len(wrong) == size else f"{len(wrong)} of {size} {what}s, from {wrong[0]} on,"
+
+    def may_use(place: int) -> Array:
+        return np.asarray((np.abs(true - result[place]) <= SLACK * bound[place]).mean(1) >= EXPLAINED)
+
+    for text, whose in maps_through(np.flatnonzero(wrong), may_use, dims, what):
+        moved = true[np.where(wrong, whose, np.arange(size))]
+        if np.mean(np.abs(moved - result) <= SLACK * bound) >= EXPLAINED:
+            which = f"all {what}s" if wrong.all() else f"{number} of {size} {what}s, from {wrong.argmax()} on,"
             return fit.explanation(
                 f"{what}s of {fit.name} in other places",
                 f"in {fit.name}, {which} hold the result {text}: the index of the store, or of all loads, is wrong.",
@@ -121,8 +114,17 @@ def explain_added(fit: Fit) -> Explanation | None:
         free = float((rest * other * weight**2).sum()) / size
         for factor in (*PLAIN, free):
             left = np.abs(rest - factor * other)
-            if np.mean(left <= SLACK * fit.bound) >= EXPLAINED and np.sqrt(np.mean(np.square(left))) <= most:
-                return _added(fit, text, factor)
+            if np.mean(left <= SLACK * fit.bound) < EXPLAINED or np.sqrt(np.mean(np.square(left))) > most:
+                continue
+            number = coefficient_text(abs(factor), fit.terms.N, fit.terms.M)
+            added = number if text == "1" else text if number == "1" else f"{number}·{text}"
+            sign, verb = ("+", "added to") if factor > 0 else ("−", "subtracted from")
+            whose = "a constant" if text == "1" and factor not in PLAIN else added
+            return fit.explanation(
+                f"{whose} {verb} {fit.name}",
+                f"{fit.name} is right but for {added} {verb} it: {_WHY_ADDED[text]}.",
+                f"{RIGHT[fit.name]} **{sign} {added}**",
+            )
     return None
 
 
@@ -136,18 +138,6 @@ def _addable(fit: Fit) -> Iterator[tuple[str, Array]]:
         if (t.gamma != t.gamma[0, 0]).any():
             yield "γ", t.gamma[0]
     yield "1", np.ones((1,) * fit.result.ndim)
-
-
-def _added(fit: Fit, text: str, factor: float) -> Explanation:
-    size = coefficient_text(abs(factor), fit.terms.N, fit.terms.M)
-    added = size if text == "1" else text if size == "1" else f"{size}·{text}"
-    sign, verb = ("+", "added to") if factor > 0 else ("−", "subtracted from")
-    whose = "a constant" if text == "1" and factor not in PLAIN else added
-    return fit.explanation(
-        f"{whose} {verb} {fit.name}",
-        f"{fit.name} is right but for {added} {verb} it: {_WHY_ADDED[text]}.",
-        f"{RIGHT[fit.name]} **{sign} {added}**",
-    )
 
 
 def explain_factors(fit: Fit) -> Explanation | None:
@@ -188,14 +178,12 @@ def _row_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]:
     """What the factors are: (for the name, for the sentence)."""
     rstd = terms.rstd[:, 0]
     for dtype in ("bfloat16", "float16"):
-        narrow = rstd.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
-        if np.mean(np.abs(found - narrow / rstd) <= known) >= EXPLAINED:
+        if np.mean(np.abs(found - narrowed(rstd, dtype) / rstd) <= known) >= EXPLAINED:
             return f": rstd in {dtype}", f"rstd rounded to {dtype} over rstd"
-    pairs: list[tuple[int, set[int]]] = []
-    for row in map(int, spread(np.flatnonzero(np.abs(found - 1) > known))):
-        near = np.abs(found[row] - rstd / rstd[row]) <= known[row]
-        pairs.append((row, {*map(int, np.flatnonzero(near))} - {row}))
-    for text, used in maps_through(pairs, terms.M, terms.lead, "row"):
+    wrong = np.flatnonzero(np.abs(found - 1) > known)
+    for text, used in maps_through(
+        wrong, lambda row: np.abs(found[row] - rstd / rstd[row]) <= known[row], terms.lead, "row"
+    ):
         if np.mean(np.abs(found - rstd[used] / rstd) <= known) >= EXPLAINED:
             return ": rstd of another row", f"another rstd in front of the bracket, {text}"
     return "", ""
@@ -250,11 +238,7 @@ def _whose_gamma(gamma: Array, right: Array, wrong: Array, size: float, dims: Sh
     for value, text in ((1.0, "1 for gamma"), (0.0, "0 for gamma")):
         if (np.abs(gamma[places] - value) <= size).all():
             return f": {text}", text
-    pairs = [
-        (int(place), {*map(int, np.flatnonzero(np.abs(right - gamma[place]) <= size))} - {int(place)})
-        for place in spread(places)
-    ]
-    for text, whose in maps_through(pairs, len(right), dims, "column"):
+    for text, whose in maps_through(places, lambda place: np.abs(right - gamma[place]) <= size, dims, "column"):
         if (np.abs(gamma[places] - right[whose[places]]) <= size).all():
             return f": gamma {text}", f"gamma {text}"
     return "", "another gamma"

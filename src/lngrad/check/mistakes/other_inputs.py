@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,56 +19,42 @@ from lngrad.check.mistakes.fit import (
     Fit,
     Terms,
     dx_of,
-)  # fmt: skip
-from lngrad.check.mistakes.sum_weights import maps_through, spread
-from lngrad.core.dtypes import numpy_dtype
+    narrowed,
+    row_mean,
+    row_sum,
+)
+from lngrad.check.mistakes.sum_weights import maps_through
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
 MAX_PAIRS = 1 << 22  # elements that are looked at, of one wrong row beside all others
 NEWTON_STEPS = 4
-Candidates = Iterator[tuple[Inputs, Difference]]
-# Inputs that one wrong index is known to reach: (what the mistake is called, in words, which they are).
-TOGETHER = (
-    ("statistics of other rows", "the mean and rstd", ("mean", "rstd")),
-    ("rstd of other rows", "the rstd", ("rstd",)),
-    ("mean of other rows", "the mean", ("mean",)),
-    ("dy of other rows", "the dy", ("dy",)),
-    ("x of other rows", "the x", ("x",)),
-)
+# Inputs that one wrong index is known to reach.
+TOGETHER = (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))
 
 
-def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Candidates:
+def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
     """The inputs that wrong rows of dx may have used, and the difference in words, the likeliest first."""
     t, (M, N) = fit.terms, fit.result.shape
-    wrong = np.flatnonzero((np.abs(fit.result - fit.true) > SLACK * fit.bound).mean(1) > 1 - EXPLAINED)
-    if M < 2 or not len(wrong) or M * N > MAX_PAIRS or N < 4:
+    wrong = (np.abs(fit.result - fit.true) > SLACK * fit.bound).mean(1) > 1 - EXPLAINED
+    places = np.flatnonzero(wrong)
+    if M < 2 or not len(places) or M * N > MAX_PAIRS or N < 4:
         return
-    for name, what, which in TOGETHER:
-        pairs = [(row, _sources_of(fit, row, which)) for row in map(int, spread(wrong))]
-        for text, used, where in _uses(pairs, wrong, t) if all(sources for _, sources in pairs) else ():
-            read: dict[str, Any] = {one: getattr(t, one)[used].reshape(getattr(inputs, one).shape) for one in which}
-            are, their = ("they are", "their") if len(which) > 1 else ("it is", "its")
-            yield (
-                replace(inputs, **read),
-                Difference(
-                    name,
-                    f"{where} use {what} {text}: {are} not loaded anew for the tile, or {their} index is not the row's.",
-                ),
-            )
+    for which in TOGETHER:
+        what, several = " and ".join(which), len(which) > 1
+        are, their = ("they are", "their") if several else ("it is", "its")
+        for text, whose in maps_through(places, partial(_may_use, fit, which), t.lead, "row"):
+            # A rule for all rows, where most are wrong, or for the wrong ones.
+            uses = [(whose, "all rows")] if 2 * len(places) > M else []
+            for used, where in (*uses, (np.where(wrong, whose, np.arange(M)), _which(places, M))):
+                read: dict[str, Any] = {one: getattr(t, one)[used].reshape(getattr(inputs, one).shape) for one in which}
+                yield replace(inputs, **read), Difference(
+                    f"{'statistics' if several else what} of other rows",
+                    f"{where} use the {what} {text}: {are} not loaded anew for the tile, or {their} index is not the row's.",
+                )  # fmt: skip
 
 
-def _uses(pairs: list[tuple[int, set[int]]], wrong: Array, t: Terms) -> Iterator[tuple[str, Array, str]]:
-    """(in words, the row that each row uses, which rows): a rule for all rows, where most are wrong, or for the wrong ones."""
-    for text, whose in maps_through(pairs, t.M, t.lead, "row"):
-        if 2 * len(wrong) > t.M:
-            yield text, whose, "all rows"
-        some = np.arange(t.M)
-        some[wrong] = whose[wrong]
-        yield text, some, _which(wrong, t.M)
-
-
-def _sources_of(fit: Fit, row: int, which: tuple[str, ...]) -> set[int]:
+def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Array:
     """The rows whose inputs may have given this row of dx."""
     t = fit.terms
     mean, rstd, dy, x = (
@@ -75,8 +62,7 @@ def _sources_of(fit: Fit, row: int, which: tuple[str, ...]) -> set[int]:
     )
     made = dx_of(dy * t.gamma, (x - mean) * rstd, rstd)
     scale = np.maximum(1.0, rstd / t.rstd[row])
-    fits = (np.abs(made - fit.result[row]) <= SLACK * fit.bound[row] * scale).mean(1)
-    return {*map(int, np.flatnonzero(fits >= EXPLAINED))} - {row}
+    return np.asarray((np.abs(made - fit.result[row]) <= SLACK * fit.bound[row] * scale).mean(1) >= EXPLAINED)
 
 
 def _which(wrong: Array, M: int) -> str:
@@ -88,36 +74,17 @@ def _which(wrong: Array, M: int) -> str:
     return f"rows {first} to {last}" if first != last else f"row {first}"
 
 
-def another_rstd(fit: Fit, inputs: Inputs) -> Candidates:
-    """The inputs with another rstd that dx may have used, and the difference in words, the simplest first."""
-    t, given = fit.terms, fit.terms.rstd[:, 0]
-    if not _is_usable(fit):
-        return
-    found, error = _rstd_of(fit)
-    if not (found > 0).all() or (np.abs(found - given) <= error).all():
+def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
+    """The inputs with another rstd or mean that dx may have used, and the difference in words, the simplest first."""
+    t = fit.terms
+    if t.N < MIN_ELEMENTS or not fit.is_finite or not (t.rstd > 0).all():
         return
     most = _max_left(fit)
-    for rstd, difference in _other_rstds(given, found, error):
-        if fit.squares_left(_dx_with_rstd(t, rstd[:, None])) <= most:
-            yield replace(inputs, rstd=rstd.reshape(inputs.rstd.shape)), difference
-
-
-def another_mean(fit: Fit, inputs: Inputs) -> Candidates:
-    """The inputs with another mean that dx may have used, and the difference in words, the simplest first."""
-    t, given = fit.terms, fit.terms.mean[:, 0]
-    if not _is_usable(fit):
-        return
-    apart, error = _mean_apart(fit)
-    if not np.isfinite(apart).all() or (np.abs(apart) <= error).all():
-        return
-    most = _max_left(fit)
-    for mean, difference in _other_means(given, apart, error):
-        if fit.squares_left(_dx_with_xhat_off(t, (mean[:, None] - t.mean) * t.rstd)) <= most:
-            yield replace(inputs, mean=mean.reshape(inputs.mean.shape)), difference
-
-
-def _is_usable(fit: Fit) -> bool:
-    return fit.terms.N >= MIN_ELEMENTS and fit.is_finite and bool((fit.terms.rstd > 0).all())
+    for name, others, dx in (("rstd", _other_rstds, _dx_with_rstd), ("mean", _other_means, _dx_with_mean)):
+        for values, difference in others(fit):
+            if fit.squares_left(dx(t, values[:, None])) <= most:
+                changed: dict[str, Any] = {name: values.reshape(getattr(inputs, name).shape)}
+                yield replace(inputs, **changed), difference
 
 
 def _max_left(fit: Fit) -> float:
@@ -127,7 +94,7 @@ def _max_left(fit: Fit) -> float:
     most = [MAX_SQUARES_LEFT * float(np.square(apart).sum())]
     for shape in (t.rstd * np.ones_like(fit.result), t.rstd * t.xhat):
         one = shape * weight
-        free = (apart * one).sum(1, keepdims=True) / np.maximum(np.square(one).sum(1, keepdims=True), TINY)
+        free = row_sum(apart * one) / np.maximum(row_sum(np.square(one)), TINY)
         most.append(float(np.square(apart - free * one).sum()))
     return min(most)
 
@@ -136,49 +103,33 @@ def _dx_with_rstd(t: Terms, rstd: Array) -> Array:
     return dx_of(t.dxhat, (t.x - t.mean) * rstd, rstd)
 
 
+def _dx_with_mean(t: Terms, mean: Array) -> Array:
+    return _dx_with_xhat_off(t, (mean - t.mean) * t.rstd)
+
+
 def _dx_with_xhat_off(t: Terms, e: Array) -> Array:
     """dx with xhat − e in xhat's place, e one number a row."""
     first, second = t.means
     return np.asarray(t.rstd * (t.dxhat - first - (t.xhat - e) * (second - e * first)))
 
 
-def _weight(fit: Fit) -> Array:
-    return np.asarray(1 / np.maximum(fit.bound, 1e-12 * np.abs(fit.result).max(1, keepdims=True) + TINY))
-
-
-def _rstd_of(fit: Fit) -> tuple[Array, Array]:
-    """(rstd of each row, its error): dx = r·u − r³·v, with u and v known."""
-    t, weight = fit.terms, _weight(fit)
-    centred = t.x - t.mean
-    u = t.dxhat - t.means[0]
-    v = centred * (t.dxhat * centred).mean(1, keepdims=True)
-    r = t.rstd
+def _newton(fit: Fit, found: Array, step: Callable[[Array], tuple[Array, Array]]) -> tuple[Array, Array]:
+    """(a number of each row, its error) by Newton's method; step: (slope, what is left) at such numbers."""
+    weight = 1 / np.maximum(fit.bound, 1e-12 * np.abs(fit.result).max(1, keepdims=True) + TINY)
     for _ in range(NEWTON_STEPS):
-        slope = (u - 3 * r**2 * v) * weight
-        left = (fit.result - r * u + r**3 * v) * weight
-        size = np.maximum(np.square(slope).sum(1, keepdims=True), TINY)
-        r = r + (slope * left).sum(1, keepdims=True) / size
-    return r[:, 0], 4 / np.sqrt(size[:, 0])
+        slope, left = (one * weight for one in step(found))
+        size = np.maximum(row_sum(np.square(slope)), TINY)
+        found = found + row_sum(slope * left) / size
+    return found, 4 / np.sqrt(size)
 
 
-def _mean_apart(fit: Fit) -> tuple[Array, Array]:
-    """(how far each row's mean is off, to which that is known)."""
-    t, weight = fit.terms, _weight(fit)
-    first, second = t.means
-    e = np.zeros_like(t.mean)
-    for _ in range(NEWTON_STEPS):
-        slope = t.rstd * (second - e * first + (t.xhat - e) * first) * weight
-        size = np.maximum(np.square(slope).sum(1, keepdims=True), TINY)
-        e = e + (slope * (fit.result - _dx_with_xhat_off(t, e)) * weight).sum(1, keepdims=True) / size
-    return (e / t.rstd)[:, 0], (4 / np.sqrt(size) / t.rstd)[:, 0]
+Statistics = Iterator[tuple[Array, Difference]]  # a statistic of each row, and the difference in words
 
 
-def _roundings(name: str, given: Array) -> Iterator[tuple[Array, Difference]]:
-    """A statistic of each row as 16 bits hold it, and the difference in words."""
+def _roundings(name: str, given: Array) -> Statistics:
     for dtype in ("bfloat16", "float16"):
-        narrow = given.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
         text = f"{name} is rounded to {dtype} before it is used: keep it in float32."
-        yield narrow, Difference(f"{name} rounded to {dtype}", text)
+        yield narrowed(given, dtype), Difference(f"{name} rounded to {dtype}", text)
 
 
 # A function of rstd that is off by one number in all rows, its inverse, and the mistake's name and sentence.
@@ -195,7 +146,16 @@ _WAYS: tuple[tuple[_Function, _Function, Callable[[float], tuple[str, str]]], ..
 )  # fmt: skip
 
 
-def _other_rstds(given: Array, found: Array, error: Array) -> Iterator[tuple[Array, Difference]]:
+def _other_rstds(fit: Fit) -> Statistics:
+    """dx = r·u − r³·v, with u and v known."""
+    t, given = fit.terms, fit.terms.rstd[:, 0]
+    centred = t.x - t.mean
+    u, v = t.dxhat - t.means[0], centred * row_mean(t.dxhat * centred)
+    found, error = (
+        one[:, 0] for one in _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.result - r * u + r**3 * v))
+    )
+    if not (found > 0).all() or (np.abs(found - given) <= error).all():
+        return
     yield from _roundings("rstd", given)
     weight = 1 / np.maximum(error, TINY)
     for of, back, words in _WAYS:
@@ -204,41 +164,30 @@ def _other_rstds(given: Array, found: Array, error: Array) -> Iterator[tuple[Arr
         yield back(of(given) + apart), Difference(*words(apart))
     if len(given) >= 2:
         ratio, row = found / given, int(np.argmax(np.abs(found - given) * weight))
-        yield (
-            found,
-            Difference(
-                "another rstd",
-                f"the result has another rstd, {ratio.min():.5g} to {ratio.max():.5g} times the given one (in row {row} "
-                f"{found[row]:.6g} for {given[row]:.6g}): an approximate root, a rounding, or statistics of other elements.",
-            ),
-        )
+        yield found, Difference(
+            "another rstd",
+            f"the result has another rstd, {ratio.min():.5g} to {ratio.max():.5g} times the given one (in row {row} "
+            f"{found[row]:.6g} for {given[row]:.6g}): an approximate root, a rounding, or statistics of other elements.",
+        )  # fmt: skip
 
 
-def _other_means(given: Array, apart: Array, error: Array) -> Iterator[tuple[Array, Difference]]:
+def _other_means(fit: Fit) -> Statistics:
+    t, given, (first, second) = fit.terms, fit.terms.mean[:, 0], fit.terms.means
+    off, known = _newton(fit, np.zeros_like(t.mean), lambda e: (
+        t.rstd * (second - e * first + (t.xhat - e) * first), fit.result - _dx_with_xhat_off(t, e)))  # fmt: skip
+    apart, error = ((one / t.rstd)[:, 0] for one in (off, known))
+    if not np.isfinite(apart).all() or (np.abs(apart) <= error).all():
+        return
     yield from _roundings("mean", given)
     weight = 1 / np.maximum(error, TINY) ** 2
-    offset = float(np.average(apart, weights=weight))
-    yield (
-        given + offset,
-        Difference("mean off by a constant", f"the mean that is subtracted is {offset:+.4g} off in every row."),
-    )
-    size = float(np.sum(given**2 * weight))
+    offset, size = float(np.average(apart, weights=weight)), float(np.sum(given**2 * weight))
+    text = f"the mean that is subtracted is {offset:+.4g} off in every row."
+    yield given + offset, Difference("mean off by a constant", text)
     if size > 0:
         factor = 1 + float(np.sum(given * apart * weight)) / size
-        yield (
-            factor * given,
-            Difference(
-                f"mean {factor:.3g} times",
-                f"the mean that is subtracted is {factor:.4g} times the given one in every row.",
-            ),
-        )
+        text = f"the mean that is subtracted is {factor:.4g} times the given one in every row."
+        yield factor * given, Difference(f"mean {factor:.3g} times", text)
     if len(given) >= 2:
         row = int(np.argmax(np.abs(apart) * np.sqrt(weight)))
-        yield (
-            given + apart,
-            Difference(
-                "another mean",
-                f"the result has another mean (in row {row} {given[row] + apart[row]:.6g} for {given[row]:.6g}): a rounding, "
-                "or statistics of other elements.",
-            ),
-        )
+        text = f"the result has another mean (in row {row} {given[row] + apart[row]:.6g} for {given[row]:.6g})"
+        yield given + apart, Difference("another mean", f"{text}: a rounding, or statistics of other elements.")

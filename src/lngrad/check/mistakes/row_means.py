@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
-from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit
-from lngrad.check.mistakes.sum_weights import describe_weights, maps_through, recover_weights, runs_of, spread
+from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit, narrowed, row_mean, row_sum
+from lngrad.check.mistakes.sum_weights import describe_weights, maps_through, recover_weights, runs_of
 from lngrad.check.result import Weights
-from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.core.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # columns
 SURE = 8.0  # times what a mean is known to, for a 16-bit grid to be told from chance
+LABELS = ("mean of dxhat", "mean of dxhat·xhat")
+Means: TypeAlias = "tuple[Array, Array]"
+# Which of the two means are wrong, and what they are called.
+WHICH = (((0,), LABELS[0]), ((1,), LABELS[1]), ((0, 1), "row means"))
 
 
-def _with_means(first: object, second: object) -> str:
+def _with_means(first: str, second: str) -> str:
     return f"rstd·(dxhat − {first} − xhat·{second})"
 
 
@@ -27,27 +33,24 @@ def explain_partial_means(fit: Fit) -> Explanation | None:
     t = fit.terms
     if not _is_usable(fit, rows=4, columns=4):
         return None
-    first, second = (one[:, 0] for one in _recovered(fit))
-    A1, A2 = t.dxhat / t.N, t.dxhat * t.xhat / t.N
-    for sum_name, label, A, b, in_first, in_second in (
-        ("mean_dxhat_xhat", "mean of dxhat·xhat takes", A2, second, False, True),
-        ("mean_dxhat", "mean of dxhat takes", A1, first, True, False),
-        ("both means", "means take", np.vstack([A1, A2]), np.append(first, second), True, True),
-    ):
+    A, means = (t.dxhat / t.N, t.dxhat * t.xhat / t.N), [one[:, 0] for one in _recovered(fit)[0]]
+    for which, label, sum_name in (((1,), f"{LABELS[1]} takes", "mean_dxhat_xhat"), ((0,), f"{LABELS[0]} takes", "mean_dxhat"),
+                                   ((0, 1), "means take", "both means")):  # fmt: skip
 
-        def fits(w: Array, in_first: bool = in_first, in_second: bool = in_second) -> bool:
-            return fit.explains(t.dx((A1 @ w)[:, None] if in_first else None, (A2 @ w)[:, None] if in_second else None))
+        def fits(w: Array, which: tuple[int, ...] = which) -> bool:
+            return fit.explains(t.dx(*((A[one] @ w)[:, None] if one in which else None for one in (0, 1))))
 
-        weights = recover_weights(A, b, fits)
+        of_these, b = (np.concatenate([both[one] for one in which]) for both in (A, means))
+        weights = recover_weights(of_these, b, fits)
         if weights is not None:
             text = describe_weights(weights, "column")
+            stars = ["**" if one in which else "" for one in (0, 1)]
             return fit.explanation(
                 f"part of the columns in the {label.rpartition(' ')[0]}",
                 f"the {label} not every column once: {text}.",
-                "rstd·(dxhat − " + ("**mean_dxhat**" if in_first else "mean_dxhat") + " − "
-                + ("**xhat·mean_dxhat_xhat**" if in_second else "xhat·mean_dxhat_xhat") + ")",
+                f"rstd·(dxhat − {stars[0]}mean_dxhat{stars[0]} − {stars[1]}xhat·mean_dxhat_xhat{stars[1]})",
                 Weights(sum_name, "column", runs_of(weights), text),
-            )  # fmt: skip
+            )
     return None
 
 
@@ -75,54 +78,47 @@ def explain_tiled_means(fit: Fit) -> Explanation | None:
 
 def explain_means_of_other_rows(fit: Fit) -> Explanation | None:
     """One row mean, or both, that are those of other rows, by a rule."""
-    t = fit.terms
-    if not _is_usable(fit, rows=2):
+    t, found = fit.terms, _other_means(fit, rows=2)
+    if found is None:
         return None
-    got, known = _recovered(fit), _known(fit)
-    if not _obeys(fit, got, known):
-        return None
-    wrong = [
-        np.flatnonzero(np.abs(one - right) > SLACK * near) for one, right, near in zip(got, t.means, known, strict=True)
+    off = [
+        (np.abs(one - right) > SLACK * near)[:, 0] for one, right, near in zip(found[0], t.means, found[1], strict=True)
     ]
-    for which, label in (((0,), "mean of dxhat"), ((1,), "mean of dxhat·xhat"), ((0, 1), "row means")):
-        places = np.unique(np.concatenate([wrong[one] for one in which]))
-        if len(places) < 2:
+    for which, label in WHICH:
+        wrong = np.any([off[one] for one in which], axis=0)
+        number = wrong.sum()
+        if number < 2:
             continue
-        pairs = []
-        for row in map(int, spread(places)):
-            fits = [np.abs(t.means[one] - got[one][row])[:, 0] <= SLACK * known[one][row] for one in which]
-            pairs.append((row, {*map(int, np.flatnonzero(np.all(fits, axis=0)))} - {row}))
-        for text, whose in maps_through(pairs, t.M, t.lead, "row"):
-            used = np.arange(t.M)
-            used[places] = whose[places]
+
+        def may_use(row: int, which: tuple[int, ...] = which) -> Array:
+            near = [np.abs(t.means[one] - found[0][one][row])[:, 0] <= SLACK * found[1][one][row] for one in which]
+            return np.asarray(np.all(near, axis=0))
+
+        for text, whose in maps_through(np.flatnonzero(wrong), may_use, t.lead, "row"):
+            used = np.where(wrong, whose, np.arange(t.M))
             if fit.explains(t.dx(*(right[used] if one in which else right for one, right in enumerate(t.means)))):
-                rows = "all rows" if len(places) == t.M else f"{len(places)} of {t.M} rows"
+                rows = "all rows" if number == t.M else f"{number} of {t.M} rows"
                 stars = ["**" if one in which else "" for one in (0, 1)]
                 return fit.explanation(
                     f"{label} of other rows",
                     f"{rows} take the {label} {text}: it is not the row's own.",
-                    _with_means(*(f"{star}{mean}{star}" for star, mean in zip(stars, _MEANS, strict=True))),
+                    _with_means(f"{stars[0]}mean_dxhat{stars[0]}", f"{stars[1]}mean_dxhat_xhat{stars[1]}"),
                 )
     return None
 
 
-_MEANS = ("mean_dxhat", "mean_dxhat_xhat")
-
-
 def explain_narrow_means(fit: Fit) -> Explanation | None:
     """Row means that are 16-bit numbers, or whose sums are, in every row: what they are kept in."""
-    if not _is_usable(fit, rows=4):
-        return None
-    means, known = _recovered(fit), _known(fit)
-    if not _obeys(fit, means, known) or fit.explains(fit.terms.dx()):
+    found = _other_means(fit, rows=4)
+    if found is None or fit.explains(fit.terms.dx()):
         return None
     for dtype in ("bfloat16", "float16"):
         for what, times in (("sums", fit.terms.N), ("means", 1)):
-            if all(_on_grid(one * times, near * times, dtype) for one, near in zip(means, known, strict=True)):
+            if all(_on_grid(one * times, near * times, dtype) for one, near in zip(*found, strict=True)):
                 return fit.explanation(
                     f"row {what} kept in {dtype}",
                     f"the two row {what} are numbers of {dtype} in every row, and off: add them up, and keep them, in float32.",
-                    _with_means(*(f"**{dtype}({mean})**" for mean in _MEANS)),
+                    _with_means(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**"),
                 )
     return None
 
@@ -130,30 +126,33 @@ def explain_narrow_means(fit: Fit) -> Explanation | None:
 def _on_grid(values: Array, known: Array, dtype: str) -> bool:
     """Whether values are a 16-bit dtype's numbers, as far as they are known, where that dtype is much coarser than that."""
     with np.errstate(over="ignore"):
-        rounded = values.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+        off = np.abs(values - narrowed(values, dtype)) > 2 * known
     sure = UNIT_ROUNDOFF[dtype] * np.abs(values) > SURE * known
-    return int(sure.sum()) >= 4 and bool((np.abs(values - rounded) <= 2 * known)[sure].all())
+    return int(sure.sum()) >= 4 and not off[sure].any()
 
 
-def _recovered(fit: Fit) -> tuple[Array, Array]:
-    """The two row means that dx has: dxhat − dx/rstd = m1 + xhat·m2 for each row, two unknowns, by least squares."""
+def _recovered(fit: Fit) -> tuple[Means, Means]:
+    """The two row means that dx has, and to which they are known, roughly.
+
+    By least squares: dxhat − dx/rstd = m1 + xhat·m2 for each row, two unknowns.
+    """
     t = fit.terms
-    left = t.dxhat - fit.result / t.rstd
-    centre = t.xhat.mean(1, keepdims=True)
+    left, centre = t.dxhat - fit.result / t.rstd, row_mean(t.xhat)
     apart = t.xhat - centre
-    second = (left * apart).sum(1, keepdims=True) / np.maximum(np.square(apart).sum(1, keepdims=True), TINY)
-    return left.mean(1, keepdims=True) - centre * second, second
+    size = np.maximum(row_sum(np.square(apart)), TINY)
+    second, error = row_sum(left * apart) / size, np.sqrt(row_sum(np.square(fit.bound / t.rstd)))
+    return (row_mean(left) - centre * second, second), (error / t.N, error / np.sqrt(t.N * size))
 
 
-def _known(fit: Fit) -> tuple[Array, Array]:
-    """To which the two recovered means are known, roughly."""
-    t = fit.terms
-    apart = np.maximum(np.square(t.xhat - t.xhat.mean(1, keepdims=True)).sum(1, keepdims=True), TINY)
-    error = np.sqrt(np.square(fit.bound / t.rstd).sum(1, keepdims=True))
-    return error / t.N, error / np.sqrt(t.N * apart)
+def _other_means(fit: Fit, rows: int) -> tuple[Means, Means] | None:
+    """The recovered means of so many rows at least, and to which they are known; None where other terms are wrong as well."""
+    if not _is_usable(fit, rows):
+        return None
+    means, known = _recovered(fit)
+    return (means, known) if _obeys(fit, means, known) else None
 
 
-def _obeys(fit: Fit, means: tuple[Array, Array], known: tuple[Array, Array]) -> bool:
+def _obeys(fit: Fit, means: Means, known: Means) -> bool:
     """Whether dx is the right formula with these recovered means."""
     t = fit.terms
     return fit.explains(t.dx(*means), np.abs(t.rstd) * (known[0] + np.abs(t.xhat) * known[1]))
@@ -161,21 +160,16 @@ def _obeys(fit: Fit, means: tuple[Array, Array], known: tuple[Array, Array]) -> 
 
 def describe_means(fit: Fit) -> str | None:
     """Return a sentence if dx is right but for its two row means, where they are of no known kind, else None."""
-    if not _is_usable(fit, rows=0):
+    found = _other_means(fit, rows=0)
+    if found is None:
         return None
-    got, rights, known = _recovered(fit), fit.terms.means, _known(fit)
-    if not _obeys(fit, got, known):
-        return None
-    wrong = [0, 1]
-    if _obeys(fit, (rights[0], got[1]), known):
-        wrong = [1]
-    elif _obeys(fit, (got[0], rights[1]), known):
-        wrong = [0]
+    (got, known), rights = found, fit.terms.means
+    wrong = (
+        [1] if _obeys(fit, (rights[0], got[1]), known) else [0] if _obeys(fit, (got[0], rights[1]), known) else [0, 1]
+    )
     texts = []
     for one in wrong:
         row = int(np.argmax(np.abs(got[one] - rights[one])))
-        label = ("mean of dxhat", "mean of dxhat·xhat")[one]
-        texts.append(
-            f"the {label} (in row {row} it is {got[one][row, 0]:.4g}, and should be {rights[one][row, 0]:.4g})"
-        )
+        values = f"in row {row} it is {got[one][row, 0]:.4g}, and should be {rights[one][row, 0]:.4g}"
+        texts.append(f"the {LABELS[one]} ({values})")
     return f"the formula is right, but for {' and '.join(texts)}: look at what these row sums take, divide by and are kept in"

@@ -8,8 +8,8 @@ suffix, or repeat with a period: what loops, tiles, cores and blocks do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -36,33 +36,24 @@ def recover_weights(A: Array, b: Array, fits: Fits) -> Array | None:
     Returns:
         The simplest weights that fit and are not all the same; None if there are none.
     """
-    for weights in _candidates(A, b):
+    for weights in chain(_prefixes(A, b), _periodic(A, b), _of_blocks(A, b)):
         if not (weights == weights[0]).all() and fits(weights):
             return weights
     return None
 
 
-def _candidates(A: Array, b: Array) -> Iterator[Array]:
+def _of_blocks(A: Array, b: Array) -> Iterator[Array]:
+    """Whole numbers, one a block of terms, by least squares."""
     terms = A.shape[1]
-    yield from _prefixes(A, b)
-    yield from _periodic(A, b)
     for block in BLOCKS:
         blocks = -(-terms // block)
         if blocks > MAX_DENSE or blocks * ENOUGH > len(A) or blocks < 2:
             continue
-        found = _by_least_squares(A, b, block)
-        if found is not None:
-            yield found
-
-
-def _by_least_squares(A: Array, b: Array, block: int) -> Array | None:
-    terms = A.shape[1]
-    summed = A if block == 1 else np.add.reduceat(A, np.arange(0, terms, block), axis=1)
-    weights, _, rank, _ = np.linalg.lstsq(summed, b, rcond=1e-9)
-    whole = np.round(weights)
-    if rank < summed.shape[1] or not np.isfinite(weights).all() or np.abs(weights - whole).max() > NEAR:
-        return None
-    return np.repeat(whole, block)[:terms]
+        summed = A if block == 1 else np.add.reduceat(A, np.arange(0, terms, block), axis=1)
+        weights, _, rank, _ = np.linalg.lstsq(summed, b, rcond=1e-9)
+        whole = np.round(weights)
+        if rank == blocks and np.isfinite(weights).all() and np.abs(weights - whole).max() <= NEAR:
+            yield np.repeat(whole, block)[:terms]
 
 
 def _prefixes(A: Array, b: Array) -> Iterator[Array]:
@@ -84,17 +75,15 @@ def _periodic(A: Array, b: Array) -> Iterator[Array]:
     best: list[tuple[float, int, Array]] = []
     index = np.arange(terms)
     whole = A.sum(1)
-    for block in BLOCKS:
-        for period in PERIODS:
-            if block * 2 > terms:
-                continue
-            for phase in range(min(period, -(-terms // block))):
-                chosen = (index // block) % period == phase
-                part = A[:, chosen].sum(1)
-                for value, rest in ((0.0, 1.0), (2.0, 1.0), (1.0, 0.0)):
-                    left = float(np.square(value * part + rest * (whole - part) - b).sum())
-                    if np.isfinite(left):
-                        best.append((left, len(best), np.where(chosen, value, rest)))
+    for block in (one for one in BLOCKS if 2 * one <= terms):
+        phases = ((period, phase) for period in PERIODS for phase in range(min(period, -(-terms // block))))
+        for period, phase in phases:
+            chosen = (index // block) % period == phase
+            part = A[:, chosen].sum(1)
+            for value, rest in ((0.0, 1.0), (2.0, 1.0), (1.0, 0.0)):
+                left = float(np.square(value * part + rest * (whole - part) - b).sum())
+                if np.isfinite(left):
+                    best.append((left, len(best), np.where(chosen, value, rest)))
         best = sorted(best, key=lambda one: one[:2])[:3]
     yield from (weights for _, _, weights in best)
 
@@ -153,27 +142,23 @@ def ordinal(number: int) -> str:
     return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")
 
 
-def spread(places: Array) -> Array:
-    """A few of the places, from the first to the last."""
-    return np.asarray(places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)])
-
-
-def maps_through(
-    pairs: Sequence[tuple[int, Set[int]]], size: int, dims: Shape, what: str
-) -> Iterator[tuple[str, Array]]:
-    """Rules that all pairs obey, the simplest first: (in words, the place that each place uses).
+def maps_through(places: Array, may_use: Callable[[int], Array], dims: Shape, what: str) -> Iterator[tuple[str, Array]]:
+    """Rules that a few of some places obey, the simplest first: (in words, the place that each place uses).
 
     Args:
-        pairs: (place, those that may have been used).
-        size: Number of places.
+        places: Those that use another's.
+        may_use: Which of all places one of them may use.
         dims: The dimensions that the places are counted over.
         what: "row" or "column".
     """
-    index = np.arange(size)
-    if not pairs:
+    some = places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)].tolist()
+    pairs = [(place, {*np.flatnonzero(may_use(place)).tolist()} - {place}) for place in some]
+    if not pairs or not all(sources for _, sources in pairs):
         return
+    size = math.prod(dims)
+    index = np.arange(size)
     if len(pairs) > 1:
-        for source in sorted(set.intersection(*(set(sources) for _, sources in pairs)))[:MAX_RULES]:
+        for source in sorted(set.intersection(*(sources for _, sources in pairs)))[:MAX_RULES]:
             yield f"of {what} {source}", np.full(size, source)
     offsets = set.intersection(*({(place - source) % size for source in sources} for place, sources in pairs))
     wraps = any(place - offset < 0 for place, _ in pairs for offset in offsets)
@@ -181,30 +166,19 @@ def maps_through(
         text = f"of the {what} {abs(offset)} {'before' if offset > 0 else 'after'}"
         yield text, np.clip(index - offset, 0, size - 1)
         yield text, (index - offset) % size
-    found = [(f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS[1:9]]
-    found += [
-        (f"of the {what} at its place in the transposed dimensions {text}", one) for text, one in _transposed(dims)
-    ]
-    found += [(f"of the {what} modulo {count}", index % count) for count in _counts(pairs, size)]
-    found += [(f"of the {what} at {step} times its index", index * step % size) for step in (2, 4, 8)]
-    found.append((f"of the {what} counted from the end", index[::-1]))
+    transposed = f"of the {what} at its place in the transposed dimensions {'×'.join(map(str, dims))}"
+    # After how many places an index may begin anew, powers of two first.
+    counts = [count for count in range(2, some[-1] + 1) if all(place % count in sources for place, sources in pairs)]
+    counts.sort(key=lambda count: count & (count - 1) != 0)
+    found = [
+        *((f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS[1:9]),
+        # An array that is read as if its dimensions were reversed.
+        *((transposed, index.reshape(one).T.reshape(-1)) for one in dict.fromkeys((dims, dims[::-1]))
+          if sum(length > 1 for length in dims) > 1),
+        *((f"of the {what} modulo {count}", index % count) for count in counts[:MAX_RULES]),
+        *((f"of the {what} at {step} times its index", index * step % size) for step in (2, 4, 8)),
+        (f"of the {what} counted from the end", index[::-1]),
+    ]  # fmt: skip
     for text, one in found:
         if all(int(one[place]) in sources for place, sources in pairs):
             yield text, one
-
-
-def _transposed(dims: Shape) -> Iterator[tuple[str, Array]]:
-    """The two orders that places have where an array is read as if its dimensions were reversed."""
-    if sum(one > 1 for one in dims) < 2:
-        return
-    index, text = np.arange(math.prod(dims)), "×".join(map(str, dims))
-    yield text, index.reshape(dims).T.reshape(-1)
-    if dims != dims[::-1]:
-        yield text, index.reshape(dims[::-1]).T.reshape(-1)
-
-
-def _counts(pairs: Sequence[tuple[int, Set[int]]], size: int) -> list[int]:
-    """After how many places an index may begin anew, powers of two first."""
-    last = max(place for place, _ in pairs)
-    found = [count for count in range(2, last + 1) if all(place % count in sources for place, sources in pairs)]
-    return sorted(found, key=lambda count: (count & (count - 1) != 0, count))[:MAX_RULES]

@@ -120,37 +120,24 @@ def run_cases(
     jobs = max(1, min(jobs, len(cases)))
     threads = max(1, get_num_threads() // jobs)
     workers: list[_Worker] = []
-    with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:
-        try:
-            while waiting or any(worker.case for worker in workers):
-                while len(workers) < min(jobs, len(waiting) + sum(worker.case is not None for worker in workers)):
-                    workers.append(_Worker(options, threads, Path(folder)))
-                _turn(workers, waiting, options, time_limit, done)
-        finally:
-            for worker in workers:
-                worker.end()
 
+    def lost(worker: _Worker, text: str) -> None:
+        """A case that took its worker with it, or a worker that never had one."""
+        case = worker.case
+        if case is None:
+            raise BackendUnavailable(f"--impl: {options.impl}: {text}")
+        workers.remove(worker)
+        seconds, standard = monotonic() - worker.given, case.standard or options.standard
+        worker.end()
+        result = CaseResult(case.name, str(case.source), "failed", text, case_facts(case), standard, others=case.others)
+        done(replace(result, command=command_of(case, options), seconds=seconds))
 
-def _turn(
-    workers: list[_Worker],
-    waiting: deque[CheckCase],
-    options: Options,
-    time_limit: float,
-    done: Callable[[CaseResult], None],
-) -> None:
-    """Wait for the next thing to happen, and deal with all that have."""
-    until = min((worker.deadline(time_limit) for worker in workers if worker.is_busy), default=math.inf)
-    happened = wait([worker.tasks for worker in workers], timeout=min(max(0.0, until - monotonic()), 1.0))
-    for worker in list(workers):
-        if worker.tasks in happened:
+    def turn(worker: _Worker, told: bool) -> None:
+        if told:
             try:
                 kind, value = worker.tasks.recv()
             except (EOFError, ConnectionResetError):
-                text = worker.how_it_died()
-                if worker.case is None:
-                    raise BackendUnavailable(f"--impl: {options.impl}: {text}") from None
-                _lost(worker, workers, text, options, done)
-                continue
+                return lost(worker, worker.how_it_died())
             if kind == REFUSED:
                 raise BackendUnavailable(value)
             if kind == READY:
@@ -161,26 +148,23 @@ def _turn(
                 worker.case = None
                 done(value)
         elif worker.is_busy and monotonic() > worker.deadline(time_limit):
-            if worker.case is None:
-                raise BackendUnavailable(f"--impl: {options.impl}: not imported within {START_SECONDS:g} s")
-            _lost(worker, workers, f"not done within {time_limit:g} s (--time-limit)", options, done)
-            continue
+            late = f"not imported within {START_SECONDS:g} s"
+            return lost(worker, f"not done within {time_limit:g} s (--time-limit)" if worker.case else late)
         if worker.ready and worker.case is None and waiting:
             worker.give(waiting.popleft())
 
-
-def _lost(
-    worker: _Worker, workers: list[_Worker], text: str, options: Options, done: Callable[[CaseResult], None]
-) -> None:
-    """A case that took its worker with it."""
-    case = worker.case
-    assert case is not None  # callers have looked
-    workers.remove(worker)
-    seconds = monotonic() - worker.given
-    worker.end()
-    standard = case.standard or options.standard
-    result = CaseResult(case.name, str(case.source), "failed", text, case_facts(case), standard, others=case.others)
-    done(replace(result, command=command_of(case, options), seconds=seconds))
+    with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:
+        try:
+            while waiting or any(worker.case for worker in workers):
+                while len(workers) < min(jobs, len(waiting) + sum(worker.case is not None for worker in workers)):
+                    workers.append(_Worker(options, threads, Path(folder)))
+                until = min((worker.deadline(time_limit) for worker in workers if worker.is_busy), default=math.inf)
+                told = wait([worker.tasks for worker in workers], timeout=min(max(0.0, until - monotonic()), 1.0))
+                for worker in list(workers):
+                    turn(worker, worker.tasks in told)
+        finally:
+            for worker in workers:
+                worker.end()
 
 
 def default_jobs() -> int:

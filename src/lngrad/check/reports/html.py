@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ from lngrad.files.writing import write_text
 
 MAX_DETAILED = 300  # failed cases with pictures; the table has all
 HEAT_LEVELS = 6
-
-
-@dataclass(frozen=True)
-class _Bar:
-    label: str
-    number: int
-    height: float
-    level: int
 
 
 def write_report(
@@ -108,30 +100,30 @@ def _level(share: float) -> int:
 
 def _heat(output: OutputResult) -> dict[str, Any]:
     """The error map as one SVG path a level, runs of equal cells joined."""
-    width, height = len(output.map[0]), len(output.map)
     paths = [""] * HEAT_LEVELS
     for y, row in enumerate(output.map):
         x = 0
-        while x < width:
-            level, first = _level(row[x]), x
-            while x < width and _level(row[x]) == level:
-                x += 1
-            if level:
-                paths[level] += f"M{first} {y}h{x - first}v1h{first - x}z"
-    return {"width": width, "height": height, "paths": list(enumerate(paths))[1:], "full": output.name == "dx"}
+        for level, cells in groupby(map(_level, row)):
+            number = len(list(cells))
+            paths[level] += f"M{x} {y}h{number}v1h-{number}z"
+            x += number
+    return {
+        "width": len(output.map[0]),
+        "height": len(output.map),
+        "paths": list(enumerate(paths))[1:],
+        "full": output.name == "dx",
+    }
 
 
 _LABELS = ("0", "½", "1", "2", "4", "8", "16", "64", "256", "4k", "64k", "∞")
 
 
-def _bars(output: OutputResult) -> list[_Bar]:
+def _bars(output: OutputResult) -> Iterator[dict[str, Any]]:
     """The histogram over ULP, with heights on a logarithmic scale so that one wrong element in a million is seen."""
     most = math.log1p(max(output.histogram, default=0)) or 1.0
-    places = zip(_LABELS, output.histogram, HISTOGRAM, strict=True)
-    return [
-        _Bar(label, number, math.log1p(number) / most, 0 if edge <= 1 else 2 if edge <= 16 else 4)
-        for label, number, edge in places
-    ]
+    for label, number, edge in zip(_LABELS, output.histogram, HISTOGRAM, strict=True):
+        level = 0 if edge <= 1 else 2 if edge <= 16 else 4
+        yield {"label": label, "number": number, "height": math.log1p(number) / most, "level": level}
 
 
 _NAMES = (

@@ -6,14 +6,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 from lngrad.check.case import CheckCase
 from lngrad.check.judge import Options
-from lngrad.check.result import CaseResult
+from lngrad.check.result import CaseResult, mapped
 from lngrad.errors import FileFormatError, printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
 from lngrad.files.writing import write_text
@@ -25,12 +25,12 @@ _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 def key_of(case: CheckCase, options: Options) -> str:
     """Of everything that a result depends on: the case as read, and the options; not the code of the implementation."""
     asked = [options.impl, options.standard, options.level, options.third, options.against, options.seed]
-    text = json.dumps([case.to_json(), asked], sort_keys=True)
+    text = json.dumps([asdict(case), asked], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def line_of(result: CaseResult) -> str:
-    return json.dumps(_plain(result.to_json()), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(mapped(result.to_json(), _word), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 class Journal:
@@ -90,7 +90,7 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
         where = f"{path}:{number}"
         try:
             with as_format_error(where, "expected a result of lngrad check"):
-                result = CaseResult.from_json(_numbers(parse_json(line, where)))
+                result = CaseResult.from_json(mapped(parse_json(line, where), _number))
         except FileFormatError:
             if number == len(lines):
                 break
@@ -99,25 +99,15 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _word(value: Any) -> Any:
     """JSON has no infinity and no NaN: words for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
     return value
 
 
-def _numbers(value: Any) -> Any:
-    if isinstance(value, str):
-        return _NUMBERS.get(value, value)
-    if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    return value
+def _number(value: Any) -> Any:
+    return _NUMBERS.get(value, value) if isinstance(value, str) else value
 
 
 def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:

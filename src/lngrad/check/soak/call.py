@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.check.implementations.ours import ENTRIES
 from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.core.problem import Forward, Grads
 from lngrad.typing import Array, Mask, Shape
@@ -18,7 +19,7 @@ from lngrad.typing import Array, Mask, Shape
 # How a large array lies in memory; "shared" repeats one row with stride 0, and is for inputs alone.
 LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
-DOORS = ("numba_cpu", "numpy_cpu", "torch", "override", "jax")
+DOORS = tuple(ENTRIES)
 """The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
 
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
@@ -141,8 +142,7 @@ def _dtypes(rng: Random, dtype: str, door: str) -> tuple[str, str]:
 @cache
 def installed(doors: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some doors whose framework is installed."""
-    framework = {"torch": "torch", "override": "torch", "jax": "jax"}
-    return tuple(door for door in doors if door not in framework or find_spec(framework[door]))
+    return tuple(door for door in doors if not ENTRIES[door].needs or find_spec(ENTRIES[door].needs))
 
 
 class Guarded:
@@ -217,16 +217,14 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
     kept, rows = numpy_dtype(accumulator_for(call.dtype, call.parameters)), _rows(call)
     mean, rstd = (0.1 * rng.standard_normal(rows)).astype(kept), (0.5 + rng.random(rows)).astype(kept)
 
-    def filled(values: Any, dtype: str, layout: str) -> Guarded:
-        return Guarded(np.shape(values), numpy_dtype(dtype), layout, values)
-
+    arrays = {
+        "dy": (dy, call.dtype, call.dy), "x": (x, call.dtype, call.x),
+        "mean": (mean, call.statistics, call.small), "rstd": (rstd, call.statistics, call.small),
+        "gamma": (gamma, call.parameters, call.small), "beta": (beta, call.parameters, call.small),
+    }  # fmt: skip
     return {
-        "dy": filled(dy, call.dtype, call.dy),
-        "x": filled(x, call.dtype, call.x),
-        "mean": filled(mean, call.statistics, call.small),
-        "rstd": filled(rstd, call.statistics, call.small),
-        "gamma": filled(gamma, call.parameters, call.small) if call.parameters else None,
-        "beta": filled(beta, call.parameters, call.small) if call.parameters else None,
+        name: Guarded(np.shape(values), numpy_dtype(dtype), layout, values) if dtype else None
+        for name, (values, dtype, layout) in arrays.items()
     }
 
 
@@ -234,13 +232,13 @@ def outputs(
     call: Call, given: Given, kind: type[Forward] | type[Grads]
 ) -> tuple[Forward | Grads | None, dict[str, Guarded]]:
     """The outputs that are given, None if there are none; and by name those that must be looked at afterwards."""
-    full, *small = kind._fields
+    (full, *small), is_forward = kind._fields, kind is Forward
     first: Array | None = None
     guards: dict[str, Guarded] = {}
-    if kind is Forward or call.mask[0]:
-        first, guards = _full_output(full, call, given, ("x",) if kind is Forward else ("dy", "x"))
+    if is_forward or call.mask[0]:
+        first, guards = _full_output(full, call, given, ("x",) if is_forward else ("dy", "x"))
     if call.out:
-        shape = _rows(call) if kind is Forward else call.normalized
+        shape = _rows(call) if is_forward else call.normalized
         guards |= {name: Guarded(shape, numpy_dtype(call.statistics), call.small) for name in small}
     if first is None and not guards:
         return None, {}

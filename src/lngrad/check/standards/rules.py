@@ -7,13 +7,15 @@ elements and the share that is off. `judge` says from the sums over all elements
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for, numpy_dtype
 from lngrad.testing import error_share
 
 FAR_ULP = 32
@@ -24,85 +26,111 @@ _BITS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "fl
 
 
 def ulps(error: Any, golden: Any, dtype: str) -> Any:
-    """Errors in units of the last place of the golden in its dtype."""
+    """Errors in units of the last place of a finite golden in its dtype."""
     digits, least = _BITS[dtype]
-    _, exponent = np.frexp(np.where(np.isfinite(golden), golden, 0.0))
+    _, exponent = np.frexp(golden)
     unit = np.ldexp(1.0, np.maximum(exponent - digits, least))
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / unit)
 
 
-@dataclass
-class Sums:
-    """Sums over the elements of one output, as a matrix of `rows` × `columns`. Infinite errors stay infinite."""
+@dataclass(frozen=True)
+class Tolerances:
+    """What a case brings along: rtol and the share of elements that may be off, and atol; None for the standard's own."""
 
-    rows: int
-    columns: int
-    count: int = 0
-    off: int = 0
-    worst_share: float = 0.0
-    worst_error: float = 0.0
-    worst_ulp: float = 0.0
-    worst_far: float = 0.0  # largest error among those of more than 32 ULP
-    relative: float = 0.0
-    worst_relative: float = 0.0
-    normal: int = 0  # elements outside the small-value domain
-    normal_relative: float = 0.0
-    mare: float = 0.0
-    small_wrong: int = 0
-    squares: float = 0.0
-    dot: float = 0.0
-    got_squares: float = 0.0
-    golden_squares: float = 0.0
-    histogram: list[int] = field(default_factory=lambda: [0] * len(HISTOGRAM))
-    worst: list[tuple[float, int, int, float, float]] = field(default_factory=list)  # share, row, column, golden, got
-    map: Any = None
+    rtol: float | None = None
+    part: float | None = None
+    atol: float | None = None
+    level: str = "L1"
 
-    def __post_init__(self) -> None:
-        self.map = np.zeros((max(1, min(MAP_ROWS, self.rows)), max(1, min(MAP_COLUMNS, self.columns))))
 
-    def add(
-        self, got: Any, golden: Any, share: Any, error: Any, dtype: str, small: tuple[float, float], start: int
-    ) -> None:
-        """Add rows from `start` on; all arrays (rows, columns) in float64."""
-        if not got.size:
-            return
-        in_ulp = ulps(error, golden, dtype)
+@dataclass(frozen=True)
+class Compared:
+    """Rows of an output beside what they should be: matrices in float64.
+
+    Attributes:
+        got: The result.
+        golden: The truth, rounded to the output's dtype.
+        truth, scale: As of lngrad.testing.error_share.
+        dtype: Of the output.
+        tolerances: Of the case.
+    """
+
+    got: Any
+    golden: Any
+    truth: Any
+    scale: Any
+    dtype: str
+    tolerances: Tolerances
+
+    @cached_property
+    def error(self) -> Any:
+        """|got - golden|, 0 for NaN on both sides and for equal infinities, infinite where only one is finite."""
         with np.errstate(invalid="ignore", over="ignore"):
-            size = np.abs(np.where(np.isfinite(golden), golden, 0.0))
+            error = np.abs(self.got - self.golden)
+        same = (self.got == self.golden) | (np.isnan(self.got) & np.isnan(self.golden))
+        return np.where(same, 0.0, np.nan_to_num(error, nan=np.inf))
+
+    def within(self, rtol: float, atol: float) -> Any:
+        """How much of atol + rtol·|golden| each error uses."""
+        with np.errstate(invalid="ignore"):
+            bound = atol + rtol * np.abs(np.where(np.isfinite(self.golden), self.golden, 0.0))
+            return np.where(self.error == 0, 0.0, self.error / bound if atol or rtol else np.inf)
+
+
+class Sums:
+    """Sums over the elements of one output, as a matrix of `rows` × `columns`. Infinite errors stay infinite.
+
+    Attributes:
+        total: Of all elements: count, off, relative, squares, dot, got_squares, golden_squares, small_wrong; of those outside
+            the small-value domain: normal, normal_relative.
+        most: The largest share, error, ulp, relative; far, the largest error among those of more than 32 ULP; and mare, the
+            largest relative error outside the small-value domain.
+        histogram, worst, map: As of OutputResult; worst is (share, row, column, golden, got).
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows, self.columns = rows, columns
+        self.total: dict[str, float] = defaultdict(float)
+        self.most: dict[str, float] = defaultdict(float)
+        self.histogram = np.zeros(len(HISTOGRAM), int)
+        self.worst: list[tuple[float, int, int, float, float]] = []
+        self.map = np.zeros((max(1, min(MAP_ROWS, rows)), max(1, min(MAP_COLUMNS, columns))))
+
+    def add(self, one: Compared, share: Any, start: int) -> None:
+        """Add rows from `start` on."""
+        error, golden = one.error, np.where(np.isfinite(one.golden), one.golden, 0.0)
+        in_ulp, (least, most_small) = ulps(error, golden, one.dtype), SMALL[one.dtype]
+        with np.errstate(invalid="ignore", over="ignore"):
+            size = np.abs(golden)
             relative = np.where(error == 0, 0.0, error / (size + 1e-7))
-            finite = np.where(np.isfinite(got), got, 0.0)
-            self.squares += float(np.sum(np.square(error)))
-        self.count += got.size
-        self.off += int(np.count_nonzero(share > 1))
-        self.worst_share = max(self.worst_share, float(share.max()))
-        self.worst_error = max(self.worst_error, float(error.max()))
-        self.worst_ulp = max(self.worst_ulp, float(in_ulp.max()))
-        self.worst_far = max(self.worst_far, float(np.max(error, initial=0.0, where=in_ulp > FAR_ULP)))
-        self.relative += float(relative.sum())
-        self.worst_relative = max(self.worst_relative, float(relative.max()))
-        outside = size >= small[0]
-        self.normal += int(np.count_nonzero(outside))
-        self.normal_relative += float(np.sum(relative, where=outside))
-        self.mare = max(self.mare, float(np.max(relative, initial=0.0, where=outside)))
-        self.small_wrong += int(np.count_nonzero(~outside & (error > small[1])))
-        self.dot += float(np.vdot(finite, np.where(np.isfinite(golden), golden, 0.0)))
-        self.got_squares += float(np.vdot(finite, finite))
-        self.golden_squares += float(np.vdot(size, size))
+            finite, squares = np.where(np.isfinite(one.got), one.got, 0.0), np.sum(np.square(error))
+        outside = size >= least
+        for name, value in {
+            "count": size.size, "off": np.count_nonzero(share > 1), "relative": relative.sum(), "squares": squares,
+            "normal": np.count_nonzero(outside), "normal_relative": np.sum(relative, where=outside),
+            "small_wrong": np.count_nonzero(~outside & (error > most_small)), "dot": np.vdot(finite, golden),
+            "got_squares": np.vdot(finite, finite), "golden_squares": np.vdot(size, size),
+        }.items():  # fmt: skip
+            self.total[name] += float(value)
+        for name, value in {
+            "share": share.max(), "error": error.max(), "ulp": in_ulp.max(), "relative": relative.max(),
+            "far": np.max(error, initial=0.0, where=in_ulp > FAR_ULP), "mare": np.max(relative, initial=0.0, where=outside),
+        }.items():  # fmt: skip
+            self.most[name] = max(self.most[name], float(value))
         places = np.searchsorted(HISTOGRAM, in_ulp.reshape(-1), side="left")
-        for place, number in enumerate(np.bincount(places, minlength=len(HISTOGRAM))):
-            self.histogram[place] += int(number)
-        self._keep_worst(got, golden, share, start)
+        self.histogram += np.bincount(places, minlength=len(HISTOGRAM))
+        self._keep_worst(one, share, start)
         self._draw(share, start)
 
-    def _keep_worst(self, got: Any, golden: Any, share: Any, start: int) -> None:
+    def _keep_worst(self, one: Compared, share: Any, start: int) -> None:
         flat = share.reshape(-1)
         number = min(MAX_WORST, flat.size)
         for at in np.argpartition(flat, -number)[-number:]:
             row, column = divmod(int(at), self.columns)
-            found = (float(flat[at]), start + row, column, float(golden[row, column]), float(got[row, column]))
-            if found[0] > 0:
-                self.worst.append(found)
+            if flat[at] > 0:
+                values = float(one.golden[row, column]), float(one.got[row, column])
+                self.worst.append((float(flat[at]), start + row, column, *values))
         self.worst = sorted(self.worst, key=lambda entry: (-entry[0], entry[1], entry[2]))[:MAX_WORST]
 
     def _draw(self, share: Any, start: int) -> None:
@@ -115,32 +143,19 @@ class Sums:
         cells = np.maximum.reduceat(np.maximum.reduceat(share, firsts, axis=1), row_firsts, axis=0)
         np.maximum.at(self.map, rows[row_firsts], cells)
 
-    @property
-    def part_off(self) -> float:
-        return self.off / self.count if self.count else 0.0
-
-    @property
-    def mean_relative(self) -> float:
-        return self.relative / self.count if self.count else 0.0
-
-    @property
-    def mere(self) -> float:
-        return self.normal_relative / self.normal if self.normal else 0.0
-
-    @property
-    def rmse(self) -> float:
-        return math.sqrt(self.squares / self.count) if self.count else 0.0
-
-    @property
-    def golden_rms(self) -> float:
-        return math.sqrt(self.golden_squares / self.count) if self.count else 0.0
+    def mean(self, name: str, of: str = "count") -> float:
+        return self.total[name] / self.total[of] if self.total[of] else 0.0
 
     @property
     def one_minus_cosine(self) -> float:
-        if self.golden_squares == 0 or self.got_squares == 0:
-            return 0.0 if self.golden_squares == self.got_squares else 1.0
-        lengths = math.sqrt(self.got_squares) * math.sqrt(self.golden_squares)
-        return 1 - self.dot / lengths if math.isfinite(self.squares) else 1.0
+        got, golden = self.total["got_squares"], self.total["golden_squares"]
+        if golden == 0 or got == 0:
+            return 0.0 if golden == got else 1.0
+        return (
+            1 - self.total["dot"] / (math.sqrt(got) * math.sqrt(golden))
+            if math.isfinite(self.total["squares"])
+            else 1.0
+        )
 
 
 class Rule(NamedTuple):
@@ -155,24 +170,18 @@ class Rule(NamedTuple):
         return bool(self.measured <= self.limit)
 
 
-@dataclass(frozen=True)
-class Tolerances:
-    """What a case brings along: rtol and the share of elements that may be off, and atol; None for the standard's own."""
+class Standard(NamedTuple):
+    """A row of the table.
 
-    rtol: float | None = None
-    part: float | None = None
-    atol: float | None = None
-    level: str = "L1"
+    Attributes:
+        meaning: In words.
+        share: How much of its tolerance each element uses.
+        judge: (sums, dtype, tolerances, sums of the third-party result or None) → rules.
+    """
 
-
-@dataclass(frozen=True)
-class Standard:
-    """share: (got, golden, truth, scale, dtype, tolerances) → array; golden is truth rounded to dtype, both in float64.
-    judge: (sums, dtype, tolerances, sums of the third-party result or None) → rules."""
-
-    share: Callable[..., Any]
-    judge: Callable[[Sums, str, Tolerances, Sums | None], list[Rule]]
     meaning: str
+    share: Callable[[Compared], Any]
+    judge: Callable[[Sums, str, Tolerances, Sums | None], list[Rule]]
 
 
 # rtol, atol, limit of the largest error. float64 is not in the published table: as far from float32 as float32 is from
@@ -196,80 +205,32 @@ SMALL = {
     "float64": (2.0**-40, 2.0**-60),
 }
 SMALL_RATIO = 2.0
+_OUTSIDE = "share of elements outside atol + rtol·|golden|"
 
 
-def error_of(got: Any, golden: Any) -> Any:
-    """|got - golden|, 0 for NaN on both sides and for equal infinities, infinite where only one is finite."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(got - golden)
-    same = (got == golden) | (np.isnan(got) & np.isnan(golden))
-    return np.where(same, 0.0, np.nan_to_num(error, nan=np.inf))
+def _close_share(one: Compared) -> Any:
+    rtol, atol = one.tolerances.rtol, one.tolerances.atol
+    return one.within(_CLOSE[one.dtype] if rtol is None else rtol, CLOSE_ATOL if atol is None else atol)
 
 
-def _within(got: Any, golden: Any, rtol: float, atol: float) -> Any:
-    with np.errstate(invalid="ignore"):
-        bound = atol + rtol * np.abs(np.where(np.isfinite(golden), golden, 0.0))
-        error = error_of(got, golden)
-        return np.where(error == 0, 0.0, error / bound) if atol or rtol else np.where(error == 0, 0.0, np.inf)
-
-
-def _mixed_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
-    rtol, atol, _ = _MIXED[dtype]
-    return _within(got, golden, rtol, atol)
-
-
-def _mixed(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
-    _, _, limit = _MIXED[dtype]
-    return [
-        Rule("share of elements outside atol + rtol·|golden|", sums.part_off, 0.01),
-        Rule("largest error where it is more than 32 ULP", sums.worst_far, limit),
-    ]
-
-
-def _stat_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
-    threshold = 10 * _STAT[dtype]
-    return _within(got, golden, threshold, 1e-7 * threshold)
-
-
-def _stat(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
-    threshold = _STAT[dtype]
-    return [
-        Rule("MERE, the mean relative error", sums.mean_relative, np.nextafter(threshold, 0)),
-        Rule("MARE, the largest relative error", sums.worst_relative, np.nextafter(10 * threshold, 0)),
-    ]
-
-
-def _close_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
-    rtol = _CLOSE[dtype] if tolerances.rtol is None else tolerances.rtol
-    return _within(got, golden, rtol, CLOSE_ATOL if tolerances.atol is None else tolerances.atol)
-
-
-def _close(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
-    part = _CLOSE[dtype] if tolerances.part is None else tolerances.part
-    return [Rule("share of elements outside atol + rtol·|golden|", sums.part_off, part)]
-
-
-def _cosine_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
-    finite = golden[np.isfinite(golden)]
+def _cosine_share(one: Compared) -> Any:
+    finite = one.golden[np.isfinite(one.golden)]
     # Errors of this size in every element, and at right angles to the golden, reach 1 - cos = 0.01.
     size = np.sqrt(2 * COSINE) * np.sqrt(np.mean(finite**2)) if finite.size else 0.0
-    return _within(got, golden, 0.0, float(size) or np.finfo(np.float64).tiny)
+    return one.within(0.0, float(size) or np.finfo(np.float64).tiny)
 
 
-def _cosine(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
-    return [Rule("1 - cosine of the angle to the golden", sums.one_minus_cosine, COSINE)]
-
-
-def _binary_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
+def _binary_share(one: Compared) -> Any:
     # Through float64 all NaNs are equal; the sign of zero is not.
-    unlike = (got != golden) & ~(np.isnan(got) & np.isnan(golden)) | (np.signbit(got) != np.signbit(golden)) & (
-        got == 0
-    )
-    return np.where(unlike, 2.0, 0.0)
+    got, golden = one.got, one.golden
+    other_sign = (np.signbit(got) != np.signbit(golden)) & (got == 0)
+    return np.where((got != golden) & ~(np.isnan(got) & np.isnan(golden)) | other_sign, 2.0, 0.0)
 
 
-def _binary(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
-    return [Rule("elements whose bits differ", float(sums.off), 0.0)]
+def _exact_share(one: Compared) -> Any:
+    with np.errstate(over="ignore"):
+        result = one.got.astype(numpy_dtype(one.dtype))
+    return error_share(result, one.truth, one.scale, accumulator_for(one.dtype))
 
 
 def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
@@ -278,32 +239,48 @@ def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) ->
     mare, mere, rmse = LEVELS[tolerances.level]
     # A third party that is exact would fail all others: its figures count as one rounding at least.
     unit = UNIT_ROUNDOFF[dtype]
-    root = unit * max(sums.golden_rms, 2.0**-126)
+    least = unit * max(math.sqrt(sums.mean("golden_squares")), 2.0**-126)
+    normal, roots = [], []
+    for one in (sums, third):
+        normal.append(one.mean("normal_relative", of="normal"))
+        roots.append(math.sqrt(one.mean("squares")))
     return [
-        Rule(f"MARE over the third party's, {tolerances.level}", sums.mare / max(third.mare, unit), mare),
-        Rule(f"MERE over the third party's, {tolerances.level}", sums.mere / max(third.mere, unit), mere),
-        Rule(f"RMSE over the third party's, {tolerances.level}", sums.rmse / max(third.rmse, root), rmse),
-        Rule("wrong small values over the third party's", sums.small_wrong / max(third.small_wrong, 1), SMALL_RATIO),
-    ]
+        Rule(f"MARE over the third party's, {tolerances.level}", sums.most["mare"] / max(third.most["mare"], unit), mare),
+        Rule(f"MERE over the third party's, {tolerances.level}", normal[0] / max(normal[1], unit), mere),
+        Rule(f"RMSE over the third party's, {tolerances.level}", roots[0] / max(roots[1], least), rmse),
+        Rule("wrong small values over the third party's", sums.total["small_wrong"] / max(third.total["small_wrong"], 1),
+             SMALL_RATIO),
+    ]  # fmt: skip
 
 
-def _exact_share(got: Any, golden: Any, truth: Any, scale: Any, dtype: str, tolerances: Tolerances) -> Any:
-    accumulator = "float64" if dtype == "float64" else "float32"
-    with np.errstate(over="ignore"):
-        result = got.astype(numpy_dtype(dtype))
-    return error_share(result, truth, scale, accumulator)
-
-
-def _exact(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
-    return [Rule("largest error in tolerances of lngrad's table", sums.worst_share, 1.0)]
+def _mixed_share(one: Compared) -> Any:
+    return one.within(*_MIXED[one.dtype][:2])
 
 
 STANDARDS = {
-    "mixed": Standard(_mixed_share, _mixed, "99 % within atol + rtol·|golden|, and none far off"),
-    "stat": Standard(_stat_share, _stat, "mean and largest relative error"),
-    "close": Standard(_close_share, _close, "numpy's isclose with a share that may be off"),
-    "cosine": Standard(_cosine_share, _cosine, "the angle between result and golden"),
-    "binary": Standard(_binary_share, _binary, "the same bits"),
-    "dual": Standard(_mixed_share, _dual, "not much worse than a third party's result"),
-    "exact": Standard(_exact_share, _exact, "one rounding, and what a float32 sum may lose: lngrad's own table"),
-}
+    "mixed": Standard(
+        "99 % within atol + rtol·|golden|, and none far off", _mixed_share,
+        lambda sums, dtype, _, third: [
+            Rule(_OUTSIDE, sums.mean("off"), 0.01),
+            Rule("largest error where it is more than 32 ULP", sums.most["far"], _MIXED[dtype][2]),
+        ]),
+    "stat": Standard(
+        "mean and largest relative error", lambda one: one.within(10 * _STAT[one.dtype], 1e-7 * (10 * _STAT[one.dtype])),
+        lambda sums, dtype, _, third: [
+            Rule("MERE, the mean relative error", sums.mean("relative"), np.nextafter(_STAT[dtype], 0)),
+            Rule("MARE, the largest relative error", sums.most["relative"], np.nextafter(10 * _STAT[dtype], 0)),
+        ]),
+    "close": Standard(
+        "numpy's isclose with a share that may be off", _close_share,
+        lambda sums, dtype, given, third: [
+            Rule(_OUTSIDE, sums.mean("off"), _CLOSE[dtype] if given.part is None else given.part)]),
+    "cosine": Standard(
+        "the angle between result and golden", _cosine_share,
+        lambda sums, *_: [Rule("1 - cosine of the angle to the golden", sums.one_minus_cosine, COSINE)]),
+    "binary": Standard(
+        "the same bits", _binary_share, lambda sums, *_: [Rule("elements whose bits differ", sums.total["off"], 0.0)]),
+    "dual": Standard("not much worse than a third party's result", _mixed_share, _dual),
+    "exact": Standard(
+        "one rounding, and what a float32 sum may lose: lngrad's own table", _exact_share,
+        lambda sums, *_: [Rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]),
+}  # fmt: skip

@@ -82,6 +82,12 @@ def vector_of(typingctx, group, number):
     return Lanes(group.scalar)(group, number), codegen
 
 
+@lowered(lambda group: types.none if group == types.none else Lanes(group.scalar))
+def first_vector(builder, group):
+    """The first eight lanes of a group, or None."""
+    return None if is_none(group) else _shuffle(builder, group, group, range(LANES))
+
+
 @lowered(types.float64)
 def from_bits(builder, bits):
     """The float64 that an int64 is the bits of."""
@@ -100,23 +106,20 @@ def splat_group(builder, value):
     return _splat(builder, value, GROUP)
 
 
-def _splat_of(width_of):
-    """What splats an element of memory, or None where there is no address."""
-
-    def returns(acc, kind, address, index):
-        return types.none if address == types.none else Lanes(acc, width_of(acc, kind))
-
-    @lowered(returns)
-    def splat_element(builder, acc, kind, address, index):
-        if is_none(address):
-            return None
-        return _splat(builder, read_scalar(builder, acc, address, index), width_of(acc, kind))
-
-    return splat_element
+def _splat_at(builder, acc, address, index, width):
+    return None if is_none(address) else _splat(builder, read_scalar(builder, acc, address, index), width)
 
 
-splat_at = _splat_of(columns_of)  # in as many lanes as load_columns has
-splat_group_at = _splat_of(lambda acc, kind: GROUP)
+@lowered(lambda acc, kind, address, index: types.none if address == types.none else Lanes(acc, columns_of(acc, kind)))
+def splat_at(builder, acc, kind, address, index):
+    """An element of memory in as many lanes as load_columns has; None where the address is None."""
+    return _splat_at(builder, acc, address, index, columns_of(acc, kind))
+
+
+@lowered(lambda acc, address, index: types.none if address == types.none else Lanes(acc, GROUP))
+def splat_group_at(builder, acc, address, index):
+    """splat_at in GROUP lanes."""
+    return _splat_at(builder, acc, address, index, GROUP)
 
 
 @lowered(lambda x, mean: x)

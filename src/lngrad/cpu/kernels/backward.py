@@ -131,7 +131,12 @@ IN_BLOCKS, ACROSS, DBETA_ONLY = np.int8(0), np.int32(0), np.int64(0)
 
 
 def run_row_loop(row_loop, *arguments):
-    """Call the row loop that `row_loop` names."""
+    """Call the row loop that `row_loop` names.
+
+    A loop takes storage, acc; gamma, dgamma, dbeta: addresses, None where dx or the sum is not wanted; rows: addresses of dy,
+    x, dtotal (0: there is none), dx, mean (None: rows are not centred) and rstd, then bytes from row to row of the four
+    tensors; how many rows; and the job's record.
+    """
     raise NotImplementedError("compiled code only")
 
 

@@ -20,7 +20,7 @@
 extern char **environ;
 
 enum { DONE, READ, WRITE, CHECK, ALLOCATE, FREE };              /* what the server asks for */
-enum { POPULATE_READ = 22, POPULATE_WRITE = 23, LOW_FD = 3 };   /* of madvise: see host_memory.py */
+enum { POPULATE_READ = 22, POPULATE_WRITE = 23, LOW_FD = 3 };   /* of madvise: see pointers.py */
 
 static int control = -1;
 static pthread_mutex_t control_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,6 +1,6 @@
 """What Triton's kernels take of a GPU, as the assembler reports it; needs no GPU.
 
-    python -m lngrad.bench.triton_resources benchmarks/results/triton-resources.jsonl
+    python scripts/triton_resources.py benchmarks/results/triton-resources.jsonl
 
 writes one line a kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes
 of shared memory, and how many instructions there are in the kernel and in its longest loop, which

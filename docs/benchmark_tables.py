@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable
+from statistics import geometric_mean
 
+from lngrad.bench.plots import PEER_NAMES
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 
-PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
 SCOPES = ("kernel", "forward", "call", "override", "autograd", "jax")  # in the order of the documents
 TINY = 64  # rows of fewer elements are counted by themselves
 
-# The processors of records that were made before records had instruction sets.
-_AVX2 = ("family 25, model 1",)
 
 Ratio = tuple[str, float]  # a peer, and its time divided by ours
-
-
-def geometric_mean(values: list[float]) -> float:
-    """The geometric mean of positive numbers."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def machine_name(line: Record) -> str:
-    """A record's processor and its widest vectors, such as "AMD EPYC (family 25, model 1), AVX2"."""
-    machine = line["machine"]
-    name = re.sub(r", \d+ logical cores$", "", machine["cpu"])
-    name = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", name).split())
-    known = machine.get("instruction_sets", ["avx2"] if any(part in name for part in _AVX2) else [])
-    widest = "AVX-512" if "avx512f" in known else "AVX2" if "avx2" in known else None
-    return f"{name}, {widest}" if widest else name
 
 
 def thread_counts(lines: Iterable[Record], scope: str) -> list[int]:

@@ -41,9 +41,9 @@ def patch(model: torch.nn.Module, *, verbose: bool = False) -> int:
     A module whose class is torch.nn.LayerNorm becomes a LayerNorm, and one of torch.nn.RMSNorm an RMSNorm. A module of another
     class, a subclass of them or somebody's own, is turned if it has a weight, a bias or none and an eps, nothing else to
     compute with, and if its forward gives layer normalization over the last axis or over channels (axis 1) on random samples,
-    with random parameters and another eps, and the same dtype in bfloat16; or, without a bias, RMS normalization over the last axis,
-    by weight or 1 + weight, rounded in bfloat16 as ours, or once more before weight as in Llama's classes. It keeps its class
-    as a base; its forward is replaced, whatever else that did.
+    with random parameters and another eps, and the same dtype in bfloat16; or, without a bias, RMS normalization over the last
+    axis, by weight or 1 + weight, rounded in bfloat16 as ours, or once more before weight as in Llama's classes. It keeps
+    its class as a base; its forward is replaced, whatever else that did.
 
     Args:
         model: Any module.

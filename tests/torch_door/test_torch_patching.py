@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_classes import ALIKE, Same  # noqa: E402
+from torch_classes import ALIKE, T5, Gemma, Llama, Same  # noqa: E402
 
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
@@ -86,7 +86,7 @@ class Conditioned(torch.nn.LayerNorm):
         return super().forward(x) * scale
 
 
-UNLIKE = {
+UNLIKE = {  # RmsNorm rounds to bfloat16 at every step
     RmsNorm: "last: computes something else",
     LayerNorm: "last: computes something else",
     Shifted: "last: computes something else",
@@ -108,6 +108,37 @@ def test_what_computes_something_else_stays_and_says_why(kind, capsys):
     assert row[2].startswith(f"no: {UNLIKE[kind]}")
     assert vars(model[0]).keys() == before.keys()
     assert model[0].eps == before["eps"]
+
+
+RMS = {
+    torch.nn.RMSNorm: "",
+    Llama: ": RMS, xhat rounded before weight",
+    T5: ": RMS, xhat rounded before weight",
+    Gemma: ": RMS, 1 + weight",
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", RMS, ids=lambda kind: kind.__name__)
+def test_rms_normalizations_are_turned_and_their_variant_is_named(kind, capsys):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(kind(8))
+    torch.nn.init.normal_(model[0].weight)
+    twin = copy.deepcopy(model)
+    assert door.patch(model, verbose=True) == 1
+    assert capsys.readouterr().out.splitlines()[1].endswith(f"  yes{RMS[kind]}")
+    assert isinstance(model[0], kind)
+    x, dy = torch.randn(2, 5, 8)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
+        (y, grads), (expected, theirs) = (run(one.to(dtype), x.to(dtype), dy.to(dtype)) for one in (model, twin))
+        assert y.dtype is expected.dtype
+        for one, other in zip((y, *grads), (expected, *theirs), strict=True):
+            torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+    for other in (torch.jit.script(model), torch.fx.symbolic_trace(model)):
+        torch.testing.assert_close(other(x.bfloat16()), model(x.bfloat16()))
+    assert door.patch(model) == 0
+    assert door.unpatch(model) == 1
+    assert type(model[0]) is kind
 
 
 def test_no_hook_hears_of_the_trial_and_all_hear_of_calls():

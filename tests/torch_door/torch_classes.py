@@ -80,3 +80,43 @@ ALIKE = {
     "by hand, channels last": (lambda: ByHand(8, data_format="channels_last"), (2, 3, 5, 8)),
     "other names": (lambda: Bert(8), (3, 8)),
 }
+
+
+class Llama(torch.nn.Module):
+    """LlamaRMSNorm, also of Qwen and Mistral: float32 inside, xhat rounded to x's dtype before it is multiplied with weight."""
+
+    def __init__(self, hidden, eps=1e-6):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(hidden))
+        self.variance_epsilon = eps
+
+    def forward(self, x):
+        dtype = x.dtype
+        x = x.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * x.to(dtype)
+
+
+class T5(Llama):
+    """T5LayerNorm: weight's dtype decides."""
+
+    def forward(self, x):
+        variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.variance_epsilon)
+        if self.weight.dtype in (torch.float16, torch.bfloat16):
+            x = x.to(self.weight.dtype)
+        return self.weight * x
+
+
+class Gemma(torch.nn.Module):
+    """GemmaRMSNorm: weight is stored around zero."""
+
+    def __init__(self, hidden, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.zeros(hidden))
+
+    def forward(self, x):
+        wide = x.float()
+        xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (xhat * (1.0 + self.weight.float())).type_as(x)

@@ -2,7 +2,7 @@
 
 A framework differentiates these to any order and in any mode, because they are made of its own operations. The numerics are
 those of the kernels: centred, in the accumulator's dtype, each result rounded once. The mean is None where a normalization is
-not centred. Source: docs/math.md.
+not centred, or not looked at. Source: docs/math.md.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ class Rows:
     """What the formulas share, in the dtype that x and the parameters ask for: axes, statistics as columns, xhat, row means."""
 
     def __init__(
-        self, xp: Namespace, x: Tensor, mean: Tensor | None, rstd: Tensor, normalized: int, *parameters: Tensor | None
-    ):
+        self, xp: Namespace, x: Tensor, mean: Tensor | None, rstd: Tensor, normalized: int, *parameters: Tensor | None,
+        normalization: Normalization = LAYER_NORM,
+    ):  # fmt: skip
         split = x.ndim - normalized
         self.xp, self.dtype = xp, xp.accumulator(x, *parameters)
         self.rows, self.axes = tuple(range(split)), tuple(range(split, x.ndim))
         columns = (*x.shape[:split], *(1,) * normalized)
-        self.mean: Tensor = None if mean is None else self.wide(mean).reshape(columns)
+        self.normalization = normalization
+        self.mean: Tensor = None
+        if mean is not None and normalization.centred:
+            self.mean = self.wide(mean).reshape(columns)
         self.rstd = self.wide(rstd).reshape(columns)
         self.centred = self.wide(x) if self.mean is None else self.wide(x) - self.mean
         self.xhat = self.centred * self.rstd
@@ -58,6 +62,18 @@ class Rows:
     def mean_of(self, array: Tensor) -> Tensor:
         """The mean over a row, (*A, 1, …, 1)."""
         return array.sum(self.axes, keepdims=True) / self.N
+
+    def less_mean(self, array: Tensor) -> Tensor:
+        """The array less its mean over a row where there is a mean: what the mean's dependence on x takes away."""
+        return array if self.mean is None else array - self.mean_of(array)
+
+    def scale(self, gamma: Tensor | None) -> Any:
+        """What xhat is multiplied with: offset + gamma."""
+        return self.normalization.scale(1.0 if gamma is None else self.wide(gamma))
+
+    def scaled(self, array: Tensor, gamma: Tensor | None) -> Tensor:
+        """The array times offset + gamma."""
+        return _scaled(array, None if gamma is None else self.wide(gamma), self.normalization)
 
     def over_rows(self, array: Tensor) -> Tensor:
         """The sum over all rows, (*R)."""
@@ -133,13 +149,12 @@ def backward(
     normalization: Normalization = LAYER_NORM,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx in x's dtype; dgamma and dbeta (*R) in `dtypes`; None where not wanted. x is the total where there is a residual."""
-    at = Rows(xp, x, mean, rstd, normalized, gamma)
+    at = Rows(xp, x, mean, rstd, normalized, gamma, normalization=normalization)
     dy = at.wide(dy)
     dx = dgamma = dbeta = None
     if wanted[0]:
-        dxhat = _scaled(dy, None if gamma is None else at.wide(gamma), normalization)
-        centred = dxhat if at.mean is None else dxhat - at.mean_of(dxhat)
-        dx = at.rstd * (centred - at.xhat * at.mean_of(dxhat * at.xhat))
+        dxhat = at.scaled(dy, gamma)
+        dx = at.rstd * (at.less_mean(dxhat) - at.xhat * at.mean_of(dxhat * at.xhat))
         if dtotal is not None:
             dx = dx + at.wide(dtotal)
         dx = xp.cast(dx, x.dtype)
@@ -159,9 +174,10 @@ def statistics_gradient(
     drstd: Tensor | None,
     *,
     normalized: int,
+    normalization: Normalization = LAYER_NORM,
 ) -> Tensor:
     """What gradients of mean and rstd add to dx, in x's dtype. None stands for a gradient of zero."""
-    at = Rows(xp, x, mean, rstd, normalized, dmean, drstd)
+    at = Rows(xp, x, mean, rstd, normalized, dmean, drstd, normalization=normalization)
     dx = xp.zeros_like(at.xhat)
     if dmean is not None:
         dx = dx + dmean / at.N
@@ -184,20 +200,17 @@ def forward_tangents(
     normalization: Normalization = LAYER_NORM,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero."""
-    at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta)
+    at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta, normalization=normalization)
     if of_x is None:
-        of_y, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.rstd)
-        of_mean = None if mean is None else xp.zeros_like(at.mean)
+        of_y, of_mean, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.rstd), xp.zeros_like(at.rstd)
     else:
         of_x = at.wide(of_x)
-        mean_xhat = at.mean_of(of_x * at.xhat)
-        of_mean = None if mean is None else at.mean_of(of_x)
-        of_y = at.rstd * ((of_x if mean is None else of_x - of_mean) - at.xhat * mean_xhat)
-        of_y = _scaled(of_y, None if gamma is None else at.wide(gamma), normalization)
+        of_mean, mean_xhat = at.mean_of(of_x), at.mean_of(of_x * at.xhat)
+        of_y = at.scaled(at.rstd * (at.less_mean(of_x) - at.xhat * mean_xhat), gamma)
         of_rstd = -at.rstd * at.rstd * mean_xhat
     if of_gamma is not None:
         of_y = of_y + at.xhat * at.wide(of_gamma)
     if of_beta is not None:
         of_y = of_y + at.wide(of_beta)
-    of_mean = None if mean is None else xp.cast(of_mean, mean.dtype)
+    of_mean = None if mean is None or at.mean is None else xp.cast(of_mean, mean.dtype)
     return xp.cast(of_y, x.dtype), of_mean, xp.cast(of_rstd, rstd.dtype)

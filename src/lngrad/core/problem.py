@@ -348,6 +348,8 @@ def _checked(
     given: _OrNone | None,
 ) -> Problem:
     """The problem of a call that breaks no rule."""
+    if normalization.centred and "mean" not in (*operator.inputs, *operator.outputs):
+        raise ValueError("normalization: expected one that is not centred for an operator without a mean")
     inputs = {
         name: None if array is None else spec_of(name, array)
         for name, array in zip(operator.inputs, arrays, strict=True)

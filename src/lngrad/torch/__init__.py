@@ -16,12 +16,23 @@ if not hasattr(torch.library, "get_kernel"):
 
 from lngrad.core.fallbacks import counts as fallbacks
 from lngrad.torch.aten import disable, enable, override
-from lngrad.torch.functions import LayerNorm, layer_norm, layer_norm_backward
+from lngrad.torch.functions import (
+    LayerNorm,
+    RMSNorm,
+    add_layer_norm,
+    add_rms_norm,
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+)
 from lngrad.torch.memory import empty_cache
 from lngrad.torch.patching import patch, unpatch
 
 __all__ = [
     "LayerNorm",
+    "RMSNorm",
+    "add_layer_norm",
+    "add_rms_norm",
     "disable",
     "empty_cache",
     "enable",
@@ -30,5 +41,6 @@ __all__ = [
     "layer_norm_backward",
     "override",
     "patch",
+    "rms_norm",
     "unpatch",
 ]

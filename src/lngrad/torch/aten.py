@@ -1,7 +1,9 @@
-"""The CPU kernels of aten::native_layer_norm and aten::native_layer_norm_backward, replaced and given back.
+"""The CPU kernels of aten's layer normalization, its backward, and aten::rms_norm, replaced and given back.
 
 Ours keep aten's conduct to the letter: which dtypes go together, the dtype of mean and rstd, None for what is masked off.
 What they do not take (an error, an empty tensor) goes to the kernel that was there before, and is counted.
+aten::rms_norm is composed of other operators on the CPU, derivatives and all: ours stands before autograd, with derivatives of
+its own, and leaves what traces, transforms and subclasses want to see in pieces to aten's.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import torch
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
 from lngrad.errors import LngradError
-from lngrad.torch import calls, native
+from lngrad.torch import calls, native, operators
 
-FORWARD, BACKWARD = "native_layer_norm", "native_layer_norm_backward"
+FORWARD, BACKWARD, RMS = "native_layer_norm", "native_layer_norm_backward", "rms_norm"
 _ARGUMENTS = {
     FORWARD: ("input", "normalized_shape", "weight", "bias", "eps"),
+    RMS: ("input", "normalized_shape", "weight", "eps"),
     BACKWARD: ("grad_out", "input", "normalized_shape", "mean", "rstd", "weight", "bias", "output_mask"),
 }
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -31,7 +34,7 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 _lock = threading.RLock()  # re-entrant: a signal handler may come while it is taken
 _users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
-_library: Any = None
+_libraries: list[Any] = []
 _atens: dict[str, Any] = {}
 
 
@@ -44,19 +47,18 @@ class _NotOurs(LngradError):
 
 
 def enable(*, compiled: bool = False) -> None:
-    """From now on, in all threads, aten's layer normalization of CPU tensors is lngrad's.
+    """From now on, in all threads, aten's layer normalization and RMS normalization of CPU tensors are lngrad's.
 
     Calls are counted: it ends with as many calls of disable.
 
     Args:
-        compiled: In code that torch.compile makes with Inductor too, as one operator; y is rounded as torch rounds it, and the
-            statistics stay in what the call is computed in. The first such enable, and the disable that takes the last one
-            back, reset torch.compile: functions compiled before are compiled anew at their next call.
+        compiled: Layer normalization in code that torch.compile makes with Inductor too, as one operator; y is rounded as
+            torch rounds it, and the statistics stay in what the call is computed in. The first such enable, and the disable
+            that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
-    global _library
     with _lock:
         if not _users:
-            _library = _install()
+            _libraries.extend(_install())
         if compiled and True not in _users:
             import_module("lngrad.torch.inductor").install()  # a second of imports that others don't need
         _users.append(compiled)
@@ -68,15 +70,14 @@ def disable() -> None:
     Raises:
         RuntimeError: Nothing is enabled.
     """
-    global _library
     with _lock:
         if not _users:
             raise RuntimeError("disable: expected an enable() before it, got none")
         if _users.pop() and True not in _users:
             import_module("lngrad.torch.inductor").remove()
         if not _users:
-            _library._destroy()
-            _library = None
+            while _libraries:
+                _libraries.pop()._destroy()
 
 
 @contextmanager
@@ -89,19 +90,21 @@ def override(*, compiled: bool = False) -> Iterator[None]:
         disable()
 
 
-def _install() -> Any:
-    for name in (FORWARD, BACKWARD):
+def _install() -> list[Any]:
+    for name in (FORWARD, BACKWARD, RMS):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
     with warnings.catch_warnings():
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        library = torch.library.Library("aten", "IMPL")
+        for key in ("CPU", "AutogradCPU"):
+            library.impl(RMS, _rms_norm, key)
         if native.module is not None:
             native.module.install()
-            return native.module
-        library = torch.library.Library("aten", "IMPL")
+            return [library, native.module]
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
-    return library
+    return [library]
 
 
 def _aten(name: str, reason: Exception, *arguments: Any) -> Any:
@@ -155,6 +158,17 @@ def _native_layer_norm_backward(
         return _backward(dy, x, normalized_shape, mean, rstd, weight, bias, mask)
     except LngradError as reason:
         return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+
+
+def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
+    if not (type(x) in operators.PLAIN and type(weight) in operators.PLAIN) or operators.is_watched():
+        torch_fallbacks.count(RMS, "a trace, a transform, a mode or a subclass takes it in pieces")
+        return _atens[RMS].call_boxed(_CPU, x, normalized_shape, weight, eps)
+    try:
+        eps = operators.epsilon(x) if eps is None else eps
+        return operators.differentiable_forward(x, normalized_shape, weight, None, eps, None, False, 0.0)[0]
+    except LngradError as reason:
+        return _aten(RMS, reason, x, normalized_shape, weight, eps)
 
 
 native.register("aten_forward", _native_layer_norm)

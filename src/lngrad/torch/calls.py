@@ -14,7 +14,7 @@ from lngrad.core.arrays import bytes_spanned, require_memory
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import ACCUMULATORS, torch_dtype
 from lngrad.core.plan import Plan, RunOnAddresses, make_plan
-from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.problem import Forward, Grads, Normalization, Operator, Problem, describe
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import LngradError
 from lngrad.torch.memory import empty
@@ -216,3 +216,35 @@ def backward_calls(check: Callable[..., Any]) -> Callable[..., tuple[Tensor | No
         return calls.keep(key, (_bind(plan, is_small), parameter, is_small, spans))
 
     return backward
+
+
+# How a call of any operator of the family runs; shape and dtype of each result, None where not wanted; the arguments' spans.
+_AnyCall = tuple[RunOnAddresses, tuple[tuple[Shape, Any] | None, ...], _Spans]
+_any_calls: BoundedCache[Hashable, _AnyCall] = BoundedCache(_MAX_CALLS)
+
+
+def run(
+    operator: Operator, arrays: tuple[Tensor | None, ...], shape: Shape, mask: Mask, normalization: Normalization,
+    *numbers: float,
+) -> list[Tensor | None]:  # fmt: skip
+    """The results of an operator of the family for CPU tensors of any strides, contiguous; None where not wanted.
+
+    It raises ShapeError and DtypeError of the core, and BackendUnavailable for tensors on another device.
+    """
+    facts = [None if array is None else (array.shape, array.dtype, array.stride(), array.device) for array in arrays]
+    key = operator, normalization, shape, mask, torch_thread_count(), *facts
+    call = _any_calls.get(key)
+    if call is None:
+        problem, _ = describe(operator, arrays, shape, mask, None, normalization)
+        plan = make_plan(problem, None, torch_thread_count())
+        outputs = [None if one is None else (one.shape, getattr(torch, one.dtype)) for one in problem.outputs()]
+        x = arrays[operator.inputs.index("x")]
+        assert x is not None  # the core has checked it
+        spans = _spans(operator.inputs, arrays)
+        call = _any_calls.keep(key, (_bind(plan, x.numel() < SMALL_ELEMENTS), tuple(outputs), spans))
+    run_on_addresses, outputs_wanted, spans = call
+    _require_storage(spans, arrays)
+    results = [None if wanted is None else empty(*wanted) for wanted in outputs_wanted]
+    addresses = [0 if tensor is None else tensor.data_ptr() for tensor in (*arrays, *results)]
+    run_on_addresses(*addresses, *numbers)
+    return results

@@ -1,4 +1,4 @@
-"""layer_norm, its backward and a module, with the names and arguments that torch's users know."""
+"""layer_norm and its family, a backward and modules, with the names and arguments that torch's users know."""
 
 from __future__ import annotations
 
@@ -49,6 +49,111 @@ def layer_norm(
     if compiling or torch.jit.is_tracing():
         return _traced(input, shape, weight, bias, eps)
     return operators.differentiable_forward(input, shape, weight, bias, eps)[0]
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    offset: float = 0.0,
+) -> Tensor:
+    """torch.nn.functional.rms_norm: y = input·rstd·(offset + weight), rstd = 1/sqrt(mean of input² + eps), rounded once.
+
+    Args:
+        input: (*A, *R): float16, bfloat16, float32 or float64.
+        normalized_shape: R.
+        weight: (*R) in any of these dtypes, or None. In float64, or with input in it, the call is computed in it.
+        eps: Added to the mean of the squares. None: torch's, the machine epsilon of float32, or of float64 if input is.
+        offset: Added to weight, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
+
+    Returns:
+        (*A, *R) in input's dtype, contiguous. Differentiable to any order.
+
+    Raises:
+        ShapeError, DtypeError, NumberError: An argument breaks a rule; each has its usual Python base.
+        BackendUnavailable: No backend serves input's device.
+    """
+    if has_torch_function_variadic(input, weight):
+        return handle_torch_function(
+            rms_norm, (input, weight), input, normalized_shape, weight=weight, eps=eps, offset=offset
+        )
+    return _norm(input, normalized_shape, weight, None, eps, None, False, offset)[0]
+
+
+def add_rms_norm(
+    input: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    offset: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """rms_norm of total = input + residual, and the total: (y, total), both (*A, *R) in input's dtype.
+
+    The total is rounded to input's dtype before it is normalized. Gradients go to input, residual and weight, through y and
+    through total.
+
+    Args:
+        input, residual: (*A, *R), the same shape and dtype.
+        normalized_shape, weight, eps, offset: As for rms_norm.
+
+    Raises:
+        As rms_norm.
+    """
+    if has_torch_function_variadic(input, residual, weight):
+        return handle_torch_function(  # type: ignore[no-any-return]
+            add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight=weight, eps=eps,
+            offset=offset,
+        )  # fmt: skip
+    y, _, _, total = _norm(input, normalized_shape, weight, None, eps, residual, False, offset)
+    return y, total
+
+
+def add_layer_norm(
+    input: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
+    """layer_norm of total = input + residual, and the total: (y, total), both (*A, *R) in input's dtype.
+
+    The total is rounded to input's dtype before it is normalized. Gradients go to input, residual, weight and bias, through y
+    and through total.
+
+    Args:
+        input, residual: (*A, *R), the same shape and dtype.
+        normalized_shape, weight, bias, eps: As for layer_norm.
+
+    Raises:
+        As layer_norm.
+    """
+    if has_torch_function_variadic(input, residual, weight, bias):
+        return handle_torch_function(  # type: ignore[no-any-return]
+            add_layer_norm, (input, residual, weight, bias), input, residual, normalized_shape, weight=weight, bias=bias,
+            eps=eps,
+        )  # fmt: skip
+    y, _, _, total = _norm(input, normalized_shape, weight, bias, eps, residual, True, 0.0)
+    return y, total
+
+
+def _norm(
+    x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float | None,
+    residual: Tensor | None, centred: bool, offset: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """y, mean, rstd and the total; in an export to ONNX as torch's elementary operations."""
+    if eps is None:
+        eps = operators.epsilon(x)
+    arguments: Any = (x, _sizes(normalized_shape), weight, bias, eps, residual, centred, offset)
+    if torch.onnx.is_in_onnx_export():
+        return operators.formula(*arguments)
+    if torch.jit.is_tracing():
+        return operators.norm(*arguments)  # type: ignore[no-any-return]
+    return operators.differentiable_forward(*arguments)
 
 
 def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:
@@ -103,3 +208,43 @@ class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # torch is Any to my
         if torch.jit.is_scripting():  # TorchScript compiles this branch alone
             return torch.ops.lngrad.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)[0]
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # torch is Any to mypy here
+    """torch.nn.RMSNorm whose forward and backward are lngrad's: the same constructor, state_dict and repr.
+
+    Args:
+        normalized_shape, eps, elementwise_affine, device, dtype: As torch's.
+        offset: Added to weight, which begins as 1 - offset: with 1 it is stored around zero, as Gemma's.
+    """
+
+    offset: float = 0.0  # of torch's own modules, which patch turns
+    __constants__ = (*torch.nn.RMSNorm.__constants__, "offset")
+
+    def __init__(
+        self, normalized_shape: Any, eps: float | None = None, elementwise_affine: bool = True, device: Any = None,
+        dtype: Any = None, *, offset: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        if offset:
+            self.offset = float(offset)
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set weight to 1 - offset."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1.0 - self.offset)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_scripting():  # TorchScript compiles this branch alone
+            eps = self.eps
+            if eps is None:
+                eps = 2.220446049250313e-16 if input.dtype == torch.float64 else 1.1920928955078125e-07
+            return torch.ops.lngrad.norm(
+                input, self.normalized_shape, self.weight, None, eps, None, False, self.offset
+            )[0]
+        return rms_norm(input, self.normalized_shape, self.weight, self.eps, offset=self.offset)
+
+    def extra_repr(self) -> str:
+        """torch's, and the offset if there is one."""
+        return str(super().extra_repr()) + (f", offset={self.offset}" if self.offset else "")

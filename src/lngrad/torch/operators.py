@@ -1,4 +1,7 @@
-"""The operators lngrad::layer_norm and lngrad::layer_norm_backward: schemas, kernels, fakes, batching, derivatives.
+"""The operators lngrad::layer_norm and lngrad::norm with their backwards: schemas, kernels, fakes, batching, derivatives.
+
+`norm` is the whole family: RMS normalization, an offset of gamma, a residual. layer_norm is its row with all switches off, with
+kernels of its own, which are the faster for it, and no arguments that it does not need; a call with switches is a `norm`.
 
 Opaque to torch.compile and torch.export, hence the same bits compiled as eager. A derivative is an operator again, or a
 formula of torch operators. The same formulas serve twice: registered with the operators they are what torch.compile and
@@ -18,7 +21,18 @@ import torch
 import lngrad
 from lngrad.core import formulas
 from lngrad.core.arrays import Output
-from lngrad.core.problem import Problem
+from lngrad.core.problem import (
+    BACKWARD,
+    FORWARD,
+    LAYER_NORM,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    WITH_RESIDUAL,
+    Normalization,
+    Operator,
+    Problem,
+    describe,
+)
 from lngrad.torch import calls, native
 from lngrad.torch.calls import accumulator_of
 from lngrad.typing import Mask, Shape, Tensor
@@ -33,8 +47,23 @@ library.define(
     "layer_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
 )
+library.define(
+    "norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps, Tensor? residual, bool centred, "
+    "float offset) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+library.define(
+    "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? gamma, "
+    "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)"
+)
 layer_norm = torch.ops.lngrad.layer_norm.default
 layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
+norm = torch.ops.lngrad.norm.default
+norm_backward = torch.ops.lngrad.norm_backward.default
+
+
+def _normalization(switches: Sequence[Any]) -> Normalization:
+    """Of what follows layer_norm's arguments in norm's: residual, centred, offset; in norm_backward's dtotal is the first."""
+    return Normalization(*switches[1:]) if switches else LAYER_NORM
 
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
@@ -80,12 +109,71 @@ def _fake_backward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any
     return _fake(x, Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), tuple(mask))[0].outputs())
 
 
+_FORWARD_RESULTS = ("y", "mean", "rstd", "total")
+_BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
+_Call: TypeAlias = tuple[Operator, tuple[Any, ...], Shape, Mask, Normalization]
+
+
+def _norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred: bool, offset: float) -> _Call:
+    """The operator and its arrays by the names that it has for them."""
+    operator = FORWARD if centred else RMS_FORWARD
+    if residual is not None:
+        operator = WITH_RESIDUAL[operator]
+    given = {"x": x, "gamma": gamma, "beta": beta, "residual": residual}
+    arrays = tuple(given[name] for name in operator.inputs)
+    return operator, arrays, tuple(shape), operator.everything, Normalization.of(centred, offset)
+
+
+def _norm_backward_call(
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, dtotal: Any, centred: bool, offset: float
+) -> _Call:
+    operator = BACKWARD if centred else RMS_BACKWARD
+    if dtotal is not None:
+        operator = WITH_RESIDUAL[operator]
+    given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
+    arrays = tuple(given[name] for name in operator.inputs)
+    return operator, arrays, tuple(shape), tuple(mask)[: len(operator.outputs)], Normalization.of(centred, offset)
+
+
+def _named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
+    """Results in the order of an operator of torch's, which must return a tensor: an empty one for what there is not."""
+    named = dict(zip(operator.outputs, results, strict=True))
+    return tuple(x.new_empty(0) if named.get(name) is None else named[name] for name in names)
+
+
+def _norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
+    call = _norm_call(x, shape, gamma, beta, *switches)
+    return _named(call[0], calls.run(*call, eps), _FORWARD_RESULTS, x)
+
+
+def _norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
+    call = _norm_backward_call(dy, x, *rest)
+    return _named(call[0], calls.run(*call), _BACKWARD_RESULTS, x)
+
+
+def _fake_norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
+    operator, arrays, sizes, mask, normalization = _norm_call(x, shape, gamma, beta, *switches)
+    outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
+    return _named(operator, _fake(x, outputs), _FORWARD_RESULTS, x)
+
+
+def _fake_norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
+    operator, arrays, sizes, mask, normalization = _norm_backward_call(dy, x, *rest)
+    outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
+    return _named(operator, _fake(x, outputs), _BACKWARD_RESULTS, x)
+
+
 library.impl("layer_norm", _forward, "CPU")
 library.impl("layer_norm_backward", _backward_cpu, "CPU")
 library.impl("layer_norm", _forward_elsewhere, "CUDA")
 library.impl("layer_norm_backward", _backward_elsewhere, "CUDA")
 torch.library.register_fake(layer_norm, _fake_forward, lib=library)
 torch.library.register_fake(layer_norm_backward, _fake_backward, lib=library)
+for device in ("CPU", "CUDA"):  # on a GPU the core says which backends there are
+    library.impl("norm", _norm, device)
+    library.impl("norm_backward", _norm_backward, device)
+torch.library.register_fake(norm, _fake_norm, lib=library)
+torch.library.register_fake(norm_backward, _fake_norm_backward, lib=library)
 # As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
 torch.library.register_autocast("lngrad::layer_norm", "cuda", torch.float32, lib=library)
 
@@ -102,30 +190,48 @@ def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], arguments: t
             for argument, dim in zip(arguments, in_dims, strict=True)
         )
         results.append(operator(*taken))
-    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0, 0, 0)
+    stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
 
 
-def _batch_forward(info: Any, in_dims: Any, x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    in_dims = (in_dims[0], None, in_dims[2], in_dims[3], None)
-    if in_dims[0] is None or in_dims[2] is not None or in_dims[3] is not None:
-        return _one_by_one(torch.ops.lngrad.layer_norm, info, in_dims, (x, shape, gamma, beta, eps))
-    return torch.ops.lngrad.layer_norm(x.movedim(in_dims[0], 0), shape, gamma, beta, eps), (0, 0, 0)
+def _batch_forward(
+    info: Any, in_dims: Any, x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any
+) -> Any:
+    operator = torch.ops.lngrad.norm if switches else torch.ops.lngrad.layer_norm
+    added, *settings = switches or (None,)
+    dims = (in_dims[0], None, in_dims[2], in_dims[3], None, *in_dims[5:6], *(None for _ in settings))
+    by_rows = dims[0] is not None and dims[2] is None and dims[3] is None
+    if not by_rows or (added is not None and dims[5] is None):
+        return _one_by_one(operator, info, dims, (x, shape, gamma, beta, eps, *switches))
+    if added is not None:
+        switches = (added.movedim(dims[5], 0), *settings)
+    results = operator(x.movedim(dims[0], 0), shape, gamma, beta, eps, *switches)
+    return results, tuple(0 if result.ndim > 1 else None for result in results)
 
 
 def _batch_backward(
-    info: Any, in_dims: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any
+    info: Any, in_dims: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, *switches: Any
 ) -> Any:
-    in_dims = (*in_dims[:2], None, *in_dims[3:6], None)
-    rows = (in_dims[0], in_dims[1], in_dims[3], in_dims[4])
-    if mask[1] or mask[2] or in_dims[5] is not None or any(dim is None for dim in rows):
-        return _one_by_one(torch.ops.lngrad.layer_norm_backward, info, in_dims, (dy, x, shape, mean, rstd, gamma, mask))
-    dy, x, mean, rstd = (t.movedim(dim, 0) for t, dim in zip((dy, x, mean, rstd), rows, strict=True))
-    dx, _, _ = torch.ops.lngrad.layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)
+    operator = torch.ops.lngrad.norm_backward if switches else torch.ops.lngrad.layer_norm_backward
+    added, *settings = switches or (None,)
+    dims = (*in_dims[:2], None, *in_dims[3:6], None, *in_dims[7:8], *(None for _ in settings))
+    tensors = {0: dy, 1: x, 3: mean, 4: rstd}
+    if not _normalization(switches).centred:
+        del tensors[3]
+    if added is not None:
+        tensors[7] = added
+    given = [dy, x, shape, mean, rstd, gamma, mask, *switches]
+    if mask[1] or mask[2] or dims[5] is not None or any(dims[at] is None for at in tensors):
+        return _one_by_one(operator, info, dims, tuple(given))
+    for at, tensor in tensors.items():
+        given[at] = tensor.movedim(dims[at], 0)
+    dx, _, _ = operator(*given)
     return (dx, x.new_empty(0), x.new_empty(0)), (0, None, None)
 
 
-torch.library.register_vmap(layer_norm, _batch_forward, lib=library)
-torch.library.register_vmap(layer_norm_backward, _batch_backward, lib=library)
+for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
+    torch.library.register_vmap(forward, _batch_forward, lib=library)
+    torch.library.register_vmap(backward, _batch_backward, lib=library)
 
 
 # --- Derivatives ----------------------------------------------------------------------------------------------------
@@ -135,29 +241,34 @@ torch.library.register_vmap(layer_norm_backward, _batch_backward, lib=library)
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def differentiable_forward(x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
-    """y, mean and rstd; see the operator."""
+def differentiable_forward(
+    x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float, *switches: Any
+) -> tuple[Tensor, ...]:
+    """y, mean and rstd, and the total with switches; see the operators."""
     if torch.compiler.is_compiling():
-        return layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
-    if not (type(x) in _PLAIN and type(gamma) in _PLAIN and type(beta) in _PLAIN):
+        return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *switches)  # type: ignore[no-any-return]
+    if not (type(x) in PLAIN and type(gamma) in PLAIN and type(beta) in PLAIN):
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
-    return _Forward.apply(x, _Whole(shape), gamma, beta, eps)
+        switches = (_as_autocast_has_it(switches[0]), *switches[1:]) if switches else ()
+    return _Forward.apply(x, _Whole(shape), gamma, beta, eps, *switches)
 
 
 def differentiable_backward(
-    dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: list[bool]
-) -> Three:
-    """dx, dgamma and dbeta, without elements where masked off; see the operator."""
+    dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: list[bool],
+    *switches: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """dx, dgamma and dbeta, without elements where masked off; see the operators."""
     if torch.compiler.is_compiling():
-        return layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
-    if not all(type(tensor) in _PLAIN for tensor in (dy, x, mean, rstd, gamma)):
+        operator = norm_backward if switches else layer_norm_backward
+        return operator(dy, x, shape, mean, rstd, gamma, mask, *switches)  # type: ignore[no-any-return]
+    if not all(type(tensor) in PLAIN for tensor in (dy, x, mean, rstd, gamma)):
         _load_rules(dy, x, mean, rstd, gamma)
-    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask))
+    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask), *switches)
 
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
 def _load_rules(*tensors: Any) -> None:
@@ -179,45 +290,58 @@ class _Whole(tuple):  # type: ignore[type-arg]
 _TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, accumulator_of)
 
 
-def _rows(x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor, *parameters: Tensor | None) -> formulas.Rows:
-    return formulas.Rows(_TORCH, x, mean, rstd, len(shape), *parameters)
-
-
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, shape, gamma, beta, _ = inputs
-    _, mean, rstd = output
+    x, shape, gamma, beta, _, *switches = inputs
+    _, mean, rstd, *total = output
+    ctx.has_residual = bool(switches) and switches[0] is not None
+    if ctx.has_residual:
+        x = total[0]  # that is normalized, and what x and residual were does not matter any more
     ctx.save_for_backward(x, mean, rstd, gamma)
-    ctx.shape = shape
+    ctx.shape, ctx.normalization = shape, _normalization(switches)
     ctx.beta_dtype = None if beta is None else beta.dtype
     ctx.set_materialize_grads(False)
 
 
-def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any) -> tuple[Any, ...]:
+def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any, dtotal: Any = None) -> tuple[Any, ...]:
     x, mean, rstd, gamma = ctx.saved_tensors
-    mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2], ctx.needs_input_grad[3]]
-    dx, dgamma, dbeta = _gradients(ctx.shape, ctx.beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd)
-    return dx, None, dgamma, dbeta, None
+    needs = ctx.needs_input_grad
+    mask = [needs[0] or any(needs[5:6]), needs[2], needs[3]]
+    # Where torch makes zeros of gradients that there are not, those of empty results are empty.
+    dmean, dtotal = dmean if ctx.normalization.centred else None, dtotal if ctx.has_residual else None
+    dx, dgamma, dbeta = _gradients(
+        ctx.shape, ctx.beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd, dtotal, ctx.normalization
+    )
+    grads = dx if needs[0] else None, None, dgamma, dbeta, None
+    return (*grads, dx if needs[5] else None, None, None) if len(needs) > 5 else grads
 
 
 def _gradients(
     shape: Sequence[int], beta_dtype: Any, mask: list[bool], x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor | None,
-    dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None,
+    dy: Tensor | None, dmean: Tensor | None, drstd: Tensor | None, dtotal: Tensor | None = None,
+    normalization: Normalization = LAYER_NORM,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients by x, gamma and beta, each in its own dtype, from those by y, mean and rstd; beta_dtype: None without beta."""
-    dx = dgamma = dbeta = None
+    """Gradients by x, gamma and beta, each in its own dtype, from those by the results; beta_dtype: None without beta.
+
+    x is the total where there is a residual, whose gradient is x's.
+    """
+    dgamma = dbeta = None
+    dx = dtotal if mask[0] else None
     if dy is not None:
         dtype, scale = (x if gamma is None else gamma).dtype, gamma
         if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
             wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
             scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
-        grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask)
+        switches = () if normalization is LAYER_NORM and dx is None else (dx, *normalization[:2])
+        grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask, *switches)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
             dgamma = dgamma.to(dtype)
         if dbeta is not None:
             dbeta = dbeta.to(beta_dtype)
     if mask[0] and (dmean is not None or drstd is not None):
-        more = formulas.statistics_gradient(_TORCH, x, mean, rstd, dmean, drstd, normalized=len(shape))
+        more = formulas.statistics_gradient(
+            _TORCH, x, mean, rstd, dmean, drstd, normalized=len(shape), normalization=normalization
+        )
         dx = more if dx is None else dx + more
     return dx, dgamma, dbeta
 
@@ -226,19 +350,25 @@ native.register("derivative", _gradients)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    dy, x, shape, mean, rstd, gamma, mask = inputs
+    dy, x, shape, mean, rstd, gamma, mask, *switches = inputs
     ctx.save_for_backward(dy, x, mean, rstd, gamma)
-    ctx.shape, ctx.mask = shape, mask
+    ctx.shape, ctx.mask, ctx.normalization = shape, mask, _normalization(switches)
+    ctx.dtotal_dtype = switches[0].dtype if switches and switches[0] is not None else None
     ctx.set_materialize_grads(False)
 
 
-def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-    """Derivatives of S = Σ u·dx + Σ p·dgamma + Σ q·dbeta by dy, x, mean, rstd and gamma.
+def _saved_rows(ctx: Any, x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor | None) -> formulas.Rows:
+    return formulas.Rows(_TORCH, x, mean, rstd, len(ctx.shape), gamma, normalization=ctx.normalization)
 
-    With g = dy·gamma: Σ u·dx = Σ rstd·(u·g - N·mean(u)·mean(g) - N·mean(u·xhat)·mean(g·xhat)), row by row.
+
+def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+    """Derivatives of S = Σ u·dx + Σ p·dgamma + Σ q·dbeta by dy, x, mean, rstd, gamma and dtotal.
+
+    With g = dy·(offset + gamma): Σ u·dx = Σ rstd·(u·g - N·mean(u)·mean(g) - N·mean(u·xhat)·mean(g·xhat)) + u·dtotal, row by
+    row; the second term where the normalization is centred.
     """
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _rows(x, ctx.shape, mean, rstd, gamma)
+    at = _saved_rows(ctx, x, mean, rstd, gamma)
     u, p, q = (
         None if tensor is None or not wanted else tensor.to(at.dtype)
         for tensor, wanted in zip(cotangents, ctx.mask, strict=True)
@@ -247,39 +377,58 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
     zeros = torch.zeros_like(at.xhat)
     of_dy, of_xhat, of_rstd, of_gamma = zeros, zeros, zeros, None
     if u is not None:
-        weight = 1.0 if gamma is None else gamma.to(at.dtype)
+        weight = at.scale(gamma)
         g = dy_wide * weight
         mean_u_xhat, mean_g_xhat = at.mean_of(u * at.xhat), at.mean_of(g * at.xhat)
-        of_g = at.rstd * (u - at.mean_of(u) - at.xhat * mean_u_xhat)
+        of_g = at.rstd * (at.less_mean(u) - at.xhat * mean_u_xhat)
         of_dy = of_g * weight
         of_gamma = at.over_rows(of_g * dy_wide)
         of_xhat = -at.rstd * (g * mean_u_xhat + u * mean_g_xhat)
-        of_rstd = u * (g - at.mean_of(g) - at.xhat * mean_g_xhat)
+        of_rstd = u * (at.less_mean(g) - at.xhat * mean_g_xhat)
     if p is not None:
         of_dy = of_dy + p * at.xhat
         of_xhat = of_xhat + p * dy_wide
     if q is not None:
         of_dy = of_dy + q
     of_x = of_xhat * at.rstd
-    of_mean = -of_x.sum(at.axes, keepdim=True)
     of_rstd = (of_rstd + of_xhat * at.centred).sum(at.axes, keepdim=True)
-    return (
+    derivatives = (
         of_dy.to(dy.dtype),
         of_x.to(x.dtype),
         None,
-        of_mean.reshape(mean.shape).to(mean.dtype),
+        (-of_x.sum(at.axes, keepdim=True)).reshape(mean.shape).to(mean.dtype) if at.normalization.centred else None,
         of_rstd.reshape(rstd.shape).to(rstd.dtype),
         None if gamma is None or of_gamma is None else of_gamma.to(gamma.dtype),
         None,
     )
+    if len(ctx.needs_input_grad) == len(derivatives):
+        return derivatives
+    of_dtotal = None if u is None or ctx.dtotal_dtype is None else u.to(ctx.dtotal_dtype)
+    return (*derivatives, of_dtotal, None, None)
+
+
+def _tangent_of_total(of_x: Tensor | None, of_residual: Tensor | None) -> Tensor | None:
+    return of_x if of_residual is None else of_residual if of_x is None else of_x + of_residual
 
 
 def _forward_tangents(
-    ctx: Any, of_x: Tensor | None, _: None, of_gamma: Tensor | None, of_beta: Tensor | None, __: None
-) -> Three:
-    """Tangents of y, mean and rstd."""
+    ctx: Any, of_x: Tensor | None, _: None, of_gamma: Tensor | None, of_beta: Tensor | None, __: None, *switches: Any
+) -> tuple[Tensor, ...]:
+    """Tangents of y, mean and rstd, and of the total with switches."""
     x, mean, rstd, gamma = ctx.saved_tensors
-    return formulas.forward_tangents(_TORCH, x, mean, rstd, gamma, of_x, of_gamma, of_beta, normalized=len(ctx.shape))
+    of_total = _tangent_of_total(of_x, switches[0]) if switches else of_x
+    of_y, of_mean, of_rstd = formulas.forward_tangents(
+        _TORCH, x, mean, rstd, gamma, of_total, of_gamma, of_beta, normalized=len(ctx.shape),
+        normalization=ctx.normalization,
+    )  # fmt: skip
+    if not switches:
+        return of_y, of_mean, of_rstd
+    nothing = x.new_zeros(0)
+    if not ctx.has_residual:
+        of_total = nothing
+    elif of_total is None:
+        of_total = torch.zeros_like(x)
+    return of_y, nothing if of_mean is None else of_mean, of_rstd, of_total
 
 
 def _backward_tangents(
@@ -291,34 +440,52 @@ def _backward_tangents(
     of_rstd: Tensor | None,
     of_gamma: Tensor | None,
     __: None,
+    *switches: Any,
 ) -> Three:
     """Tangents of dx, dgamma and dbeta, without elements where masked off."""
     dy, x, mean, rstd, gamma = ctx.saved_tensors
-    at = _rows(x, ctx.shape, mean, rstd, gamma)
+    at = _saved_rows(ctx, x, mean, rstd, gamma)
     zeros = torch.zeros_like(at.xhat)
     dy_wide = dy.to(at.dtype)
     of_dy, of_x = (zeros if tangent is None else tangent.to(at.dtype) for tangent in (of_dy, of_x))
     of_mean, of_rstd = (
-        zeros if tangent is None else tangent.to(at.dtype).reshape(at.mean.shape) for tangent in (of_mean, of_rstd)
+        zeros if tangent is None or not tangent.numel() else tangent.to(at.dtype).reshape(at.rstd.shape)
+        for tangent in (of_mean, of_rstd)
     )
     of_xhat = (of_x - of_mean) * at.rstd + at.centred * of_rstd
     of_dx = of_dgamma = of_dbeta = x.new_zeros(0)
     if ctx.mask[0]:
-        weight = 1.0 if gamma is None else gamma.to(at.dtype)
+        weight = at.scale(gamma)
         g, of_g = dy_wide * weight, of_dy * weight
         if of_gamma is not None:
             of_g = of_g + dy_wide * of_gamma.to(at.dtype)
         mean_g_xhat = at.mean_of(g * at.xhat)
-        inner = g - at.mean_of(g) - at.xhat * mean_g_xhat
+        inner = at.less_mean(g) - at.xhat * mean_g_xhat
         of_mean_g_xhat = at.mean_of(of_g * at.xhat + g * of_xhat)
-        of_inner = of_g - at.mean_of(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
-        of_dx = (of_rstd * inner + at.rstd * of_inner).to(x.dtype)
+        of_inner = at.less_mean(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
+        of_dx = of_rstd * inner + at.rstd * of_inner
+        if switches and switches[0] is not None:
+            of_dx = of_dx + switches[0].to(at.dtype)
+        of_dx = of_dx.to(x.dtype)
     dtype = x.dtype if gamma is None else gamma.dtype
     if ctx.mask[1]:
         of_dgamma = at.over_rows(of_dy * at.xhat + dy_wide * of_xhat).to(dtype)
     if ctx.mask[2]:
         of_dbeta = at.over_rows(of_dy).to(dtype)
     return of_dx, of_dgamma, of_dbeta
+
+
+_EPS, _EPS64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
+
+
+def epsilon(x: Tensor) -> float:
+    """What an eps of None is in torch's RMS normalization: the machine epsilon of what it computes in."""
+    return float(_EPS64 if x.dtype is torch.float64 else _EPS)
+
+
+def is_watched() -> bool:
+    """Whether a transform of torch.func or a mode is active, which sees the parts of an operator that torch composes."""
+    return bool(torch._C._are_functorch_transforms_active() or torch.utils._python_dispatch._len_torch_dispatch_stack())
 
 
 def _forward_modes() -> int:
@@ -331,7 +498,7 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
     generate_vmap_rule = True
 
     @staticmethod
-    def formula(*arguments: Any) -> Three:
+    def formula(*arguments: Any) -> tuple[Tensor, ...]:
         """The same in torch's own operations.
 
         torch calls a Function's jvp with forward mode switched off, so that forward mode over forward mode would find no
@@ -340,10 +507,10 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
         raise NotImplementedError
 
     @classmethod
-    def apply(cls, *arguments: Any) -> Three:
+    def apply(cls, *arguments: Any) -> tuple[Tensor, ...]:
         """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
         if torch._C._are_functorch_transforms_active():
-            apply: Callable[..., Three] = cls.formula if _forward_modes() > 1 else super().apply
+            apply: Callable[..., tuple[Tensor, ...]] = cls.formula if _forward_modes() > 1 else super().apply
             return apply(*arguments)
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
             return cls.forward(*arguments)  # type: ignore[no-any-return]  # no derivative of this call is ever wanted
@@ -354,19 +521,27 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
 
 class _Forward(_Function):
     @staticmethod
-    def forward(x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
+    def forward(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Tensor, ...]:
         with _below_autograd():
-            return layer_norm(x, shape, gamma, beta, eps)  # type: ignore[no-any-return]
+            return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *switches)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         _save_forward(ctx, inputs, output)
-        x, _, gamma, _, _ = inputs
-        ctx.save_for_forward(x, *output[1:], gamma)
+        x, _, gamma, *_ = inputs
+        ctx.save_for_forward(output[3] if ctx.has_residual else x, *output[1:3], gamma)
 
     @staticmethod
-    def formula(x: Tensor, shape: Shape, gamma: Tensor | None, beta: Tensor | None, eps: float) -> Three:
-        return formulas.forward(_TORCH, x, gamma, beta, normalized=len(shape), eps=eps)
+    def formula(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Tensor, ...]:
+        has_residual = bool(switches) and switches[0] is not None
+        if has_residual:
+            x = x + switches[0]
+        y, mean, rstd = formulas.forward(
+            _TORCH, x, gamma, beta, normalized=len(shape), eps=eps, normalization=_normalization(switches)
+        )
+        if not switches:
+            return y, mean, rstd
+        return y, x.new_empty(0) if mean is None else mean, rstd, x if has_residual else x.new_empty(0)
 
     backward = staticmethod(_forward_derivative)
     jvp = staticmethod(_forward_tangents)
@@ -375,33 +550,37 @@ class _Forward(_Function):
 class _Backward(_Function):
     @staticmethod
     def forward(
-        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: Mask
+        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Any, mask: Mask, *switches: Any
     ) -> Three:
+        operator = norm_backward if switches else layer_norm_backward
         with _below_autograd():
-            return layer_norm_backward(dy, x, shape, mean, rstd, gamma, mask)  # type: ignore[no-any-return]
+            return operator(dy, x, shape, mean, rstd, gamma, mask, *switches)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         _save_backward(ctx, inputs, output)
-        dy, x, _, mean, rstd, gamma, _ = inputs
+        dy, x, _, mean, rstd, gamma, *_ = inputs
         ctx.save_for_forward(dy, x, mean, rstd, gamma)
 
     @staticmethod
     def formula(
-        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: Mask
-    ) -> Three:
+        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Any, mask: Mask, *switches: Any
+    ) -> tuple[Tensor, ...]:
         dtype = (x if gamma is None else gamma).dtype
-        grads = formulas.backward(
-            _TORCH, dy, x, mean, rstd, gamma, normalized=len(shape), wanted=mask, dtypes=(dtype, dtype)
-        )
-        return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
+        dx, *rest = formulas.backward(
+            _TORCH, dy, x, mean, rstd, gamma, normalized=len(shape), wanted=mask, dtypes=(dtype, dtype),
+            normalization=_normalization(switches),
+        )  # fmt: skip
+        if dx is not None and switches and switches[0] is not None:
+            dx = dx + switches[0]
+        return tuple(x.new_empty(0) if grad is None else grad for grad in (dx, *rest))
 
     backward = staticmethod(_backward_derivative)
     jvp = staticmethod(_backward_tangents)
 
 
-for operator, derivative, save in (
-    (layer_norm, _forward_derivative, _save_forward),
-    (layer_norm_backward, _backward_derivative, _save_backward),
-):
-    torch.library.register_autograd(operator, derivative, setup_context=save, lib=library)
+formula = _Forward.formula
+
+for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
+    torch.library.register_autograd(forward, _forward_derivative, setup_context=_save_forward, lib=library)
+    torch.library.register_autograd(backward, _backward_derivative, setup_context=_save_backward, lib=library)

@@ -1,4 +1,4 @@
-"""Layer normalizations of a model, found and turned: torch's own class, and others that a trial shows to compute the same."""
+"""Normalizations of a model, found and turned: torch's own classes, and others that a trial shows to compute the same."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from lngrad.torch.functions import LayerNorm, layer_norm
+from lngrad.torch.functions import LayerNorm, RMSNorm, layer_norm, rms_norm
 from lngrad.typing import Tensor
 
 Names: TypeAlias = "tuple[str | None, str | None, str]"  # of the attributes that are weight, bias and eps
 _WEIGHTS, _BIASES = ("weight", "gamma"), ("bias", "beta")
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")
-# Samples of C channels by layout: over the last axis, and over axis 1 as images have it.
+# Samples of C channels by layout: over the last axis, and over axis 1 as images have it; RMS normalization over the last.
 _SAMPLES = {"last": ((2, 3), ()), "channels first": ((2,), (3, 4))}
+_ROUNDED_TWICE = "RMS, xhat rounded before weight"  # Llama's formula; ours rounds once
+_OFFSETS = {"RMS": 0.0, _ROUNDED_TWICE: 0.0, "RMS, 1 + weight": 1.0}
+_SAMPLES |= dict.fromkeys(_OFFSETS, ((2, 3), ()))
 _TRIAL_EPS = 0.37  # so large that a forward which does not use the attribute gives itself away
 # In float32, in which some classes compute whatever comes; something else is off by more than a hundredth.
 _CLOSE = 1e-4
+_SAME_BITS = 0.9  # of RMS results in bfloat16; a float32 that is summed in another order is seldom rounded otherwise
 
 
 class _Found(NamedTuple):
-    """What is known of one module: how to turn it, or why it stays."""
+    """What is known of one module: how to turn it and as what, or why it stays."""
 
     name: str
     kind: str
@@ -32,12 +36,14 @@ class _Found(NamedTuple):
 
 
 def patch(model: torch.nn.Module, *, verbose: bool = False) -> int:
-    """Turn every layer normalization in a model, itself included, so that it runs here. Parameters and hooks stay.
+    """Turn every layer and RMS normalization in a model, itself included, so that it runs here. Parameters and hooks stay.
 
-    A module whose class is torch.nn.LayerNorm becomes a LayerNorm. A module of another class, a subclass of it or somebody's
-    own, is turned if it has a weight, a bias or none and an eps, nothing else to compute with, and if its forward gives layer
-    normalization over the last axis or over channels (axis 1) on random samples, with random parameters and another
-    eps, and the same dtype in bfloat16. It keeps its class as a base; its forward is replaced, whatever else that did.
+    A module whose class is torch.nn.LayerNorm becomes a LayerNorm, and one of torch.nn.RMSNorm an RMSNorm. A module of another
+    class, a subclass of them or somebody's own, is turned if it has a weight, a bias or none and an eps, nothing else to
+    compute with, and if its forward gives layer normalization over the last axis or over channels (axis 1) on random samples,
+    with random parameters and another eps, and the same dtype in bfloat16; or, without a bias, RMS normalization over the last
+    axis, by weight or 1 + weight, rounded in bfloat16 as ours, or once more before weight as in Llama's classes. It keeps
+    its class as a base; its forward is replaced, whatever else that did.
 
     Args:
         model: Any module.
@@ -65,6 +71,8 @@ def unpatch(model: torch.nn.Module) -> int:
             module.__class__ = module.turned_from
         elif type(module) is LayerNorm:
             module.__class__ = torch.nn.LayerNorm
+        elif type(module) is RMSNorm and not module.offset:
+            module.__class__ = torch.nn.RMSNorm
         else:
             continue
         count += 1
@@ -100,11 +108,16 @@ class _Converted:
             shape = [x.size(-1)] if weight is None else weight.shape
             if self.layout == "last":
                 return torch.ops.lngrad.layer_norm(x, shape, weight, bias, eps)[0]
+            if self.layout != "channels first":
+                offset = 1.0 if self.layout == "RMS, 1 + weight" else 0.0
+                return torch.ops.lngrad.norm(x, shape, weight, None, eps, None, False, offset)[0]
             return torch.ops.lngrad.layer_norm(x.movedim(1, -1), shape, weight, bias, eps)[0].movedim(-1, 1)
         weight, bias = (None if name is None else getattr(self, name) for name in self.names[:2])
         eps = getattr(self, self.names[2])
         if self.layout == "last":
             return layer_norm(x, x.shape[-1:] if weight is None else weight.shape, weight, bias, eps)
+        if weight is not None and self.layout in _OFFSETS:
+            return rms_norm(x, weight.shape, weight, eps, offset=_OFFSETS[self.layout])
         rows = x.movedim(1, -1)
         return layer_norm(rows, rows.shape[-1:], weight, bias, eps).movedim(-1, 1)
 
@@ -136,19 +149,21 @@ def _converted(turned_from: Any, layout: str, names: Names) -> Any:
 
 def _look(name: str, module: torch.nn.Module) -> _Found | None:
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
-    if type(module) is torch.nn.LayerNorm:
-        return _Found(name, kind, LayerNorm, "")
-    if isinstance(module, LayerNorm | _Converted):
+    if type(module) in (torch.nn.LayerNorm, torch.nn.RMSNorm):
+        return _Found(name, kind, LayerNorm if type(module) is torch.nn.LayerNorm else RMSNorm, "")
+    if isinstance(module, LayerNorm | RMSNorm | _Converted):
         return _Found(name, kind, None, "is lngrad's already")
     names = _names(module)
     if isinstance(names, str):
-        return _Found(name, kind, None, names) if isinstance(module, torch.nn.LayerNorm) else None
+        return _Found(name, kind, None, names) if isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm) else None
     kind_of_it: Any = type(module)
-    tried = [_converted(kind_of_it, layout, names) for layout in _SAMPLES]
+    # RMS normalization has a weight and no bias.
+    layouts = [one for one in _SAMPLES if one not in _OFFSETS or (names[0] is not None and names[1] is None)]
+    tried = [_converted(kind_of_it, layout, names) for layout in layouts]
     reasons = [_unlike(module, kind) for kind in tried]
     for turns_to, reason in zip(tried, reasons, strict=True):
         if not reason:
-            return _Found(name, kind, turns_to, "")
+            return _Found(name, kind, turns_to, turns_to.layout if turns_to.layout in _OFFSETS else "")
     return _Found(name, kind, None, "; ".join(f"{one.layout}: {why}" for one, why in zip(tried, reasons, strict=True)))
 
 
@@ -210,7 +225,14 @@ def _differs(theirs: torch.nn.Module, ours: torch.nn.Module, x: Tensor) -> str:
         except RuntimeError:
             return ""  # takes no 16 bits, so nothing is lost
         got = type(ours).forward(narrow[1], x.bfloat16())
-        return "" if expected.dtype is got.dtype else f"gives {expected.dtype} for bfloat16"
+        if expected.dtype is not got.dtype:
+            return f"gives {expected.dtype} for bfloat16"
+        if ours.layout not in _OFFSETS:
+            return ""
+        if ours.layout == _ROUNDED_TWICE:
+            weight = next(iter(narrow[1].parameters()))
+            got = rms_norm(x.bfloat16().float(), weight.shape, eps=_TRIAL_EPS).bfloat16() * weight
+        return "" if (expected == got).float().mean() >= _SAME_BITS else "is rounded otherwise in bfloat16"
 
 
 def _sample_of(module: Any, names: Names, generator: torch.Generator) -> Any:
@@ -238,7 +260,9 @@ def _table(rows: list[_Found]) -> str:
     if not rows:
         return "no layer normalization found"
     cells = [("module", "class", "turned")]
-    cells += [(row.name or "(the model)", row.kind, "yes" if row.turns_to else f"no: {row.reason}") for row in rows]
+    for row in rows:
+        turned = ("yes" if row.turns_to else "no") + (f": {row.reason}" if row.reason else "")
+        cells.append((row.name or "(the model)", row.kind, turned))
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells

@@ -286,3 +286,10 @@ def test_a_backend_that_lacks_a_norm_is_passed_over_and_refuses_by_name(monkeypa
     ):
         lngrad.rms_norm(np.ones((3, 17), np.float32))  # of facts that no test has used before
     _plans.clear()
+
+
+def test_an_operator_without_a_mean_takes_no_centred_normalization():
+    from lngrad.core.problem import RMS_BACKWARD, describe
+
+    with pytest.raises(ValueError, match=r"^normalization: expected one that is not centred for an operator without"):
+        describe(RMS_BACKWARD, (X, X, ROWS, None), None, RMS_BACKWARD.everything, None)

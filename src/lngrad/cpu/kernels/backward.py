@@ -20,14 +20,13 @@ from lngrad.cpu.kernels.row_passes import (
     PARTIALS,
     block_columns,
     block_count,
+    close_means,
     dx_of,
     means_of_rows,
-    merge_last,
-    merge_segment,
+    merge_sums,
     row_lanes,
     row_pass,
-    store_means,
-    vector_at,
+    store_lanes_of_row,
 )
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
@@ -301,25 +300,15 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
 @plain
 def means_of_blocks(acc, centred, memory, row_sums, first, count, blocks, N):
     """means_of_rows, from what backward_row_sums has left of the rows."""
-    of_dxhat, of_dxhat_xhat = vector_at(acc, memory, 2), vector_at(acc, memory, 2 + LANES)
     partials = stack_vectors(acc, PARTIALS)
-    for r in range(count, LANES):
-        store(acc, of_dxhat, r * LANES, zeros(acc))
-        store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
     for r in range(count):
-        place, last = 2 * (first + r) * blocks, blocks - 1
-        for k in range(last):
-            number = place + 2 * k
-            sums = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
-            merge_segment(acc, partials, k, sums)
-        number = place + 2 * last
-        sums = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
-        sums = merge_last(acc, partials, last, sums)
-        store(acc, of_dxhat, r * LANES, sums[0])
-        store(acc, of_dxhat_xhat, r * LANES, sums[1])
-    if centred is not None:
-        store_means(acc, memory, 0, of_dxhat, N)
-    store_means(acc, memory, 1, of_dxhat_xhat, N)
+        sums = or_none(centred, zeros(acc)), zeros(acc)
+        for k in range(blocks):
+            number = 2 * ((first + r) * blocks + k)
+            block = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
+            sums = merge_sums(acc, partials, k, k == blocks - 1, block)
+        store_lanes_of_row(acc, memory, r, sums)
+    close_means(acc, centred, memory, count, N)
 
 
 @plain

@@ -246,7 +246,7 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
         d1 = mask_below(subtract_mean(load(storage, at, last), centre), summed)
         store(acc, vector_at(acc, memory, SUMS + r), 0, d0 + d1)
         store(acc, vector_at(acc, memory, SQUARES + r), 0, d0 * d0 + d1 * d1)
-    deviations = load_or_zeros(acc, mean, memory, 0)
+    deviations = zeros(acc)
     if mean is not None:
         deviations = zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))
     squares = totals(acc, vector_at(acc, memory, SQUARES))

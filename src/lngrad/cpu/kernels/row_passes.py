@@ -170,9 +170,21 @@ def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mean, rstd):
 
 
 @inlined
-def store_means(acc, memory, number, lanes_of_rows, N):
-    """The means of eight rows as vector `number` of memory: lane r is row r."""
-    store(acc, memory, number * LANES, totals(acc, lanes_of_rows) / splat(scalar(acc, N)))
+def store_lanes_of_row(acc, memory, r, sums):
+    """Keep the lanes of row r's two sums, None for one that it does not have, until close_means."""
+    store(acc, vector_at(acc, memory, 2), r * LANES, sums[0])
+    store(acc, vector_at(acc, memory, 2 + LANES), r * LANES, sums[1])
+
+
+@inlined
+def close_means(acc, mean, memory, count, N):
+    """The means of up to eight rows from their lanes: lane r is row r. No mean_dxhat where there is no mean."""
+    for r in range(count, LANES):
+        store_lanes_of_row(acc, memory, r, (zeros(acc), zeros(acc)))
+    n = splat(scalar(acc, N))
+    if mean is not None:
+        store(acc, memory, 0, totals(acc, vector_at(acc, memory, 2)) / n)
+    store(acc, memory, LANES, totals(acc, vector_at(acc, memory, 2 + LANES)) / n)
 
 
 @plain
@@ -182,20 +194,13 @@ def means_of_rows(storage, acc, memory, gamma, rows, count, N, ahead):
     Eight rows' lanes are added up at once and divided at once. Rows without a mean have no mean_dxhat.
     """
     dy, x, mean, rstd, dy_stride, x_stride = rows
-    of_dxhat, of_dxhat_xhat = vector_at(acc, memory, 2), vector_at(acc, memory, 2 + LANES)
     partials = stack_vectors(acc, PARTIALS)
-    for r in range(count, LANES):
-        store(acc, of_dxhat, r * LANES, zeros(acc))
-        store(acc, of_dxhat_xhat, r * LANES, zeros(acc))
     for r in range(count):
         dy_r, x_r = dy + r * dy_stride, x + r * x_stride
         m, s = splat_at(acc, None, mean, r), splat(load_scalar(acc, rstd, r))
         sums = row_lanes(storage, acc, partials, dy_r, x_r, x_r + ahead * x_stride, gamma, N, m, s)
-        store(acc, of_dxhat, r * LANES, sums[0])
-        store(acc, of_dxhat_xhat, r * LANES, sums[1])
-    if mean is not None:
-        store_means(acc, memory, 0, of_dxhat, N)
-    store_means(acc, memory, 1, of_dxhat_xhat, N)
+        store_lanes_of_row(acc, memory, r, sums)
+    close_means(acc, mean, memory, count, N)
 
 
 @inlined

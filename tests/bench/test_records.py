@@ -84,9 +84,9 @@ def test_newest_takes_the_most_threads_and_the_last_record() -> None:
         (
             "Intel(R) Xeon(R) Processor (family 6, model 207), 2 logical cores",
             ["avx2", "avx512f"],
-            "Intel Xeon (family 6, model 207), AVX-512",
+            "Intel Xeon, 5th generation, AVX-512",
         ),
-        ("AMD EPYC (family 25, model 1), 2 logical cores", None, "AMD EPYC (family 25, model 1), AVX2"),
+        ("AMD EPYC (family 25, model 1), 2 logical cores", None, "AMD EPYC 7003, AVX2"),
         ("Neoverse-V1, 4 logical cores", ["asimd"], "Neoverse-V1"),
     ],
 )

@@ -132,7 +132,7 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
     machines = generate.machines_in(ROOT / "benchmarks" / "results")
     assert machines
     for path, text in (
-        ("README.md", generate.readme(machines)),
+        *((name, generate.readme(machines, name)) for name in generate.READMES),
         ("docs/performance.md", generate.performance(machines)),
         ("docs/benchmarks.html", generate.page(machines)),
     ):

@@ -52,7 +52,7 @@ def enable(*, compiled: bool = False) -> None:
     Calls are counted: it ends with as many calls of disable.
 
     Args:
-        compiled: Layer normalization in code that torch.compile makes with Inductor too, as one operator; y is rounded as
+        compiled: The normalizations in code that torch.compile makes with Inductor too, as one operator; y is rounded as
             torch rounds it, and the statistics stay in what the call is computed in. The first such enable, and the disable
             that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <array>
 #include <optional>
@@ -44,6 +45,7 @@ inline py::object wrap(const Tensor& tensor) {
 }
 inline py::object wrap(const optional<Tensor>& tensor) { return tensor ? wrap(*tensor) : py::none(); }
 inline py::object wrap(at::IntArrayRef sizes) { return py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())); }
+inline py::object wrap(c10::SymIntArrayRef sizes) { return py::cast(sizes.vec()); }
 inline py::object wrap(Mask mask) { return py::cast(std::vector<bool>(mask.begin(), mask.end())); }
 inline py::object wrap(double number) { return py::float_(number); }
 inline py::object wrap(bool flag) { return py::bool_(flag); }

@@ -200,11 +200,12 @@ PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
 // --- override() -------------------------------------------------------------------------------------------------------
 
 // aten::rms_norm, which is composed on the CPU: before autograd, with a derivative of its own.
-Tensor aten_rms_norm(const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& weight, optional<double> eps) {
-  if (nobody_listens() && is_plain(x) && is_plain(weight)) {
+Tensor aten_rms_norm(const Tensor& x, c10::SymIntArrayRef shape, const optional<Tensor>& weight, optional<double> eps) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(shape);  // none where a compiler traces a hidden dimension that may vary
+  if (sizes && nobody_listens() && is_plain(x) && is_plain(weight)) {
     const double epsilon = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                            : std::numeric_limits<float>::epsilon();
-    if (auto done = norm_of(x, shape, weight, {}, eps.value_or(epsilon), {}, {false, 0.0})) return done->first;
+    if (auto done = norm_of(x, *sizes, weight, {}, eps.value_or(epsilon), {}, {false, 0.0})) return done->first;
   }
   py::gil_scoped_acquire gil;
   return unwrap(ask(python.aten_rms_norm, wrap(x), wrap(shape), wrap(weight), eps ? wrap(*eps) : py::none()).ptr());

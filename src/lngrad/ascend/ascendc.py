@@ -20,7 +20,8 @@ from lngrad.ascend.device.copies import (
     TransDataTo5HDParams,
 )
 from lngrad.ascend.device.descriptors import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
-from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import RoundMode

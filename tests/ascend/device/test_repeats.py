@@ -166,7 +166,7 @@ class TestCast:
     def test_repeats_count_in_the_larger_type(self):
         (wide,), _ = tensors(1, F)
         (narrow,), (values,) = tensors(1, HALF, seed=5)
-        pipe = wide.core.pipes[0]
+        pipe = asc.TPipe(wide.core)
         buf = asc.TBuf()
         pipe.InitBuffer(buf, SIZE)
         narrow = buf.Get(HALF)
@@ -194,7 +194,7 @@ class TestCast:
         (dst,), _ = tensors(1, np.int32)
         (src,), _ = tensors(1, F)
         buf = asc.TBuf()
-        dst.core.pipes[0].InitBuffer(buf, 32)
+        asc.TPipe(dst.core).InitBuffer(buf, 32)
         src = buf.Get(F)
         src.write("test", "dst", 8)[:] = [2.5, -2.5, 3.5, 1e20, np.nan, 0.5, -0.4, 7]
         expected = {

@@ -22,11 +22,12 @@ from lngrad.ascend.cpp import protocol
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.protocol import Op, Request
 from lngrad.ascend.cpp.session import Session, current_session, run_block
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.running import Site, running, site_text
-from lngrad.ascend.device.vector import OPERATIONS
+from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.core.arrays import address_of
 from lngrad.errors import LngradError, ShapeError

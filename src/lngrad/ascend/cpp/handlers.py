@@ -25,7 +25,7 @@ from lngrad.ascend.device.copies import (
     TransDataTo5HDParams,
 )
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
@@ -73,7 +73,7 @@ class KernelCall(NamedTuple):
     @property
     def pipe(self) -> TPipe:
         """The TPipe whose number comes first."""
-        return self.core.pipes[self.n[0]]
+        return TPipe(self.core)
 
     def queue(self, api: str) -> TQue:
         """Return the queue whose number comes first."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from lngrad.ascend.device.descriptors import PACKED
 from lngrad.ascend.device.numerics import CPP_NAMES
+from lngrad.ascend.device.operations import OPERATIONS, Operands
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.vector import OPERATIONS, Operands
 
 # What a header can ask for, apart from vector instructions; a vector instruction has its place in OPERATIONS.
 # Numbers stay, for programs that were compiled before: nothing sends REDUCE_SUM_REPEAT any more.

@@ -10,26 +10,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
+from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
-from lngrad.ascend.device.races import GlobalOrder, Span, race
+from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
+from lngrad.ascend.device.report import BlockReport
 from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at_kernel
-from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
-from lngrad.ascend.device.vector import OPERATIONS
-from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault, RaceFault
+from lngrad.ascend.device.schedule import BlockSchedule
+from lngrad.ascend.device.unified_buffer import READ_V, UNUSED, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
 from lngrad.typing import Dtype
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.launch import BlockSchedule
-    from lngrad.ascend.device.queues import TPipe
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -85,7 +84,7 @@ class Core:
         size: Bytes of the Unified Buffer where they are not the SoC's.
 
     Attributes:
-        pipes: The TPipe objects that the kernel made.
+        has_pipe: Whether the kernel has made a TPipe.
         site: Where the tile API that runs now was called; None outside of one.
         atomic: The element type of SetAtomicAdd, or None.
         quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
@@ -109,13 +108,13 @@ class Core:
         self.count = count
         self.rules = rules or Rules()
         self.ub = UnifiedBuffer(soc, size)
-        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
+        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
         self.order = order or GlobalOrder()
         self.tally = Tally()
         kept = None if self.rules.timeline else RECENT
         self.log: deque[Instruction] = deque(maxlen=kept)
         self.arrows: deque[tuple[Instruction, Instruction]] = deque(maxlen=kept)
-        self.pipes: list[TPipe] = []
+        self.has_pipe = False
         self.site: Site | None = None
         self.atomic: Dtype | None = None
         self.quiet = False
@@ -269,7 +268,8 @@ class Core:
         return merged
 
     def _race(self, span: Span, earlier: Instruction, wrote: bool, later: Instruction, writes: bool) -> RaceFault:
-        return race(self, (earlier, wrote), (later, writes), span.stop - span.start, self.owner(span.start))
+        conflict = Conflict(earlier, wrote, span.stop - span.start)
+        return race(conflict, later, writes, self.owner(span.start), self.log, self.arrows)
 
     def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
         """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
@@ -312,28 +312,32 @@ class Core:
             f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
         )
 
-    def knows(self, pipe: int, other: Instruction, epoch: int) -> bool:
-        """Return whether an access of another instruction has finished before ``pipe`` goes on."""
-        if not self.rules.ordering:
-            return True
-        _, other_pipe, index, _ = other
-        if index == self.index:
-            return epoch <= self.clock.known[pipe][other_pipe]
-        return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
-
     def record(self, name: str, pipe: int, site: Site) -> Instruction:
         """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
         instruction = (name, pipe, self.index, self.site or site)
         self.log.append(instruction)
         return instruction
 
+    def touch_global(
+        self, instruction: Instruction, region: GlobalRegion, start: int, stop: int, writing: bool, atomic: bool = False
+    ) -> None:
+        """Check and keep one access to bytes of global memory.
+
+        Raises:
+            RaceFault: Nothing orders it behind an earlier one.
+        """
+        if self.regions is None:  # outside a launch memory comes and goes
+            return
+        place = (region.start + start, region.start + stop)
+        conflict = self.order.note(self.clock, place, instruction, writing, atomic)
+        if conflict is not None:
+            raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
+
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():
-            if self.regions is not None:
-                place = (region.start + start, region.start + stop, region.name)
-                self.order.note(self, place, instruction, writing)
+            self.touch_global(instruction, region, start, stop, writing)
         self.log.append(instruction)
 
     @contextmanager
@@ -377,3 +381,42 @@ class Core:
         bit = WRITE_V if writing else READ_V
         self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit)
         self.log.append(instruction)
+
+    def check_leaks(self) -> None:
+        """Refuse tensors that were not freed, or that still wait; "device" lets them pass.
+
+        Raises:
+            LeakFault: Naming every one.
+        """
+        left = [a for a in self.ub.allocations if a.state not in UNUSED]
+        if left and self.rules.checked:
+            names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
+            raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
+
+    def report(self) -> BlockReport:
+        """Return what the block did."""
+        tally = self.tally
+        return BlockReport(
+            self.index,
+            self.ub.peak,
+            tally.bytes_in,
+            tally.bytes_out,
+            dict(tally.tile_apis),
+            dict(self.instructions().most_common()),
+            dict(tally.api_instructions),
+        )
+
+
+current_core: ContextVar[Core | None] = ContextVar("current_core", default=None)
+
+
+def running(api: str) -> Core:
+    """Return the core that runs the calling kernel.
+
+    Raises:
+        DeviceFault: No kernel runs.
+    """
+    core = current_core.get()
+    if core is None:
+        raise DeviceFault(f"{api}: no kernel is running; launch() runs one")
+    return core

@@ -37,9 +37,9 @@ from lngrad.ascend.device.numerics import (
     round_to,
     saturated,
 )
+from lngrad.ascend.device.operations import OPERATIONS, Operands, Operation
 from lngrad.ascend.device.races import Span
 from lngrad.ascend.device.unified_buffer import UnifiedBuffer
-from lngrad.ascend.device.vector import OPERATIONS, Operands, Operation
 from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array

@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 
 from lngrad.ascend.device.copies import Blocks, copy_global
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.descriptors import COUNT
-from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
 from lngrad.ascend.device.pipes import MTE3, V
-from lngrad.ascend.device.running import caller, running
+from lngrad.ascend.device.running import caller
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.device.vector import DUPLICATE
 from lngrad.ascend.faults import DeviceFault, TilingError

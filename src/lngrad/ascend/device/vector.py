@@ -1,8 +1,4 @@
-"""The table of the vector instructions, and the functions with which kernels call them.
-
-A row is one line: ``Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)``. It adds an `Operation`
-to ``OPERATIONS`` and returns the function that a kernel calls. The number of an instruction is its place in
-``OPERATIONS``: descriptors and the records of compiled kernels carry it, and the C++ headers are made from the table.
+"""The functions with which kernels call vector instructions; what each computes is its row in `operations`.
 
 Every function that ends in ``count, repeatTime, repeatParams`` has two forms::
 
@@ -20,19 +16,13 @@ prototypes (Sub, Mul, … alike)::
 
 Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not simulated. All of them
 raise DeviceFault where a rule is broken, DtypeError for a wrong type.
-
-Arithmetic is IEEE in the type of the operands, rounded to nearest even after every instruction; subnormals are kept.
-CANN: Rsqrt, Reciprocal, Exp and Ln are the correctly rounded steps of NumPy; a device approximates some of them.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, Union
-
-import numpy as np
+from typing import Protocol, TypeVar, Union
 
 from lngrad.ascend.device.descriptors import (
     COUNT,
@@ -45,14 +35,12 @@ from lngrad.ascend.device.descriptors import (
     elements_of,
     params_of,
 )
-from lngrad.ascend.device.numerics import BFLOAT16, CAST_MODES, CPP_NAMES, FLOAT, HALF, INT16, INT32, RoundMode
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import CAST_MODES, RoundMode
+from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
 from lngrad.ascend.device.running import Site, caller
 from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import DtypeError
-from lngrad.typing import Array
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.local_tensor import LocalTensor
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -93,54 +81,6 @@ class UnaryInstruction(Protocol):
     ) -> None: ...
 
 
-class Operands(enum.Enum):
-    """What operands an instruction takes."""
-
-    BINARY = "dst, src0, src1"
-    SCALAR = "dst, src, scalar"
-    UNARY = "dst, src"
-    COPY = "dst, src, of any type"
-    DUPLICATE = "dst, scalar"
-    CAST = "dst, src, round mode"
-    BRCB = "dst, eight elements of src a repeat"
-    WHOLE_REDUCE = "one element of dst, a repeat of src"
-    REDUCE = "dst[0], src, temporary buffer"
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The parameters that are read."""
-        return {"BINARY": ("src0", "src1"), "DUPLICATE": ()}.get(self.name, ("src",))
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One vector instruction.
-
-    Attributes:
-        name: As kernels call it.
-        operands: What it takes.
-        types: Codes of the element types it takes.
-        arithmetic: Writes the result, called as ``arithmetic(…, out)`` on arrays of one shape; None for what is not
-            elementwise.
-        accumulates: Whether dst may be src1 of every repeat (Add over rows).
-    """
-
-    name: str
-    operands: Operands
-    types: frozenset[int]
-    arithmetic: Callable[..., object] | None = None
-    accumulates: bool = False
-
-
-_rows: list[Operation] = []
-
-
-def _row(operation: Operation) -> int:
-    """Add a row to the table, and return its number."""
-    _rows.append(operation)
-    return len(_rows) - 1
-
-
 def issue_unary(
     site: Site, op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None,
     params: Unary,
@@ -165,10 +105,8 @@ def _issue_special(
     dst.core.issue(site, 0.0, dst.handle, src.handle, handle1, descriptor)
 
 
-def _binary(
-    name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object], *, accumulates: bool = False
-) -> BinaryInstruction:
-    op = _row(Operation(name, Operands.BINARY, types, arithmetic, accumulates))
+def _binary(name: str) -> BinaryInstruction:
+    op = NUMBERS_OF[name]
 
     def instruction(
         dst: LocalTensor,
@@ -187,11 +125,11 @@ def _binary(
         descriptor = (op, codes, *form, dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
         dst.core.issue(caller(), 0.0, dst.handle, src0.handle, src1.handle, descriptor)
 
-    return _documented(instruction, name, f"dst = {formula}.")
+    return _documented(instruction, op)
 
 
-def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> ScalarInstruction:
-    op = _row(Operation(name, Operands.SCALAR, types, arithmetic))
+def _scalar(name: str) -> ScalarInstruction:
+    op = NUMBERS_OF[name]
 
     def instruction(
         dst: LocalTensor,
@@ -203,72 +141,55 @@ def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable
     ) -> None:
         issue_unary(caller(), op, dst, src, scalarValue, count, repeatTime, repeatParams)
 
-    return _documented(instruction, name, f"dst = {formula}, the scalar rounded to T.")
+    return _documented(instruction, op)
 
 
-def _unary(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> UnaryInstruction:
-    op = _row(Operation(name, Operands.UNARY, types, arithmetic))
+def _unary(name: str) -> UnaryInstruction:
+    op = NUMBERS_OF[name]
 
     def instruction(
         dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
     ) -> None:
         issue_unary(caller(), op, dst, src, 0.0, count, repeatTime, repeatParams)
 
-    return _documented(instruction, name, f"dst = {formula}.")
+    return _documented(instruction, op)
 
 
-def _documented(function: F, name: str, text: str) -> F:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = text
+def _documented(function: F, op: int) -> F:
+    operation = OPERATIONS[op]
+    function.__name__ = function.__qualname__ = operation.name
+    tail = ", the scalar rounded to T" if operation.operands is Operands.SCALAR else ""
+    function.__doc__ = f"dst = {operation.formula}{tail}."
     return function
 
 
-def _max(one: Array, other: Array, out: Array) -> None:
-    np.maximum(one, other, out=out)  # by position NumPy calls it deprecated
-
-
-def _min(one: Array, other: Array, out: Array) -> None:
-    np.minimum(one, other, out=out)
-
-
-def _copy(src: Array, out: Array) -> None:
-    out[...] = src
-
-
-REAL = frozenset((HALF, FLOAT))
-NUMBERS = REAL | {INT16, INT32}
-ANY_16_32 = frozenset(
-    CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "uint16_t", "int32_t", "uint32_t")
-)
-
-Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)
-Sub = _binary("Sub", "src0 - src1", NUMBERS, np.subtract, accumulates=True)
-Mul = _binary("Mul", "src0 * src1", NUMBERS, np.multiply, accumulates=True)
-Div = _binary("Div", "src0 / src1", REAL, np.divide)
-Max = _binary("Max", "max(src0, src1)", NUMBERS, _max, accumulates=True)
-Min = _binary("Min", "min(src0, src1)", NUMBERS, _min, accumulates=True)
-Adds = _scalar("Adds", "src + scalarValue", NUMBERS, np.add)
-Muls = _scalar("Muls", "src * scalarValue", NUMBERS, np.multiply)
-Maxs = _scalar("Maxs", "max(src, scalarValue)", NUMBERS, _max)
-Mins = _scalar("Mins", "min(src, scalarValue)", NUMBERS, _min)
-Sqrt = _unary("Sqrt", "sqrt(src)", REAL, np.sqrt)
-Rsqrt = _unary("Rsqrt", "1 / sqrt(src)", REAL, lambda src, out: np.divide(src.dtype.type(1), np.sqrt(src), out=out))
-Exp = _unary("Exp", "e ** src", REAL, np.exp)
-Abs = _unary("Abs", "|src|", REAL, np.absolute)
-Reciprocal = _unary("Reciprocal", "1 / src", REAL, lambda src, out: np.divide(src.dtype.type(1), src, out=out))
-Ln = _unary("Ln", "ln(src)", REAL, np.log)
-Relu = _unary("Relu", "max(src, 0)", REAL | {INT32}, lambda src, out: np.maximum(src, src.dtype.type(0), out=out))
+Add = _binary("Add")
+Add = _binary("Add")
+Sub = _binary("Sub")
+Mul = _binary("Mul")
+Div = _binary("Div")
+Max = _binary("Max")
+Min = _binary("Min")
+Adds = _scalar("Adds")
+Muls = _scalar("Muls")
+Maxs = _scalar("Maxs")
+Mins = _scalar("Mins")
+Sqrt = _unary("Sqrt")
+Rsqrt = _unary("Rsqrt")
+Exp = _unary("Exp")
+Abs = _unary("Abs")
+Reciprocal = _unary("Reciprocal")
+Ln = _unary("Ln")
+Relu = _unary("Relu")
 
 # The others have parameters of their own; their functions follow. DataCopy's is in copies.
-COPY = _row(Operation("Copy", Operands.COPY, ANY_16_32, _copy))
-DUPLICATE = _row(Operation("Duplicate", Operands.DUPLICATE, ANY_16_32))
-CAST = _row(Operation("Cast", Operands.CAST, REAL | {BFLOAT16, INT32}))
-BRCB = _row(Operation("Brcb", Operands.BRCB, ANY_16_32))
-WHOLE_REDUCE_SUM = _row(Operation("WholeReduceSum", Operands.WHOLE_REDUCE, REAL))
-REDUCE_SUM = _row(Operation("ReduceSum", Operands.REDUCE, REAL))
-DATA_COPY = _row(Operation("DataCopy", Operands.COPY, frozenset(range(len(CPP_NAMES))), _copy))
-
-OPERATIONS = tuple(_rows)
+COPY = NUMBERS_OF["Copy"]
+DUPLICATE = NUMBERS_OF["Duplicate"]
+CAST = NUMBERS_OF["Cast"]
+BRCB = NUMBERS_OF["Brcb"]
+WHOLE_REDUCE_SUM = NUMBERS_OF["WholeReduceSum"]
+REDUCE_SUM = NUMBERS_OF["ReduceSum"]
+DATA_COPY = NUMBERS_OF["DataCopy"]
 
 
 class ReduceType(enum.Enum):

@@ -153,7 +153,8 @@ def _run(address: int) -> int:
     try:
         if request.op < _INSTRUCTIONS:
             descriptor = protocol.read_descriptor(record)
-            session.core.issue(site, request.real, request.dst, request.src0, request.src1, descriptor)
+            handles = (request.dst, request.src0, request.src1)
+            session.core.issue(site, request.real, *handles, descriptor, request.src2)
         else:
             _handle(session, site, request, record)
         return 0

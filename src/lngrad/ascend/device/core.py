@@ -127,7 +127,14 @@ class Core:
         self._counts = [0] * len(OPERATIONS)
 
     def issue(
-        self, site: Site, scalar: float, dst: int, src0: int, src1: int, descriptor: tuple[int, ...] | bytes
+        self,
+        site: Site,
+        scalar: float,
+        dst: int,
+        src0: int,
+        src1: int,
+        descriptor: tuple[int, ...] | bytes,
+        src2: int = 0,
     ) -> None:
         """Check and execute one vector instruction.
 
@@ -135,7 +142,8 @@ class Core:
             site: Where the kernel issues it: (file, line) or (code, offset).
             scalar: The scalar operand, where there is one.
             dst, src0, src1: Handles of the tensors: which life of which allocation they belong to.
-            descriptor: A ``Descriptor`` as a tuple, or its 18 integers as bytes (``PACKED``).
+            descriptor: A ``Descriptor`` as a tuple, or its integers as bytes (``PACKED``).
+            src2: Handle of a third source.
 
         Raises:
             DeviceFault: A rule is broken.
@@ -143,7 +151,7 @@ class Core:
         """
         plan = self._plans.get(descriptor)
         if plan is None:
-            plan = self._plan(descriptor, dst, src0, src1)
+            plan = self._plan(descriptor, (dst, src0, src1, src2))
         handles = self.ub.handles
         allocation = handles[dst]
         if allocation.handle != dst or allocation.forbidden & WRITE_V:
@@ -152,10 +160,14 @@ class Core:
             allocation = handles[src0]
             if allocation.handle != src0 or allocation.forbidden & READ_V:
                 self.refuse(plan.name, plan.reads[0].role if plan.reads else "src", allocation, src0, -1, V, False)
-            if plan.sources == 2:
+            if plan.sources >= 2:
                 allocation = handles[src1]
                 if allocation.handle != src1 or allocation.forbidden & READ_V:
-                    self.refuse(plan.name, "src1", allocation, src1, -1, V, False)
+                    self.refuse(plan.name, plan.reads[1].role if plan.reads else "src1", allocation, src1, -1, V, False)
+                if plan.sources == 3:
+                    allocation = handles[src2]
+                    if allocation.handle != src2 or allocation.forbidden & READ_V:
+                        self.refuse(plan.name, "src1", allocation, src2, -1, V, False)
         instruction = (plan.name, V, self.index, self.site or site)
         known = self.clock.known[V]
         for access in plan.reads:
@@ -195,12 +207,14 @@ class Core:
         self._counts[plan.op] += 1
         self.log.append(instruction)
 
-    def _plan(self, descriptor: tuple[int, ...] | bytes, dst: int, src0: int, src1: int) -> PlannedInstruction:
+    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int, int]) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
-        places = {"dst": (dst, d.dst), "src1": (src1, d.src1), "sharedTmpBuffer": (src1, d.src1)}
+        roles = ("dst", *OPERATIONS[d.op].operands.sources)
+        places = dict(zip(roles, zip(handles, (d.dst, d.src0, d.src1, d.src2), strict=True), strict=False))
+        places["sharedTmpBuffer"] = (handles[2], d.src1)
 
         def names(role: str) -> str:
-            handle, start = places.get(role, (src0, d.src0))
+            handle, start = places[role]
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
         plan = plan_instruction(d, self.ub, names)

@@ -137,12 +137,47 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core.ub.new_handle(place)
     source = LocalTensor(core, place, dtype, room.start, nbytes)
     count = source.GetSize()
-    descriptor = (DUPLICATE, source.code, COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8, source.start, source.end, 0, 0, 0, 0)
+    descriptor = (
+        DUPLICATE,
+        source.code,
+        COUNT,
+        count,
+        0,
+        0,
+        1,
+        1,
+        1,
+        8,
+        8,
+        8,
+        source.start,
+        source.end,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     core.issue(site, value, source.handle, 0, 0, descriptor)
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize
         copy_global(site, "DataCopyPad", source, gm[first], Blocks(1, part, part, part), inward=False)
+
+
+def SetDeqScale(scale: float) -> None:
+    """Set what Cast from int32 to half multiplies with. C prototype: ``void SetDeqScale(half scale)``."""
+    running("SetDeqScale").ub.registers.deq_scale = scale
+
+
+def accumulated(which: int) -> float:
+    """Return what the last reduction by count has left: 0 the sum (GetAccVal), 1 the extreme, 2 its place."""
+    core = running("GetAccVal")
+    with core.scalar_access():
+        registers = core.ub.registers
+        return registers.sum if which == 0 else registers.extreme[which - 1]
 
 
 def ToFloat(value: Any) -> np.float32:

@@ -87,6 +87,21 @@ class Allocation:
             self.forbidden = READ_V | WRITE_V | WRITE_MTE2 | READ_MTE3
 
 
+@dataclass
+class Registers:
+    """The special registers of the vector unit.
+
+    Attributes:
+        deq_scale: What Cast from int32 to half multiplies with (SetDeqScale).
+        sum: Of the last ReduceSum (GetAccVal).
+        extreme: The value and the place of the last ReduceMax or ReduceMin (GetReduceMaxMinCount).
+    """
+
+    deq_scale: float = 1.0
+    sum: float = 0.0
+    extreme: tuple[float, int] = (0.0, 0)
+
+
 class UnifiedBuffer:
     """The Unified Buffer of one core.
 
@@ -114,6 +129,7 @@ class UnifiedBuffer:
         self.allocations: list[Allocation] = []
         self.handles: list[Allocation] = []
         self.stale: list[tuple[int, int, str]] = []
+        self.registers = Registers()
         self.on_release: list[Callable[[], None]] = []
 
     def allocate(self, name: str, position: TPosition, size: int, state: State) -> Allocation:

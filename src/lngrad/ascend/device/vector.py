@@ -39,7 +39,6 @@ from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import CAST_MODES, RoundMode
 from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
 from lngrad.ascend.device.running import Site, caller
-from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import DtypeError
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -91,18 +90,23 @@ def issue_unary(
     else:
         d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
         form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
-    descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0)
+    descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0, 0, 0, 0)
     dst.core.issue(site, scalar, dst.handle, src.handle, 0, descriptor)
 
 
 def _issue_special(
-    site: Site, op: int, dst: LocalTensor, src: LocalTensor, form: tuple[int, ...], strides: tuple[int, ...],
-    src1: tuple[int, int] = (0, 0), handle1: int = 0,
+    site: Site, op: int, form: tuple[int, ...], strides: tuple[int, ...], extra: int, dst: LocalTensor,
+    *sources: LocalTensor, scalar: float = 0.0,
 ) -> None:  # fmt: skip
-    """Issue an instruction on one tensor that has another meaning of the strides, or a use for src1."""
-    places = (dst.start, dst.end, src.start, src.end, *src1)
-    descriptor = (op, dst.code | src.code << 8, *form, *strides, *places)
-    dst.core.issue(site, 0.0, dst.handle, src.handle, handle1, descriptor)
+    """Issue an instruction that has another meaning of the strides, a use for ``extra``, or up to three sources."""
+    codes, places, handles = dst.code, [], [0, 0, 0]
+    for number, source in enumerate(sources):
+        codes |= source.code << 8 * (number + 1)
+        places += [source.start, source.end]
+        handles[number] = source.handle
+    places += [0] * (6 - len(places))
+    descriptor = (op, codes, *form, *strides, dst.start, dst.end, *places[:4], extra, *places[4:])
+    dst.core.issue(site, scalar, dst.handle, handles[0], handles[1], descriptor, handles[2])
 
 
 def _binary(name: str) -> BinaryInstruction:
@@ -122,7 +126,8 @@ def _binary(name: str) -> BinaryInstruction:
             strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
             form = (*elements_of("mask", count, repeatTime), *strides)
         codes = dst.code | src0.code << 8 | src1.code << 16
-        descriptor = (op, codes, *form, dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
+        places = (dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
+        descriptor = (op, codes, *form, *places, 0, 0, 0)
         dst.core.issue(caller(), 0.0, dst.handle, src0.handle, src1.handle, descriptor)
 
     return _documented(instruction, op)
@@ -163,41 +168,43 @@ def _documented(function: F, op: int) -> F:
     return function
 
 
-Add = _binary("Add")
-Add = _binary("Add")
-Sub = _binary("Sub")
-Mul = _binary("Mul")
-Div = _binary("Div")
-Max = _binary("Max")
-Min = _binary("Min")
-Adds = _scalar("Adds")
-Muls = _scalar("Muls")
-Maxs = _scalar("Maxs")
-Mins = _scalar("Mins")
-Sqrt = _unary("Sqrt")
-Rsqrt = _unary("Rsqrt")
-Exp = _unary("Exp")
-Abs = _unary("Abs")
-Reciprocal = _unary("Reciprocal")
-Ln = _unary("Ln")
-Relu = _unary("Relu")
+Add, Sub, Mul, Div, Max, Min = map(_binary, ("Add", "Sub", "Mul", "Div", "Max", "Min"))
+And, Or, AddRelu, SubRelu, AbsSub = map(_binary, ("And", "Or", "AddRelu", "SubRelu", "AbsSub"))
+AddReluCast, SubReluCast, MulCast = map(_binary, ("AddReluCast", "SubReluCast", "MulCast"))
+MulAddDst, FusedMulAdd, MulAddRelu = map(_binary, ("MulAddDst", "FusedMulAdd", "MulAddRelu"))
+Adds, Muls, Maxs, Mins = map(_scalar, ("Adds", "Muls", "Maxs", "Mins"))
+Axpy, LeakyRelu, ShiftLeft, ShiftRight = map(_scalar, ("Axpy", "LeakyRelu", "ShiftLeft", "ShiftRight"))
+Sqrt, Rsqrt, Exp, Abs, Reciprocal = map(_unary, ("Sqrt", "Rsqrt", "Exp", "Abs", "Reciprocal"))
+Ln, Relu, Not, Neg = map(_unary, ("Ln", "Relu", "Not", "Neg"))
 
-# The others have parameters of their own; their functions follow. DataCopy's is in copies.
-COPY = NUMBERS_OF["Copy"]
-DUPLICATE = NUMBERS_OF["Duplicate"]
-CAST = NUMBERS_OF["Cast"]
-BRCB = NUMBERS_OF["Brcb"]
-WHOLE_REDUCE_SUM = NUMBERS_OF["WholeReduceSum"]
-REDUCE_SUM = NUMBERS_OF["ReduceSum"]
-DATA_COPY = NUMBERS_OF["DataCopy"]
+# The others have parameters of their own. DataCopy's function is in copies.
+DUPLICATE, DATA_COPY = NUMBERS_OF["Duplicate"], NUMBERS_OF["DataCopy"]
+
+
+class CMPMODE(enum.IntEnum):
+    """What Compare asks for."""
+
+    LT, GT, EQ, LE, GE, NE = range(6)
+
+
+class SELMODE(enum.IntEnum):
+    """By which bits Select chooses: the same for every repeat, or one for each element."""
+
+    VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE = range(3)
+
+
+class ReduceOrder(enum.IntEnum):
+    """What a maximum or a minimum of a repeat gives."""
+
+    ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX = range(4)
 
 
 class ReduceType(enum.Enum):
-    """What ReduceRepeat computes. Only the sum is simulated."""
+    """What ReduceRepeat computes."""
 
-    SUM = "sum"
-    MAX = "max"
-    MIN = "min"
+    SUM = "WholeReduceSum"
+    MAX = "WholeReduceMax"
+    MIN = "WholeReduceMin"
 
 
 def Duplicate(
@@ -218,7 +225,7 @@ def Duplicate(
     """
     form = elements_of("Duplicate", count, repeatTime)
     strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
-    descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0)
+    descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0, 0, 0, 0)
     dst.core.issue(caller(), scalarValue, dst.handle, 0, 0, descriptor)
 
 
@@ -238,7 +245,7 @@ def Copy(
             const uint8_t repeatTime, const CopyRepeatParams& repeatParams)
     """
     strides = (1, 1, 8, 8) if repeatTime is None else params_of("Copy", CopyRepeatParams, repeatParams)
-    issue_unary(caller(), COPY, dst, src, 0.0, count, repeatTime, strides)
+    issue_unary(caller(), NUMBERS_OF["Copy"], dst, src, 0.0, count, repeatTime, strides)
 
 
 def Cast(
@@ -251,7 +258,7 @@ def Cast(
     *,
     saturate: bool = False,
 ) -> None:
-    """Convert between half, float, bfloat16 and int32.
+    """Convert to another type.
 
     C prototypes::
 
@@ -282,8 +289,8 @@ def Cast(
     else:
         strides = params_of("Cast", UnaryRepeatParams, repeatParams)
     d, s, dr, sr = strides
-    last = (CAST_MODES.index(roundMode), int(saturate))
-    _issue_special(caller(), CAST, dst, src, form, (d, s, 1, dr, sr, 8), last)
+    extra = CAST_MODES.index(roundMode) + 256 * saturate
+    _issue_special(caller(), NUMBERS_OF["Cast"], form, (d, s, 1, dr, sr, 8), extra, dst, src)
 
 
 def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: BrcbRepeatParams | Sequence[int]) -> None:
@@ -295,32 +302,146 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: Brcb
             const BrcbRepeatParams& repeatParams)
     """
     block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
-    _issue_special(caller(), BRCB, dst, src, (MASK, 0, 0, repeatTime), (block, 1, 1, repeat, 8, 8))
+    strides = (block, 1, 1, repeat, 8, 8)
+    _issue_special(caller(), NUMBERS_OF["Brcb"], (MASK, 0, 0, repeatTime), strides, 0, dst, src)
 
 
-def WholeReduceSum(
+def CreateVecIndex(dst: LocalTensor, firstValue: float, count: int) -> None:
+    """dst = firstValue, firstValue + 1, ….
+
+    C prototype: ``void CreateVecIndex(LocalTensor<T> dst, const T& firstValue, uint32_t count)``
+    """
+    op, form = NUMBERS_OF["CreateVecIndex"], elements_of("CreateVecIndex", count, None)
+    _issue_special(caller(), op, form, (1, 1, 1, 8, 8, 8), 0, dst, scalar=firstValue)
+
+
+def Compare(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    cmpMode: CMPMODE,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """Set a bit of dst for each element of src0 that compares with src1, lowest bit first.
+
+    C prototypes::
+
+        void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1,
+            CMPMODE cmpMode, uint32_t count)
+        void Compare(…, CMPMODE cmpMode, const uint64_t mask | const uint64_t mask[], uint8_t repeatTime,
+            const BinaryRepeatParams& repeatParams)
+    """
+    strides = params_of("Compare", BinaryRepeatParams, repeatParams)
+    form = elements_of("Compare", count, repeatTime)
+    _issue_special(caller(), NUMBERS_OF["Compare"], form, strides, int(cmpMode), dst, src0, src1)
+
+
+def CompareScalar(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1Scalar: float,
+    cmpMode: CMPMODE,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+) -> None:
+    """`Compare` with a scalar; its newer name is Compares."""
+    d, s, dr, sr = params_of("CompareScalar", UnaryRepeatParams, repeatParams)
+    form, op = elements_of("CompareScalar", count, repeatTime), NUMBERS_OF["CompareScalar"]
+    _issue_special(caller(), op, form, (d, s, 1, dr, sr, 8), int(cmpMode), dst, src0, scalar=src1Scalar)
+
+
+def Select(
+    dst: LocalTensor,
+    selMask: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor | float,
+    selMode: SELMODE,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = src0 where selMask has a bit, else src1 (a tensor or a scalar).
+
+    C prototypes::
+
+        void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
+            const LocalTensor<T>& src1 | T src1, SELMODE selMode, uint32_t count)
+        void Select(…, SELMODE selMode, uint64_t mask | uint64_t mask[], uint8_t repeatTime,
+            const BinaryRepeatParams& repeatParams)
+    """
+    strides = params_of("Select", BinaryRepeatParams, repeatParams)
+    form = elements_of("Select", count, repeatTime)
+    if isinstance(src1, LocalTensor):
+        _issue_special(caller(), NUMBERS_OF["Select"], form, strides, int(selMode), dst, selMask, src0, src1)
+    else:
+        op = NUMBERS_OF["SelectScalar"]
+        _issue_special(caller(), op, form, strides, int(selMode), dst, selMask, src0, scalar=src1)
+
+
+def Gather(
     dst: LocalTensor,
     src: LocalTensor,
-    mask: Mask,
-    repeatTime: int,
-    dstRepStride: int,
-    srcBlkStride: int,
-    srcRepStride: int,
+    srcOffset: LocalTensor,
+    srcBaseOffset: int,
+    count: Mask,
+    repeatTime: int | None = None,
+    dstRepStride: int = 8,
 ) -> None:
-    """Sum the masked elements of every repeat of src into one element of dst.
+    """dst[i] = the element of src that begins srcBaseOffset + srcOffset[i] bytes from its start.
 
-    C prototype::
+    C prototypes::
 
-        void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
-            const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
-            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride)
-
-    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other two in blocks. dst
-    needs the alignment of an element only.
+        void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
+            const uint32_t srcBaseOffset, const uint32_t count)
+        void Gather(…, const uint64_t mask | const uint64_t mask[], const uint8_t repeatTime,
+            const uint16_t dstRepStride)
     """
-    form = elements_of("WholeReduceSum", mask, repeatTime)
-    strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-    _issue_special(caller(), WHOLE_REDUCE_SUM, dst, src, form, strides)
+    form = elements_of("Gather", count, repeatTime)
+    strides = (1, 1, 1, dstRepStride, 8, 8)
+    _issue_special(caller(), NUMBERS_OF["Gather"], form, strides, srcBaseOffset, dst, src, srcOffset)
+
+
+class RepeatReduction(Protocol):
+    """An instruction that reduces each repeat, as ``WholeReduceSum``."""
+
+    __name__: str
+
+    def __call__(
+        self, dst: LocalTensor, src: LocalTensor, mask: Mask, repeatTime: int, dstRepStride: int, srcBlkStride: int,
+        srcRepStride: int, order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
+    ) -> None: ...  # fmt: skip
+
+
+def _repeat_reduction(name: str) -> RepeatReduction:
+    op = NUMBERS_OF[name]
+
+    def instruction(
+        dst: LocalTensor,
+        src: LocalTensor,
+        mask: Mask,
+        repeatTime: int,
+        dstRepStride: int,
+        srcBlkStride: int,
+        srcRepStride: int,
+        order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
+    ) -> None:
+        strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+        _issue_special(caller(), op, elements_of(name, mask, repeatTime), strides, int(order), dst, src)
+
+    return _documented(instruction, op)
+
+
+# Neighbours are added first, then neighbouring sums. dstRepStride is in results of a repeat, the other two in blocks.
+WholeReduceSum, WholeReduceMax, WholeReduceMin = map(
+    _repeat_reduction, ("WholeReduceSum", "WholeReduceMax", "WholeReduceMin")
+)
+BlockReduceSum, BlockReduceMax, BlockReduceMin, PairReduceSum = map(
+    _repeat_reduction, ("BlockReduceSum", "BlockReduceMax", "BlockReduceMin", "PairReduceSum")
+)
+REDUCE_REPEAT = {kind: NUMBERS_OF[kind.value] for kind in ReduceType}
 
 
 def ReduceRepeat(
@@ -332,23 +453,22 @@ def ReduceRepeat(
     srcBlkStride: int,
     srcRepStride: int,
     reduceType: ReduceType = ReduceType.SUM,
+    order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
 ) -> None:
-    """WholeReduceSum under its new name.
+    """WholeReduceSum, WholeReduceMax and WholeReduceMin under their new name.
 
     C prototype::
 
         template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
         void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<T>& src,
             const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
-            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, …)
+            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, ReduceOrder order)
 
-    CANN: ``reduceType`` is an argument. MAX and MIN are not simulated: DeviceFault.
+    CANN: ``reduceType`` is an argument.
     """
-    if reduceType is not ReduceType.SUM:
-        raise DeviceFault(f"ReduceRepeat: {reduceType} is not simulated; SUM is")
-    form = elements_of("WholeReduceSum", mask, repeatTime)
     strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-    _issue_special(caller(), WHOLE_REDUCE_SUM, dst, src, form, strides)
+    form = elements_of("ReduceRepeat", mask, repeatTime)
+    _issue_special(caller(), REDUCE_REPEAT[reduceType], form, strides, int(order), dst, src)
 
 
 def ReduceSum(
@@ -372,7 +492,41 @@ def ReduceSum(
     The order of the sum is the architecture's (``device.numerics``): on A2 the count form adds up each 256 bytes as
     a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
-    form = elements_of("ReduceSum", count, repeatTime)
-    places = (sharedTmpBuffer.start, sharedTmpBuffer.end)
-    strides = (1, 1, 1, 1, srcRepStride, 8)
-    _issue_special(caller(), REDUCE_SUM, dst, src, form, strides, places, sharedTmpBuffer.handle)
+    _reduce("ReduceSum", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, False)
+
+
+def ReduceMax(
+    dst: LocalTensor,
+    src: LocalTensor,
+    sharedTmpBuffer: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    srcRepStride: int = 8,
+    calIndex: bool = False,
+) -> None:
+    """The largest element of src into dst[0]; with calIndex its place into dst[1], in the bits of T.
+
+    C prototypes: those of `ReduceSum`, with ``bool calIndex = 0`` at the end. Of several the first counts.
+    """
+    _reduce("ReduceMax", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, calIndex)
+
+
+def ReduceMin(
+    dst: LocalTensor,
+    src: LocalTensor,
+    sharedTmpBuffer: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    srcRepStride: int = 8,
+    calIndex: bool = False,
+) -> None:
+    """As `ReduceMax`, of the smallest element."""
+    _reduce("ReduceMin", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, calIndex)
+
+
+def _reduce(
+    name: str, dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: Mask, repeatTime: int | None,
+    srcRepStride: int, calIndex: bool,
+) -> None:  # fmt: skip
+    form, strides = elements_of(name, count, repeatTime), (1, 1, 1, 1, srcRepStride, 8)
+    _issue_special(caller(3), NUMBERS_OF[name], form, strides, int(calIndex), dst, src, sharedTmpBuffer)

@@ -22,11 +22,12 @@ from lngrad.ascend.cpp import protocol
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.protocol import Op, Request
 from lngrad.ascend.cpp.session import Session, current_session, run_block
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.running import Site, running, site_text
-from lngrad.ascend.device.vector import OPERATIONS
+from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import fork_safe_lock
@@ -155,7 +156,8 @@ def _run(address: int) -> int:
     try:
         if request.op < _INSTRUCTIONS:
             descriptor = protocol.read_descriptor(record)
-            session.core.issue(site, request.real, request.dst, request.src0, request.src1, descriptor)
+            handles = (request.dst, request.src0, request.src1)
+            session.core.issue(site, request.real, *handles, descriptor, request.src2)
         else:
             _handle(session, site, request, record)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lngrad.ascend.cpp.compiling import without_chevrons
+from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
 from lngrad.core.machine import c_compiler, cxx_compiler
@@ -19,6 +21,7 @@ from lngrad.errors import LngradError
 LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
     (".cpp", ".cc", ".cxx", ".C"), (cxx_compiler, "-std=c++17")
 )
+_OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h)[">]', re.MULTILINE)
 
 
 def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
@@ -60,12 +63,22 @@ def _plain(source: Path, scratch: Path) -> Path:
     return plain
 
 
+def _check_operators(source: Path) -> None:
+    """Refuse a program of an operator that is not here: by its header, which is neither ours nor beside the program."""
+    for path in _OPERATOR.findall(source.read_text(encoding="utf-8", errors="replace")):
+        name = Path(path).name
+        if not any(Path(known).name == name for known in HEADERS) and not (source.resolve().parent / path).is_file():
+            operator = "".join(word.capitalize() for word in name.removesuffix(".h").split("_")[1:])
+            raise LngradError(f"{source}: expected operators that are here, got aclnn{operator} ({path}), which is not")
+
+
 def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Sequence[str]) -> None:
     """Build a program from one C or C++ file. Raises LngradError with what the compiler wrote."""
     if source.suffix not in LANGUAGES:
         raise LngradError(f"{source}: expected a file that ends in {', '.join(LANGUAGES)}")
     if not source.is_file():
         raise LngradError(f"{source}: no such file")
+    _check_operators(source)
     compiler, standard = LANGUAGES[source.suffix]
     command = [*required(compiler), standard, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"]
     run_compiler(command, str(source))

@@ -47,7 +47,7 @@ class AddedNormOp:
         self._names = {name: re.sub("(Optional|Out)$", "", name) for name in (*row.inputs, *row.outputs)}
         self.inputs = tuple(self._names[name] for name in row.inputs)
         self.optional = tuple(self._names[name] for name in row.inputs if name.endswith("Optional"))
-        self.results = namedtuple(f"{self.name}Outputs", [self._names[name] for name in row.outputs])  # type: ignore[misc]
+        self.results: Any = namedtuple(f"{self.name}Outputs", [self._names[name] for name in row.outputs])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"{__name__}.{self.name}"
@@ -83,9 +83,8 @@ class AddedNormOp:
             np.empty(decision.workspace_bytes, np.uint8),
         )
         written = {one.name for one in decision.writes if one.facts}
-        return self.results(
-            *(one if name in written else None for name, one in zip(self._row.outputs, results, strict=True))
-        )
+        named_results = zip(self._row.outputs, results, strict=True)
+        return self.results(*[one if name in written else None for name, one in named_results])
 
     def outputs(self, *arrays: AnyArray | None, **attributes: Any) -> Any:
         """Shape and dtype of each output, from the facts of the inputs alone. Arguments and errors: as of the call."""
@@ -132,8 +131,9 @@ class AddedNormOp:
         like_x = [known[name] for name in self._of(Role.TENSOR, row.inputs)]
         whole: Shape = next((shape for shape in like_x if shape not in (None, UNKNOWN_RANK)), UNKNOWN_RANK)
         gamma: Shape = known["gamma"] or ()
+        rows: Shape = UNKNOWN_RANK
         if UNKNOWN_RANK in (whole, gamma) or len(gamma) > len(whole):
-            x, rows = whole, UNKNOWN_RANK
+            x = whole
         else:
             lead = len(whole) - len(gamma)
             statistics = [
@@ -142,7 +142,7 @@ class AddedNormOp:
                 if row.roles[name] is Role.STATISTIC and shape is not None and len(shape) == len(whole)
             ]
             x = _merged(len(whole), [*like_x, (*(UNKNOWN,) * lead, *gamma), *statistics])
-            rows, gamma = (*x[:lead], *(1,) * len(gamma)), x[lead:]
+            rows, gamma = x[:lead] + (1,) * len(gamma), x[lead:]
         forms = {Role.TENSOR: x, Role.STATISTIC: rows, Role.PARAMETER: gamma}
         results = [forms[row.roles[name]] for name in row.outputs]
         if UNKNOWN_RANK not in (x, gamma, *known.values()):

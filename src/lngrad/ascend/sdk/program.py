@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lngrad.ascend.cpp.compiling import without_chevrons
@@ -17,6 +19,8 @@ from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_co
 from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import LngradError
 
+TOO_LONG = 124  # as timeout(1)
+
 # The compiler and the standard of a file by its suffix.
 LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
     (".cpp", ".cc", ".cxx", ".C"), (cxx_compiler, "-std=c++17")
@@ -24,7 +28,9 @@ LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
 _OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h)[">]', re.MULTILINE)
 
 
-def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
+def run_program(
+    source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings, time_limit: float | None = None
+) -> int:
     """Build a C or C++ file against a toolkit folder and run it, here and now.
 
     Args:
@@ -32,9 +38,10 @@ def run_program(source: Path, arguments: Sequence[str], folder: Path | None, set
         arguments: for the program.
         folder: the toolkit; written if it is not there. None: one that lasts as long as the program.
         settings: what the program sees, where a folder is written.
+        time_limit: seconds for the program; None for any time.
 
     Returns:
-        The program's exit code; 128 and a signal's number if that ended it.
+        The program's exit code; 128 and a signal's number if that ended it, 124 if it took too long.
 
     Raises:
         LngradError: no compiler, or it failed.
@@ -48,7 +55,21 @@ def run_program(source: Path, arguments: Sequence[str], folder: Path | None, set
             _plain(source, Path(scratch)), program, [*cflags(toolkit), f"-I{source.resolve().parent}"], libs(toolkit)
         )
         sys.stdout.flush()
-        code = subprocess.run([str(program), *arguments]).returncode
+        process = subprocess.Popen([str(program), *arguments])
+        try:
+            code = process.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGXCPU)  # a kernel tells where it is
+            print(f"lngrad: {source}: not done within {time_limit:g} s (--time-limit)", file=sys.stderr)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+            code = TOO_LONG
+        finally:
+            process.kill()
+            process.wait()
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        print(f"lngrad: {source}: crashed ({name})", file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 

@@ -88,7 +88,8 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     call = _Run(block)
 
     def kernel() -> None:
-        run_block(Session(running("ICPU_RUN_KF")), kernel.__name__, lambda: int(call(closure)))
+        session = Session(running("ICPU_RUN_KF"))
+        run_block(session, kernel.__name__, lambda: int(call(closure)), lambda: "it threw an exception")
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
     with _lock:

@@ -122,12 +122,25 @@ def without_chevrons(text: str) -> str:
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
 #include "lngrad/entry.h"
+#include "lngrad/watch.h"
 #include "kernel_operator.h"
 {headers}#include {source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
 extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
-extern "C" int lngrad_entry(void* const* arguments) {{ return lngrad::call_kernel(&{kernel}, arguments); }}
+static thread_local std::string exception;
+extern "C" const char* lngrad_exception() {{ return exception.c_str(); }}
+extern "C" int lngrad_entry(void* const* arguments)
+{{
+    const lngrad::Watch watch("{kernel}");
+    exception.clear();
+    try {{
+        return lngrad::call_kernel(&{kernel}, arguments);
+    }} catch (...) {{
+        exception = lngrad::thrown();
+        return 2;
+    }}
+}}
 """
 
 

@@ -20,6 +20,7 @@ from lngrad.cpu.kernels import pool
 from lngrad.cpu.kernels.functions import FEATURES, PROCESSOR
 from lngrad.cpu.kernels.simd import STORAGES
 from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS, TRIADS
+from lngrad.cpu.processors import ARCHITECTURE, HERE
 
 _I64 = ir.IntType(64)
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
@@ -91,6 +92,7 @@ def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> byte
         if not inner.is_declaration and inner.name != symbol:
             inner.linkage = "internal"
     machine = _machine()
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)  # Numba writes those of this machine
     _optimize(module, machine)
     return machine.emit_object(module)
 
@@ -113,6 +115,10 @@ def _entry(symbol: str, inner, returns: bool):
 
 def _machine():
     triple, _, _ = cpu_target.target_context.codegen().magic_tuple()
+    if ARCHITECTURE != HERE:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        triple = f"{ARCHITECTURE}-unknown-linux-gnu"
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=PROCESSOR, features=FEATURES, opt=3, reloc="pic", codemodel="small"
     )

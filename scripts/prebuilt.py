@@ -45,17 +45,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("processors", nargs="*", metavar="PROCESSOR", help=", ".join(PROCESSORS))
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="where the wheels go; without it none are made")
-    parser.add_argument("--jobs", type=int, default=get_num_threads(), help="processors compiled for at once")
+    parser.add_argument(
+        "--jobs", type=int, default=get_num_threads(), help="processes that compile at once, of 1.5 GB each"
+    )
     options = parser.parse_args()
-    if CHOSEN is not None:
-        compile_library(CHOSEN)
-        return
     names = options.processors or list(PROCESSORS)
     unknown = set(names) - set(PROCESSORS)
     if unknown:
         parser.error(f"PROCESSOR: expected some of {', '.join(PROCESSORS)}, got {', '.join(sorted(unknown))}")
+    if CHOSEN is not None:
+        compile_libraries([PROCESSORS[name] for name in names])
+        return
+    alike: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
+    for name in names:
+        if not is_there(PROCESSORS[name]):
+            alike.setdefault(lowered_alike(PROCESSORS[name]), []).append(name)
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(make_library, names))
+        list(pool.map(make_libraries, alike.values()))
     if options.wheels:
         with TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, str(ROOT)]
@@ -70,37 +76,52 @@ def path_of(processor: Processor) -> Path:
     return LIBRARIES / processor.architecture / f"{processor.name}.so"
 
 
-def make_library(name: str) -> None:
-    """In a process of its own: what kernels are compiled for is decided when they are imported."""
-    content = kept(path_of(PROCESSORS[name]))
-    if content is not None and prebuilt.symbol("begin", PROCESSORS[name]).encode() in content:
-        return
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")} | {CHOICE: name}
-    subprocess.run([sys.executable, __file__], check=True, env=environment)
+def is_there(processor: Processor) -> bool:
+    content = kept(path_of(processor))
+    return content is not None and prebuilt.symbol("begin", processor).encode() in content
 
 
-def compile_library(processor: Processor) -> None:
-    """Compile all kernels for the processor that this process was started for, and link them."""
-    from lngrad.cpu.compiling import compile_kernel
+def lowered_alike(processor: Processor) -> tuple[str, tuple[bool, ...]]:
+    """What Numba's part of the work, four fifths of it, depends on: processors that have it in common share that."""
+    from lngrad.cpu.kernels.simd import choices
+
+    return processor.architecture, choices(processor.architecture, processor.features)
+
+
+def make_libraries(names: list[str]) -> None:
+    """In a process of its own: how kernels are lowered is decided when they are imported."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    subprocess.run([sys.executable, __file__, *names], check=True, env=environment | {CHOICE: names[0]})
+
+
+def compile_libraries(processors: list[Processor]) -> None:
+    """Compile all kernels for processors that they are lowered alike for, and link each one's."""
+    from lngrad.cpu.compiling import emit, lower
     from lngrad.cpu.entries import kernels
     from lngrad.cpu.kernels.tasks import TRIADS
 
-    start, linker = time.perf_counter(), find_linker(processor.architecture)
+    start, linker = time.perf_counter(), find_linker(processors[0].architecture)
     every = [*kernels(), *((name, "float32", "float32") for name in TRIADS)]
-    with TemporaryDirectory() as folder:
-        target, objects = Path(folder) / "library.so", []
-        for name, dtype, accumulator in every:
-            kernel = "_".join(filter(None, (name, dtype, accumulator)))
-            objects.append(Path(folder) / f"{kernel}.o")
-            objects[-1].write_bytes(compile_kernel(prebuilt.symbol(kernel, processor), name, dtype, accumulator))
-        subprocess.run([linker, *LINK, "-o", str(target), *map(str, objects)], check=True)
-        content = target.read_bytes()
-    missing = undefined(content) - GIVEN
-    if missing:
-        raise SystemExit(f"{processor.name}: needs {', '.join(sorted(missing))}, which a C library may lack")
-    keep(path_of(processor), content)
-    seconds = time.perf_counter() - start
-    print(f"{path_of(processor)}: {len(every)} kernels, {len(content) / 1e3:.0f} kB, {seconds:.0f} s", flush=True)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for processor in processors:
+            (folder / processor.name).mkdir()
+        for one in every:
+            kernel, module = "_".join(filter(None, one)), lower(*one)
+            for processor in processors:
+                symbol = prebuilt.symbol(kernel, processor)
+                code = emit(module.clone(), symbol, processor.name, processor.features)
+                (folder / processor.name / f"{kernel}.o").write_bytes(code)
+        for processor in processors:
+            target, objects = folder / f"{processor.name}.so", sorted((folder / processor.name).glob("*.o"))
+            subprocess.run([linker, *LINK, "-o", target, *objects], check=True)
+            content = target.read_bytes()
+            missing = undefined(content) - GIVEN
+            if missing:
+                raise SystemExit(f"{processor.name}: needs {', '.join(sorted(missing))}, which a C library may lack")
+            keep(path_of(processor), content)
+            print(f"{path_of(processor)}: {len(every)} kernels, {len(content) / 1e3:.0f} kB", flush=True)
+    print(f"{', '.join(one.name for one in processors)}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def find_linker(architecture: str) -> str:

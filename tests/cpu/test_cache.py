@@ -165,7 +165,7 @@ def test_a_function_that_is_missing_is_an_error_and_never_called(tmp_path):
     from lngrad.cpu import compiling
 
     text = "declare void @nobody_has_this()\ndefine void @f() { call void @nobody_has_this() ret void }"
-    code = compiling._machine().emit_object(llvm.parse_assembly(text))
+    code = compiling._machine(compiling.PROCESSOR, compiling.FEATURES).emit_object(llvm.parse_assembly(text))
     library = tmp_path / "f.so"
     library.write_bytes(entries._link(code))
     assert entries._open(library, "f") is None

@@ -144,7 +144,7 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
     try:
         from lngrad.cpu.compiling import compile_kernel, load_by_llvm
     except ModuleNotFoundError as error:
-        if error.name not in ("numba", "llvmlite"):
+        if (error.name or "").partition(".")[0] not in ("numba", "llvmlite"):
             raise
         reason = f"it is not compiled in the package ({prebuilt.why_not() or 'not among its kernels'})"
         raise BackendUnavailable(f"kernel: {kernel} needs Numba, as {reason}: {prebuilt.INSTALL}") from None

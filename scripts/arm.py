@@ -15,7 +15,10 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
+
+from matrix import Record, merged, read, write
 
 from lngrad.cpu.processors import CHOICE, PROCESSORS
 
@@ -41,7 +44,11 @@ def main() -> None:
     fetch_root()
     install(options.wheel)
     known = [name for name, one in PROCESSORS.items() if one.architecture == "aarch64"]
-    failed = [one for one in (options.processors or ",".join(known)).split(",") if not run_tests(one, options.tests)]
+    names = options.processors.split(",") if options.processors else known
+    said = {name: run_tests(name, options.tests) for name in names}
+    if names == known and options.tests is TESTS:
+        keep_record(options.wheel, said)
+    failed = [name for name, line in said.items() if not is_passed(line)]
     if failed:
         raise SystemExit(f"failed on {', '.join(failed)}")
 
@@ -113,8 +120,8 @@ def install(wheel: Path) -> None:
     run(*pip, "--target", ARM / "site", wheel, *NEEDED)
 
 
-def run_tests(processor: str, tests: list[str]) -> bool:
-    """Whether the tests pass with a processor's kernels."""
+def run_tests(processor: str, tests: list[str]) -> str:
+    """pytest's last line about the tests with a processor's kernels."""
     print(f"\n{processor}:", flush=True)
     environment = {
         **os.environ, CHOICE: processor, "PYTHONPATH": "/site", "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin",
@@ -124,8 +131,44 @@ def run_tests(processor: str, tests: list[str]) -> bool:
         environment["LD_LIBRARY_PATH"] = str(library.parent)  # of proot alone
     binds = [f"-b{ROOT}:/repository", f"-b{ARM / 'site'}:/site", "-b/proc", "-b/dev"]
     command = [tool("proot"), "-q", tool("qemu-aarch64-static"), "-r", ARM / "root", *binds, "-w", "/repository"]
-    command += ["/usr/bin/env", "-u", "LD_LIBRARY_PATH", "/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    return subprocess.run([*map(str, command), "--timeout=3000", *tests], env=environment, check=False).returncode == 0
+    command += [
+        "/usr/bin/env",
+        "-u",
+        "LD_LIBRARY_PATH",
+        "/usr/bin/python3",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    last = ""
+    with subprocess.Popen(
+        [*map(str, command), "--timeout=3000", *tests], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return last
+
+
+def is_passed(line: str) -> bool:
+    return " passed" in line and not any(word in line for word in (" failed", " error"))
+
+
+def keep_record(wheel: Path, said: dict[str, str]) -> None:
+    """The row of docs/versions.md, in the place of an earlier one."""
+    versions = {
+        name.replace("-", "_"): version
+        for name, version in (path.stem.split("-")[:2] for path in (ARM / "site").glob("*.dist-info"))
+    }
+    record = Record(
+        python=(ARM / "root/usr/bin/python3").readlink().name.removeprefix("python"), set="aarch64", level="emulated",
+        versions=versions, checks={name: "passed" if is_passed(line) else line for name, line in said.items()},
+        tests=next(iter(said.values())).partition(" in ")[0], lngrad=wheel.name.split("-")[1],
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    )  # fmt: skip
+    write(merged(read(), [record]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The libraries of kernels in C++ on disk: whole or not there, of the files that they were made of, and done without a cache."""
+"""The libraries of kernels in C++: whole or not there, of the files that they were made of, and done without a cache."""
 
 from __future__ import annotations
 

@@ -235,7 +235,9 @@ def run(
     key = operator, normalization, shape, mask, torch_thread_count(), *facts
     call = _any_calls.get(key)
     if call is None:
-        problem, _ = describe(operator, arrays, shape, mask, None, normalization, completes_mean=True)
+        problem, _ = describe(
+            operator, arrays, shape, mask, None, normalization, completes_mean="lost" not in operator.inputs
+        )
         plan = make_plan(problem, None, torch_thread_count())
         outputs = [None if one is None else (one.shape, getattr(torch, one.dtype)) for one in problem.outputs()]
         x = arrays[operator.inputs.index("x")]

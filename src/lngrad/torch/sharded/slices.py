@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
@@ -100,8 +101,9 @@ def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _rstd(variance: Any, eps: float) -> Any:
-    """In float64, rounded once."""
-    return (1 / torch.sqrt(variance.double() + eps)).to(variance.dtype)
+    """In float64, rounded once. The root is the processor's, by NumPy; torch's may be MKL's, which rounds otherwise."""
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(1 / np.sqrt(variance.double().numpy() + eps)).to(variance.dtype)
 
 
 def _lost(mean: Any, rest: Any, rstd: Any) -> Any:

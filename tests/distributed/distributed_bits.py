@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from itertools import accumulate
 from typing import Any
 
@@ -22,6 +23,7 @@ SEGMENT = 512
 def results(norm: Any, x: Any, gamma: Any, beta: Any, residual: Any, dy: Any, dtotal: Any) -> list[Any]:
     """y, mean, rstd, total and all gradients of an operator; where there is a residual the total is used besides."""
     leaves = [t.detach().requires_grad_() for t in (x, gamma, beta, residual) if t is not None]
+    importlib.import_module("lngrad.distributed")  # not before the first DTensor has come
     given = iter(leaves)
     x, gamma, beta, residual = (None if t is None else next(given) for t in (x, gamma, beta, residual))
     outputs = torch.ops.lngrad.norm(x, gamma.shape, gamma, beta, 1e-5, residual, norm.centred, norm.offset)

@@ -16,7 +16,7 @@ from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_b
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
 from lngrad.torch.sharded.cuts import Cut  # noqa: E402
-from norms import own_means  # noqa: E402
+from norms import with_own_means  # noqa: E402
 
 
 def tensor(array, shape=None):
@@ -51,7 +51,7 @@ def test_slices(case, dtype, kernels, monkeypatch):
     inputs = make_inputs(case, dtype)
     forward, dx = both_ways(inputs)
     check_forward(forward, inputs)
-    seen = replace(inputs, mean=own_means(inputs), rstd=as_numpy(forward.rstd))
+    seen = replace(with_own_means(inputs), rstd=as_numpy(forward.rstd))
     check_grads(Grads(dx, None, None), seen, output_mask=(True, False, False))
 
 

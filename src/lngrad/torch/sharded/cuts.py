@@ -51,6 +51,7 @@ class Cut:
     @staticmethod
     def of(x: Any, local: Any, split: int, hidden: tuple[int, ...]) -> Cut:
         """Of a DTensor, its local shard, whose rows have `split` dimensions, and the mesh axes that cut the others."""
+        _refuse_tracing()
         mesh, shape = x.device_mesh, x.shape
         groups = [mesh.get_group(axis) for axis in hidden]
         sizes = [mesh.size(axis) for axis in hidden]
@@ -161,6 +162,14 @@ def _chunk(size: int, parts: list[int], coordinates: tuple[int, ...]) -> tuple[i
     return start, size
 
 
+def _refuse_tracing() -> None:
+    if torch.compiler.is_compiling():
+        raise BackendUnavailable(
+            "torch.compile: rows cut among processes are computed in eager code only; put torch.compiler.disable on the "
+            "layer normalization, or cut its input by rows"
+        )
+
+
 def all_gather(block: Any, group: Any, what: str) -> Any:
     """The blocks of all ranks of a group, in rank order.
 
@@ -179,11 +188,7 @@ def all_gather(block: Any, group: Any, what: str) -> Any:
     size = torch.distributed.get_world_size(group)
     if size == 1:
         return block.unsqueeze(0)
-    if torch.compiler.is_compiling():
-        raise BackendUnavailable(
-            "torch.compile: rows cut among processes are computed in eager code only; put torch.compiler.disable on the "
-            "layer normalization, or cut its input by rows"
-        )
+    _refuse_tracing()
     blocks = block.new_empty((size * block.numel(),))
     with peers(f"all_gather of {what}", size):
         torch.distributed.all_gather_single(blocks, block.reshape(-1), group=group)

@@ -80,7 +80,7 @@ def plan_backward(
     Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
     out = Grads(None, parameter, torch.empty_like(parameter))
     plain = mean.contiguous(), rstd.contiguous(), _contiguous(gamma)
-    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
+    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out, completes_mean=True)
     return make_plan(problem, None, torch_thread_count()), parameter
 
 
@@ -247,7 +247,9 @@ def run(
     key = operator, normalization, shape, mask, torch_thread_count(), *facts
     call = _any_calls.get(key)
     if call is None:
-        problem, _ = describe(operator, arrays, shape, mask, None, normalization)
+        problem, _ = describe(
+            operator, arrays, shape, mask, None, normalization, completes_mean="lost" not in operator.inputs
+        )
         plan = make_plan(problem, None, torch_thread_count())
         outputs = [None if one is None else (one.shape, getattr(torch, one.dtype)) for one in problem.outputs()]
         x = arrays[operator.inputs.index("x")]

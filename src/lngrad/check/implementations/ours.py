@@ -364,8 +364,8 @@ def _aclnn_backward(a: Arguments) -> Grads:
 
 
 ASCEND_SIM = replace(  # it computes the backward alone, on one thread
-    backend("ascend_sim"), forward=None, norms=("layer_norm",), takes=(dx_as_x, _tile_takes), needs="lngrad.ascend.simulated_backend",
-    set_threads=None, empty_cache=lambda: None, simulated=True, elsewhere=NO_DEVICE,
+    backend("ascend_sim"), forward=None, norms=("layer_norm",), takes=(dx_as_x, _tile_takes),
+    needs="lngrad.ascend.simulated_backend", set_threads=None, empty_cache=lambda: None, simulated=True, elsewhere=NO_DEVICE,
 )  # fmt: skip
 CANN = (
     Implementation(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lngrad.check.layouts import LAYOUTS
 from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 
@@ -47,6 +48,10 @@ class CheckCase:
         surface: The implementation that the case is written for, or None for any.
         standard: The name of the rule to judge by, None for the command's.
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
+        seed: Of its inputs; None for the run's.
+        layouts: How inputs lie in memory, by name, where that is not contiguous.
+        recomputed: What becomes of a result that is right for mean and rstd of x, where the case gives others.
+        calls: How often it is called with the same inputs, at least.
         enabled: False for a case that its file has switched off.
         others: Columns and keys that were read and not used.
     """
@@ -68,6 +73,10 @@ class CheckCase:
     standard: str | None = None
     tolerances: tuple[float, float] | None = None
     atol: float | None = None
+    seed: int | None = None
+    layouts: dict[str, str] = field(default_factory=dict)
+    recomputed: Literal["failed", "skipped"] = "failed"
+    calls: int = 2
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)
 
@@ -90,6 +99,16 @@ class CheckCase:
         parameters = 0 if self.gamma_dtype is None else self.N * DTYPES[self.gamma_dtype].itemsize
         parameters += self.N * sum(DTYPES[dtype].itemsize for dtype in self.output_dtypes[1:])
         return full + parameters + 2 * self.M * DTYPES[self.statistics_dtype].itemsize
+
+    @property
+    def label(self) -> str:
+        """What tells it from others of a run: its name, and its seed where that is not the run's."""
+        return self.name if self.seed is None else f"{self.name}, seed {self.seed}"
+
+    @property
+    def takes_statistics_of_x(self) -> bool:
+        """Whether mean and the statistic are x's."""
+        return self.ranges.get("mean", ()) is None and self.ranges.get("statistic", ()) is None
 
     def range_of(self, name: str) -> Range:
         return self.ranges.get(name, DEFAULT_RANGE)
@@ -116,5 +135,9 @@ class CheckCase:
                 raise FileFormatError(f"{where}: range of {name}: expected (low, high, special…), got {values}")
             if values is not None and values[0] > values[1]:
                 raise FileFormatError(f"{where}: range of {name}: expected low <= high, got {values[:2]}")
+        for name, layout in self.layouts.items():
+            if name not in INPUTS or layout not in LAYOUTS:
+                expected = f"one of {', '.join(LAYOUTS)} for some of {', '.join(INPUTS)}"
+                raise FileFormatError(f"{where}: layouts: expected {expected}, got {layout!r} for {name!r}")
         if not (math.isfinite(self.eps) and self.eps >= 0):
             raise FileFormatError(f"{where}: eps: expected a number from 0, got {self.eps}")

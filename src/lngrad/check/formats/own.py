@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lngrad.check.case import OUTPUTS, CheckCase, Range, Source
+from lngrad.check.case import INPUTS, OUTPUTS, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
 from lngrad.core.dtypes import accumulator_for
 from lngrad.errors import FileFormatError
@@ -12,7 +12,7 @@ from lngrad.files.boundary import as_format_error
 
 KEYS = (
     "name", "shape", "normalized", "dtype", "gamma", "statistics", "outputs", "output_mask", "given", "eps", "ranges",
-    "surface", "standard", "enabled",
+    "surface", "standard", "layouts", "recomputed", "calls", "enabled",
 )  # fmt: skip
 MAX_DEPTH = 8
 SURFACES = ("graph", "graph_v3", "aclnn")
@@ -140,6 +140,9 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
         ranges=_ranges(cells.get("ranges"), third),
         surface=value("surface", None, (None, *SURFACES), ", ".join(SURFACES)),
         standard=cells["standard"].string() if "standard" in cells else None,
+        layouts={name: cell.string() for name, cell in _only(cells.get("layouts"), INPUTS).items()},
+        recomputed=value("recomputed", "failed", ("failed", "skipped"), "failed or skipped"),
+        calls=int(cells["calls"].number()) if "calls" in cells else 2,
         enabled=flag(cells["enabled"]) if "enabled" in cells else True,
     )
 

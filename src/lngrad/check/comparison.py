@@ -53,7 +53,9 @@ class Comparison:
         self.kept: tuple[DrawnInputs, Grads] | None = None
         was_off = False
         for number, piece in enumerate(pieces):
-            shape = case.shape if (piece.start, piece.stop) == (0, case.M) else (piece.stop - piece.start, *case.normalized)
+            shape = (
+                case.shape if (piece.start, piece.stop) == (0, case.M) else (piece.stop - piece.start, *case.normalized)
+            )
             dx.take(piece.got.dx, shape)
             for name in OUTPUTS[1:]:
                 judges[name].take(getattr(piece.got, name), case.normalized)
@@ -66,7 +68,7 @@ class Comparison:
                 scales = truth  # of nothing
                 if exact.x.size:
                     with np.errstate(all="ignore"):
-                        scales = gradient_scales(exact, own_statistics=own_statistics is not None)
+                        scales = gradient_scales(exact, rounded_mean=standard == "stable" or own_statistics is not None)
                 here = slice(given.start - piece.start, given.stop - piece.start)
                 got, third = (_rows(one, piece, here, truth.dx) for one in (piece.got, piece.third))
                 dx.add(got, truth.dx, scales.dx, third, given.start)

@@ -17,18 +17,17 @@ import numpy as np
 from lngrad.check.calls.kernel import Kernel, KernelError, Request, first_line, here
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.comparison import Comparison, Piece
+from lngrad.check.formats.fuzz import FUZZ
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, block_rows, draw, with_other_values
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.result import CaseResult
-from lngrad.check.standards.rules import STANDARDS
-from lngrad.core.dtypes import bytes_of
+from lngrad.check.standards.rules import AUTO, STANDARDS, usual
 from lngrad.core.machine import available_bytes, copy_speed
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, FileFormatError
 
-AUTO = "auto"
 COPIES = 4  # of a case, that a call takes with its results on both sides of a pipe
 QUICK_SECONDS = 1.0  # a call that takes longer is not made with other inputs, layouts and threads
 SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
@@ -46,7 +45,7 @@ class Options:
 
     Attributes:
         impl: Name of the implementation.
-        standard: Name of the standard, for cases that have none of their own; "auto" for exact where x is float32 or float64
+        standard: Name of the standard, for cases that have none of their own; "auto" for stable where x is float32 or float64
             and mixed where it has 16 bits.
         level: Of the standard `dual`.
         third: Implementation that gives the third-party result of `dual`.
@@ -93,7 +92,7 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
     """
     standard = case.standard or options.standard
     if standard == AUTO:
-        standard = "mixed" if bytes_of(case.dtype) == 2 else "exact"
+        standard = usual(case.dtype)
     start = perf_counter()
     bare = CaseResult(case.label, str(case.source), "skipped", "", case_facts(case), standard, others=case.others)
     bare = replace(bare, command=command_of(case, options))
@@ -120,7 +119,8 @@ def command_of(case: CheckCase, options: Options) -> str:
     import shlex
 
     seed = options.seed if case.seed is None else case.seed
-    return f"{options.invoked} {shlex.quote(case.source.file)} --seed {seed} --filter {shlex.quote('=' + case.name)}"
+    where = case.source.file if case.source.file.startswith(FUZZ) else shlex.quote(case.source.file)
+    return f"{options.invoked} {where} --seed {seed} --filter {shlex.quote('=' + case.name)}"
 
 
 class Finding(NamedTuple):
@@ -169,9 +169,13 @@ class _Trial:
                 )
             found = self._compare(self._pieces())
         failed = finding is not None or not found.passed
-        made = replace(bare, outputs=tuple(found.outputs), reason=found.reason, notes=tuple(self.notes), calls=self._calls)
+        made = replace(
+            bare, outputs=tuple(found.outputs), reason=found.reason, notes=tuple(self.notes), calls=self._calls
+        )
         if finding is not None:
-            made = replace(made, mistake=finding.mistake, sentence=finding.sentence, reason=found.reason or finding.mistake)
+            made = replace(
+                made, mistake=finding.mistake, sentence=finding.sentence, reason=found.reason or finding.mistake
+            )
         elif failed:
             made = replace(made, **self._diagnosed(found, first)._asdict())
         elif self.options.timed and self.kernel is not None and self.is_whole:
@@ -248,7 +252,9 @@ class _Trial:
         one = given.inputs
         with np.errstate(all="ignore"):
             others = replace(one, mean=one.mean + one.mean.dtype.type(1), rstd=one.rstd * one.rstd.dtype.type(2))
-            changed = replace(given, inputs=others, exact=others, variance=given.variance + given.variance.dtype.type(1))
+            changed = replace(
+                given, inputs=others, exact=others, variance=given.variance + given.variance.dtype.type(1)
+            )
         try:
             assert self.kernel is not None  # it has been called
             return not _different(self._call(self.kernel, self._placed(changed)), first)
@@ -261,10 +267,13 @@ class _Trial:
         Raises:
             NotApplicable: It is right, but not for the statistics of this case, which need not be taken.
         """
-        for self._own_eps in {self.case.eps, self._given(*self.blocks[0]).eps, 1e-5}:
+        for eps in {self.case.eps, self._given(*self.blocks[0]).eps, 1e-5}:
+            self._own_eps = eps
             own = self._compared(first)
             if own.passed and not (self.case.takes_statistics_of_x and self._own_eps == self.case.eps):
-                raise NotApplicable(f"{OWN}, and this case gives others. That is a choice: such cases say nothing about it")
+                raise NotApplicable(
+                    f"{OWN}, and this case gives others. That is a choice: such cases say nothing about it"
+                )
             if own.passed:
                 self.notes.append(f"{OWN}; that is a choice")
                 return own
@@ -299,7 +308,10 @@ class _Trial:
             given = with_other_values(self.case, self._given(*self.blocks[0]))
             request = self._placed(given)  # where the first inputs were
             if found.passed and (difference := _different(kernel.again(), first)):
-                return Finding("results that change", f"Its results changed after it had returned, when the inputs did: {difference}.")
+                return Finding(
+                    "results that change",
+                    f"Its results changed after it had returned, when the inputs did: {difference}.",
+                )
             other = self._later(request)
         request = self._placed()
         for number in range(max(1, self.case.calls - 1)):
@@ -345,7 +357,8 @@ class _Trial:
             got = self._later(request)
             if _different(got, first) and not (found := self._compared(got)).passed:
                 return self._raced(request, got) or Finding(
-                    "number of threads", f"With {threads} threads it is wrong, and with the usual number right: {found.reason}."
+                    "number of threads",
+                    f"With {threads} threads it is wrong, and with the usual number right: {found.reason}.",
                 )
         return None
 
@@ -380,7 +393,7 @@ class _Trial:
             number = max(1, min(10_000, ceil(TIMED_SECONDS / best)))
         last = self._compared(kernel.again())
         share = None if kernel.on_device else self.case.nbytes / best / copy_speed(kernel.threads)
-        made = replace(made, time=best, of_memory=share)
+        made = replace(made, time=best, nbytes=self.case.nbytes, of_memory=share)
         if last.passed:
             return made, False
         sentence = f"The calls that were timed gave other results than the first: {last.reason}."
@@ -390,8 +403,8 @@ class _Trial:
 def _not_repeatable(difference: str) -> Finding:
     return Finding(
         "not repeatable",
-        f"Equal calls gave different results, and not all of them right: {difference}. A race, a sum that is not set to zero, or "
-        f"memory that nobody has written. Nothing else can be concluded.",
+        f"Equal calls gave different results, and not all of them right: {difference}. A race, a sum that is not set to zero, "
+        f"or memory that nobody has written. Nothing else can be concluded.",
     )
 
 
@@ -408,5 +421,6 @@ def _different(got: Grads, expected: Grads) -> str:
         unlike = np.flatnonzero(first != second) // one.dtype.itemsize
         if unlike.size:
             at = tuple(map(int, np.unravel_index(int(unlike[0]), one.shape)))
-            return f"{name} differs in {np.unique(unlike).size} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"
+            number = np.unique(unlike).size
+            return f"{name} differs in {number} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"
     return ""

@@ -27,13 +27,13 @@ def laid_out(memory: Bytes, start: int, shape: Shape, dtype: np.dtype[Any], layo
     order = held[::-1] if layout == "reversed axes" else held
     array: Array = np.ndarray(order, dtype, memory, start)
     if layout == "reversed axes":
-        return array.transpose()
-    if layout in ("every second", "backwards"):
+        array = array.transpose()
+    elif layout in ("every second", "backwards"):
         step = slice(None, None, 2 if layout == "every second" else -1)
         every: tuple[Any, ...] = (..., *[step] * len(shape))  # the dots keep an array without dimensions one
-        return array[every]
-    if layout == "shared":
-        return np.ndarray(shape, dtype, memory, start, np.broadcast_to(array, shape).strides)
+        array = array[every]
+    elif layout == "shared":
+        array = np.ndarray(shape, dtype, memory, start, np.broadcast_to(array, shape).strides)
     return array
 
 

@@ -13,9 +13,9 @@ import pytest
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase
 from lngrad.check.formats.reading import read_cases, shipped
-from lngrad.check.judge import AUTO, Options, check_case
+from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult
-from lngrad.check.standards.rules import STANDARDS
+from lngrad.check.standards.rules import AUTO, STANDARDS
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 
@@ -31,8 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lngrad-impl", metavar="IMPL", help="check this implementation: module:function, or as in lngrad check"
     )
     group.addoption("--lngrad-cases", metavar="PATH", action="append", help="case files; default: as of lngrad check")
-    group.addoption("--lngrad-standard", metavar="NAME", default=AUTO, choices=[AUTO, *STANDARDS],
-                    help="default: exact, and mixed where x has 16 bits")
+    group.addoption(
+        "--lngrad-standard",
+        metavar="NAME",
+        default=AUTO,
+        choices=[AUTO, *STANDARDS],
+        help="default: stable, and mixed where x has 16 bits",
+    )
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -114,7 +114,8 @@ class CaseResult:
         notes: What is worth knowing besides, a line each.
         calls: How often the implementation was called.
         time: Seconds of a call, where it was timed.
-        of_memory: The bytes of a case over that time, as a share of a copy's speed.
+        nbytes: Of all inputs and outputs, each once.
+        of_memory: These over that time, as a share of a copy's speed.
         key: Of everything that the result depends on: a resumed run takes a result only if its key is the same.
     """
 
@@ -134,6 +135,7 @@ class CaseResult:
     notes: tuple[str, ...] = ()
     calls: int = 0
     time: float | None = None
+    nbytes: int = 0
     of_memory: float | None = None
     key: str = ""
     others: dict[str, str] = field(default_factory=dict)
@@ -165,8 +167,13 @@ class CaseResult:
             Weights(**{**one, "runs": tuple((int(first), int(number), float(w)) for first, number, w in one["runs"])})
             for one in entry.get("weights", ())
         )
-        made = {"outputs": tuple(outputs), "formulas": formulas, "weights": weights, "notes": tuple(entry.get("notes", ()))}
-        return CaseResult(**(entry | made))
+        values = {
+            "outputs": tuple(outputs),
+            "formulas": formulas,
+            "weights": weights,
+            "notes": tuple(entry.get("notes", ())),
+        }
+        return CaseResult(**(entry | values))
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any], sequence: Callable[[Iterable[Any]], Any] = list) -> Any:

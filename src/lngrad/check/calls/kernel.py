@@ -125,7 +125,9 @@ class Memory:
                     shape = array.shape
                     if name not in _KEPT and block.stop - block.start < rows:
                         shape = (*(case.lead if rows == case.M else (rows,)), *array.shape[1:])
-                    places[name] = Place(cursor, shape, array.dtype.name, case.layouts.get(_OF_CASE.get(name, name), "plain"))
+                    places[name] = Place(
+                        cursor, shape, array.dtype.name, case.layouts.get(_OF_CASE.get(name, name), "plain")
+                    )
                     cursor += -(-room(shape, array.itemsize, places[name].layout) // _LINE) * _LINE
                 self._grow(cursor)
                 self._bytes[:cursor] = _AROUND
@@ -266,7 +268,8 @@ class Here:
         return results
 
     def again(self) -> Grads:
-        return self._told(self._caller.again)
+        results: Grads = self._told(self._caller.again)
+        return results
 
     def repeat(self, request: Request, number: int) -> None:
         self._told(lambda: self._caller.repeat(request, number))

@@ -8,7 +8,6 @@ This keeps mistakes and tricks of a kernel away from the judge; it is no sandbox
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -23,13 +22,17 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line
-from lngrad.check.implementations import NotApplicable, find
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable, find
+from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.implementations.users import ends_with_parent
+from lngrad.check.inputs import DrawnInputs
 from lngrad.core.dtypes import DTYPES, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError
+from lngrad.testing import Inputs
 
+CALL_SECONDS = 600.0  # that a call may take which is certified
 START_SECONDS = 120.0  # to import and look an implementation up, on a loaded machine
 LOG_CHARACTERS = 400
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -57,17 +60,17 @@ class KernelProcess:
         threads: At most this many for lngrad's own backends and for BLAS.
         time_limit: Seconds that a call may take.
         filled: Whether memory is filled, which takes time.
-        variables: Of its environment besides.
+
+    Attributes:
+        variables: Its environment.
     """
 
-    def __init__(
-        self, name: str, threads: int, time_limit: float, filled: bool = True, variables: dict[str, str] | None = None
-    ):
+    def __init__(self, name: str, threads: int, time_limit: float, filled: bool = True):
         self.name, self.threads, self.time_limit = name, threads, time_limit
         self.memory = Memory()
         self.has_threads = self.on_device = False
         self.seconds = 0.0  # of the last call, the way there and back included
-        self._variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {}) | (variables or {})
+        self.variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {})
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection
         self._writes = False  # to its inputs, as was seen: it gets copies from then on
@@ -105,6 +108,7 @@ class KernelProcess:
                 self._process.kill()
             self._process.wait()
             self._pipe.close()
+            self._log.close()
             self._process = None
 
     def _ask(self, kind: str, *arguments: Any) -> dict[str, Any]:
@@ -159,11 +163,13 @@ class KernelProcess:
         """
         self._pipe, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process lives
-        program = (f"import sys; sys.path[:] = {sys.path!r}; from lngrad.check.calls.process import serve; "
-                   f"serve({theirs.fileno()}, {self.memory.read_only}, {self.name!r}, {self.threads}, {os.getpid()})")  # fmt: skip
+        given = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from lngrad.check.calls.process import serve; serve{given!r}"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-c", program], pass_fds=(theirs.fileno(), self.memory.read_only), stdin=subprocess.DEVNULL,
-            stdout=self._log, stderr=self._log, start_new_session=True, env=self._variables,
+            stdout=self._log, stderr=self._log, start_new_session=True, env=self.variables,
         )  # fmt: skip
         theirs.close()
         try:
@@ -213,6 +219,31 @@ class KernelProcesses:
         self._running.clear()
 
 
+def with_variable(name: str, variable: str) -> Implementation:
+    """An implementation whose number of threads is an environment variable: a process anew for each number.
+
+    Raises:
+        BackendUnavailable: There is none of this name.
+    """
+    kernel = KernelProcess(name, 1, CALL_SECONDS, filled=False)
+    kernel.start()
+
+    def backward(a: Arguments) -> Grads:
+        assert a.case is not None  # of whoever certifies
+        one = Inputs(a.dy, a.x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape))
+        given = DrawnInputs(one, a.exact or one, a.variance, a.eps, 0, a.M)
+        return kernel.call(kernel.memory.place(a.case, a.M, [given]))
+
+    def set_threads(number: int) -> None:
+        kernel.end()
+        kernel.variables |= {variable: str(number), BLAS_THREADS: str(number)}
+
+    return Implementation(
+        name, unprepared(backward), where=f"in a process of its own, {variable} set", set_threads=set_threads,
+        elsewhere="it runs in a process of its own",
+    )  # fmt: skip
+
+
 def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: int) -> None:
     """The other side: make calls until nobody asks any more. What an implementation prints goes to the log."""
     import resource
@@ -231,6 +262,7 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
         return
     caller = Caller(subject, memory)
     _tell(pipe, kind="ready", threads=subject.set_threads is not None, device=subject.where.startswith("on "))
+    asked: Any = None
     while True:
         try:
             kind, *arguments = pipe.recv()
@@ -247,8 +279,8 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
         except Exception as error:
             _tell(pipe, kind="raised", text=first_line(error))
         else:
-            request = arguments[0] or request
-            _send(pipe, results, request)
+            asked = arguments[0] or asked
+            _send(pipe, results, asked)
 
 
 def _tell(pipe: Connection, **told: Any) -> None:
@@ -256,7 +288,8 @@ def _tell(pipe: Connection, **told: Any) -> None:
 
 
 def _send(pipe: Connection, results: Grads, request: Request) -> None:
-    case, told, data = request.case, [], []
+    case, data = request.case, []
+    told: list[dict[str, Any] | None] = []
     sizes = (request.given.stop - request.given.start) * case.N, case.N, case.N
     for array, size, dtype in zip(results, sizes, case.output_dtypes, strict=True):
         if array is None:
@@ -265,7 +298,7 @@ def _send(pipe: Connection, results: Grads, request: Request) -> None:
         sent = array.size == size and array.dtype.name == dtype
         told.append({"dtype": array.dtype.name, "shape": array.shape, "sent": sent})
         if sent and array.nbytes:
-            data.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            data.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     _tell(pipe, kind="done", arrays=told)
     for one in data:
         pipe.send_bytes(one)

@@ -9,10 +9,14 @@ from typing import Any
 from lngrad.check.case import CheckCase, Range, Source
 from lngrad.core.dtypes import accumulator_for
 
+FUZZ = "--fuzz"  # where such a case was "written": the option that draws it
+
 _MOST_ELEMENTS = 1 << 17
 _DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")
 _EDGES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _RANGES: tuple[dict[str, Range], ...] = ({}, {}, {}, {"x": (9.0, 11.0)}, {"x": (-5.0, 5.0), "dy": (-5.0, 5.0)})
+_ALL = (True, True, True)
+_MASKS = (_ALL, _ALL, (True, False, True), (False, True, True), (True, False, False))
 _LAYOUTS = ("shared", "every second", "reversed axes", "backwards", "offset")
 
 
@@ -37,9 +41,9 @@ def _case(number: int, seed: int) -> CheckCase:
     parameter: Any = gamma or dtype
     layouts = {rng.choice(("dy", "x")): rng.choice(_LAYOUTS)} if lead and rng.random() < 0.2 else {}
     return CheckCase(
-        name=f"fuzz {number}", source=Source(f"--fuzz {number + 1}"), lead=tuple(lead), normalized=tuple(normalized), dtype=dtype,
-        gamma_dtype=gamma, statistics_dtype=accumulator_for(dtype), output_dtypes=(dtype, parameter, parameter),
-        output_mask=rng.choice(((True, True, True), (True, True, True), (True, False, True), (False, True, True), (True, False, False))),
+        name=f"fuzz {number}", source=Source(f"{FUZZ} {number + 1}"), lead=tuple(lead), normalized=tuple(normalized),
+        dtype=dtype, gamma_dtype=gamma, statistics_dtype=accumulator_for(dtype), output_dtypes=(dtype, parameter, parameter),
+        output_mask=rng.choice(_MASKS),
         third=rng.choice(("rstd", "rstd", "variance")), ranges={"mean": None, "statistic": None, **rng.choice(_RANGES)},
         layouts=layouts,
     )  # fmt: skip

@@ -103,7 +103,9 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
 
     takes_threads = "threads" in parameters
     return Implementation(
-        name, unprepared(backward), set_threads=(lambda number: threads.update(threads=number)) if takes_threads else None
+        name,
+        unprepared(backward),
+        set_threads=(lambda number: threads.update(threads=number)) if takes_threads else None,
     )
 
 

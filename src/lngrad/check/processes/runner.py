@@ -109,7 +109,9 @@ def run_cases(
             worker.end()
             text = f"the process that judged it was ended (exit code {worker.process.exitcode}): short of memory?"
             standard = case.standard or options.standard
-            lost = CaseResult(case.label, str(case.source), "failed", text, case_facts(case), standard, others=case.others)
+            lost = CaseResult(
+                case.label, str(case.source), "failed", text, case_facts(case), standard, others=case.others
+            )
             done(replace(lost, command=command_of(case, options), seconds=monotonic() - worker.given))
             return
         if kind == REFUSED:

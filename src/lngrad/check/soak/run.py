@@ -18,8 +18,8 @@ import numpy as np
 import lngrad
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.implementations.ours import ENTRIES
-from lngrad.check.soak import formula
 from lngrad.check.layouts import Guarded
+from lngrad.check.soak import formula
 from lngrad.check.soak.call import DOORS, Call, Given, draw, inputs, installed, outputs
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads

@@ -115,7 +115,7 @@ def test_who_computes_statistics_is_told_that_this_is_a_choice(results_of):
 
 
 def test_bits_that_differ_are_a_note_where_all_are_right(results_of):
-    (result,) = results_of("right:threaded", [one for one in fuzzed(1, 0)])
+    (result,) = results_of("right:threaded", fuzzed(1, 0))
     assert result.status == "passed"
 
 

@@ -135,7 +135,8 @@ def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
         changed["gamma"] = scaled(one.gamma)
     variance, exact = given.variance, given.exact.rstd
     if kind and count >= 3 and one.x.size:
-        changed |= {name: rolled(getattr(one, name)) for name in ("x", "mean", "rstd")}
+        names = "x", "mean", "rstd", "residual", "dtotal"
+        changed |= {name: rolled(getattr(one, name)) for name in names if getattr(one, name) is not None}
         variance, exact = rolled(variance), changed["rstd"] if exact is one.rstd else rolled(exact)
     else:
         exact = one.rstd if exact is one.rstd else exact

@@ -29,7 +29,7 @@ from lngrad.core.arrays import (
     spec_of,
 )
 from lngrad.core.bounded_cache import BoundedCache
-from lngrad.core.dtypes import accumulator_for
+from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
 from lngrad.typing import AnyArray, Array, Mask, Shape
 
@@ -245,6 +245,10 @@ class Problem:
     def is_layer_norm(self) -> bool:
         """Whether this is layer normalization with all switches off: what every backend computes."""
         return self.operator in (FORWARD, BACKWARD) and self.normalization == LAYER_NORM
+
+    def numbers(self, given: tuple[float | None, ...]) -> tuple[float, ...]:
+        """The operator's numbers. An eps of None is torch's since 2.7: the machine epsilon of what sums of x are kept in."""
+        return tuple(2 * UNIT_ROUNDOFF[accumulator_for(self.dtype)] if number is None else number for number in given)
 
     def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
@@ -465,15 +469,15 @@ def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Seque
             raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
         replaced = [other for other in problem.inputs if other in tensors] if name in tensors else []
         for other_name, other in zip(problem.inputs, inputs, strict=False):
-            if other is None or (other_name in replaced and _same(array, other)):
+            if other is None or (other_name in replaced and same_array(array, other)):
                 continue
-            if _shares(view, _view(other, problem.device)):
+            if shares_memory(view, _view(other, problem.device)):
                 raise OverlapError(
                     f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
                     f"whole, with the same strides (out.{name}: {' or '.join(replaced) or 'none'})"
                 )
         for other_name, other in outputs[:position]:
-            if _shares(view, _view(other, problem.device)):
+            if shares_memory(view, _view(other, problem.device)):
                 raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
 
 
@@ -482,11 +486,13 @@ def _view(array: AnyArray, device: str) -> Array:
     return as_numpy(array) if device == "cpu" else array_at(address_of(array), spec_of("array", array))
 
 
-def _same(one: AnyArray, other: AnyArray) -> bool:
+def same_array(one: AnyArray, other: AnyArray) -> bool:
+    """Whether two arrays are the same elements in the same places."""
     return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
 
 
-def _shares(one: Array, other: Array) -> bool:
+def shares_memory(one: Array, other: Array) -> bool:
+    """Whether two arrays have an element in common, or can't be told apart with bounded work."""
     if not np.may_share_memory(one, other):
         return False
     try:

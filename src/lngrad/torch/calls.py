@@ -84,12 +84,24 @@ def plan_backward(
     return make_plan(problem, None, torch_thread_count()), parameter
 
 
+def plan_norm(call: Callable[..., Any], *arguments: Any) -> tuple[Plan, Tensor]:
+    """The plan of a call of the family with contiguous arrays, and a tensor like mean and rstd, or dgamma and dbeta.
+
+    call: of the same arguments, the operator, its arrays, the normalized shape, the mask and the normalization.
+    """
+    problem, _ = describe(*(described := call(*arguments))[:4], None, described[4])
+    gamma = problem.inputs["gamma"]
+    parameter = gamma.dtype if gamma else problem.dtype
+    small = problem.accumulator if problem.operator.direction == "forward" else parameter
+    return make_plan(problem, None, torch_thread_count()), torch.empty(0, dtype=getattr(torch, small))
+
+
 def prepare(plan_call: Callable[..., tuple[Plan, Tensor]], check: Callable[..., Any]) -> Callable[..., Any]:
     """A function that prepares contiguous calls for the native code.
 
     Args:
-        plan_call: plan_forward or plan_backward.
-        check: As in forward_calls or backward_calls.
+        plan_call: plan_forward, plan_backward or plan_norm.
+        check: As in forward_calls or backward_calls; for plan_norm its call.
 
     Returns:
         The function, with the arguments of plan_call behind check: a tensor like the small results, and the plan as numbers; or

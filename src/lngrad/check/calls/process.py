@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -34,6 +35,7 @@ from lngrad.testing import Inputs
 
 CALL_SECONDS = 600.0  # that a call may take which is certified
 START_SECONDS = 120.0  # to import and look an implementation up, on a loaded machine
+TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
 LOG_CHARACTERS = 400
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILLED = {"MALLOC_PERTURB_": "1", "MallocScribble": "1"}  # glibc's and macOS's way to fill what is allocated and freed
@@ -129,8 +131,13 @@ class KernelProcess:
 
     def _told(self, seconds: float, late: str) -> dict[str, Any]:
         if not self._pipe.poll(seconds):
+            assert self._process is not None  # it was asked
+            self._process.send_signal(signal.SIGXCPU)  # at which a simulated kernel tells where it is (lngrad/watch.h)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(TELL_SECONDS)
+            said = self._said()
             self.end()
-            raise KernelError(late)
+            raise KernelError(late + _it_said(said))
         told = json.loads(self._pipe.recv_bytes(_MOST_WORDS))
         if not isinstance(told, dict) or "kind" not in told:
             raise EOFError
@@ -188,14 +195,26 @@ class KernelProcess:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        self._log.seek(0)
-        said = self._log.read().decode(errors="replace")[-LOG_CHARACTERS:].strip()
+        said = self._said()
         self.end()
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        text = f"crashed ({how})" + (f"; it said: {' / '.join(said.splitlines()[-4:])}" if said else "")
-        return _Ended(text, -code if code is not None and code < 0 else None)
+        return _Ended(how_it_died(code, said), -code if code is not None and code < 0 else None)
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+
+def how_it_died(code: int | None, said: str) -> str:
+    """The signal or the exit code of a process, and the end of what it wrote."""
+    how = f"exit code {code}"
+    if code is not None and code < 0:
+        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"crashed ({how}){_it_said(said)}"
+
+
+def _it_said(text: str) -> str:
+    lines = text[-LOG_CHARACTERS:].strip().splitlines()[-4:]
+    return f"; it said: {' / '.join(lines)}" if lines else ""
 
 
 class KernelProcesses:

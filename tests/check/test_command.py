@@ -214,7 +214,7 @@ def test_torch_s_column_sums_in_16_bits_are_named(run, threads, name):
     finally:
         torch.set_num_threads(before)
     if result.exit_code == 1:
-        assert name in result.output
+        assert name in result.output, result.output
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

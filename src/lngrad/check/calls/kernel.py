@@ -251,14 +251,16 @@ def _poison(case: CheckCase) -> None:
 
 
 class Here:
-    """An implementation in this process. It gets copies: a write to read-only memory would end the process."""
+    """An implementation in this process. It gets copies: a write to read-only memory would end the process.
 
-    on_device = False
+    Its number of threads is this process's, and left as it is.
+    """
+
+    on_device = has_threads = False
 
     def __init__(self, subject: Implementation):
         self.memory = Memory()
         self._caller = Caller(subject, self.memory.read_only)
-        self.has_threads = self._caller.subject.set_threads is not None
         self.seconds, self.threads = 0.0, get_num_threads()
 
     def call(self, request: Request) -> Grads:

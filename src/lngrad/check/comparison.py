@@ -101,6 +101,8 @@ class _ColumnSum:
         self.scale: Any = 0.0
 
     def add(self, truth: Any, scale: Any) -> None:
+        if truth is None:  # without a centre there is no beta
+            return
         with np.errstate(all="ignore"):
             self.truth, self.scale = self.truth + truth, self.scale + scale
 

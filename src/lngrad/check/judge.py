@@ -76,7 +76,8 @@ def case_facts(case: CheckCase) -> str:
     outputs = ", ".join(
         f"{name} {dtype}" for name, dtype, on in zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True) if on
     )
-    return f"{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
+    norm = "" if case.norm == "layer_norm" else f"{case.norm} "
+    return f"{norm}{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
 
 
 def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> CaseResult:

@@ -156,7 +156,6 @@ STRANGE: dict[str, Callable[[Terms], dict[str, Any]]] = {
     "noise": lambda t: {"dx": dx(t) + 0.02 * np.random.default_rng(1).standard_normal(t.dy.shape)},
     "noise in a column sum": lambda t: {"dgamma": (t.dy * t.xhat).sum(0) + np.random.default_rng(1).standard_normal(t.N)},
     "some elements are lost": lambda t: {"dx": dx(t) * ~some(t, 0.05)},
-    "some additions are lost": lambda t: {"dgamma": (t.dy * t.xhat * ~some(t, 0.01)).sum(0), "dbeta": t.dy.sum(0)},
     "dropout without its mask": lambda t: {"dx": dx(t, dxhat=t.dxhat * ~some(t, 0.1) / 0.9)},
     "a tangent": lambda t: {"dx": np.tanh(dx(t))},
     "a rectifier": lambda t: {"dx": dx(t) * (t.x > 0)},

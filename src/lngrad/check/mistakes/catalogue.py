@@ -359,6 +359,13 @@ MISTAKES: dict[str, Mistake] = {
         for products in (False, True)
     },
     **{
+        f"{dtype} sums of {only} alone": Mistake(
+            f"{only} is accumulated in {dtype}, the other column sum is not: keep it in float32 and round once.",
+            results=changes.narrow_sum(dtype, only), by_size=True, sums_only=True)
+        for dtype in BOTH
+        for only in ("dgamma", "dbeta")
+    },
+    **{
         f"{dtype} sums of {groups} groups of rows": Mistake(
             f"the partial sums of dgamma and dbeta are kept in {dtype}, {groups} of them, each of every {groups}th row, as in "
             "Triton's tutorial, whose buffers have the weight's dtype: make them float32.",

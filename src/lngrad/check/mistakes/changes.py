@@ -439,6 +439,13 @@ def narrow_sums(call: Call, dtype: str, parts: int = 1, block: int = 0, products
 
 
 @configured
+def narrow_sum(call: Call, dtype: str, only: str) -> Changes:
+    """One of the two column sums in a narrow dtype."""
+    made = narrow_sums(dtype)(call)
+    return None if made is None else {only: made[only]}
+
+
+@configured
 def narrow_groups(call: Call, dtype: str, groups: int) -> Changes:
     """Rounded products added in a narrow dtype, in so many groups of every groups-th row."""
     t = call.terms

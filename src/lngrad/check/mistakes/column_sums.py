@@ -27,9 +27,8 @@ _TIMES = {
 TYPICAL = 16.0  # bounds are that many times a sum's usual error
 MAX_ROWS_LEFT = 0.05  # of the error's square, by weights of rows
 MIN_LOST = 4  # columns
-MIN_NAMED = 0.9  # of the wrong columns
-MAX_CHANCE = 0.05  # that some row's product is what is missing
-MAX_PAIRED = 256
+MIN_NAMED = 0.5  # of the wrong columns: others lack more than one
+MAX_CHANCE = 0.02  # that some row's product is what is missing
 MIN_FACTOR = 0.01  # that a whole column sum is off by
 MAX_COLUMNS = 0.95  # wrong, for columns that are right to be left out
 MAX_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger cases
@@ -143,7 +142,7 @@ def explain_last_size(fit: Fit) -> Explanation | None:
 
 
 def explain_lost_additions(fit: Fit) -> Explanation | None:
-    """One addition lost in many columns, of another row, or block of rows, in each: as atomics do that are none."""
+    """One addition lost in most wrong columns, of another row, or block of rows, in each: as atomics do that are none."""
     t = fit.terms
     if t.dy.size > MAX_WEIGHTED:
         return None
@@ -159,10 +158,6 @@ def explain_lost_additions(fit: Fit) -> Explanation | None:
         if np.median(chance) > MAX_CHANCE:
             continue
         found = np.abs(parts - lost[wrong]) <= tolerance[wrong]
-        if len(parts) <= MAX_PAIRED and np.median(chance) * len(parts) <= MAX_CHANCE:
-            for column in np.flatnonzero(~found.any(0)):
-                pairs = np.abs(parts[:, None, column] + parts[None, :, column] - lost[wrong][column])
-                found[:, column] |= (pairs <= tolerance[wrong][column]).any(1)
         if np.mean(found.any(0)) >= MIN_NAMED:
             what = "a row's product" if block == 1 else f"the sum of a block of {block} rows"
             return fit.explanation(

@@ -49,7 +49,7 @@ def enable(*, compiled: bool = False) -> None:
     Calls are counted: it ends with as many calls of disable.
 
     Args:
-        compiled: Layer normalization in code that torch.compile makes with Inductor too, as one operator; y is rounded as
+        compiled: The normalizations in code that torch.compile makes with Inductor too, as one operator; y is rounded as
             torch rounds it, and the statistics stay in what the call is computed in. The first such enable, and the disable
             that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
@@ -113,11 +113,11 @@ def _install() -> list[Any]:
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
         library = torch.library.Library("aten", "IMPL")
-        for key in ("CPU", "AutogradCPU"):
-            library.impl(RMS, _rms_norm, key)
         if native.module is not None:
             native.module.install()
-            return [library, native.module]
+            return [native.module]
+        for key in ("CPU", "AutogradCPU"):
+            library.impl(RMS, _rms_norm, key)
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
     return [library]
@@ -189,5 +189,6 @@ def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: floa
 
 native.register("aten_forward", _native_layer_norm)
 native.register("aten_backward", _native_layer_norm_backward)
+native.register("aten_rms_norm", _rms_norm)
 native.register("prepare_aten_forward", calls.prepare(calls.plan_forward, _parameter_dtype))
 native.register("prepare_aten_backward", calls.prepare(calls.plan_backward, _gradient_dtype))

@@ -84,7 +84,8 @@ def _threads(same: Callable[[], bool], rng: Random) -> str:
 
 def _fork(same: Callable[[], bool], rng: Random) -> str:
     """A fork while another thread makes the call again and again."""
-    over, wrong = threading.Event(), []
+    over = threading.Event()
+    wrong: list[str] = []
 
     def busy() -> None:
         while not over.is_set():

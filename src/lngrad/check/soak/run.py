@@ -197,7 +197,12 @@ class Report:
 
 
 def soak(
-    *, calls: int | None = None, seconds: float | None = None, seed: int = 0, entry_points: Sequence[str] = ENTRY_POINTS
+    *,
+    calls: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    entry_points: Sequence[str] = ENTRY_POINTS,
+    tell: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
 
@@ -206,6 +211,7 @@ def soak(
         seconds: For how long; None: as long as the calls take, and a minute if `calls` is None too.
         seed: Equal seeds draw equal calls.
         entry_points: Which entry points to use: those of them whose framework is installed.
+        tell: Called after each call with the report so far.
 
     Raises:
         BackendUnavailable: An entry point has no such name, or none of them is installed.
@@ -236,6 +242,7 @@ def soak(
             except Violation as violation:
                 report.violations.append((call, str(violation)))
             report.calls += 1
+            tell(report)
     report.seconds = time.monotonic() - start
     return report
 

@@ -195,7 +195,7 @@ def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys):
     from lngrad.cli.check import _print_result, _print_summary
     from lngrad.cli.terminal import say
 
-    names = {field: HOSTILE for field in ("name", "reason", "mistake", "sentence", "facts", "command")}
+    names = dict.fromkeys(("name", "reason", "mistake", "sentence", "facts", "command"), HOSTILE)
     result = CaseResult(**{"source": "x.yaml", "standard": "mixed", "status": "failed", **names})
     console = Console(force_terminal=False, width=400, highlight=False)
     _print_result(console, result)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, existing, fail
+from lngrad.cli.terminal import FAILED, existing, fail, say
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
@@ -85,7 +84,7 @@ def kernel_run(
     for path, name in targets:
         write_tensor(path, result.arrays[name], replace=force)
     if report:
-        typer.echo(result.table)
+        say(result.table)
 
 
 class _Request(NamedTuple):
@@ -132,7 +131,7 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
     ours = [line for line in said if line.startswith("lngrad: ")]
     for line in said:
         if line not in ours:
-            typer.echo(line, err=True)
+            say(line, err=True)
     if isinstance(result, _Result):
         return result
     told = ours[-1].removeprefix("lngrad: ") if ours else f"{kernel}: {STOPPED if late else worker.how_it_died()}"

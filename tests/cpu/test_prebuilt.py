@@ -111,6 +111,21 @@ def test_kernels_are_compiled_for_another_architecture():
     assert run("import lngrad.cpu.processors", **{CHOICE: "nobody"}).stderr.rstrip().endswith("got 'nobody'")
 
 
+def test_a_library_has_the_machine_code_that_is_compiled_on_the_spot():
+    """For the processor by its name: flags that the table leaves out make no other code."""
+    compiling = pytest.importorskip("lngrad.cpu.compiling")
+    from lngrad.cpu.kernels.functions import FEATURES
+    from lngrad.cpu.kernels.simd import choices
+
+    here = processors.processor()
+    if here is None or choices(HERE, here.features) != choices(HERE, FEATURES):
+        pytest.skip("lowered otherwise for the processor at hand")
+    for kernel in (("combine", "float32", "float32"), ("gather", "bfloat16", "bfloat16"), ("submit", "", "")):
+        module = compiling.lower(*kernel)
+        codes = {compiling.emit(module.clone(), "f", here.name, features) for features in (FEATURES, here.features)}
+        assert len(codes) == 1
+
+
 CALLS = """
 import sys
 from pathlib import Path

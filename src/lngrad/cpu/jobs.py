@@ -25,6 +25,8 @@ STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a stor
 SEGMENT = 512
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
+# |mean|·rstd from which on xhat takes what the mean lost by its rounding; below, that is 2.4e-7 of xhat at most.
+COMPENSATED_FROM = 8.0
 
 # The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
 # ranges, at most MAX_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
@@ -71,11 +73,13 @@ def _record(name, fields):
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
 # and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
 # more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
+# completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
-    "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row",
+    "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row "
+    "completes lost",
 )
 
 Forward = _record(
@@ -92,10 +96,11 @@ Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per
 # offset: the bits of a float64, which is added where the task says so.
 Convert = _record("Convert", "source target elements offset")
 
-# row_numbers: two or three per row, (2 or 3, M).
+# row_numbers: slice_moments' (3, M), the row means of slice_dx (2, M), else lanes (M, sums, LANES). lost: (M,).
 Slice = _record(
     "Slice",
-    "dy x result mean rstd gamma beta row_numbers M N dy_stride x_stride result_stride streaming rows_per_task",
+    "dy x result mean rstd gamma beta row_numbers dtotal lost "
+    "M N dy_stride x_stride result_stride dtotal_stride streaming rows_per_task",
 )
 
 # Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.

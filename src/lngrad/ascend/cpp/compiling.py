@@ -37,6 +37,18 @@ MAX_ERRORS = 5  # lines of the compiler that an error repeats
 INCLUDE = Path(__file__).parent / "include"
 _STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
 
+# Other names under which kernels include Ascend C; kernel_operator.h has it all.
+_MATH = (
+    "acos", "asin", "atan", "cos", "cosh", "erf", "exp", "floor", "frac",
+    "log", "power", "round", "sign", "sin", "sinh", "tan", "tanh", "trunc", "xor", "ceil", "clamp",
+)  # fmt: skip
+ALIASES = (
+    "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
+    "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
+    "utils/debug/asc_printf.h", "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
+    *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
+)  # fmt: skip
+
 
 class CompileError(LngradError, RuntimeError):
     """A kernel's file can't be compiled."""
@@ -48,6 +60,7 @@ def header_files() -> dict[str, str]:
     texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
     texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
     texts["lngrad/numbers.h"] = numbers_header()
+    texts |= dict.fromkeys(ALIASES, '#include "kernel_operator.h"\n')
     return texts
 
 
@@ -110,12 +123,25 @@ def without_chevrons(text: str) -> str:
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
 #include "lngrad/entry.h"
+#include "lngrad/watch.h"
 #include "kernel_operator.h"
 {headers}#include {source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
 extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
-extern "C" int lngrad_entry(void* const* arguments) {{ return lngrad::call_kernel(&{kernel}, arguments); }}
+static thread_local std::string exception;
+extern "C" const char* lngrad_exception() {{ return exception.c_str(); }}
+extern "C" int lngrad_entry(void* const* arguments)
+{{
+    const lngrad::Watch watch("{kernel}");
+    exception.clear();
+    try {{
+        return lngrad::call_kernel(&{kernel}, arguments);
+    }} catch (...) {{
+        exception = lngrad::thrown();
+        return 2;
+    }}
+}}
 """
 
 

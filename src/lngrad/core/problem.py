@@ -481,15 +481,15 @@ def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Seque
             raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
         replaced = [other for other in problem.inputs if other in tensors] if name in tensors else []
         for other_name, other in zip(problem.inputs, inputs, strict=False):
-            if other is None or (other_name in replaced and _same(array, other)):
+            if other is None or (other_name in replaced and same_array(array, other)):
                 continue
-            if _shares(view, _view(other, problem.device)):
+            if shares_memory(view, _view(other, problem.device)):
                 raise OverlapError(
                     f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
                     f"whole, with the same strides (out.{name}: {' or '.join(replaced) or 'none'})"
                 )
         for other_name, other in outputs[:position]:
-            if _shares(view, _view(other, problem.device)):
+            if shares_memory(view, _view(other, problem.device)):
                 raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
 
 
@@ -498,11 +498,13 @@ def _view(array: AnyArray, device: str) -> Array:
     return as_numpy(array) if device == "cpu" else array_at(address_of(array), spec_of("array", array))
 
 
-def _same(one: AnyArray, other: AnyArray) -> bool:
+def same_array(one: AnyArray, other: AnyArray) -> bool:
+    """Whether two arrays are the same elements in the same places."""
     return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
 
 
-def _shares(one: Array, other: Array) -> bool:
+def shares_memory(one: Array, other: Array) -> bool:
+    """Whether two arrays have an element in common, or can't be told apart with bounded work."""
     if not np.may_share_memory(one, other):
         return False
     try:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from lngrad.cpu.processors import ARCHITECTURE
 from lngrad.typing import Address, Words
 
 LANES = 8  # elements of a vector
@@ -29,14 +30,15 @@ COMPENSATED_FROM = 8.0
 
 # The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
 # ranges, at most MAX_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
-FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, 8
-TICKET_WORDS, MAX_RANGES = 8, 8
+CACHE_LINE = 128 if ARCHITECTURE == "aarch64" else 64  # the longest: Apple's processors have 128 bytes
+FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, CACHE_LINE // 8
+TICKET_WORDS, MAX_RANGES = CACHE_LINE // 8, 8
 ARGUMENTS = TICKETS + MAX_RANGES * TICKET_WORDS
 
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
 WORKER = 1  # the word of a slot that holds the address of its worker's record; 0 if compiled code can't wake that
-SLOT_BYTES = 64
+SLOT_BYTES = CACHE_LINE
 MASK_BYTES = 128  # of a set of processors, a bit each
 
 # The functions by which threads work on jobs: their parameters, each an int64, and whether they return one.

@@ -89,7 +89,8 @@ def plan_norm(call: Callable[..., Any], *arguments: Any) -> tuple[Plan, Tensor]:
 
     call: of the same arguments, the operator, its arrays, the normalized shape, the mask and the normalization.
     """
-    problem, _ = describe(*(described := call(*arguments))[:4], None, described[4])
+    operator, arrays, shape, mask, normalization = call(*arguments)
+    problem, _ = describe(operator, arrays, shape, mask, None, normalization)
     gamma = problem.inputs["gamma"]
     parameter = gamma.dtype if gamma else problem.dtype
     small = problem.accumulator if problem.operator.direction == "forward" else parameter

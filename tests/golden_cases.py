@@ -1,4 +1,4 @@
-"""Calls through the public doors alone, and the hashes of what they return: tests/golden_bits.json has them as they should be.
+"""Calls through the public entry points alone, and hashes of their results: tests/golden_bits.json has them as they should be.
 
 Inputs come from 64-bit integers and exact divisions by powers of two, so that they are the same with any NumPy on any
 machine. Their exponents are spread: a sum of them rounds at nearly every step, and another order gives other bits.

@@ -10,7 +10,6 @@ import numpy as np
 
 from lngrad.core import calls
 from lngrad.core.arrays import addresses_of, as_array, empty, scratch
-from lngrad.core.dtypes import ACCUMULATORS, DTYPES, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
     BACKWARD,
@@ -35,9 +34,6 @@ from lngrad.core.problem import (
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import Shape
-
-# rms_norm's where none is given: of what sums of x are kept in, as torch has it since 2.7 (before: of x's own dtype).
-_EPS = {dtype: 2 * UNIT_ROUNDOFF[ACCUMULATORS[name]] for name, dtype in DTYPES.items()}
 
 
 @overload
@@ -223,17 +219,9 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    key: Hashable = None
-    if out is None and axis is None and residual is None and alpha == 1.0:
-        key = calls.forward_key(x, normalized_shape, gamma, None, backend)
-        if key is not None:
-            key = "rms_norm", offset, key
-            known = calls.forward(key, x, gamma, None, _EPS.get(x.dtype, 0.0) if eps is None else eps)
-            if known is not None:
-                return RmsForward(known.y, known.rstd)
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, Normalization.of(False, offset, alpha, residual), (x, gamma), residual,
-        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
+        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend,
     )  # fmt: skip
 
 
@@ -272,17 +260,9 @@ def rms_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    key: Hashable = None
-    if out is None and axis is None and dtotal is None:
-        key = calls.backward_key(dy, x, rstd, rstd, gamma, normalized_shape, output_mask, backend)
-        if key is not None:
-            key = "rms_norm", offset, key
-            known = calls.backward(key, dy, x, rstd, rstd, gamma)
-            if known is not None:
-                return RmsGrads(known.dx, known.dgamma)
     return _call(  # type: ignore[no-any-return]
         RMS_BACKWARD, Normalization.of(False, offset), (dy, x, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend,
     )  # fmt: skip
 
 
@@ -299,7 +279,9 @@ def _call(
     backend: str | None,
     key: Hashable | None = None,
 ) -> Any:
-    """Describe, plan and execute a call, with its axis last, and remember it by its key.
+    """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
+
+    With a key the caller has looked it up already.
 
     added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
     """
@@ -309,11 +291,16 @@ def _call(
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)
+    if key is None:
+        key = calls.key_of_call(operator, normalization, arrays, out, shape, mask, backend)
+        known = calls.run_again(key, arrays, numbers, out)
+        if known is not None:
+            results = operator.results(*known)
+            return results if axis is None else _outputs_moved(operator, results, -1, axis)
     problem, arrays = describe(operator, arrays, shape, mask, out, normalization)
     check_elements(problem, arrays, out)
     plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
-    numbers = tuple(_EPS[numpy_dtype(problem.dtype)] if number is None else number for number in numbers)
-    results = operator.results(*execute(plan, (*arrays, *numbers), out))
+    results = operator.results(*execute(plan, (*arrays, *problem.numbers(numbers)), out))
     calls.keep(key, plan)
     return results if axis is None else _outputs_moved(operator, results, -1, axis)
 

@@ -204,7 +204,7 @@ def soak(
     ] = None,
     calls: Annotated[int | None, Option(help="How many calls at most.", show_default="no limit")] = None,
     seed: Annotated[int, Option(help="Equal seeds draw equal calls.")] = 0,
-    doors: Annotated[
+    entry_points: Annotated[
         str | None,
         Option(
             metavar="A,B", help="Of numba_cpu, numpy_cpu, torch, override, jax.", show_default="all that are installed"
@@ -215,16 +215,16 @@ def soak(
 
     What breaks a rule is shrunk to a program of one line. docs/soak.md says what is drawn and what is looked at.
 
-    Example: lngrad soak --calls 200 --doors numba_cpu,numpy_cpu
+    Example: lngrad soak --calls 200 --entry-points numba_cpu,numpy_cpu
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    from lngrad.check.soak import DOORS
+    from lngrad.check.soak import ENTRY_POINTS
     from lngrad.check.soak import soak as run_calls
 
-    chosen = DOORS if doors is None else tuple(doors.split(","))
+    chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
     try:
-        report = run_calls(calls=calls, seconds=seconds, seed=seed, doors=chosen)
+        report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen)
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     typer.echo(str(report))

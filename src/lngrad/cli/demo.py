@@ -175,7 +175,7 @@ def train(epochs: int, seed: int, advance: Callable[[], None] = lambda: None) ->
     mean, square = np.zeros((2, sum(p.size for p in parameters)), np.float32)
     ends = np.cumsum([p.size for p in parameters])[:-1]
     batches = -(-len(chosen) // BATCH)
-    # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC (Zen 5) OpenBLAS's threads
+    # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC 9005 OpenBLAS's threads
     # waited for each other, and 30 epochs took 3 to 18 s in place of less than one.
     with threadpool_limits(1, user_api="blas"):
         for _ in range(epochs):

@@ -12,6 +12,7 @@ from typer import Option
 
 from lngrad import backends, get_num_threads
 from lngrad.cli.terminal import REFUSED, fail
+from lngrad.errors import install_command
 
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
@@ -70,7 +71,7 @@ def _installed(extra: str, *distributions: str) -> str:
         for name in distributions:
             version(name)
     except PackageNotFoundError:
-        return f"pip install 'lngrad[{extra}]'"
+        return install_command(extra)
     return "installed"
 
 

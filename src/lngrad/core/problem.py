@@ -29,7 +29,7 @@ from lngrad.core.arrays import (
     spec_of,
 )
 from lngrad.core.bounded_cache import BoundedCache
-from lngrad.core.dtypes import accumulator_for
+from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
 from lngrad.typing import AnyArray, Array, Mask, Shape
 
@@ -245,6 +245,10 @@ class Problem:
     def is_layer_norm(self) -> bool:
         """Whether this is layer normalization with all switches off: what every backend computes."""
         return self.operator in (FORWARD, BACKWARD) and self.normalization == LAYER_NORM
+
+    def numbers(self, given: tuple[float | None, ...]) -> tuple[float, ...]:
+        """The operator's numbers. An eps of None is torch's since 2.7: the machine epsilon of what sums of x are kept in."""
+        return tuple(2 * UNIT_ROUNDOFF[accumulator_for(self.dtype)] if number is None else number for number in given)
 
     def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import c_compiler
+from lngrad.core.threads import fork_safe_lock
 from lngrad.cpu import cache as kept
 from lngrad.cpu.jobs import POOL
 from lngrad.typing import Address
@@ -23,18 +24,15 @@ from lngrad.typing import Address
 _LINK = ("-shared", "-nostdlib", "-s", "-Wl,-z,noseparate-code", "-Wl,-z,noexecstack")
 _LINKS = sys.platform.startswith("linux")  # elsewhere LLVM's own loader takes the object files
 
-_compiling = threading.RLock()
-_held: list[threading.RLock] = []  # by a thread that forks
+_held: list[Any] = []  # Numba's own lock, by a thread that forks and has ours
 _addresses: dict[str, Address] = {}
 
 
 def _before_fork() -> None:
     """Wait until nobody compiles: a child that is forked meanwhile would find Numba and LLVM halfway, and locked for ever."""
-    _held.append(_compiling)
     if "numba.core.compiler_lock" in sys.modules:
         _held.append(sys.modules["numba.core.compiler_lock"].global_compiler_lock)
-    for lock in _held:
-        lock.acquire()
+        _held[-1].acquire()
 
 
 def _after_fork() -> None:
@@ -44,6 +42,7 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+_compiling = fork_safe_lock()  # made after that: a fork takes it first, as a call does
 
 
 def task_function(name: str, dtype: str, accumulator: str) -> Address:

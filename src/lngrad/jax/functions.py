@@ -8,16 +8,16 @@ from typing import Any
 from lngrad.core.arrays import ArraySpec, require_memory
 from lngrad.core.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 from lngrad.core.problem import Grads, Normalization, RmsGrads, describe
-from lngrad.errors import DtypeError
+from lngrad.errors import DtypeError, install_command
 
 try:
     import jax
     import jax.numpy as jnp
     from jax.typing import ArrayLike
 except ImportError as reason:
-    raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
+    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got none: {install_command('jax')}") from reason
 if not hasattr(jax.sharding, "ManualAxisType"):
-    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
+    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: {install_command('jax')}")
 
 from lngrad.jax import derivatives, operators
 from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together

@@ -8,8 +8,6 @@ its own, and leaves what traces, transforms and subclasses want to see in pieces
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import torch
 
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
+from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError
 from lngrad.torch import calls, native, operators
 
@@ -32,14 +31,12 @@ _ARGUMENTS = {
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
-_lock = threading.RLock()  # re-entrant: a signal handler may come while it is taken
+_lock = fork_safe_lock()
 _users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
 _libraries: list[Any] = []
 _atens: dict[str, Any] = {}
-
-
-if hasattr(os, "register_at_fork"):  # a child finds no enable() half done, and no lock that a thread it lacks has taken
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_compiled = False  # whether Inductor has our pass
+_settling = False
 
 
 class _NotOurs(LngradError):
@@ -57,11 +54,13 @@ def enable(*, compiled: bool = False) -> None:
             that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
     with _lock:
-        if not _users:
-            _libraries.extend(_install())
-        if compiled and True not in _users:
-            import_module("lngrad.torch.inductor").install()  # a second of imports that others don't need
         _users.append(compiled)
+        try:
+            _settle()
+        except BaseException:
+            _users.pop()
+            _settle()
+            raise
 
 
 def disable() -> None:
@@ -73,11 +72,8 @@ def disable() -> None:
     with _lock:
         if not _users:
             raise RuntimeError("disable: expected an enable() before it, got none")
-        if _users.pop() and True not in _users:
-            import_module("lngrad.torch.inductor").remove()
-        if not _users:
-            while _libraries:
-                _libraries.pop()._destroy()
+        _users.pop()
+        _settle()
 
 
 @contextmanager
@@ -88,6 +84,26 @@ def override(*, compiled: bool = False) -> Iterator[None]:
         yield
     finally:
         disable()
+
+
+def _settle() -> None:
+    """Have in place what users want, and nothing else. What a finalizer or a signal handler wants meanwhile is seen too."""
+    global _settling, _compiled
+    if _settling:
+        return
+    _settling = True
+    try:
+        while bool(_users) != bool(_libraries) or (True in _users) != _compiled:
+            if _users and not _libraries:
+                _libraries.extend(_install())
+            while _libraries and not _users:
+                _libraries.pop()._destroy()
+            if (True in _users) != _compiled:
+                inductor = import_module("lngrad.torch.inductor")  # a second of imports that others don't need
+                _compiled = not _compiled
+                (inductor.install if _compiled else inductor.remove)()
+    finally:
+        _settling = False
 
 
 def _install() -> list[Any]:

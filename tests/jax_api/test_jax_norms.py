@@ -240,8 +240,15 @@ def formula(norm, arguments, eps=EPS):
     return (y, h) if residual else (y,)
 
 
-@pytest.mark.parametrize("modes", [*product(("fwd", "rev"), repeat=2), ("fwd", "rev", "fwd")], ids="-".join)
-@norms
+# Between them every switch is on, with a mean and without.
+EVERY_SWITCH = ["add-gemma", "deep"]
+ORDERS = [
+    *product(NORMS, product(("fwd", "rev"), repeat=2)),
+    *product(EVERY_SWITCH, [("fwd", "rev", "fwd")]),
+]
+
+
+@pytest.mark.parametrize(("norm", "modes"), ORDERS, ids=lambda one: one if isinstance(one, str) else "-".join(one))
 def test_forward_and_reverse_mode_in_float64(norm, modes):
     """Along a curve that moves every argument; each result counts."""
 
@@ -267,7 +274,7 @@ def test_forward_and_reverse_mode_in_float64(norm, modes):
     assert (abs(got - truth) <= 1e-11 * np.maximum(1, abs(truth))).all()
 
 
-@norms
+@pytest.mark.parametrize("norm", EVERY_SWITCH)
 def test_derivatives_by_differences_in_float64(norm):
     inputs = inputs_of(norm, Case((3,), (5,)), "float64")
     for names in (tuple(given(inputs)), ("gamma",), ("residual",) if inputs.residual is not None else ("x",)):

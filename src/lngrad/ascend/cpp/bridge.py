@@ -22,13 +22,15 @@ from lngrad.ascend.cpp import protocol
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.protocol import Op, Request
 from lngrad.ascend.cpp.session import Session, current_session, run_block
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.running import Site, running, site_text
-from lngrad.ascend.device.vector import OPERATIONS
+from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.core.arrays import address_of
+from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError, ShapeError
 from lngrad.typing import Array
 
@@ -46,7 +48,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _memory: dict[int, Array] = {}
-_lock = threading.Lock()  # over _memory
+_lock = fork_safe_lock()  # over _memory
 
 
 def last_fault() -> str:
@@ -91,7 +93,9 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
     with _lock:
-        memory = [GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in _memory.items()]
+        memory = [
+            GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in list(_memory.items())
+        ]
     acl.aclrtSynchronizeDevice()  # a launch comes behind what waits in streams
     memory += [GlobalRegion(b.memory, f"the device memory at {b.address:#x}", b.address) for b in heap.blocks()]
     launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
@@ -153,7 +157,8 @@ def _run(address: int) -> int:
     try:
         if request.op < _INSTRUCTIONS:
             descriptor = protocol.read_descriptor(record)
-            session.core.issue(site, request.real, request.dst, request.src0, request.src1, descriptor)
+            handles = (request.dst, request.src0, request.src1)
+            session.core.issue(site, request.real, *handles, descriptor, request.src2)
         else:
             _handle(session, site, request, record)
         return 0

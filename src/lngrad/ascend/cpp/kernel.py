@@ -10,8 +10,8 @@ from pathlib import Path
 from lngrad.ascend.cpp.bridge import RUN
 from lngrad.ascend.cpp.compiling import build
 from lngrad.ascend.cpp.session import Session, run_block
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalAddress
-from lngrad.ascend.device.running import running
 from lngrad.errors import ShapeError
 
 

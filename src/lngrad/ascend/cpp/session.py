@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.global_memory import GlobalRegion, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalRegion
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
@@ -42,8 +43,8 @@ class Session:
 
     def new_pipe(self) -> int:
         """Make a TPipe; the kernel's copies of it are the same one."""
-        TPipe()
-        return len(self.core.pipes) - 1
+        TPipe(self.core)
+        return 0
 
     def new_owner(self, owner: TQue | TBuf) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory."""

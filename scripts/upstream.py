@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,12 +53,14 @@ class Row(NamedTuple):
     refused: str = ""
 
 
-def _operator(room: str, folder: Path, gtest: Path | None, time_limit: float) -> Row:
+def _operator(room: str, folder: Path, toolkit: Path, gtest: Path | None, time_limit: float) -> Row:
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         try:
-            files = list(run_operator(folder, Path(scratch), gtest=gtest, time_limit=time_limit))
+            found = run_operator(folder, Path(scratch), toolkit=toolkit, gtest=gtest, time_limit=time_limit)
+            files = list(found)
         except LngradError as error:
             return Row(room, folder.name, [], str(error))
+    print(folder.name, *(file.error or [file.count(mode) for mode in MODES] for file in files), file=sys.stderr)
     return Row(room, folder.name, files)
 
 
@@ -138,13 +141,14 @@ def main(
         (room, one.parents[2]) for room in ROOMS for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
     ]
     wanted = [(room, folder) for room, folder in folders if not only or folder.name in only]
-    with ThreadPoolExecutor(jobs) as pool:
-        rows = list(pool.map(lambda one: _operator(*one, gtest, time_limit), wanted))
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
-        write_toolkit(Path(scratch) / "toolkit", Settings())
+        toolkit = Path(scratch) / "toolkit"
+        write_toolkit(toolkit, Settings())
+        with ThreadPoolExecutor(jobs) as pool:
+            rows = list(pool.map(lambda one: _operator(one[0], one[1], toolkit, gtest, time_limit), wanted))
         sources = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         sources = [one for one in sources if not only or one.parents[1].name in only]
-        results = {f"{one.parents[1].name}/{one.stem}": _example(one, Path(scratch) / "toolkit") for one in sources}
+        results = {f"{one.parents[1].name}/{one.stem}": _example(one, toolkit) for one in sources}
     others = sorted(row.operator for row in rows if row.refused)
     page = f"""# CANN's own programs on the simulated NPU
 

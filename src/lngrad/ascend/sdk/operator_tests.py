@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.ascend.sdk.toolkit import cflags, libs, required, write_toolkit
+from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad.core.machine import cxx_compiler
 from lngrad.errors import LngradError
 
@@ -66,6 +66,7 @@ def run_operator(
     folder: Path,
     scratch: Path,
     *,
+    toolkit: Path | None = None,
     soc: str = socs.DEFAULT,
     gtest: Path | None = None,
     options: Sequence[str] = (),
@@ -77,6 +78,7 @@ def run_operator(
     Args:
         folder: The operator's.
         scratch: An empty folder, or the one of an operator of the same library, for what is built.
+        toolkit: A toolkit folder, written if it is not there; None for one of its own.
         soc: The simulated SoC.
         gtest: A folder with include/gtest and lib/libgtest.a; None for the system's.
         options: For the compiler, behind those of the operator's CMakeLists.txt.
@@ -95,8 +97,8 @@ def run_operator(
     ]
     if not sources:
         raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
-    toolkit = scratch / "toolkit"
-    if not toolkit.exists():
+    toolkit = toolkit or scratch / "toolkit"
+    if not is_toolkit(toolkit):
         write_toolkit(toolkit, Settings(soc=soc))
     kernels = _staged(folder.resolve(), scratch)
     flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]

@@ -1,4 +1,4 @@
-"""The unit tests of an operator's folder, as CANN's operator library has them: built against the toolkit, run case by case.
+"""The unit tests of an operator's folder, as CANN's operator library has them, built against the toolkit and run.
 
 A folder has op_kernel/ and tests/ut/op_kernel/ with test_*.cpp for gtest, a *_tiling_def.h that its kernels are compiled
 behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Kernels find those of other operators beside
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.sdk.settings import Settings
@@ -112,8 +112,9 @@ def run_operator(
         if not result.error:
             place = scratch / "build" / "tests" / "ut" / "op_kernel"
             place.mkdir(parents=True, exist_ok=True)
-            for name in _names(built / "tests"):
-                result.cases += [_run(built / "tests", name, mode, place, time_limit) for mode in modes]
+            names = _names(built / "tests")
+            for mode in modes:
+                result.cases += _run(built / "tests", names, mode, place, time_limit)
         yield result
 
 
@@ -202,27 +203,36 @@ def _names(program: Path) -> list[str]:
     return names
 
 
-def _run(program: Path, name: str, mode: str, place: Path, time_limit: float) -> Case:
+def _run(program: Path, names: list[str], mode: str, place: Path, time_limit: float) -> list[Case]:
+    """Run tests in one process; one by one where that ends without a report."""
     report = program.parent / "report.json"
     report.unlink(missing_ok=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # its gen_data.py needs NumPy
     environment = {**os.environ, "LNGRAD_KERNEL": MODES[mode], "PATH": path}
-    command = [str(program), f"--gtest_filter={name}", f"--gtest_output=json:{report}"]
+    command = [str(program), f"--gtest_filter={':'.join(names)}", f"--gtest_output=json:{report}"]
+    why = ""
     try:
         done = subprocess.run(
             command, cwd=place, env=environment, capture_output=True, text=True, errors="replace",
-            timeout=time_limit, check=False,
+            timeout=time_limit * len(names), check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Case(name, mode, "crashed", f"not done within {time_limit:g} s")
-    if not report.is_file():
         ours = [line.removeprefix("lngrad: ") for line in done.stderr.splitlines() if line.startswith("lngrad: ")]
-        return Case(name, mode, "crashed", ours[-1] if ours else f"ended with {done.returncode}")
-    suites = json.loads(report.read_text())["testsuites"]
-    failures = [one["failure"] for suite in suites for case in suite["testsuite"] for one in case.get("failures", ())]
-    if not failures and done.returncode == 0:
+        why = ours[-1] if ours else f"ended with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"not done within {time_limit:g} s"
+    if report.is_file():
+        suites = json.loads(report.read_text())["testsuites"]
+        return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
+    if len(names) == 1:
+        return [Case(names[0], mode, "crashed", why)]
+    return [case for name in names for case in _run(program, [name], mode, place, time_limit)]
+
+
+def _case(name: str, mode: str, told: dict[str, Any]) -> Case:
+    failures = told.get("failures", ())
+    if not failures:
         return Case(name, mode, "passed")
-    text = failures[0] if failures else f"ended with {done.returncode}"
+    text = failures[0]["failure"]
     thrown = re.search(r'description "(.*?)" thrown', text, re.DOTALL)
     lines = (thrown[1] if thrown else text).strip().splitlines()
     return Case(name, mode, "failed", " ".join(line.strip() for line in lines[:4]))

@@ -129,6 +129,8 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core, site = running("InitOutput"), caller()
     gm.window("InitOutput", 0, size)
     _, dtype = gm.bound("InitOutput")
+    if size == 0:
+        return
     room = pop_stack_buffer(core)
     nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32)
     if room.nbytes < nbytes:

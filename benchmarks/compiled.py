@@ -1,4 +1,4 @@
-"""What override(compiled=True) gains in code of torch.compile: training steps with and without it, in turns.
+"""What override(compiled=True) and patch gain in code of torch.compile: training steps with and without them, in turns.
 
     python benchmarks/compiled.py                        the table of docs/torch.md
     python benchmarks/compiled.py float32 --threads 1    one dtype, one thread
@@ -23,6 +23,8 @@ CASES: list[Case] = [
     *(("LayerNorm", M, N) for M, N in ((64, 64), (1024, 256), (4096, 768), (16384, 1024))),
     ("x + MLP(LayerNorm(x))", 512, 768),
     ("GELU(LayerNorm(x) + r)", 4096, 768),
+    *(("RMSNorm", M, N) for M, N in ((64, 64), (512, 768), (4096, 768), (16384, 1024))),
+    *(("Llama's formula", M, N) for M, N in ((512, 768), (4096, 768), (16384, 1024))),  # which patch turns
 ]
 ROUNDS, SECONDS = 15, 0.1  # turns, and how long one is at least
 
@@ -32,6 +34,20 @@ def model_of(case: Case) -> Any:
     import torch
 
     what, _, N = case
+    if what == "RMSNorm":
+        return torch.nn.RMSNorm(N, eps=1e-6)
+    if what == "Llama's formula":
+
+        class LlamaRMSNorm(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight, self.eps = torch.nn.Parameter(torch.ones(N)), 1e-6
+
+            def forward(self, x: Any) -> Any:
+                wide = x.float()
+                return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+        return LlamaRMSNorm()
     norm = torch.nn.LayerNorm(N)
     if what == "LayerNorm":
         return norm
@@ -60,13 +76,17 @@ def model_of(case: Case) -> Any:
     return Residual()
 
 
-def step_of(case: Case, dtype: str) -> Callable[[], Any]:
+def step_of(case: Case, dtype: str, ours: bool) -> Callable[[], Any]:
     """Forward and backward with all gradients."""
     import torch
+
+    from lngrad.torch import patch
 
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     model = model_of(case).to(kind)
+    if ours and case[0] == "Llama's formula":
+        patch(model)
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
     x, dy = torch.randn(case[1], case[2], dtype=kind, requires_grad=True), torch.randn(case[1], case[2], dtype=kind)
     wanted = [x, *model.parameters()]
@@ -91,7 +111,7 @@ def work(pipe: Connection, ours: bool, dtype: str, threads: int) -> None:
                     step()
                 pipe.send((time.perf_counter() - start) / calls)
                 continue
-            step = step_of(CASES[message], dtype)
+            step = step_of(CASES[message], dtype, ours)
             step()
             start = time.perf_counter()
             for _ in range(3):

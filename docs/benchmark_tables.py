@@ -20,6 +20,22 @@ def thread_counts(lines: Iterable[Record], scope: str) -> list[int]:
     return sorted({threads_of(line) for line in lines if line["scope"] == scope}, reverse=True)
 
 
+def overview(machines: dict[str, list[Record]], headings: tuple[str, ...]) -> str:
+    """A line a machine: geometric means of the ratios to the best peer, and how many of the kernels' cases are won."""
+    rows = [f"| {' | '.join(headings)} |", "|---|---|---|---|---|---|---|---|"]
+    for name, lines in machines.items():
+        cells, won, cases = [], 0, 0
+        for scope in ("kernel", "forward", "override"):
+            ratios = {case: best(line) for case, line in newest(lines, scope).items()}
+            long = {case: ratio for case, ratio in ratios.items() if case[1] >= TINY}
+            cells += [_mean(long, lambda case: case[2] == "float32"), _mean(long, lambda case: case[2] != "float32")]
+            if scope != "override":
+                won, cases = won + sum(ratio >= 1 for _, ratio in ratios.values()), cases + len(ratios)
+        cells.insert(4, f"{won} / {cases}")
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def ratios_table(machines: dict[str, list[Record]], scope: str) -> str:
     """Shapes by machines and dtypes: how many times faster than the best peer, and which one that is.
 

@@ -70,7 +70,7 @@ def main() -> int:
     variance = 1 / one.rstd.astype(np.float64) ** 2 - EPSILON
     graph = layer_norm_grad_golden(one.dy, one.x, variance, one.mean, one.gamma, output_dtypes=dtypes)
     check_same_bits(graph[0], v3[0])
-    print("bfloat16 goldens of 6 rows of 4×8: the same at all three doors")
+    print("bfloat16 goldens of 6 rows of 4×8: the same at all three entry points")
     return 0
 
 

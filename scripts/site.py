@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lngrad.ascend.prototypes import FUNCTIONS
@@ -20,6 +21,7 @@ from lngrad.ascend.prototypes import FUNCTIONS
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-source"
 LINK = re.compile(r"```.*?```|`[^`\n]*`|(\]\()([^)#\s]+)((?:#[^)]*)?\))", re.DOTALL)  # code is passed over
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+\.png)\)")
 ENTRY = re.compile(r"^::: lngrad\.ascend\.aclnn?\.(\w+)$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".csv": "text"}
 PAGES_ON_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
@@ -59,13 +61,35 @@ def add(file: Path, known: set[Path]) -> None:
             add(linked, known)
             return f"{found[1]}{_relative(place(linked), target)}{found[3]}"
 
-        text = LINK.sub(translate, file.read_text(encoding="utf-8"))
-        target.write_text(ENTRY.sub(with_prototype, text), encoding="utf-8")
+        text = PICTURE.sub(with_dark_twin(file), file.read_text(encoding="utf-8"))
+        text = ENTRY.sub(with_prototype, LINK.sub(translate, text))
+        target.write_text(f"---\nsearch:\n  boost: {boost(file)}\n---\n\n{text}", encoding="utf-8")
     elif file.suffix in LANGUAGES:
         text = file.read_text(encoding="utf-8")
         target.write_text(f"# {file.relative_to(ROOT)}\n\n````{LANGUAGES[file.suffix]}\n{text}````\n", encoding="utf-8")
     else:
         shutil.copyfile(file, target)
+
+
+def boost(file: Path) -> float:
+    """How much a page weighs in the search: guides most, decision records least."""
+    inside = file.relative_to(ROOT)
+    if "decisions" in inside.parts or file.name in {"CHANGELOG.md", "state.md", "foreign-internals.md"}:
+        return 0.2
+    return 1 if "reference" in inside.parts else 3
+
+
+def with_dark_twin(page: Path) -> Callable[[re.Match[str]], str]:
+    """A picture that has a dark twin becomes both, of which the theme shows one."""
+
+    def both(found: re.Match[str]) -> str:
+        alt, path = found.groups()
+        twin = path.replace(".png", "-dark.png")
+        if not (page.parent / twin).is_file():
+            return found[0]
+        return f"![{alt}]({path}#only-light)\n![{alt}]({twin}#only-dark)"
+
+    return both
 
 
 def with_prototype(entry: re.Match[str]) -> str:
@@ -106,6 +130,7 @@ def main() -> int:
     result = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     if result.returncode == 0:
         _keep_at_home()
+        _in_their_language()
     return result.returncode
 
 
@@ -122,6 +147,33 @@ def _keep_at_home() -> None:
             ),
             encoding="utf-8",
         )
+
+
+# The theme's words on a Chinese page; the theme itself knows one language for a whole site.
+CHINESE = {
+    "Table of contents": "目录",
+    "Back to top": "回到页面顶部",
+    "Skip to content": "跳转至正文",
+    "Previous": "上一页",
+    "Next": "下一页",
+    "Search": "搜索",
+    "Copy to clipboard": "复制",
+    "Permanent link": "永久链接",
+    "Footer": "页脚",
+    "Header": "页眉",
+    "Navigation": "导航",
+    "Tabs": "标签",
+    "Dark": "深色",
+    "Light": "浅色",
+}
+
+
+def _in_their_language() -> None:
+    """Mark Chinese pages as such, for readers' tools, and put the theme's words on them into Chinese."""
+    words = re.compile(rf'(?<=[">])(\s*)({"|".join(CHINESE)})(:?\s*)(?=["<])')
+    for page in (ROOT / "build" / "site").rglob("*.zh-CN.html"):
+        text = page.read_text(encoding="utf-8").replace('<html lang="en"', '<html lang="zh-CN"')
+        page.write_text(words.sub(lambda found: f"{found[1]}{CHINESE[found[2]]}{found[3]}", text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ class FileFormatError(LngradError, ValueError):
     """A file cannot be read as what it claims to be, or lacks what the command needs."""
 
 
+def install_command(extra: str) -> str:
+    """What you type to add an extra's packages to an installed lngrad; pip does not look for lngrad itself then."""
+    return f"pip install 'lngrad[{extra}]'"
+
+
 def printable(text: str, *, markup: bool = False) -> str:
     """Foreign text, as a name from a file, so that a terminal or a page shows it and obeys nothing in it.
 

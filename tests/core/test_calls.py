@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 import lngrad
 from lngrad.core import calls, numpy_backend, plan
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.errors import ShapeError
+from lngrad.errors import OverlapError, ShapeError
 from lngrad.testing import Case, Normalization, check_forward, check_grads, check_same_bits, make_inputs
 from norms import NORMS, backward, everything, forward
 
@@ -30,16 +31,58 @@ def nothing_known(monkeypatch):
     plan._plans.clear()
 
 
-KEPT = [norm for norm in NORMS if "residual" not in NORMS[norm] and norm != "zero-centred gamma"]
-
-
-@pytest.mark.parametrize("norm", KEPT)
-def test_a_second_call_is_not_described_again(norm, monkeypatch):
-    inputs = make_inputs(CASE, "float32", **NORMS[norm])
-    first, grads = forward(inputs), backward(inputs)
+@pytest.mark.parametrize("given", ["no out", "out"])
+def test_a_second_call_is_not_described_again(given, norm, monkeypatch):
+    inputs = make_inputs(CASE, "float32", **norm)
+    right, right_grads = forward(inputs), backward(inputs)
+    out, out_grads = (forward(inputs), backward(inputs)) if given == "out" else (None, None)
+    forward(inputs, out=out), backward(inputs, out=out_grads)
+    for array in (*(out or ()), *(out_grads or ())):
+        if array is not None:
+            array[:] = np.nan
     monkeypatch.setattr("lngrad.api.describe", None)
-    check_same_bits(tuple(forward(inputs)), tuple(first))
-    check_same_bits(tuple(backward(inputs)), tuple(grads))
+    results, grads = forward(inputs, out=out), backward(inputs, out=out_grads)
+    check_same_bits(results, right)
+    check_same_bits(grads, right_grads)
+    assert given == "no out" or all(map(operator.is_, (*results, *grads), (*out, *out_grads)))
+
+
+def test_a_second_call_with_tensors_is_not_described_again(monkeypatch):
+    torch = pytest.importorskip("torch")
+    inputs = make_inputs(CASE, "float32")
+    arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
+    right, out = backward(inputs), lngrad.layer_norm_backward(*arrays)
+    lngrad.layer_norm_backward(*arrays, out=out)
+    for tensor in out:
+        tensor.fill_(torch.nan)
+    monkeypatch.setattr("lngrad.api.describe", None)
+    for results in (lngrad.layer_norm_backward(*arrays), lngrad.layer_norm_backward(*arrays, out=out)):
+        check_same_bits(results, right)
+    assert all(map(operator.is_, results, out))
+
+
+def test_a_known_out_is_checked_wherever_it_lies(norm):
+    inputs = make_inputs(CASE, "float32", **norm)
+    for _ in range(2):
+        out, grads = (result._replace(**{result._fields[1]: None}) for result in (forward(inputs), backward(inputs)))
+        check_forward(forward(inputs, out=out), inputs)
+        check_grads(backward(inputs, out=grads), inputs)
+        room = np.zeros((64, 64), np.float32)
+        with pytest.raises(OverlapError, match=r"out.y: shares memory with gamma"):
+            forward(replace(inputs, gamma=room[3]), out=out._replace(y=room))
+        room.flags.writeable = False
+        with pytest.raises(OverlapError, match=r"out.dx: expected a writable array"):
+            backward(inputs, out=grads._replace(dx=room))
+        check_grads(backward(replace(inputs, x=inputs.x.copy()), out=grads._replace(dx=inputs.dy.copy())), inputs)
+
+
+def test_a_known_call_of_a_tensor_whose_memory_is_freed_is_refused():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(64, 64)
+    lngrad.layer_norm(x), lngrad.layer_norm(x)
+    x.untyped_storage().resize_(0)
+    with pytest.raises(ShapeError, match="x: expected 16384 bytes of storage, got 0"):
+        lngrad.layer_norm(x)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -153,12 +196,14 @@ def test_plain_functions_let_torchs_threads_work(monkeypatch):
         pytest.skip("torch has no threads to lend")
     lent = []
     theirs = threads.torch_parallel_for()
-    monkeypatch.setattr(api, "torch_parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
+    for module in (api, calls):
+        monkeypatch.setattr(module, "torch_parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
     inputs = make_inputs(Case((2048,), (256,)), "float32")
     arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
-    check_grads(lngrad.layer_norm_backward(*arrays), inputs)
-    assert lent
-    del lent[:]
+    for _ in range(2):
+        check_grads(lngrad.layer_norm_backward(*arrays), inputs)
+        assert lent
+        del lent[:]
     check_grads(backward(inputs), inputs)
     assert not lent
 

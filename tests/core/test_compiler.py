@@ -1,4 +1,4 @@
-"""Which compilers are the user's: one answer for every door that compiles."""
+"""Which compilers are the user's: one answer for every entry point that compiles."""
 
 from __future__ import annotations
 

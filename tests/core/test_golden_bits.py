@@ -1,4 +1,4 @@
-"""The bits of every door are those of tests/golden_bits.json, on any machine: see golden_cases.py for what is promised."""
+"""The bits of every entry point are those of tests/golden_bits.json, on any machine: golden_cases.py says which ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays whose memory is gone or too short: a clear error at every door, never a read of it."""
+"""Arrays whose memory is gone or too short: a clear error at every entry point, never a read of it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_tensors_that_never_have_memory():
 
 
 def ops_and_aten():
-    """The torch doors as (forward, backward), each of (x, shape, weight, bias, eps) and so on."""
+    """The torch entry points as (forward, backward), each of (x, shape, weight, bias, eps) and so on."""
     from lngrad.torch import override
 
     ours, atens = torch.ops.lngrad, torch.ops.aten
@@ -124,7 +124,7 @@ def ops_and_aten():
 @pytest.mark.parametrize("rows", [4, 5000])
 @pytest.mark.parametrize("door", ["operators", "override"])
 @pytest.mark.parametrize("make", WITHOUT[:3], ids=lambda make: make.__name__)
-def test_torch_doors_refuse_memory_that_is_gone(make, door, rows):
+def test_torch_apis_refuse_memory_that_is_gone(make, door, rows):
     """A second call too, whose facts are known by then."""
     forward, backward = ops_and_aten()[door]
     x, statistics, w = (rows, 8), (rows, 1), (8,)

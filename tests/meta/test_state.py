@@ -1,4 +1,4 @@
-"""docs/state.md names every module-level value that can change, and nothing else."""
+"""docs/state.md names every module-level value that can change, and every lock; and nothing else."""
 
 from __future__ import annotations
 
@@ -64,3 +64,46 @@ def test_the_page_is_complete_and_true():
     page = set(ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
     assert here - NO_STATE - page == set(), "docs/state.md lacks these"
     assert page - here == set(), "docs/state.md has rows for what is not there"
+
+
+# What a thread can wait for, by the last part of the name of what makes it.
+WAITED_FOR = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "Queue", "LifoQueue",
+              "PriorityQueue", "SimpleQueue", "fork_safe_lock"}  # fmt: skip
+LOCK_ROW = re.compile(r"^\| `([\w/]+\.py)`: `(\w+)` \| `(\w+)`", re.MULTILINE)
+NO_LOCKS = {
+    ("cpu/workers.py", "_semaphore", "Semaphore"),  # a class of ours; its lock has a row
+    ("bench/cuda.py", "stop", "Event"),  # of CUDA
+}
+
+
+def locks_of(tree: ast.AST) -> set[tuple[str, str, bool]]:
+    """(name, kind, whether it is a module's own) of what threads can wait for: attributes, variables and classes."""
+    found = set()
+    for node in ast.walk(tree):
+        of_module = node in getattr(tree, "body", ())
+        if isinstance(node, ast.ClassDef):
+            found |= {(node.name, last_name(base), False) for base in node.bases if last_name(base) in WAITED_FOR}
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            made = [one.func for one in ast.walk(node.value) if isinstance(one, ast.Call)]
+            kinds = {last_name(one) for one in made} & WAITED_FOR
+            if kinds:
+                target = node.targets[-1] if isinstance(node, ast.Assign) else node.target
+                found |= {(re.findall(r"\w+", ast.unparse(target))[-1], kind, of_module) for kind in kinds}
+    return found
+
+
+def test_every_lock_is_fork_safe_and_judged():
+    """A lock of a module is fork_safe_lock(); the row of another one says why a forked child does not need it."""
+    here = {
+        (str(path.relative_to(SOURCE)), *lock)
+        for path in SOURCE.rglob("*.py")
+        for lock in locks_of(ast.parse(path.read_text("utf-8")))
+    }
+    assert {kind for _, _, kind, of_module in here if of_module} == {"fork_safe_lock"}
+    names = {(file, name, kind) for file, name, kind, _ in here}
+    page = set(LOCK_ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
+    assert names - NO_LOCKS - page == set(), "docs/state.md lacks these under Locks"
+    assert page - names == set(), "docs/state.md has rows for what is not there"
+    assert locks_of(ast.parse("_lock = threading.Lock()")) == {("_lock", "Lock", True)}
+    hidden = "class A:\n    gate: Any = field(default_factory=lambda: Condition())"
+    assert locks_of(ast.parse(hidden)) == {("gate", "Condition", False)}

@@ -30,7 +30,7 @@ def test_a_workflow_calls_what_exists(file):
             assert ("uses" in step) != ("run" in step)
             if "uses" in step:
                 assert re.fullmatch(r"[\w-]+/[\w-]+@[\w./-]+", step["uses"])
-            for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
+            for target in re.findall(r"\bmake ([\w-]+)", step.get("run", "")):
                 assert target in TARGETS
 
 

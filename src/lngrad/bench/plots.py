@@ -1,8 +1,9 @@
-"""Pictures of records: how many times faster than the best peer, and how close to the roofline."""
+"""Pictures of records: how many times faster than the best peer, and how close to memory's speed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,33 @@ _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
 
-# The processors of records that were made before records had instruction sets.
-_AVX2 = ("family 25, model 1",)
+# What a processor that a virtual machine does not name is sold as, by family and model.
+_SOLD_AS = {
+    "AMD EPYC (family 25, model 1)": "AMD EPYC 7003",
+    "AMD EPYC (family 25, model 17)": "AMD EPYC 9004",
+    "AMD EPYC (family 26, model 2)": "AMD EPYC 9005",
+    "Intel Xeon (family 6, model 143)": "Intel Xeon, 4th generation",
+    "Intel Xeon (family 6, model 207)": "Intel Xeon, 5th generation",
+}
+_AVX2 = ("AMD EPYC 7003",)  # of records that were made before records had instruction sets
 
 
 def machine_name(line: Record) -> str:
-    """A record's processor and its widest vectors, such as "AMD EPYC (family 25, model 1), AVX2"."""
+    """A record's processor and its widest vectors, such as "AMD EPYC 7003, AVX2"."""
     machine = line["machine"]
     name = re.sub(r", \d+ logical cores$", "", machine["cpu"])
     name = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", name).split())
-    known = machine.get("instruction_sets", ["avx2"] if any(part in name for part in _AVX2) else [])
+    name = _SOLD_AS.get(name, name)
+    known = machine.get("instruction_sets", ["avx2"] if name in _AVX2 else [])
     widest = "AVX-512" if "avx512f" in known else "AVX2" if "avx2" in known else None
     return f"{name}, {widest}" if widest else name
 
 
 def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> None:
-    """Draw ratios to the best peer and shares of the roofline, of the newest record of each case.
+    """Draw ratios to the best peer, and of one machine alone shares of the roofline, of the newest record of each case.
 
     Args:
-        machines: Records, a list a machine; each machine has a column of its own.
+        machines: Records, a list a machine; each machine has a panel of its own.
         path: Where to write; .svg or .png.
         scope: One whose records are backwards and have a roofline: kernel, or call of a CUDA
             device.
@@ -48,48 +57,54 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
     if not chosen:
         raise ValueError(f"plot: expected {scope} records with a peer, got none")
     with pyplot.rc_context({"svg.hashsalt": "lngrad", "font.size": 9, "text.color": _INK, "axes.labelcolor": _INK}):
-        size = (9.5 if len(chosen) == 1 else 7.5 * len(chosen), 6.2)
-        figure, axes = pyplot.subplots(
-            2, len(chosen), figsize=size, height_ratios=(3, 2), sharex="col", sharey="row", squeeze=False
-        )
+        panels = len(chosen) + (len(chosen) == 1)
+        figure, axes = pyplot.subplots(panels, 1, figsize=(7.8, 0.9 + 1.9 * panels), sharex=True, squeeze=False)
+        shapes = list(dict.fromkeys(case[:2] for found in chosen for case in found))
         for number, found in enumerate(chosen):
-            _column(axes[0, number], axes[1, number], found)
-        axes[0, 0].set_ylabel("times faster than the best peer")
-        axes[0, 0].legend(frameon=False, ncols=3, loc="upper left")
-        axes[1, 0].set_ylabel("share of the roofline")
-        figure.suptitle("LayerNorm backward (dx, dgamma, dbeta)", x=0.01, ha="left")
-        figure.text(0.01, 0.01, "medians of interleaved rounds; the roofline is a pass through memory", fontsize=7)
-        figure.tight_layout(rect=(0, 0.02, 1, 1))
+            _ratios(axes[number, 0], found, shapes)
+        if len(chosen) == 1:
+            _shares(axes[-1, 0], chosen[0], shapes)
+        for panel in axes[:, 0]:
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.grid(axis="y", color=_GRID, linewidth=0.6)
+            panel.set_axisbelow(True)
+        axes[-1, 0].set_xticks(range(len(shapes)), [f"{M}×{N}" for M, N in shapes], rotation=30, ha="right")
+        figure.suptitle("LayerNorm backward: how many times faster than the best peer", x=0.01, ha="left", fontsize=10)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, ncols=3, loc="upper right")
+        figure.tight_layout(rect=(0, 0, 1, 0.98))
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
         pyplot.close(figure)
 
 
-def _column(upper: Any, lower: Any, found: dict[Case, Record]) -> None:
-    """One machine: ratios above, roofline below."""
-    shapes = list(dict.fromkeys(case[:2] for case in found))
-    dtypes = [dtype for dtype in _COLOURS if any(case[2] == dtype for case in found)]
-    width = 0.8 / len(dtypes)
-    for number, dtype in enumerate(dtypes):
-        records = [found.get((*shape, dtype)) for shape in shapes]
-        places = [place - 0.4 + (number + 0.5) * width for place in range(len(shapes))]
-        ratios = [best(record)[1] if record else 0 for record in records]
-        heights = [ratio - 1 if ratio else 0 for ratio in ratios]  # losses hang below the line
-        upper.bar(places, heights, width * 0.92, 1, color=_COLOURS[dtype], label=dtype)
-        for place, ratio in zip(places, ratios, strict=True):
-            above = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
-            upper.annotate(f"{ratio:.1f}", (place, ratio), (0, 2), **above)
-        shares = [record.get("of_roofline", 0) if record else 0 for record in records]
-        lower.bar(places, shares, width * 0.92, color=_COLOURS[dtype])
-    upper.set_title(_about(next(iter(found.values()))), loc="left", fontsize=8)
-    upper.set_yscale("log", base=2)
-    upper.set_yticks([0.5, 1, 2, 4, 8, 16], ["½×", "1×", "2×", "4×", "8×", "16×"])
-    labels = [f"{M}×{N}" for M, N in shapes]
-    lower.set_xticks(range(len(shapes)), labels, rotation=30, ha="right")
-    for axes in (upper, lower):
-        axes.axhline(1, color=_INK, linewidth=0.8)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color=_GRID, linewidth=0.6)
-        axes.set_axisbelow(True)
+def _ratios(panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]]) -> None:
+    """One machine: a dot a case, above the line at 1 where it is won."""
+    panel.axhline(1, color=_INK, linewidth=0.8)
+    _dots(panel, found, shapes, lambda record: best(record)[1])
+    panel.set_title(_about(next(iter(found.values()))), loc="left", fontsize=8)
+    panel.set_yscale("log", base=2)
+    panel.set_yticks([1, 2, 4, 8, 16, 32], ["1×", "2×", "4×", "8×", "16×", "32×"])
+
+
+def _shares(panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]]) -> None:
+    panel.axhline(1, color=_INK, linewidth=0.8)
+    _dots(panel, found, shapes, lambda record: record.get("of_roofline"))
+    panel.set_title(
+        "share of the roofline, a pass through memory: above 1 a case fits the cache", loc="left", fontsize=8
+    )
+
+
+def _dots(
+    panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]], value: Callable[[Record], float | None]
+) -> None:
+    for number, (dtype, colour) in enumerate(_COLOURS.items()):
+        points = [
+            (place + 0.16 * (number - 1), height)
+            for place, shape in enumerate(shapes)
+            if (record := found.get((*shape, dtype))) is not None and (height := value(record)) is not None
+        ]
+        if points:
+            panel.plot(*zip(*points, strict=True), "o", color=colour, markersize=5, label=dtype)
 
 
 def _about(line: Record) -> str:
@@ -97,5 +112,4 @@ def _about(line: Record) -> str:
     versions = line["versions"]
     peers = ", ".join(f"{PEER_NAMES.get(peer, peer)} {versions.get(peer, '')}".strip() for peer in line["ratio"])
     machine = line["machine"]
-    where = machine.get("device") or f"{machine_name(line)}, {threads_of(line)} threads, {machine['cache']}"
-    return f"{where}\nagainst {peers}"
+    return f"{machine.get('device') or f'{machine_name(line)}, {threads_of(line)} threads'}, against {peers}"

@@ -64,11 +64,14 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from lngrad.cpu import prebuilt
+
     output.mkdir(parents=True, exist_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        for dtype, backward in progress.track(FIRST_CALLS, description="Compiling, once per machine"):
-            first_call(dtype, backward)
+        if prebuilt.why_not():
+            for dtype, backward in progress.track(FIRST_CALLS, description="Compiling, once per machine"):
+                first_call(dtype, backward)
         bar = progress.add_task("Training", total=epochs)
         training = train(epochs, seed, advance=lambda: progress.advance(bar))
         layers = layer_inputs(training)
@@ -175,7 +178,7 @@ def train(epochs: int, seed: int, advance: Callable[[], None] = lambda: None) ->
     mean, square = np.zeros((2, sum(p.size for p in parameters)), np.float32)
     ends = np.cumsum([p.size for p in parameters])[:-1]
     batches = -(-len(chosen) // BATCH)
-    # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC (Zen 5) OpenBLAS's threads
+    # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC 9005 OpenBLAS's threads
     # waited for each other, and 30 epochs took 3 to 18 s in place of less than one.
     with threadpool_limits(1, user_api="blas"):
         for _ in range(epochs):

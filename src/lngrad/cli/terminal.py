@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from lngrad.errors import LngradError
+from lngrad.errors import LngradError, install_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +79,7 @@ def need(extra: str, **modules: str) -> None:
     """
     missing = [name.replace("_", "-") for name, module in modules.items() if find_spec(module) is None]
     if missing:
-        fail(f"needs {' and '.join(missing)}: pip install 'lngrad[{extra}]'", REFUSED)
+        fail(f"needs {' and '.join(missing)}: {install_command(extra)}", REFUSED)
 
 
 def new_table(title: str, *left: str, right: Sequence[str] = (), **options: Any) -> Table:

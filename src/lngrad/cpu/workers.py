@@ -150,19 +150,20 @@ class _Workers:
         self.slots = address_of(self._slots)
         self.refusals = 0
         self._all: list[_Worker] = []
-        self._starting = threading.Lock()
+        self._starting = threading.Lock()  # nobody waits for it: a signal handler in its midst would for ever
 
     def ensure(self, count: int) -> int:
-        """Have `count` workers, if the system lets them start. Return how many of them there are."""
-        if len(self._all) < count:
-            with self._starting:
-                try:
-                    while len(self._all) < count:
-                        worker = _Worker(self._slots, len(self._all))
-                        worker.start()
-                        self._all.append(worker)
-                except RuntimeError:  # a limit on threads; the next call tries again
-                    self.refusals += 1
+        """Have `count` workers, if the system lets them start and no other call starts some. Return how many there are."""
+        if len(self._all) < count and self._starting.acquire(blocking=False):
+            try:
+                while len(self._all) < count:
+                    worker = _Worker(self._slots, len(self._all))
+                    worker.start()
+                    self._all.append(worker)
+            except RuntimeError:  # a limit on threads; the next call tries again
+                self.refusals += 1
+            finally:
+                self._starting.release()
         return min(count, len(self._all))
 
     def wake(self, bits: int) -> None:

@@ -5,6 +5,13 @@
 >>> dx, dgamma, dbeta = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(x, gamma, beta)      # doctest: +SKIP
 """
 
-from lngrad.jax.functions import add_layer_norm, add_rms_norm, layer_norm, layer_norm_backward, rms_norm
+from lngrad.jax.functions import (
+    add_layer_norm,
+    add_rms_norm,
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+)
 
-__all__ = ["add_layer_norm", "add_rms_norm", "layer_norm", "layer_norm_backward", "rms_norm"]
+__all__ = ["add_layer_norm", "add_rms_norm", "layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"]

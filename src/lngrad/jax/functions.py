@@ -7,17 +7,17 @@ from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
 from lngrad.core.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
-from lngrad.core.problem import LAYER_NORM, Grads, Normalization, Problem, describe
-from lngrad.errors import DtypeError
+from lngrad.core.problem import Grads, Normalization, RmsGrads, describe
+from lngrad.errors import DtypeError, install_command
 
 try:
     import jax
     import jax.numpy as jnp
     from jax.typing import ArrayLike
 except ImportError as reason:
-    raise ImportError("lngrad.jax: expected jax 0.10 or later, got none: pip install 'lngrad[jax]'") from reason
+    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got none: {install_command('jax')}") from reason
 if not hasattr(jax.sharding, "ManualAxisType"):
-    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: pip install 'lngrad[jax]'")
+    raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: {install_command('jax')}")
 
 from lngrad.jax import derivatives, operators
 from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together
@@ -175,6 +175,8 @@ def layer_norm_backward(
     gamma: ArrayLike | None = None,
     *,
     normalized_shape: int | Sequence[int] | None = None,
+    offset: float = 0.0,
+    dtotal: ArrayLike | None = None,
     output_mask: Sequence[bool] = (True, True, True),
 ) -> Grads:
     """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too, but for explicitly sharded arrays.
@@ -182,20 +184,61 @@ def layer_norm_backward(
     Go into jax.shard_map with those; gradients of layer_norm itself take them as they are.
 
     Args:
-        dy, x: (*A, *R), the same shape and dtype.
+        dy, x: (*A, *R), the same shape and dtype; x is the total after a forward with a residual.
         mean, rstd: One element per row.
         gamma: (*R) or None.
         normalized_shape: R. None: gamma's shape, or the last axis.
+        offset: That of the forward.
+        dtotal: (*A, *R) in x's dtype or None: the gradient of a total that was used besides, added to dx before it is rounded.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
+
+    Raises:
+        ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    dy, x, mean, rstd, gamma = _arrays(dy=dy, x=x, mean=mean, rstd=rstd, gamma=gamma)
-    facts = (_facts(dy), _facts(x), _facts(mean), _facts(rstd), _facts(gamma))
-    problem, _ = Problem.backward(*facts, normalized_shape, output_mask)
-    dtype = (x if gamma is None else gamma).dtype
-    normalized = len(problem.normalized_shape)
-    refuse_sharded("dy, x, mean, rstd, gamma", dy, x, mean, rstd, gamma)
-    arrays = vary_together(dy, x, mean, rstd, gamma)
-    return Grads(*derivatives.backward(*arrays, None, normalized, problem.wanted, (dtype, dtype), LAYER_NORM))
+    given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
+    return Grads(*_gradients(Normalization.of(True, offset), normalized_shape, output_mask, given))
+
+
+def rms_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    offset: float = 0.0,
+    dtotal: ArrayLike | None = None,
+    output_mask: Sequence[bool] = (True, True),
+) -> RmsGrads:
+    """lngrad.rms_norm_backward for JAX; the arguments, what it can be and the errors are those of layer_norm_backward.
+
+    Args:
+        output_mask: Which of dx, dgamma are wanted; the other is None.
+    """
+    given = {"dy": dy, "x": x, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
+    return RmsGrads(*_gradients(Normalization.of(False, offset), normalized_shape, output_mask, given)[:2])
+
+
+def _gradients(
+    normalization: Normalization,
+    normalized_shape: int | Sequence[int] | None,
+    output_mask: Sequence[bool],
+    given: dict[str, Any],
+) -> tuple[Any, ...]:
+    """dx, dgamma and dbeta, None where not wanted, of the operator's arguments in its order, dtotal last."""
+    if given["dtotal"] is None:
+        del given["dtotal"]
+    operator = operators.row("backward", normalization, "dtotal" in given)
+    arrays = dict(zip(given, _arrays(**given), strict=True))
+    problem, _ = describe(
+        operator, tuple(map(_facts, arrays.values())), normalized_shape, output_mask, None, normalization
+    )
+    refuse_sharded(", ".join(arrays), *arrays.values())
+    dy, x, mean, rstd, gamma, dtotal = vary_together(*map(arrays.get, ("dy", "x", "mean", "rstd", "gamma", "dtotal")))
+    dtype, wanted = (x if gamma is None else gamma).dtype, (*problem.wanted, False)[:3]
+    return derivatives.backward(  # type: ignore[no-any-return]
+        dy, x, mean, rstd, gamma, dtotal, len(problem.normalized_shape), wanted, (dtype, dtype), normalization
+    )
 
 
 def _arrays(**arrays: Any) -> Iterator[Any]:

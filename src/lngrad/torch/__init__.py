@@ -6,11 +6,13 @@
 ...     train(model)
 """
 
+from lngrad.errors import install_command
+
 # First of all, and not at the first call that misses something: which torch is needed.
 try:
     import torch
 except ImportError as reason:
-    raise ImportError("lngrad.torch: expected torch 2.13 or later, got none: pip install 'lngrad[torch]'") from reason
+    raise ImportError(f"lngrad.torch: expected torch 2.13 or later, got none: {install_command('torch')}") from reason
 if not hasattr(torch.library, "get_kernel"):
     raise ImportError(f"lngrad.torch: expected torch 2.13 or later, got {torch.__version__}")
 

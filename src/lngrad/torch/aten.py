@@ -8,8 +8,6 @@ its own, and leaves what traces, transforms and subclasses want to see in pieces
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import torch
 
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
+from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError
 from lngrad.torch import calls, native, operators
 
@@ -32,14 +31,12 @@ _ARGUMENTS = {
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
-_lock = threading.RLock()  # re-entrant: a signal handler may come while it is taken
+_lock = fork_safe_lock()
 _users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
 _libraries: list[Any] = []
 _atens: dict[str, Any] = {}
-
-
-if hasattr(os, "register_at_fork"):  # a child finds no enable() half done, and no lock that a thread it lacks has taken
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_compiled = False  # whether Inductor has our pass
+_settling = False
 
 
 class _NotOurs(LngradError):
@@ -52,16 +49,18 @@ def enable(*, compiled: bool = False) -> None:
     Calls are counted: it ends with as many calls of disable.
 
     Args:
-        compiled: Layer normalization in code that torch.compile makes with Inductor too, as one operator; y is rounded as
+        compiled: The normalizations in code that torch.compile makes with Inductor too, as one operator; y is rounded as
             torch rounds it, and the statistics stay in what the call is computed in. The first such enable, and the disable
             that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
     with _lock:
-        if not _users:
-            _libraries.extend(_install())
-        if compiled and True not in _users:
-            import_module("lngrad.torch.inductor").install()  # a second of imports that others don't need
         _users.append(compiled)
+        try:
+            _settle()
+        except BaseException:
+            _users.pop()
+            _settle()
+            raise
 
 
 def disable() -> None:
@@ -73,11 +72,8 @@ def disable() -> None:
     with _lock:
         if not _users:
             raise RuntimeError("disable: expected an enable() before it, got none")
-        if _users.pop() and True not in _users:
-            import_module("lngrad.torch.inductor").remove()
-        if not _users:
-            while _libraries:
-                _libraries.pop()._destroy()
+        _users.pop()
+        _settle()
 
 
 @contextmanager
@@ -90,6 +86,26 @@ def override(*, compiled: bool = False) -> Iterator[None]:
         disable()
 
 
+def _settle() -> None:
+    """Have in place what users want, and nothing else. What a finalizer or a signal handler wants meanwhile is seen too."""
+    global _settling, _compiled
+    if _settling:
+        return
+    _settling = True
+    try:
+        while bool(_users) != bool(_libraries) or (True in _users) != _compiled:
+            if _users and not _libraries:
+                _libraries.extend(_install())
+            while _libraries and not _users:
+                _libraries.pop()._destroy()
+            if (True in _users) != _compiled:
+                inductor = import_module("lngrad.torch.inductor")  # a second of imports that others don't need
+                _compiled = not _compiled
+                (inductor.install if _compiled else inductor.remove)()
+    finally:
+        _settling = False
+
+
 def _install() -> list[Any]:
     for name in (FORWARD, BACKWARD, RMS):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
@@ -97,11 +113,11 @@ def _install() -> list[Any]:
         # That a kernel is replaced is the very purpose; torch says so once per process.
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
         library = torch.library.Library("aten", "IMPL")
-        for key in ("CPU", "AutogradCPU"):
-            library.impl(RMS, _rms_norm, key)
         if native.module is not None:
             native.module.install()
-            return [library, native.module]
+            return [native.module]
+        for key in ("CPU", "AutogradCPU"):
+            library.impl(RMS, _rms_norm, key)
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
     return [library]
@@ -173,5 +189,6 @@ def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: floa
 
 native.register("aten_forward", _native_layer_norm)
 native.register("aten_backward", _native_layer_norm_backward)
+native.register("aten_rms_norm", _rms_norm)
 native.register("prepare_aten_forward", calls.prepare(calls.plan_forward, _parameter_dtype))
 native.register("prepare_aten_backward", calls.prepare(calls.plan_backward, _gradient_dtype))

@@ -80,16 +80,28 @@ def plan_backward(
     Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
     out = Grads(None, parameter, torch.empty_like(parameter))
     plain = mean.contiguous(), rstd.contiguous(), _contiguous(gamma)
-    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
+    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out, completes_mean=True)
     return make_plan(problem, None, torch_thread_count()), parameter
+
+
+def plan_norm(call: Callable[..., Any], *arguments: Any) -> tuple[Plan, Tensor]:
+    """The plan of a call of the family with contiguous arrays, and a tensor like mean and rstd, or dgamma and dbeta.
+
+    call: of the same arguments, the operator, its arrays, the normalized shape, the mask and the normalization.
+    """
+    problem, _ = describe(*(described := call(*arguments))[:4], None, described[4])
+    gamma = problem.inputs["gamma"]
+    parameter = gamma.dtype if gamma else problem.dtype
+    small = problem.accumulator if problem.operator.direction == "forward" else parameter
+    return make_plan(problem, None, torch_thread_count()), torch.empty(0, dtype=getattr(torch, small))
 
 
 def prepare(plan_call: Callable[..., tuple[Plan, Tensor]], check: Callable[..., Any]) -> Callable[..., Any]:
     """A function that prepares contiguous calls for the native code.
 
     Args:
-        plan_call: plan_forward or plan_backward.
-        check: As in forward_calls or backward_calls.
+        plan_call: plan_forward, plan_backward or plan_norm.
+        check: As in forward_calls or backward_calls; for plan_norm its call.
 
     Returns:
         The function, with the arguments of plan_call behind check: a tensor like the small results, and the plan as numbers; or
@@ -235,7 +247,9 @@ def run(
     key = operator, normalization, shape, mask, torch_thread_count(), *facts
     call = _any_calls.get(key)
     if call is None:
-        problem, _ = describe(operator, arrays, shape, mask, None, normalization)
+        problem, _ = describe(
+            operator, arrays, shape, mask, None, normalization, completes_mean="lost" not in operator.inputs
+        )
         plan = make_plan(problem, None, torch_thread_count())
         outputs = [None if one is None else (one.shape, getattr(torch, one.dtype)) for one in problem.outputs()]
         x = arrays[operator.inputs.index("x")]

@@ -42,7 +42,7 @@ def layer_norm(
         )
     compiling = torch.compiler.is_compiling()
     if not compiling and native.module is not None:
-        y = native.module.layer_norm(input, normalized_shape, weight, bias, eps)
+        y = native.module.norm(input, normalized_shape, weight, bias, eps)
         if y is not NotImplemented:
             return y
     shape = _sizes(normalized_shape)
@@ -79,7 +79,7 @@ def rms_norm(
         return handle_torch_function(
             rms_norm, (input, weight), input, normalized_shape, weight=weight, eps=eps, offset=offset
         )
-    return _norm(input, normalized_shape, weight, None, eps, None, False, offset)[0]
+    return _norm(input, normalized_shape, weight, None, eps, None, False, offset)
 
 
 def add_rms_norm(
@@ -108,8 +108,7 @@ def add_rms_norm(
             add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight=weight, eps=eps,
             offset=offset,
         )  # fmt: skip
-    y, _, _, total = _norm(input, normalized_shape, weight, None, eps, residual, False, offset)
-    return y, total
+    return _norm(input, normalized_shape, weight, None, eps, residual, False, offset)  # type: ignore[no-any-return]
 
 
 def add_layer_norm(
@@ -137,23 +136,27 @@ def add_layer_norm(
             add_layer_norm, (input, residual, weight, bias), input, residual, normalized_shape, weight=weight, bias=bias,
             eps=eps,
         )  # fmt: skip
-    y, _, _, total = _norm(input, normalized_shape, weight, bias, eps, residual, True, 0.0)
-    return y, total
+    return _norm(input, normalized_shape, weight, bias, eps, residual, True, 0.0)  # type: ignore[no-any-return]
 
 
 def _norm(
     x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float | None,
     residual: Tensor | None, centred: bool, offset: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """y, mean, rstd and the total; in an export to ONNX as torch's elementary operations."""
+) -> Any:  # fmt: skip
+    """y, or y and the total with a residual; in an export to ONNX as torch's elementary operations."""
     if eps is None:
         eps = operators.epsilon(x)
-    arguments: Any = (x, _sizes(normalized_shape), weight, bias, eps, residual, centred, offset)
+    if not torch.compiler.is_compiling() and native.module is not None:
+        result = native.module.norm(x, normalized_shape, weight, bias, eps, residual, centred, offset)
+        if result is not NotImplemented:
+            return result
+    function: Any = operators.differentiable_forward
     if torch.onnx.is_in_onnx_export():
-        return operators.formula(*arguments)
-    if torch.jit.is_tracing():
-        return operators.norm(*arguments)  # type: ignore[no-any-return]
-    return operators.differentiable_forward(*arguments)
+        function = operators.formula
+    elif torch.jit.is_tracing():
+        function = operators.norm
+    y, _, _, total = function(x, _sizes(normalized_shape), weight, bias, eps, residual, centred, offset)
+    return y if residual is None else (y, total)
 
 
 def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:

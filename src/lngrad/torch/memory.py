@@ -8,14 +8,15 @@ own caching allocator does for CUDA, with torch's own storages, which can be res
 from __future__ import annotations
 
 import math
-import os
 import sys
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from lngrad.core import memory
 from lngrad.core.memory import advise_huge
+from lngrad.core.threads import fork_safe_lock
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with glibc, which keeps them
 KEPT_BYTES = 1 << 29  # of all remembered storages together, in use or not
@@ -25,25 +26,15 @@ _uses = torch._C._storage_Use_Count
 _storages: list[Any] = []  # the one that was handed out last at the end
 # Re-entrant: a __del__ that the garbage collector runs here, or a signal handler, may normalize something too. It finds the
 # list in the middle of a change, and leaves it alone.
-_lock = threading.RLock()
+_lock = fork_safe_lock()
 _changing = False  # the list, by the thread that has the lock
-
-
-def _forked() -> None:
-    """A child has the storages, and its own copy of what is in them; another thread may have been changing the list."""
-    global _lock, _changing
-    _lock, _changing = threading.RLock(), False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """An uninitialised contiguous CPU tensor."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not KEPT_FROM <= nbytes <= KEPT_BYTES:
-        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+        tensor = _allocated(lambda: torch.empty(shape, dtype=dtype, device="cpu"))
         advise_huge(tensor.data_ptr(), nbytes)
         return tensor
     strides, step = [], 1
@@ -60,6 +51,16 @@ def empty_cache() -> None:
     _storages = []  # whoever is changing the old list goes on with it, and then it is gone
 
 
+def _allocated(allocate: Callable[[], Any]) -> Any:
+    """What a function allocates; where the system has no more memory, what both pools keep is given back first."""
+    try:
+        return allocate()
+    except RuntimeError:  # torch's, for want of memory
+        empty_cache()
+        memory.empty_cache()
+        return allocate()
+
+
 def _storage(nbytes: int) -> Any:
     global _changing
     with _lock:
@@ -73,7 +74,7 @@ def _storage(nbytes: int) -> Any:
 
 
 def _new(nbytes: int) -> Any:
-    storage = torch.UntypedStorage(nbytes, device="cpu")
+    storage = _allocated(lambda: torch.UntypedStorage(nbytes, device="cpu"))
     advise_huge(storage.data_ptr(), nbytes)
     return storage
 

@@ -19,8 +19,10 @@ from typing import Any, TypeAlias
 import torch
 
 import lngrad
+from lngrad.api import execute
 from lngrad.core import formulas
 from lngrad.core.arrays import Output
+from lngrad.core.plan import make_plan
 from lngrad.core.problem import (
     BACKWARD,
     FORWARD,
@@ -75,8 +77,6 @@ def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: A
 
 _forward = calls.forward_calls(accumulator_of)
 _backward = calls.backward_calls(_gradient_dtype)
-native.register("prepare_forward", calls.prepare(calls.plan_forward, accumulator_of))
-native.register("prepare_backward", calls.prepare(calls.plan_backward, _gradient_dtype))
 
 
 def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
@@ -109,12 +109,12 @@ def _fake_backward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any
     return _fake(x, Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), tuple(mask))[0].outputs())
 
 
-_FORWARD_RESULTS = ("y", "mean", "rstd", "total")
-_BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
+FORWARD_RESULTS = ("y", "mean", "rstd", "total")
+BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
 _Call: TypeAlias = tuple[Operator, tuple[Any, ...], Shape, Mask, Normalization]
 
 
-def _norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred: bool, offset: float) -> _Call:
+def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred: bool, offset: float) -> _Call:
     """The operator and its arrays by the names that it has for them."""
     operator = FORWARD if centred else RMS_FORWARD
     if residual is not None:
@@ -124,7 +124,7 @@ def _norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred
     return operator, arrays, tuple(shape), operator.everything, Normalization.of(centred, offset)
 
 
-def _norm_backward_call(
+def norm_backward_call(
     dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, dtotal: Any, centred: bool, offset: float
 ) -> _Call:
     operator = BACKWARD if centred else RMS_BACKWARD
@@ -135,32 +135,46 @@ def _norm_backward_call(
     return operator, arrays, tuple(shape), tuple(mask)[: len(operator.outputs)], Normalization.of(centred, offset)
 
 
-def _named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
+native.register("prepare_forward", calls.prepare(calls.plan_norm, norm_call))
+native.register("prepare_backward", calls.prepare(calls.plan_norm, norm_backward_call))
+
+
+def named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
     """Results in the order of an operator of torch's, which must return a tensor: an empty one for what there is not."""
     named = dict(zip(operator.outputs, results, strict=True))
     return tuple(x.new_empty(0) if named.get(name) is None else named[name] for name in names)
 
 
-def _norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
-    call = _norm_call(x, shape, gamma, beta, *switches)
-    return _named(call[0], calls.run(*call, eps), _FORWARD_RESULTS, x)
+def _elsewhere(
+    operator: Operator, arrays: tuple[Any, ...], shape: Shape, mask: Mask, normalization: Normalization, *numbers: float
+) -> tuple[Any, ...]:
+    """calls.run on another device than the CPU."""
+    problem, arrays = describe(operator, arrays, shape, mask, None, normalization)
+    return execute(make_plan(problem), (*arrays, *numbers))
 
 
-def _norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
-    call = _norm_backward_call(dy, x, *rest)
-    return _named(call[0], calls.run(*call), _BACKWARD_RESULTS, x)
+def _norm_kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
+        call = norm_call(x, shape, gamma, beta, *switches)
+        return named(call[0], run(*call, eps), FORWARD_RESULTS, x)
+
+    def backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
+        call = norm_backward_call(dy, x, *rest)
+        return named(call[0], run(*call), BACKWARD_RESULTS, x)
+
+    return forward, backward
 
 
 def _fake_norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
-    operator, arrays, sizes, mask, normalization = _norm_call(x, shape, gamma, beta, *switches)
+    operator, arrays, sizes, mask, normalization = norm_call(x, shape, gamma, beta, *switches)
     outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
-    return _named(operator, _fake(x, outputs), _FORWARD_RESULTS, x)
+    return named(operator, _fake(x, outputs), FORWARD_RESULTS, x)
 
 
 def _fake_norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
-    operator, arrays, sizes, mask, normalization = _norm_backward_call(dy, x, *rest)
+    operator, arrays, sizes, mask, normalization = norm_backward_call(dy, x, *rest)
     outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
-    return _named(operator, _fake(x, outputs), _BACKWARD_RESULTS, x)
+    return named(operator, _fake(x, outputs), BACKWARD_RESULTS, x)
 
 
 library.impl("layer_norm", _forward, "CPU")
@@ -169,13 +183,14 @@ library.impl("layer_norm", _forward_elsewhere, "CUDA")
 library.impl("layer_norm_backward", _backward_elsewhere, "CUDA")
 torch.library.register_fake(layer_norm, _fake_forward, lib=library)
 torch.library.register_fake(layer_norm_backward, _fake_backward, lib=library)
-for device in ("CPU", "CUDA"):  # on a GPU the core says which backends there are
-    library.impl("norm", _norm, device)
-    library.impl("norm_backward", _norm_backward, device)
+for device, run in (("CPU", calls.run), ("CUDA", _elsewhere)):
+    for name, kernel in zip(("norm", "norm_backward"), _norm_kernels(run), strict=True):
+        library.impl(name, kernel, device)
 torch.library.register_fake(norm, _fake_norm, lib=library)
 torch.library.register_fake(norm_backward, _fake_norm_backward, lib=library)
 # As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
-torch.library.register_autocast("lngrad::layer_norm", "cuda", torch.float32, lib=library)
+for name in ("layer_norm", "norm"):
+    torch.library.register_autocast(f"lngrad::{name}", "cuda", torch.float32, lib=library)
 
 
 # --- Batching -------------------------------------------------------------------------------------------------------
@@ -346,7 +361,13 @@ def _gradients(
     return dx, dgamma, dbeta
 
 
-native.register("derivative", _gradients)
+def _derivative(centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any) -> Any:
+    """_gradients for the native code, which has None in the place of a mean that there is not."""
+    mean = x.new_empty(0) if mean is None else mean
+    return _gradients(shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
+
+
+native.register("derivative", _derivative)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

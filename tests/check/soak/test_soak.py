@@ -15,7 +15,7 @@ from lngrad.check.soak.call import LAYOUTS, SPECIALS, Guarded
 
 
 def test_random_calls_of_the_core():
-    report = soak(calls=10_000, seed=20, doors=("numba_cpu", "numpy_cpu"))
+    report = soak(calls=10_000, seed=20, entry_points=("numba_cpu", "numpy_cpu"))
     assert not report.violations, report.programs()
     assert report.calls == 10_000
     assert set(report.refusals) == {"OverlapError: an output in part of x's memory", "ShapeError: x without dimensions"}
@@ -96,7 +96,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__.strip("_"))
 def test_a_planted_mistake_is_found_and_shrunk(mistake, monkeypatch):
     monkeypatch.setattr(lngrad, "layer_norm_backward", _wrong(mistake))
-    report = soak(calls=400, seed=1, doors=("numba_cpu",))
+    report = soak(calls=400, seed=1, entry_points=("numba_cpu",))
     assert report.violations
     call = next((call for call, reason in report.violations if MISTAKES[mistake] in reason), None)
     assert call is not None, report.programs()
@@ -172,13 +172,13 @@ def test_the_command_line():
             [sys.executable, "-m", "lngrad", "soak", *options], capture_output=True, text=True, check=False
         )
 
-    result = ended("--calls", "20", "--doors", "numpy_cpu")
+    result = ended("--calls", "20", "--entry-points", "numpy_cpu")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith("20 calls in")
     assert "0 violations" in result.stdout
-    result = ended("--doors", "numpy_cpu,nowhere")
+    result = ended("--entry-points", "numpy_cpu,nowhere")
     assert result.returncode == 2
-    assert "doors: expected some of numba_cpu, numpy_cpu, torch, override, jax, got 'nowhere'" in result.stderr
+    assert "--entry-points: expected some of numba_cpu, numpy_cpu, torch, override, jax, got 'nowhere'" in result.stderr
     for option, value in (("calls", "0"), ("calls", "-1"), ("seconds", "0")):  # nothing is checked, which is no success
         result = ended(f"--{option}", value)
         assert result.returncode == 2

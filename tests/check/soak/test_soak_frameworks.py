@@ -7,9 +7,9 @@ import pytest
 from lngrad.check.soak import soak
 
 
-@pytest.mark.parametrize(("doors", "calls"), [(("torch", "override"), 9_000), (("jax",), 1_000)])
-def test_random_calls_of_frameworks(doors, calls):
-    pytest.importorskip(doors[0])
-    report = soak(calls=calls, seed=21, doors=doors)
+@pytest.mark.parametrize(("entry_points", "calls"), [(("torch", "override"), 9_000), (("jax",), 1_000)])
+def test_random_calls_of_frameworks(entry_points, calls):
+    pytest.importorskip(entry_points[0])
+    report = soak(calls=calls, seed=21, entry_points=entry_points)
     assert not report.violations, report.programs()
     assert report.calls == calls

@@ -8,7 +8,7 @@ mix-up.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -55,11 +55,11 @@ class Heap:
     def allocate(self, size: int, reserved: int) -> Address:
         """Make a block of `size` bytes that takes the place of `reserved` bytes. Raises as aligned_bytes."""
         memory = aligned_bytes(size)
-        with self._lock:
-            address = self._next
-            self._next += -(-reserved // ALIGNMENT) * ALIGNMENT
-            self._starts.append(address)  # addresses grow, so the list stays sorted
+        step = -(-reserved // ALIGNMENT) * ALIGNMENT
+        with self._lock:  # but a finalizer or a signal handler may come in between: each step leaves the blocks whole
+            address, self._next = self._next, self._next + step
             self._blocks[address] = Block(address, memory, reserved)
+            insort(self._starts, address)
             self.allocated += reserved
         return address
 
@@ -80,18 +80,18 @@ class Heap:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
                 return None
-            block = self._blocks[self._starts[at]]
-        return block if address < block.address + block.memory.nbytes else None
+            block = self._blocks.get(self._starts[at])
+        return block if block is not None and address < block.address + block.memory.nbytes else None
 
     def blocks(self) -> list[Block]:
         """All blocks, by address."""
         with self._lock:
-            return list(self._blocks.values())
+            return [self._blocks[address] for address in sorted(self._blocks)]
 
     def clear(self) -> None:
         """Free all blocks."""
         with self._lock:
-            for block in self._blocks.values():
+            for block in list(self._blocks.values()):
                 block.alive = False
             self._blocks.clear()
             self._starts.clear()

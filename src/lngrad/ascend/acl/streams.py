@@ -35,7 +35,7 @@ LOWEST_PRIORITY = 7
 class aclrtStream(Handle):
     """A queue of tasks and the thread that runs them. None in its place means the default stream."""
 
-    __slots__ = ("_asleep", "_error", "_running", "_submitted", "_tasks", "_wake", "_worker")
+    __slots__ = ("_asleep", "_at_work", "_error", "_running", "_submitted", "_tasks", "_wake", "_worker")
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,8 @@ class aclrtStream(Handle):
 
     def forget_worker(self) -> None:
         """Begin without a thread: a new stream, or one in a forked process, which has no threads but its own."""
-        self._running = threading.Lock()  # whoever runs tasks has it, so that their order is kept
+        self._running = threading.RLock()  # whoever runs tasks has it, so that their order is kept
+        self._at_work = False
         self._asleep = False
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -55,20 +56,30 @@ class aclrtStream(Handle):
     @property
     def idle(self) -> bool:
         """Whether everything that was submitted has run."""
-        return not self._tasks and not self._running.locked()
+        return not self._tasks and not self._at_work
 
     def submit(self, task: Task) -> None:
         """Have a task run after those before it."""
         self._tasks.append(task)
         self._submitted += 1
         if self._worker is None:
-            self._worker = threading.Thread(target=self._run_worker, name="lngrad-stream", daemon=True)
-            self._worker.start()
+            worker = threading.Thread(target=self._run_worker, name="lngrad-stream", daemon=True)
+            try:
+                worker.start()
+                self._worker = worker
+            except RuntimeError:  # a limit on threads: the host runs the task now
+                with self._running:
+                    self._run_tasks()
         self._wake_worker()
 
     def drain(self) -> None:
         """Run, or wait for, every task submitted so far. Raises the first StatusError since the last call."""
         with self._running:
+            if (
+                self._at_work
+            ):  # a finalizer, a signal handler or a host function, in the midst of one: it would wait for itself
+                text = "stream: expected a call from outside of its tasks, got one from within"
+                raise StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
             self._run_tasks()
             error, self._error = self._error, None
         if error is not None:
@@ -107,16 +118,22 @@ class aclrtStream(Handle):
             self._asleep = False
 
     def _run_tasks(self) -> None:
-        """Run what waits. The caller has ``_running``."""
-        while self._tasks:
-            task = self._tasks.popleft()
-            try:
-                task()
-            except StatusError as error:
-                self._error = self._error or error
-            except Exception as reason:
-                text = f"stream: a task failed: {type(reason).__name__}: {reason}"
-                self._error = self._error or StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
+        """Run what waits, unless one runs that asks for it. The caller has ``_running``."""
+        if self._at_work:
+            return
+        self._at_work = True
+        try:
+            while self._tasks:
+                task = self._tasks.popleft()
+                try:
+                    task()
+                except StatusError as error:
+                    self._error = self._error or error
+                except Exception as reason:
+                    text = f"stream: a task failed: {type(reason).__name__}: {reason}"
+                    self._error = self._error or StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
+        finally:
+            self._at_work = False
 
 
 all_streams: WeakSet[aclrtStream] = WeakSet()

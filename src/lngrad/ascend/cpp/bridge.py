@@ -30,6 +30,7 @@ from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.core.arrays import address_of
+from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError, ShapeError
 from lngrad.typing import Array
 
@@ -47,7 +48,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _memory: dict[int, Array] = {}
-_lock = threading.Lock()  # over _memory
+_lock = fork_safe_lock()  # over _memory
 
 
 def last_fault() -> str:
@@ -87,11 +88,14 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     call = _Run(block)
 
     def kernel() -> None:
-        run_block(Session(running("ICPU_RUN_KF")), kernel.__name__, lambda: int(call(closure)))
+        session = Session(running("ICPU_RUN_KF"))
+        run_block(session, kernel.__name__, lambda: int(call(closure)), lambda: "it threw an exception")
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
     with _lock:
-        memory = [GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in _memory.items()]
+        memory = [
+            GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in list(_memory.items())
+        ]
     acl.aclrtSynchronizeDevice()  # a launch comes behind what waits in streams
     memory += [GlobalRegion(b.memory, f"the device memory at {b.address:#x}", b.address) for b in heap.blocks()]
     launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())

@@ -124,17 +124,17 @@ class Session:
 current_session: ContextVar[Session | None] = ContextVar("current_session", default=None)
 
 
-def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
+def run_block(session: Session, name: str, call: Callable[[], int], exception: Callable[[], str]) -> None:
     """Run native code whose Ascend C calls go to this session.
 
     Args:
         session: Of the block.
         name: Of the kernel, for the text.
         call: Runs the code; not 0: its stack was unwound.
+        exception: What is told of a C++ exception of its own.
 
     Raises:
-        DeviceFault: The kernel broke a rule.
-        RuntimeError: The kernel ended with a C++ exception of its own.
+        DeviceFault: The kernel broke a rule, or ended with a C++ exception of its own.
     """
     token = current_session.set(session)
     try:
@@ -144,7 +144,7 @@ def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
     if session.error is not None:
         raise session.error
     if failed:
-        raise RuntimeError(f"{name}: the kernel ended with a C++ exception")
+        raise DeviceFault(f"{name}: {exception()}")
 
 
 def position_of(api: str, number: int) -> TPosition:

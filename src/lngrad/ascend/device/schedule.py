@@ -92,8 +92,11 @@ class BlockSchedule:
 
                 thread = threading.Thread(target=work, name=f"block {following}", daemon=True)
                 self._states[following] = RUNNING
+                try:
+                    thread.start()
+                except RuntimeError as reason:  # a limit on threads
+                    raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
                 self._threads.append(thread)
-                thread.start()
             else:
                 self._gates[following].release()
             self._gates[index].acquire()

@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def serve(control: int, settings: Settings) -> None:
         if not connections:
             break
         client = _Thread(socket.socket(fileno=connections[0]))
-        threading.Thread(target=client.run, args=(dispatcher, threads), daemon=True).start()
+        with suppress(RuntimeError):  # a limit on threads: the connection closes, and that thread's calls fail
+            threading.Thread(target=client.run, args=(dispatcher, threads), daemon=True).start()
     os._exit(0)  # the program has ended: nobody waits for what is in streams
 
 

@@ -19,7 +19,7 @@ from lngrad.typing import Array, Mask, Shape
 # How a large array lies in memory; "shared" repeats one row with stride 0, and is for inputs alone.
 LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
-DOORS = tuple(ENTRIES)
+ENTRY_POINTS = tuple(ENTRIES)
 """The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
 
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
@@ -46,7 +46,7 @@ class Call:
         mask: Which gradients are wanted.
         place: Whose memory dx and y take.
         special: What is unusual about the values.
-        door: Which of the ways in.
+        entry_point: Which of the ways in.
         threads: With how many threads the call is repeated, for its bits; 0 does not repeat it.
     """
 
@@ -63,16 +63,16 @@ class Call:
     mask: Mask = (True, True, True)
     place: str = ""
     special: str = ""
-    door: str = "numba_cpu"
+    entry_point: str = "numba_cpu"
     threads: int = 0
 
 
-def draw(rng: Random, doors: tuple[str, ...] = DOORS, traced: list[Call] | None = None) -> Call:
+def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list[Call] | None = None) -> Call:
     """A random call.
 
     Args:
         rng: Where it comes from.
-        doors: Which doors to use of those that are installed.
+        entry_points: Which entry points to use of those that are installed.
         traced: Calls of JAX so far. XLA compiles each new set of shapes and dtypes for about 0.3 s, so all but one of 200
             calls take those of an earlier one.
     """
@@ -81,8 +81,8 @@ def draw(rng: Random, doors: tuple[str, ...] = DOORS, traced: list[Call] | None 
         return choices[0] if rng.random() < usual else rng.choice(choices)
 
     lead, normalized = _shape(rng)
-    dtype, door = rng.choice(tuple(DTYPES)), rng.choice(installed(doors))
-    parameters, statistics = _dtypes(rng, dtype, door)
+    dtype, entry_point = rng.choice(tuple(DTYPES)), rng.choice(installed(entry_points))
+    parameters, statistics = _dtypes(rng, dtype, entry_point)
     call = Call(
         seed=rng.getrandbits(31),
         lead=lead,
@@ -97,10 +97,10 @@ def draw(rng: Random, doors: tuple[str, ...] = DOORS, traced: list[Call] | None 
         mask=(rng.random() < 0.75, rng.random() < 0.75, rng.random() < 0.75),
         place=one(PLACES, 0.8),
         special=one(SPECIALS, 0.5),
-        door=door,
+        entry_point=entry_point,
         threads=rng.randint(1, 4) if rng.random() < 0.2 else 0,
     )
-    if door != "jax" or traced is None:
+    if entry_point != "jax" or traced is None:
         return call
     if len(traced) < 10 or rng.random() < 1 / 200:
         traced.append(call)
@@ -131,18 +131,18 @@ def _shape(rng: Random) -> tuple[Shape, Shape]:
     return tuple(shape[:split]), tuple(shape[split:])
 
 
-def _dtypes(rng: Random, dtype: str, door: str) -> tuple[str, str]:
+def _dtypes(rng: Random, dtype: str, entry_point: str) -> tuple[str, str]:
     """The dtypes of parameters and statistics: any; for aten mostly those that it mixes."""
-    if door == "override" and rng.random() < 0.9:
+    if entry_point == "override" and rng.random() < 0.9:
         parameters = rng.choice((dtype, dtype, ACCUMULATORS[dtype], ""))
         return parameters, parameters or dtype
     return rng.choice(("", *DTYPES)), rng.choice(tuple(DTYPES))
 
 
 @cache
-def installed(doors: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of some doors whose framework is installed."""
-    return tuple(door for door in doors if not ENTRIES[door].needs or find_spec(ENTRIES[door].needs))
+def installed(entry_points: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some entry points whose framework is installed."""
+    return tuple(one for one in entry_points if not ENTRIES[one].needs or find_spec(ENTRIES[one].needs))
 
 
 class Guarded:

@@ -19,7 +19,7 @@ import lngrad
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.soak import formula
-from lngrad.check.soak.call import DOORS, Call, Given, Guarded, draw, inputs, installed, outputs
+from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, Guarded, draw, inputs, installed, outputs
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
@@ -76,7 +76,7 @@ def _refusal(call: Call, kind: type[Forward] | type[Grads], given: dict[str, Gua
 def _check(call: Call, given: Given, kind: type[Forward] | type[Grads]) -> None:
     names = ("x", "gamma", "beta") if kind is Forward else ("dy", "x", "mean", "rstd", "gamma")
     given = {name: given[name] for name in names}
-    entry = ENTRIES[call.door]
+    entry = ENTRIES[call.entry_point]
     expected: tuple[formula.Result, ...] = ()
     if size := prod(call.lead) * prod(call.normalized):
         wide = formula.wider(accumulator_for(call.dtype, call.parameters))
@@ -177,7 +177,7 @@ class Report:
 
 
 def soak(
-    *, calls: int | None = None, seconds: float | None = None, seed: int = 0, doors: Sequence[str] = DOORS
+    *, calls: int | None = None, seconds: float | None = None, seed: int = 0, entry_points: Sequence[str] = ENTRY_POINTS
 ) -> Report:
     """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
 
@@ -185,17 +185,19 @@ def soak(
         calls: How many; None: as many as there is time for.
         seconds: For how long; None: as long as the calls take, and a minute if `calls` is None too.
         seed: Equal seeds draw equal calls.
-        doors: Which doors to use: those of them whose framework is installed.
+        entry_points: Which entry points to use: those of them whose framework is installed.
 
     Raises:
-        BackendUnavailable: A door has no such name, or none of them is installed.
+        BackendUnavailable: An entry point has no such name, or none of them is installed.
         ValueError: `calls` or `seconds` is not positive: nothing would be checked.
     """
-    for door in doors:
-        if door not in DOORS:
-            raise BackendUnavailable(f"doors: expected some of {', '.join(DOORS)}, got {door!r}")
-    if not installed(tuple(doors)):
-        raise BackendUnavailable(f"doors: expected one whose framework is installed, got {', '.join(doors) or 'none'}")
+    for name in entry_points:
+        if name not in ENTRY_POINTS:
+            raise BackendUnavailable(f"entry_points: expected some of {', '.join(ENTRY_POINTS)}, got {name!r}")
+    if not installed(tuple(entry_points)):
+        raise BackendUnavailable(
+            f"entry_points: expected one whose framework is installed, got {', '.join(entry_points) or 'none'}"
+        )
     for name, limit in (("calls", calls), ("seconds", seconds)):
         if limit is not None and not limit > 0:
             raise ValueError(f"{name}: expected a positive number, got {limit}")
@@ -203,12 +205,12 @@ def soak(
         seconds = 60.0
     rng, report, start = Random(seed), Report(), time.monotonic()
     traced: list[Call] = []
-    with _kept_open() if "override" in installed(tuple(doors)) else nullcontext():
+    with _kept_open() if "override" in installed(tuple(entry_points)) else nullcontext():
         while (calls is None or report.calls < calls) and len(report.violations) < _ENOUGH:
             report.seconds = time.monotonic() - start
             if seconds is not None and report.seconds > seconds:
                 break
-            call = draw(rng, tuple(doors), traced)
+            call = draw(rng, tuple(entry_points), traced)
             try:
                 report.refusals.update(run(call))
             except Violation as violation:
@@ -247,7 +249,7 @@ def shrink(call: Call, fails: Callable[[Call], bool] = _fails) -> Call:
 
 def _simpler(call: Call) -> Iterator[Call]:
     for one in fields(Call):
-        if one.name not in ("lead", "normalized", "door") and getattr(call, one.name) != one.default:
+        if one.name not in ("lead", "normalized", "entry_point") and getattr(call, one.name) != one.default:
             plain: dict[str, Any] = {one.name: one.default}
             yield replace(call, **plain)
     for name in ("lead", "normalized"):

@@ -27,6 +27,11 @@ inline bool x_fits(const Tensor& x, at::IntArrayRef shape) {
   return dims > 0 && dims <= x.dim() && x.dim() <= 8 && x.sizes().slice(x.dim() - dims) == shape && lies_plain(x);
 }
 
+// Whether another tensor lies as x does, element beside element.
+inline bool has_layout_of(const Tensor& other, const Tensor& x) {
+  return other.sizes() == x.sizes() && other.scalar_type() == x.scalar_type() && lies_plain(other);
+}
+
 inline constexpr int64_t ABSENT = 255;  // no dtype of torch has this number
 
 inline int64_t dtype_of(const Tensor& tensor) {
@@ -44,15 +49,23 @@ inline int64_t threads() {
   return std::min<int64_t>(ours, at::get_num_threads());
 }
 
+inline int64_t bits_of(double number) {
+  int64_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
 // The call with these facts; `arguments` are what Python's preparation is asked with if it is the first.
 template <class... Arguments>
-Prepared& find(Kind kind, const Tensor& x, int64_t dims, const optional<Tensor>& gamma, const optional<Tensor>& beta,
-               const optional<Tensor>& mean, Mask mask, const Arguments&... arguments) {
+Prepared& find(Kind kind, Switches switches, const Tensor& x, int64_t dims, const optional<Tensor>& gamma,
+               const optional<Tensor>& beta, const Tensor& rstd, bool added, Mask mask, const Arguments&... arguments) {
   Key key{};
   key[0] = kind | x.dim() << 2 | dims << 6 | dtype_of(x) << 10 | dtype_of(gamma) << 18 | dtype_of(beta) << 26 |
-      dtype_of(mean) << 34 | int64_t(mask[0]) << 42 | int64_t(mask[1]) << 43 | int64_t(mask[2]) << 44;
+      dtype_of(rstd) << 34 | int64_t(mask[0]) << 42 | int64_t(mask[1]) << 43 | int64_t(mask[2]) << 44 |
+      int64_t(switches.centred) << 45 | int64_t(added) << 46;
   key[1] = threads();
-  std::copy(x.sizes().begin(), x.sizes().end(), key.begin() + 2);
+  key[2] = bits_of(switches.offset);
+  std::copy(x.sizes().begin(), x.sizes().end(), key.begin() + 3);
   auto& table = prepared();
   const auto found = table.find(key);
   if (found != table.end()) return found->second;
@@ -77,37 +90,56 @@ inline Tensor make_like(const Tensor& x) {
   return unwrap(ask(python.empty, wrap(x.sizes()), wrap(x)).ptr());
 }
 
-inline optional<Three> forward(Kind kind, const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
-                        const optional<Tensor>& beta, double eps) {
+using Addresses = c10::SmallVector<int64_t, 10>;
+
+// y, mean, rstd and the total; mean is undefined where the normalization is not centred, the total without a residual.
+inline optional<Four> forward(Kind kind, const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
+                              const optional<Tensor>& beta, double eps, const optional<Tensor>& residual, Switches switches) {
   if (!x_fits(x, shape) || !parameter_fits(gamma, shape) || !parameter_fits(beta, shape)) return {};
+  if (residual && !has_layout_of(*residual, x)) return {};
+  const bool centred = switches.centred;
   const auto call = [&]() -> Prepared& {
-    return find(kind, x, shape.size(), gamma, beta, {}, {true, true, true}, x, shape, gamma, beta);
+    if (kind == ATEN_FORWARD)
+      return find(kind, switches, x, shape.size(), gamma, beta, {}, false, {true, true, true}, x, shape, gamma, beta);
+    return find(kind, switches, x, shape.size(), gamma, beta, {}, residual.has_value(), {true, true, true}, x, shape, gamma,
+                beta, residual, centred, switches.offset);
   };
   Prepared* found = &call();
   if (!found->ours) return {};
   c10::SmallVector<int64_t, 8> rows(x.sizes().begin(), x.sizes().end());
   std::fill(rows.end() - shape.size(), rows.end(), 1);
   const at::ScalarType small = found->small;
-  Three results{make_like(x), make(rows, small), make(rows, small)};
+  Four results{make_like(x), centred ? make(rows, small) : Tensor(), make(rows, small),
+               residual ? make_like(x) : Tensor()};
   if (is_pooled(x)) found = &call();  // Python ran, which may have come here
-  const auto& [y, mean, rstd] = results;
-  int64_t addresses[] = {address_of(x), address_of(gamma), address_of(beta), address_of(y), address_of(mean),
-                         address_of(rstd), 0};
-  std::memcpy(&addresses[6], &eps, sizeof eps);
-  found->run(addresses);
+  const auto& [y, mean, rstd, total] = results;
+  Addresses addresses{address_of(x), address_of(gamma)};
+  if (centred) addresses.push_back(address_of(beta));
+  if (residual) addresses.push_back(address_of(*residual));
+  addresses.push_back(address_of(y));
+  if (centred) addresses.push_back(address_of(mean));
+  addresses.push_back(address_of(rstd));
+  if (residual || !centred) addresses.push_back(address_of(total));  // RmsForward has its place
+  addresses.push_back(bits_of(eps));
+  found->run(addresses.data());
   return results;
 }
 
 inline optional<Three> backward(Kind kind, const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean,
-                         const Tensor& rstd, const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
+                                const Tensor& rstd, const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask,
+                                const optional<Tensor>& dtotal, Switches switches) {
   if (!x_fits(x, shape) || !parameter_fits(gamma, shape)) return {};
   if (beta && beta->defined() && beta->sizes() != shape) return {};  // never read, but an error of aten's
-  if (dy.sizes() != x.sizes() || dy.scalar_type() != x.scalar_type() || !lies_plain(dy)) return {};
+  if (!has_layout_of(dy, x) || (dtotal && !has_layout_of(*dtotal, x))) return {};
+  const bool centred = switches.centred;
   const int64_t M = x.numel() / c10::multiply_integers(shape);
-  if (mean.numel() != M || rstd.numel() != M || mean.scalar_type() != rstd.scalar_type()) return {};
-  if (!lies_plain(mean) || !lies_plain(rstd) || !(mask[0] || mask[1] || mask[2])) return {};
+  if (rstd.numel() != M || !lies_plain(rstd) || !(mask[0] || mask[1] || mask[2])) return {};
+  if (centred && (mean.numel() != M || mean.scalar_type() != rstd.scalar_type() || !lies_plain(mean))) return {};
   const auto call = [&]() -> Prepared& {
-    return find(kind, x, shape.size(), gamma, beta, mean, mask, dy, x, shape, mean, rstd, gamma, beta, mask);
+    if (kind == ATEN_BACKWARD)
+      return find(kind, switches, x, shape.size(), gamma, beta, rstd, false, mask, dy, x, shape, mean, rstd, gamma, beta, mask);
+    return find(kind, switches, x, shape.size(), gamma, beta, rstd, dtotal.has_value(), mask, dy, x, shape, mean, rstd, gamma,
+                mask, dtotal, centred, switches.offset);
   };
   Prepared* found = &call();
   if (!found->ours) return {};
@@ -116,9 +148,15 @@ inline optional<Three> backward(Kind kind, const Tensor& dy, const Tensor& x, at
                 mask[2] ? make(shape, small) : Tensor()};
   if (mask[0] && is_pooled(x)) found = &call();
   const auto& [dx, dgamma, dbeta] = results;
-  const int64_t addresses[] = {address_of(dy), address_of(x), address_of(mean), address_of(rstd), address_of(gamma),
-                               address_of(dx), address_of(dgamma), address_of(dbeta)};
-  found->run(addresses);
+  Addresses addresses{address_of(dy), address_of(x)};
+  if (centred) addresses.push_back(address_of(mean));
+  addresses.push_back(address_of(rstd));
+  addresses.push_back(address_of(gamma));
+  if (dtotal) addresses.push_back(address_of(*dtotal));
+  addresses.push_back(address_of(dx));
+  addresses.push_back(address_of(dgamma));
+  if (centred) addresses.push_back(address_of(dbeta));
+  found->run(addresses.data());
   return results;
 }
 

@@ -26,8 +26,8 @@ using Part = void (*)(int64_t first, int64_t stop, void* argument);
 using ParallelFor = int32_t (*)(int64_t first, int64_t stop, int64_t grain, Part part, void* argument);
 inline ParallelFor parallel_for = nullptr;
 
-// The facts of a call: kinds and dtypes in the first word, then threads and sizes.
-using Key = std::array<int64_t, 10>;
+// The facts of a call: kinds and dtypes in the first word, then threads, gamma's offset, and sizes.
+using Key = std::array<int64_t, 11>;
 
 struct HashOfKey {
   size_t operator()(const Key& key) const {
@@ -63,8 +63,8 @@ class Prepared {
     read(numbers, regions_);
   }
 
-  // Run it with the address of each argument, in the order of the problem's inputs and then its outputs, 0 for an absent
-  // one; the bits of eps last, for a forward. A thread's calls do not overlap: memory is taken when all else is there.
+  // Run it with the address of each argument, in the order of the problem's inputs and then its outputs, 0 for one that is
+  // absent or not wanted; the bits of eps last, for a forward. A thread's calls do not overlap: memory is taken when all else is there.
   void run(const int64_t* arguments) {
     Memory fresh;
     if (!kept_) fresh = make();

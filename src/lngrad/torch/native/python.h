@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <array>
 #include <optional>
@@ -13,7 +14,14 @@ namespace lngrad {
 using at::Tensor;
 using std::optional;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Mask = std::array<bool, 3>;
+
+// Which normalization: core/problem.py, Normalization, without alpha, which torch's functions do not have.
+struct Switches {
+  bool centred = true;
+  double offset = 0.0;
+};
 
 enum Kind : int64_t { ATEN_FORWARD, ATEN_BACKWARD, FORWARD, BACKWARD };
 
@@ -22,7 +30,9 @@ struct Python {
   std::array<PyObject*, 4> prepare{};  // by kind: a call's arguments -> (a tensor of the small results' dtype, numbers), or None
   PyObject* aten_forward = nullptr;    // the operators of aten, with their arguments
   PyObject* aten_backward = nullptr;
-  PyObject* derivative = nullptr;  // (shape, beta's dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd) -> dx, dgamma, dbeta
+  PyObject* aten_rms_norm = nullptr;
+  PyObject* derivative = nullptr;  // (centred, offset, shape, beta's dtype, mask, x or the total, mean, rstd, gamma, gradients of
+                                   // y, mean, rstd and the total) -> dx, dgamma, dbeta
   PyObject* empty = nullptr;       // (shape, a tensor of its dtype) -> a large tensor, from memory that is used again
   const int64_t* chosen = nullptr;  // how many threads lngrad may use, 0: as many as are granted
   int64_t granted = 1;
@@ -35,8 +45,10 @@ inline py::object wrap(const Tensor& tensor) {
 }
 inline py::object wrap(const optional<Tensor>& tensor) { return tensor ? wrap(*tensor) : py::none(); }
 inline py::object wrap(at::IntArrayRef sizes) { return py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())); }
+inline py::object wrap(c10::SymIntArrayRef sizes) { return py::cast(sizes.vec()); }
 inline py::object wrap(Mask mask) { return py::cast(std::vector<bool>(mask.begin(), mask.end())); }
 inline py::object wrap(double number) { return py::float_(number); }
+inline py::object wrap(bool flag) { return py::bool_(flag); }
 
 inline Tensor unwrap(PyObject* object) { return THPVariable_Check(object) ? THPVariable_Unpack(object) : Tensor(); }
 

@@ -1,4 +1,4 @@
-// Layer normalization of plain CPU tensors without a step through Python: a call that was prepared is looked up by its facts,
+// The normalizations of plain CPU tensors without a step through Python: a call that was prepared is looked up by its facts,
 // gets torch's own memory for its results, and runs. Whatever is not plain (strides, subclasses, transforms, tangents, freed
 // memory, errors) goes to the Python functions that were there before.
 
@@ -19,39 +19,23 @@ namespace {
 
 Three aten_forward(const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma, const optional<Tensor>& beta,
                    double eps) {
-  if (auto done = forward(ATEN_FORWARD, x, shape, gamma, beta, eps)) return std::move(*done);
+  if (auto done = forward(ATEN_FORWARD, x, shape, gamma, beta, eps, {}, {})) {
+    auto& [y, mean, rstd, total] = *done;
+    return {std::move(y), std::move(mean), std::move(rstd)};
+  }
   py::gil_scoped_acquire gil;
   return unwrap_three(ask(python.aten_forward, wrap(x), wrap(shape), wrap(gamma), wrap(beta), wrap(eps)));
 }
 
 Three aten_backward(const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean, const Tensor& rstd,
                     const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
-  if (auto done = backward(ATEN_BACKWARD, dy, x, shape, mean, rstd, gamma, beta, mask)) return std::move(*done);
+  if (auto done = backward(ATEN_BACKWARD, dy, x, shape, mean, rstd, gamma, beta, mask, {}, {})) return std::move(*done);
   py::gil_scoped_acquire gil;
   return unwrap_three(ask(python.aten_backward, wrap(dy), wrap(x), wrap(shape), wrap(mean), wrap(rstd), wrap(gamma),
                           wrap(beta), wrap(mask)));
 }
 
-torch::Library* installed = nullptr;
-
-PyObject* install(PyObject*, PyObject*) {
-  HANDLE_TH_ERRORS
-  installed = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
-  installed->impl("native_layer_norm", TORCH_FN(aten_forward));
-  installed->impl("native_layer_norm_backward", TORCH_FN(aten_backward));
-  Py_RETURN_NONE;
-  END_HANDLE_TH_ERRORS
-}
-
-PyObject* uninstall(PyObject*, PyObject*) {
-  HANDLE_TH_ERRORS
-  delete installed;
-  installed = nullptr;
-  Py_RETURN_NONE;
-  END_HANDLE_TH_ERRORS
-}
-
-// --- lngrad.torch.layer_norm ------------------------------------------------------------------------------------------
+// --- lngrad.torch.layer_norm and its family ---------------------------------------------------------------------------
 
 // Whether a tensor is nothing but a dense CPU tensor to the dispatcher, without a tangent.
 bool is_plain(const Tensor& tensor) {
@@ -69,20 +53,31 @@ bool nobody_listens() {
       !at::tracer::impl::is_dispatch_enabled() && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python);
 }
 
-// The derivative of a forward that has been done. All three results are results of it, since the derivative of the backward
+// Of the results that there are: y, rstd, then mean and the total.
+torch::autograd::variable_list listed(const Four& results) {
+  const auto& [y, mean, rstd, total] = results;
+  torch::autograd::variable_list list{y, rstd};
+  if (mean.defined()) list.push_back(mean);
+  if (total.defined()) list.push_back(total);
+  return list;
+}
+
+// The derivative of a forward that has been done. All its results are results of this, since the derivative of the backward
 // goes through mean and rstd.
 struct Differentiable : torch::autograd::Function<Differentiable> {
   using Context = torch::autograd::AutogradContext;
   using List = torch::autograd::variable_list;
 
   static List forward(Context* ctx, const Tensor& x, const optional<Tensor>& gamma, const optional<Tensor>& beta,
-                      const Three* done, int64_t dims) {
-    const auto& [y, mean, rstd] = *done;
-    ctx->save_for_backward({x, mean, rstd, gamma.value_or(Tensor())});
+                      const optional<Tensor>& residual, const Four* done, int64_t dims, double offset) {
+    const auto& [y, mean, rstd, total] = *done;
+    ctx->save_for_backward({residual ? total : x, mean, rstd, gamma.value_or(Tensor())});
     ctx->set_materialize_grads(false);
     ctx->saved_data["dims"] = dims;
     ctx->saved_data["beta"] = dtype_of(beta);
-    return {y, mean, rstd};
+    ctx->saved_data["residual"] = residual.has_value();
+    ctx->saved_data["offset"] = offset;
+    return listed(*done);
   }
 
   static List backward(Context* ctx, const List& grads) {
@@ -90,34 +85,62 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
     const Tensor &x = saved[0], &mean = saved[1], &rstd = saved[2];
     const optional<Tensor> gamma = saved[3].defined() ? optional<Tensor>(saved[3]) : std::nullopt;
     const int64_t dims = ctx->saved_data["dims"].toInt(), beta = ctx->saved_data["beta"].toInt();
+    const bool has_residual = ctx->saved_data["residual"].toBool();
+    const Switches switches{mean.defined(), ctx->saved_data["offset"].toDouble()};
     Mask mask{};  // an absent parameter has no edge
     size_t edge = 0;
-    mask[0] = ctx->needs_input_grad(edge++);
+    const bool wants_x = ctx->needs_input_grad(edge++);
     if (gamma) mask[1] = ctx->needs_input_grad(edge++);
     if (beta != ABSENT) mask[2] = ctx->needs_input_grad(edge++);
+    const bool wants_residual = has_residual && ctx->needs_input_grad(edge++);
+    mask[0] = wants_x || wants_residual;
 
-    auto [dx, dgamma, dbeta] = gradients(grads, x, x.sizes().slice(x.dim() - dims), mean, rstd, gamma, beta, mask);
-    return {dx, dgamma, dbeta, Tensor(), Tensor()};
+    const Tensor dmean = switches.centred ? grads[2] : Tensor();
+    const optional<Tensor> dtotal =
+        mask[0] && has_residual && grads.back().defined() ? optional<Tensor>(grads.back()) : std::nullopt;
+    auto [dx, dgamma, dbeta] = gradients({grads[0], dmean, grads[1]}, x, x.sizes().slice(x.dim() - dims), mean, rstd, gamma,
+                                         beta, mask, dtotal, switches);
+    return {wants_x ? dx : Tensor(), dgamma, dbeta, wants_residual ? dx : Tensor(), Tensor(), Tensor(), Tensor()};
   }
 
-  static Three gradients(const List& grads, const Tensor& x, at::IntArrayRef shape, const Tensor& mean,
-                         const Tensor& rstd, const optional<Tensor>& gamma, int64_t beta, Mask mask) {
-    const Tensor& dy = grads[0];
-    const bool alone = dy.defined() && !grads[1].defined() && !grads[2].defined();
+  static Three gradients(const Three& grads, const Tensor& x, at::IntArrayRef shape, const Tensor& mean, const Tensor& rstd,
+                         const optional<Tensor>& gamma, int64_t beta, Mask mask, const optional<Tensor>& dtotal,
+                         Switches switches) {
+    const auto& [dy, dmean, drstd] = grads;
+    const bool alone = dy.defined() && !dmean.defined() && !drstd.defined();
     const bool one_dtype = beta == ABSENT || beta == (gamma ? dtype_of(gamma) : dtype_of(x));
-    if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && is_plain(dy)) {
-      RECORD_FUNCTION("lngrad::layer_norm_backward", std::vector<c10::IValue>({dy, x}));
-      if (auto done = lngrad::backward(BACKWARD, dy, x, shape, mean, rstd, gamma, {}, mask)) return std::move(*done);
+    if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && is_plain(dy) && is_plain(dtotal)) {
+      const bool plain = switches.centred && switches.offset == 0.0 && !dtotal;
+      RECORD_FUNCTION(plain ? "lngrad::layer_norm_backward" : "lngrad::norm_backward", std::vector<c10::IValue>({dy, x}));
+      if (auto done = lngrad::backward(BACKWARD, dy, x, shape, mean, rstd, gamma, {}, mask, dtotal, switches))
+        return std::move(*done);
     }
     py::gil_scoped_acquire gil;
     const auto dtype = beta == ABSENT
         ? py::none()
         : py::reinterpret_borrow<py::object>(
               reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));
-    return unwrap_three(ask(python.derivative, wrap(shape), dtype, wrap(mask), wrap(x), wrap(mean), wrap(rstd),
-                            wrap(gamma), wrap(grads[0]), wrap(grads[1]), wrap(grads[2])));
+    return unwrap_three(ask(python.derivative, wrap(switches.centred), wrap(switches.offset), wrap(shape), dtype, wrap(mask),
+                            wrap(x), wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(dtotal)));
   }
 };
+
+// y and the total of plain tensors, with their derivative; nothing where the call is to go through Python.
+optional<std::pair<Tensor, Tensor>> norm_of(const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
+                                            const optional<Tensor>& beta, double eps, const optional<Tensor>& residual,
+                                            Switches switches) {
+  const bool plain = switches.centred && switches.offset == 0.0 && !residual;
+  RECORD_FUNCTION(plain ? "lngrad::layer_norm" : "lngrad::norm", std::vector<c10::IValue>({x}));
+  auto done = forward(FORWARD, x, shape, gamma, beta, eps, residual, switches);
+  if (!done) return {};
+  const auto needs_grad = [](const optional<Tensor>& tensor) { return tensor && tensor->requires_grad(); };
+  if (at::GradMode::is_enabled() && (x.requires_grad() || needs_grad(gamma) || needs_grad(beta) || needs_grad(residual))) {
+    const auto dims = static_cast<int64_t>(shape.size());
+    const auto list = Differentiable::apply(x, gamma, beta, residual, &*done, dims, switches.offset);
+    return std::pair(list[0], residual ? list.back() : Tensor());
+  }
+  return std::pair(std::get<0>(*done), std::get<3>(*done));
+}
 
 bool take(PyObject* object, Tensor& tensor) {
   if (!THPVariable_CheckExact(object)) return false;
@@ -146,31 +169,71 @@ bool take(PyObject* object, c10::SmallVector<int64_t, 8>& shape) {
   return true;
 }
 
-// layer_norm(x, shape, gamma, beta, eps) -> y, or NotImplemented for what is not plain.
-PyObject* layer_norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
+// norm(x, shape, gamma, beta, eps[, residual, centred, offset]) -> y, or (y, total) with a residual; NotImplemented for what is
+// not plain.
+PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
   HANDLE_TH_ERRORS
   Tensor x;
-  optional<Tensor> gamma, beta;
+  optional<Tensor> gamma, beta, residual;
   c10::SmallVector<int64_t, 8> shape;
-  if (number != 5 || !nobody_listens() || !take(arguments[0], x) || !take(arguments[2], gamma) ||
+  if ((number != 5 && number != 8) || !nobody_listens() || !take(arguments[0], x) || !take(arguments[2], gamma) ||
       !take(arguments[3], beta) || !PyFloat_Check(arguments[4]) || !take(arguments[1], shape))
     Py_RETURN_NOTIMPLEMENTED;
+  Switches switches;
+  if (number == 8) {
+    if (!take(arguments[5], residual) || !PyBool_Check(arguments[6]) || !PyFloat_Check(arguments[7]))
+      Py_RETURN_NOTIMPLEMENTED;
+    switches = {arguments[6] == Py_True, PyFloat_AS_DOUBLE(arguments[7])};
+  }
   const double eps = PyFloat_AS_DOUBLE(arguments[4]);
-  Tensor y;
+  optional<std::pair<Tensor, Tensor>> done;
   {
     py::gil_scoped_release no_gil;
-    RECORD_FUNCTION("lngrad::layer_norm", std::vector<c10::IValue>({x}));
-    const bool differentiable = at::GradMode::is_enabled() &&
-        (x.requires_grad() || (gamma && gamma->requires_grad()) || (beta && beta->requires_grad()));
-    auto done = forward(FORWARD, x, shape, gamma, beta, eps);
-    if (done) {
-      y = differentiable
-          ? Differentiable::apply(x, gamma, beta, &*done, static_cast<int64_t>(shape.size()))[0]
-          : std::get<0>(std::move(*done));
-    }
+    done = norm_of(x, shape, gamma, beta, eps, residual, switches);
   }
-  if (!y.defined()) Py_RETURN_NOTIMPLEMENTED;
-  return THPVariable_Wrap(std::move(y));
+  if (!done) Py_RETURN_NOTIMPLEMENTED;
+  py::object y = wrap(done->first);
+  return (residual ? py::object(py::make_tuple(y, wrap(done->second))) : y).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+// --- override() -------------------------------------------------------------------------------------------------------
+
+// aten::rms_norm, which is composed on the CPU: before autograd, with a derivative of its own.
+Tensor aten_rms_norm(const Tensor& x, c10::SymIntArrayRef shape, const optional<Tensor>& weight, optional<double> eps) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(shape);  // none where a compiler traces a hidden dimension that may vary
+  if (sizes && nobody_listens() && is_plain(x) && is_plain(weight)) {
+    const double epsilon = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                           : std::numeric_limits<float>::epsilon();
+    if (auto done = norm_of(x, *sizes, weight, {}, eps.value_or(epsilon), {}, {false, 0.0})) return done->first;
+  }
+  py::gil_scoped_acquire gil;
+  return unwrap(ask(python.aten_rms_norm, wrap(x), wrap(shape), wrap(weight), eps ? wrap(*eps) : py::none()).ptr());
+}
+
+torch::Library* installed = nullptr;
+torch::Library* installed_before_autograd = nullptr;
+
+PyObject* install(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  installed = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  installed->impl("native_layer_norm", TORCH_FN(aten_forward));
+  installed->impl("native_layer_norm_backward", TORCH_FN(aten_backward));
+  installed->impl("rms_norm", TORCH_FN(aten_rms_norm));
+  installed_before_autograd =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
+  installed_before_autograd->impl("rms_norm", TORCH_FN(aten_rms_norm));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* uninstall(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  for (auto** library : {&installed, &installed_before_autograd}) {
+    delete *library;
+    *library = nullptr;
+  }
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
@@ -185,6 +248,7 @@ PyObject* register_function(PyObject*, PyObject* arguments) {
       {"prepare_aten_forward", &python.prepare[ATEN_FORWARD]}, {"prepare_aten_backward", &python.prepare[ATEN_BACKWARD]},
       {"prepare_forward", &python.prepare[FORWARD]}, {"prepare_backward", &python.prepare[BACKWARD]},
       {"aten_forward", &python.aten_forward}, {"aten_backward", &python.aten_backward},
+      {"aten_rms_norm", &python.aten_rms_norm},
       {"derivative", &python.derivative}, {"empty", &python.empty}};
   const auto place = places.find(name);
   if (place == places.end()) return PyErr_Format(PyExc_KeyError, "%s", name);
@@ -216,7 +280,7 @@ PyMethodDef methods[] = {
     {"install", install, METH_NOARGS, nullptr},
     {"_destroy", uninstall, METH_NOARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},
-    {"layer_norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(layer_norm)), METH_FASTCALL, nullptr},
+    {"norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(norm)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "lngrad_torch_native", nullptr, -1, methods};

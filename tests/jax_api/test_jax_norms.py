@@ -130,6 +130,60 @@ def test_results_and_gradients_have_the_bits_of_the_core(norm, dtype, case, jit)
     check_named(numpy(pullback(cotangents(inputs))[0]), expected_grads(inputs))
 
 
+def backward(inputs, framework=door, **options):
+    """The backward by itself, as a function of dy, x, statistics, gamma and dtotal, and these."""
+    centred, offset, _ = inputs.normalization
+    name = "layer_norm_backward" if centred else "rms_norm_backward"
+    statistics = (inputs.mean, inputs.rstd) if centred else (inputs.rstd,)
+    arrays = [inputs.dy, inputs.total, *statistics, inputs.gamma, inputs.dtotal]
+    static = {"normalized_shape": inputs.normalized_shape, "offset": offset, **options}
+
+    def call(*given):
+        return getattr(framework, name)(*given[:-1], dtotal=given[-1], **static)
+
+    return call, arrays
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@norms
+def test_the_backward_by_itself_has_the_bits_of_the_core(norm, dtype):
+    inputs = inputs_of(norm, Case((2, 3, 2), (2, 5), gamma_dtype="float32" if dtype == "bfloat16" else None), dtype)
+    all_of_them = (True,) * (3 if inputs.normalization.centred else 2)
+    for mask in (all_of_them, (True, *(False,) * len(all_of_them[1:])), (False, *all_of_them[1:])):
+        call, arrays = backward(inputs, output_mask=mask)
+        grads = jax.jit(call)(*arrays)
+        assert type(grads) is (Grads if inputs.normalization.centred else RmsGrads)
+        check_grads(type(grads)(*numpy(tuple(grads))), inputs, output_mask=mask)
+        check_same_bits(numpy(tuple(grads)), tuple(backward(inputs, lngrad, output_mask=mask)[0](*arrays)))
+
+
+@norms
+def test_the_backward_by_itself_in_batches(norm):
+    """By example, each with the bits of a call of its own, and with a gamma and statistics that all share."""
+    examples = [inputs_of(norm, Case((5,), (6,)), "float32", seed) for seed in range(3)]
+    calls, given = zip(*map(backward, examples), strict=True)
+    for shared in (set(), {len(given[0]) - 2}):
+        columns = [given[0][k] if k in shared else np.stack(column) if column[0] is not None else None
+                   for k, column in enumerate(zip(*given, strict=True))]  # fmt: skip
+        axes = [None if k in shared or column is None else 0 for k, column in enumerate(columns)]
+        batch = numpy(tuple(jax.jit(jax.vmap(calls[0], axes))(*columns)))
+        for k in range(len(examples)):
+            one = [column if axis is None else column[k] for column, axis in zip(columns, axes, strict=True)]
+            expected = backward(examples[k], lngrad)[0](*one)
+            check_same_bits(tuple(each[k] for each in batch), tuple(expected))
+
+
+@pytest.mark.parametrize("norm", ["gemma", "add-rms", "deep"])
+def test_the_backward_by_itself_is_differentiable_in_float64(norm):
+    call, arrays = backward(inputs_of(norm, Case((3,), (5,)), "float64"))
+    there = [array for array in arrays if array is not None]
+
+    def of_present(*given):
+        return tuple(call(*given, *[None] * (len(arrays) - len(given))))
+
+    check_by_differences(of_present, there, order=1, modes=["fwd", "rev"], eps=1e-4, rtol=1e-5)
+
+
 @pytest.mark.parametrize("gamma", ["float32", "float64"])
 @norms
 def test_parameters_of_another_dtype(norm, gamma):
@@ -186,8 +240,15 @@ def formula(norm, arguments, eps=EPS):
     return (y, h) if residual else (y,)
 
 
-@pytest.mark.parametrize("modes", [*product(("fwd", "rev"), repeat=2), ("fwd", "rev", "fwd")], ids="-".join)
-@norms
+# Between them every switch is on, with a mean and without.
+EVERY_SWITCH = ["add-gemma", "deep"]
+ORDERS = [
+    *product(NORMS, product(("fwd", "rev"), repeat=2)),
+    *product(EVERY_SWITCH, [("fwd", "rev", "fwd")]),
+]
+
+
+@pytest.mark.parametrize(("norm", "modes"), ORDERS, ids=lambda one: one if isinstance(one, str) else "-".join(one))
 def test_forward_and_reverse_mode_in_float64(norm, modes):
     """Along a curve that moves every argument; each result counts."""
 
@@ -213,7 +274,7 @@ def test_forward_and_reverse_mode_in_float64(norm, modes):
     assert (abs(got - truth) <= 1e-11 * np.maximum(1, abs(truth))).all()
 
 
-@norms
+@pytest.mark.parametrize("norm", EVERY_SWITCH)
 def test_derivatives_by_differences_in_float64(norm):
     inputs = inputs_of(norm, Case((3,), (5,)), "float64")
     for names in (tuple(given(inputs)), ("gamma",), ("residual",) if inputs.residual is not None else ("x",)):
@@ -327,6 +388,12 @@ def test_errors_when_the_call_is_traced():
             wrap(door.rms_norm)(x, gamma)
     with pytest.raises(NumberError, match="offset: expected a finite number, got nan"):
         door.rms_norm(x, offset=float("nan"))
+    with pytest.raises(ShapeError, match=r"dtotal: expected the shape of x, \(2, 3, 4\), got \(4,\)"):
+        door.rms_norm_backward(x, x, jnp.ones((2, 3)), dtotal=jnp.ones(4))
+    with pytest.raises(ShapeError, match="output_mask: expected 2 booleans for dx, dgamma, got 3"):
+        door.rms_norm_backward(x, x, jnp.ones((2, 3)), output_mask=(True, True, True))
+    with pytest.raises(ShapeError, match="rstd: expected 6 elements"):
+        door.rms_norm_backward(x, x, jnp.ones(3))
     with pytest.raises(DtypeError, match="residual: expected"):
         door.add_rms_norm(x, None)
 
@@ -339,7 +406,7 @@ import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import lngrad
 from lngrad.errors import ShapeError
-from lngrad.jax import add_rms_norm
+from lngrad.jax import add_rms_norm, rms_norm_backward
 from lngrad.testing import Case, Normalization, check_same_bits, make_inputs
 
 i = make_inputs(Case((128,), (96,)), "float32", normalization=Normalization(False), residual=True)
@@ -364,6 +431,13 @@ for check_vma in (True, False):
         add_rms_norm, mesh=mesh, in_specs=(rows, rows, P()), out_specs=(rows, rows), check_vma=check_vma
     )
     check(sharded(*map(jax.numpy.asarray, given)), jax.jit(partial(grads, sharded))(*given, i.dy, i.dtotal))
+    alone = jax.shard_map(
+        lambda dy, total, rstd, gamma, dtotal: rms_norm_backward(
+            dy, total, rstd, gamma, dtotal=dtotal, output_mask=(True, False)
+        ).dx,
+        mesh=mesh, in_specs=(rows, rows, rows, P(), rows), out_specs=rows, check_vma=check_vma,
+    )
+    check_same_bits(np.asarray(alone(i.dy, forward.total, forward.rstd, i.gamma, i.dtotal)), expected.dx)
 
 mesh = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Explicit,))
 x, residual, dy, dtotal = (jax.device_put(a, NamedSharding(mesh, rows)) for a in (i.x, i.residual, i.dy, i.dtotal))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from torch._inductor.utils import run_and_get_code  # noqa: E402
 import lngrad.torch as door  # noqa: E402
 from lngrad.core.dtypes import to_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
-from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.testing import Case, Normalization, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,  # Inductor compiles C++ for ten seconds and more
@@ -39,7 +40,7 @@ def normalized(x, w, b):
 def calls_ours(call, *given):
     """Whether the code that Inductor makes calls our operator."""
     _, code = run_and_get_code(call, *given)
-    return any("lngrad.layer_norm" in one for one in code)
+    return any("lngrad.layer_norm" in one or "lngrad.norm" in one for one in code)
 
 
 def tensors(inputs):
@@ -63,6 +64,44 @@ def test_a_training_step_with_any_number_of_rows():
             plain = grads_of(lambda x, w, b: door.layer_norm(x, 24, w, b), inputs)
             check_same_bits((y, *grads), (plain[0], *plain[1]))
             check_grads(grads, inputs)
+
+
+def llama(x, w, eps):
+    """The formula of transformers' LlamaRMSNorm."""
+    wide = x.float()
+    return w * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+RMS = {  # by eps as the caller gives it; torch's None is the machine epsilon
+    "the function": (lambda x, w: torch.nn.functional.rms_norm(x * 1, (x.shape[-1],), w) * 1, None),
+    "by keywords": (lambda x, w: torch.rms_norm(x, normalized_shape=x.shape[-1:], eps=0.1, weight=w), 0.1),
+}
+
+
+@pytest.mark.parametrize("name", RMS)
+def test_a_training_step_of_rms_norm(name):
+    """The bits of eager code for any number of rows; compiled without ours, Llama's formula agrees."""
+    function, eps = RMS[name]
+    compiled, mine, formula = (
+        torch.compile(one, fullgraph=True, dynamic=True)
+        for one in (function, lambda x, w: door.rms_norm(x, w.shape, w, eps), llama)
+    )
+
+    def grads(call, inputs, *more):
+        x, w, _ = tensors(inputs)
+        y = call(x, w, *more)
+        return y.detach(), *torch.autograd.grad(y, (x, w), to_torch(inputs.dy))
+
+    for rows in (9, 300):
+        inputs = make_inputs(Case((rows,), (24,)), "float32", normalization=Normalization(centred=False))
+        inputs = replace(inputs, beta=inputs.gamma)  # for tensors
+        with door.override(compiled=True):
+            assert calls_ours(compiled, *tensors(inputs)[:2])
+            got = grads(compiled, inputs)
+        check_same_bits(got, grads(lambda x, w: door.rms_norm(x, 24, w, eps), inputs))
+    check_same_bits(grads(mine, inputs), got)
+    for one, other in zip(grads(formula, inputs, torch.finfo(torch.float32).eps if eps is None else eps), got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_nests_and_ends_with_the_last():

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import lngrad  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
-from lngrad.errors import DtypeError, ShapeError  # noqa: E402
+from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import native  # noqa: E402
 
@@ -41,6 +41,33 @@ def step(call, inputs, shape):
 
 def overridden(x, shape, gamma, beta, eps):
     return torch.nn.functional.layer_norm(x, shape, gamma, beta, eps)
+
+
+# The family: of x, residual, gamma, beta, shape; y, and the total where there is a residual.
+FAMILY = {
+    "rms_norm": lambda x, r, gamma, beta, shape: door.rms_norm(x, shape, gamma, 1e-5),
+    "without gamma": lambda x, r, gamma, beta, shape: door.rms_norm(x, shape, eps=1e-5),
+    "gemma": lambda x, r, gamma, beta, shape: door.rms_norm(x, shape, gamma, 1e-5, offset=1.0),
+    "add_rms_norm": lambda x, r, gamma, beta, shape: door.add_rms_norm(x, r, shape, gamma, 1e-5),
+    "add_layer_norm": lambda x, r, gamma, beta, shape: door.add_layer_norm(x, r, shape, gamma, beta),
+    "F.rms_norm": lambda x, r, gamma, beta, shape: torch.nn.functional.rms_norm(x, shape, gamma, 1e-5),
+}
+each = pytest.mark.parametrize("name", FAMILY)
+
+
+def family_leaves(case, dtype):
+    inputs = make_inputs(case, dtype, residual=True)
+    arrays = inputs.x, inputs.residual, inputs.gamma, inputs.beta
+    return [tensor(array).requires_grad_() for array in arrays], (tensor(inputs.dy), tensor(inputs.dtotal))
+
+
+def family_step(name, case, dtype):
+    """Results and gradients by x, residual, gamma and beta, as far as they are used."""
+    leaves, dys = family_leaves(case, dtype)
+    results = FAMILY[name](*leaves, case.normalized)
+    results = results if isinstance(results, tuple) else (results,)
+    grads = torch.autograd.grad(results, leaves, dys[: len(results)], allow_unused=True)
+    return (*(one.detach() for one in results), *grads)
 
 
 @pytest.fixture
@@ -86,6 +113,66 @@ def test_a_call_that_was_seen_asks_python_nothing(seen):
         step(overridden, inputs, (64,))
     step(door.layer_norm, inputs, (64,))
     assert len(seen) == 4
+
+
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("lead", "shape"), [((64,), (64,)), ((300,), (512,)), ((130,), (3,)), ((5, 7), (3, 11))])
+def test_the_bits_of_the_family_are_those_of_the_way_through_python(monkeypatch, name, lead, shape, dtype):
+    case = Case(lead, shape)
+    with door.override():
+        first, again = family_step(name, case, dtype), family_step(name, case, dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "module", None)
+        with door.override():
+            expected = family_step(name, case, dtype)
+    check_same_bits(first, expected)
+    check_same_bits(again, expected)
+
+
+@each
+def test_a_call_of_the_family_that_was_seen_asks_python_nothing(seen, name):
+    case = Case((64,), (64,))
+    with door.override():
+        family_step(name, case, "float32")
+        assert seen == ["prepare_forward", "prepare_backward"]
+        family_step(name, case, "float32")
+    assert len(seen) == 2
+
+
+def test_no_two_members_of_the_family_share_a_prepared_call(seen):
+    """Also where shapes and dtypes are equal: the switches are facts of a call."""
+    case = Case((9,), (16,))
+    members = [name for name in FAMILY if name != "F.rms_norm"]
+    alone = {}
+    for name in members:
+        native.module.forget()
+        alone[name] = family_step(name, case, "float32")
+    native.module.forget()
+    del seen[:]
+    for name in members:
+        check_same_bits(family_step(name, case, "float32"), alone[name])
+    assert seen == ["prepare_forward", "prepare_backward"] * len(members)
+
+
+@pytest.mark.parametrize("used", ["y", "total", "both"])
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_gradients_through_one_result_and_to_one_input(monkeypatch, used, wanted):
+    """x and the residual have the same gradient, of y and of the total; gamma has one through y alone."""
+
+    def grads():
+        leaves, (dy, dtotal) = family_leaves(Case((64,), (64,)), "float32")
+        given = [leaf.detach().requires_grad_(at in wanted) for at, leaf in enumerate(leaves)]
+        y, total = door.add_rms_norm(given[0], given[1], 64, given[2])
+        uses = {"y": ((y,), (dy,)), "total": ((total,), (dtotal,)), "both": ((y, total), (dy, dtotal))}[used]
+        return torch.autograd.grad(uses[0], [given[at] for at in wanted], uses[1], allow_unused=True)
+
+    got = grads()
+    monkeypatch.setattr(native, "module", None)
+    expected = grads()
+    if used == "total" and 2 in wanted:  # a zero, or that there is none: torch takes both
+        got, expected = ([one for one in ones if one is not None and one.ndim > 1] for ones in (got, expected))
+    check_same_bits(tuple(got), tuple(expected))
 
 
 def test_a_result_of_a_megabyte_comes_from_the_pool(seen):
@@ -163,6 +250,36 @@ def test_derivatives_of_any_order():
     assert torch.autograd.gradgradcheck(door.layer_norm, (x, 5, gamma, beta))
 
 
+@each
+def test_derivatives_of_the_family_of_any_order(name):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (3, 5), (3, 5), 5, 5
+    leaves = [torch.randn(s, dtype=torch.float64, generator=generator).requires_grad_() for s in shapes]
+    with door.override():
+        assert torch.autograd.gradcheck(lambda *given: FAMILY[name](*given, (5,)), leaves)
+        assert torch.autograd.gradgradcheck(lambda *given: FAMILY[name](*given, (5,)), leaves)
+
+
+def test_what_is_not_plain_in_the_family_is_left_to_python(seen):
+    x, r = torch.randn(6, 8), torch.randn(6, 8)
+    expected = door.add_rms_norm(x, r, 8)
+    del seen[:]
+    wide = torch.empty(6, 16)[:, ::2].copy_(r)
+    check_same_bits(door.add_rms_norm(x, wide, 8), expected)
+    check_same_bits(torch.func.vmap(lambda x, r: door.add_rms_norm(x, r, 8))(x, r), expected)
+    check_same_bits((door.rms_norm(x, 8, eps=1),), (lngrad.rms_norm(x, 8, eps=1).y,))
+    with pytest.raises(ShapeError, match="residual: expected"):
+        door.add_rms_norm(x, r[0], 8)
+    with pytest.raises(DtypeError, match="residual: expected"):
+        door.add_rms_norm(x, r.double(), 8)
+    with pytest.raises(NumberError, match="offset: expected a finite number, got inf"):
+        door.rms_norm(x, 8, offset=float("inf"))
+    r.untyped_storage().resize_(0)
+    with pytest.raises(ShapeError, match="residual: expected 192 bytes of storage, got 0"):
+        door.add_rms_norm(x, r, 8)
+    assert set(seen) <= {"prepare_forward"}
+
+
 def test_gradients_of_a_batch_of_gradients():
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
     y = door.layer_norm(x, 6)
@@ -232,3 +349,6 @@ def test_a_profiler_sees_the_calls():
         door.layer_norm(x, 64).sum().backward()
     names = {event.name for event in profile.events()}
     assert {"lngrad::layer_norm", "lngrad::layer_norm_backward"} <= names
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        door.rms_norm(x, 64).sum().backward()
+    assert {"lngrad::norm", "lngrad::norm_backward"} <= {event.name for event in profile.events()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 import sys
 import threading
 
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import lngrad.torch as door  # noqa: E402  # torch may be missing
+from at_every_line import at_every_line  # noqa: E402
 from lngrad.torch import memory  # noqa: E402
 
 SHAPE = (512, 384)  # 768 KiB in float32
@@ -92,6 +94,30 @@ def test_no_more_is_kept_than_agreed(monkeypatch):
     assert {large().data_ptr() for _ in range(1)} <= set(addresses[2:])
 
 
+SHORT = """
+import resource
+from pathlib import Path
+import torch, lngrad, lngrad.torch
+columns = 1 << 18
+x = torch.ones(78, columns)
+with torch.no_grad(), lngrad.torch.override():
+    layer_norm = torch.nn.functional.layer_norm
+    layer_norm(x[:1], (columns,))
+    for rows in range(10, 50, 8):
+        layer_norm(x[:rows], (columns,))
+        lngrad.layer_norm(x[:rows].numpy())
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + (50 << 20), resource.RLIM_INFINITY))
+    print(tuple(layer_norm(x, (columns,)).shape))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_where_memory_is_short_the_pools_are_given_back_first():
+    result = subprocess.run([sys.executable, "-c", SHORT], capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout == "(78, 262144)\n", result.stderr
+
+
 def test_small_results_are_left_to_the_allocator():
     memory.empty((4, 4), torch.float32)
     assert memory._storages == []
@@ -126,23 +152,6 @@ def test_threads_do_not_get_the_same_memory():
     assert not wrong
 
 
-class AtEveryLine:
-    """Calls a function again at each line of a module, as a signal handler or a __del__ may come anywhere."""
-
-    def __init__(self, module, call):
-        self.file, self.call, self.lines, self.calling = module.__file__, call, set(), False
-
-    def __call__(self, frame, event, argument):
-        if frame.f_code.co_filename != self.file:
-            return None
-        if event == "line" and not self.calling:
-            self.calling = True
-            self.lines.add(frame.f_lineno)
-            self.call()
-            self.calling = False
-        return self
-
-
 @pytest.mark.timeout(60, method="thread")  # a lock that is not re-entrant waits for ever, and signals do not end that
 @pytest.mark.parametrize("clear", [False, True])
 def test_a_result_inside_a_result(monkeypatch, clear):
@@ -154,17 +163,12 @@ def test_a_result_inside_a_result(monkeypatch, clear):
         if clear:
             door.empty_cache()
 
-    traced = AtEveryLine(memory, inside)
-    before = sys.gettrace()
-    sys.settrace(traced)
-    try:
+    with at_every_line(memory, inside) as lines:
         for _ in range(2):
             del held[:]
             held += [large() for _ in range(3)]
             held.append(large())
-    finally:
-        sys.settrace(before)
-    assert len(traced.lines) > 15
+    assert len(lines) > 15
     addresses = [tensor.data_ptr() for tensor in held]
     assert len(set(addresses)) == len(addresses) > 20
     assert not memory._changing

@@ -73,7 +73,7 @@ def without_the_queue(source):
         (use_after_free, "ErrorRead1"),
         (content_survives, "ErrorRead2"),
         (never_freed, "ErrorLeak"),
-        (without_the_queue, "ErrorBuffer2"),
+        (without_the_queue, "ErrorBuffer1"),
     ],
 )
 def test_what_the_hardware_runs(kernel, code):
@@ -120,12 +120,13 @@ def test_codes_of_the_other_rules():
         "ErrorRead4, ErrorWrite4": lambda: asc.DataCopy(local[1:], bind(np.ones(N, F)), 8),
         "ErrorBuffer0": lambda: asc.TBuf().Get(F),
         "ErrorBuffer1": lambda: asc.DataCopy(bind(np.ones(N, F)), local, N),
-        "ErrorBuffer2": lambda: asc.Adds(local, local, 1.0, 8),
+        "ErrorBuffer2": lambda: que.EnQue(local) and que.EnQue(local),
         "ErrorBuffer3": lambda: queue(asc.TPosition.VECIN).EnQue(local),
     }
     for code, call in cases.items():
         with pytest.raises(DeviceFault, match=rf"\[{code}\]"):
             call()
+    que.DeQue()
     que.FreeTensor(local)
     with pytest.raises(DeviceFault, match=r"\[ErrorFree\]"):
         que.FreeTensor(local)

@@ -347,24 +347,36 @@ class Core:
     def refuse(
         self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool
     ) -> None:
-        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the access."""
+        """Refuse a tensor that is dead, and remark one whose queue has it in a state that forbids the access.
+
+        Raises:
+            LifetimeFault: It was freed.
+            QueueFault: The state forbids it, and no races are looked for.
+        """
         if not self.rules.checked and allocation.handle != handle and allocation in self.ub.allocations:
             return  # freed, or handed out again: the hardware does not know
         name = f"{allocation.name} at byte {allocation.start if start < 0 else start}"
         code = "ErrorWrite1" if writing else "ErrorRead1"
         if allocation.handle != handle:
             raise LifetimeFault(f"{api}: {role} ({name}) was freed and must not be used any more [{code}]")
-        if allocation.state is State.ENQUED:
-            raise LifetimeFault(f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]")
         inward = allocation.position is TPosition.VECIN
         step = "the copy and the computation" if inward else "the computation and the copy"
-        if allocation.state is State.ALLOCATED:
-            fix = f"EnQue and DeQue it between {step}"
+        if allocation.state is State.ENQUED:
+            text = f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]"
         else:
-            fix = f"free it and allocate a new one before the next {'copy' if inward else 'computation'}"
-        raise QueueFault(
-            f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
-        )
+            if allocation.state is State.ALLOCATED:
+                fix = f"EnQue and DeQue it between {step}"
+            else:
+                fix = f"free it and allocate a new one before the next {'copy' if inward else 'computation'}"
+            text = (
+                f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} "
+                "[ErrorBuffer2]"
+            )
+        if not self.rules.ordering:
+            raise QueueFault(text)
+        # Whether something is missing, the search for races knows.
+        self.remark(text)
+        allocation.forbidden = 0
 
     def record(self, name: str, pipe: int, site: Site) -> Instruction:
         """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""

@@ -132,9 +132,9 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     if size == 0:
         return
     ub, start = core.ub, core.ub.next_free
-    nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32)
-    if ub.size - start < nbytes:
-        raise DeviceFault(f"InitOutput: needs {nbytes} bytes of Unified Buffer, {ub.size - start} are left")
+    nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32, (ub.size - start) // 32 * 32)
+    if not nbytes:
+        raise DeviceFault("InitOutput: needs 32 bytes of Unified Buffer, none are left")
     before = ub.data[start : start + nbytes].view(dtype)
     filled = not ub.poison[start : start + nbytes].any() and bool((before == dtype.type(value)).all())
     place = Allocation("InitOutput's buffer", TPosition.VECOUT, start, nbytes, State.BUFFER)

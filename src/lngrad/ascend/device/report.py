@@ -137,6 +137,7 @@ class BlockReport:
         tile_apis: Calls by name.
         instructions: Vector and copy instructions by name, those inside the tile APIs included.
         api_instructions: How many of these each tile API issued.
+        remarks: What is harmless here and worth a look, each with its line.
     """
 
     block: int
@@ -146,6 +147,7 @@ class BlockReport:
     tile_apis: dict[str, int]
     instructions: dict[str, int]
     api_instructions: dict[str, int]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,10 @@ class LaunchReport:
         for block in self.blocks:
             total.update(block.instructions)
         return dict(total.most_common())
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return the remarks of all blocks, each once."""
+        return tuple(dict.fromkeys(remark for block in self.blocks for remark in block.remarks))
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

@@ -49,12 +49,12 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
     for index, entry in enumerate(shown):
         x, y = left + index * step, top + pipes.index(entry[1]) * row
         places[id(entry)] = x + WIDE / 2, y + TALL / 2
-        red = entry is first or entry is second
-        colour, edge = ("#f4b0a8", "#c00") if red else (COLOURS[entry[1]], "#777")
+        colour, edge = ("#f4b0a8", "#c00") if entry is first or entry is second else (COLOURS[entry[1]], "#777")
+        name, line = escape(printable(entry[0])), escape(printable(site_text(entry[3])))
         parts.append(
             f'<rect x="{x}" y="{y}" width="{WIDE}" height="{TALL}" rx="4" fill="{colour}" stroke="{edge}"/>'
-            f'<text x="{x + WIDE / 2}" y="{y + 14}" text-anchor="middle">{escape(printable(entry[0]))}</text>'
-            f'<text x="{x + WIDE / 2}" y="{y + 27}" text-anchor="middle" font-size="10">{escape(printable(site_text(entry[3])))}</text>'
+            f'<text x="{x + WIDE / 2}" y="{y + 14}" text-anchor="middle">{name}</text>'
+            f'<text x="{x + WIDE / 2}" y="{y + 27}" text-anchor="middle" font-size="10">{line}</text>'
         )
     for source, target in arrows:
         if id(source) in places and id(target) in places:

@@ -77,10 +77,14 @@ def test_a_second_process_compiles_nothing(compiled):
     assert files(folder) == written
 
 
-def test_llvm_loads_kernels_where_nothing_links(tmp_path, compiled):
+def test_llvm_loads_kernels_where_nothing_links(tmp_path):
     for _ in range(2):  # compiled, then found
         assert run(tmp_path, WITHOUT_LINKER, SMALL) == ["0", "True", "True", "True"]
         assert sorted(name.partition("-")[2][-2:] for name in files(tmp_path) if "stamps" not in name) == [".o"]
+
+
+@pytest.mark.slow
+def test_kernels_that_llvm_loads_have_the_same_bits(tmp_path, compiled):
     assert run(tmp_path, WITHOUT_LINKER, PROGRAM)[0] == compiled[1]
 
 

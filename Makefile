@@ -12,7 +12,7 @@ QUICK := tests/core/test_problem.py tests/core/test_golden_bits.py tests/core/te
   tests/meta/test_imports.py tests/meta/test_documents.py tests/core/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/core/test_threads.py
 
-.PHONY: demo quick test slow soak wheel matrix site lint fmt types docs bench check clean
+.PHONY: demo quick test slow soak wheel wheel-prebuilt arm matrix site lint fmt types docs bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -33,6 +33,15 @@ soak: $(VENV)/.dev
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
+
+# Wheels for Linux with all kernels compiled, for x86-64 and aarch64: 15 minutes of processor time.
+WHEEL_DIR ?= dist
+wheel-prebuilt: $(VENV)/.dev
+	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) $(PREBUILT)
+
+# The aarch64 wheel on an emulated machine: golden bits, precision, threads, the pool.
+arm: wheel-prebuilt
+	$(BIN)/python scripts/arm.py $(WHEEL_DIR)/lngrad-*_aarch64.whl $(ARM)
 
 matrix: $(VENV)/.matrix
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/matrix.py $(MATRIX)

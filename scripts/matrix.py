@@ -64,6 +64,8 @@ CHECKS = """\
 * **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
 * **tests**: arguments, float64 reference, golden bits of every dtype, formats of cases;
   for jax and torch the tests of that package.
+* **aarch64, emulated** (`make arm`): the wheel with compiled kernels under QEMU, without Numba, with the kernels of each
+  processor that it has them for: golden bits, precision, special values, threads, the pool. No timings.
 """
 
 
@@ -71,8 +73,8 @@ class Record(TypedDict, total=False):
     """What one environment showed. A check has the text "passed", or what went wrong."""
 
     python: str  # "3.12.1"; of one that was not found, "3.15"
-    set: str  # core, jax or torch
-    level: str  # lowest, highest, or torch's version
+    set: str  # core, jax, torch or aarch64
+    level: str  # lowest, highest, torch's version, or emulated
     versions: dict[str, str]
     checks: dict[str, str]
     tests: str  # "512 passed, 3 skipped"
@@ -123,7 +125,10 @@ def page(records: list[Record]) -> str:
     for record in tried:
         versions, group = record["versions"], record["set"].replace("core", "")
         cells = [record["python"], f"{group} {record['level']}".strip(), result(record)]
-        cells += [*(versions.get(name, "–") for name in SHOWN), f"{group} {versions.get(group, '–')}" if group else "–"]
+        cells += [
+            *(versions.get(name, "–") for name in SHOWN),
+            f"{group} {versions[group]}" if group in versions else "–",
+        ]
         cells.append(record["date"])
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", CHECKS]

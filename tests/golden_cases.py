@@ -28,10 +28,13 @@ import ml_dtypes
 import numpy as np
 
 import lngrad
+import norms
 from lngrad.ascend import acl, aclnn, soc
+from lngrad.core.problem import LAYER_NORM, Normalization
+from lngrad.testing import Inputs
 
 FILE = Path(__file__).with_name("golden_bits.json")
-OUTPUTS = ("y", "mean", "rstd", "dx", "dgamma", "dbeta")
+OUTPUTS = ("y", "mean", "rstd", "total", "dx", "dgamma", "dbeta")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 FOUR_WALKS = (5, 40, 300, 8200)  # rows that are tiny, short, plain, wide
 MASKS = tuple(product((True, False), repeat=3))
@@ -61,7 +64,7 @@ def _hash(array: Any) -> str:
 
 # --- Inputs ---------------------------------------------------------------------------------------------------------
 
-SALTS = {name: salt for salt, name in enumerate(("dy", "x", "mean", "rstd", "gamma", "beta"), 1)}
+SALTS = {name: salt for salt, name in enumerate(("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal"), 1)}
 RSTD_NUMERATORS, RSTD_DENOMINATOR = range(160, 224), 128
 
 
@@ -179,6 +182,8 @@ class Call:
         in_place: For dx or y, the input whose place it takes.
         results: Dtypes of dgamma and dbeta where the caller brings the arrays.
         changed: Elements set to a value, by input: (index, value).
+        normalization: Which norm it is; without a centre there is no beta.
+        residual: Whether there is one, and so a gradient of the total, which is the backward's x where it is chained.
     """
 
     lead: tuple[int, ...]
@@ -197,10 +202,13 @@ class Call:
     in_place: dict[str, str] = field(default_factory=dict)
     results: tuple[str, str] | None = None
     changed: dict[str, tuple[Any, float]] = field(default_factory=dict)
+    normalization: Normalization = LAYER_NORM
+    residual: bool = False
 
     def inputs(self) -> dict[str, Any]:
         full, accumulator = (*self.lead, *self.normalized), "float64" if self.dtype == "float64" else "float32"
-        dtypes = {"gamma": self.gamma, "beta": self.beta}
+        dtypes = {"gamma": self.gamma, "beta": self.beta if self.normalization.centred else None}
+        dtypes |= dict.fromkeys(("residual", "dtotal"), "" if self.residual else None)
         dtypes |= dict.fromkeys(("mean", "rstd"), accumulator if self.statistics is None else self.statistics)
         made = {}
         for name in SALTS:
@@ -229,26 +237,24 @@ class Call:
         if self.forward:
             given = self.inputs() if "y" in self.in_place else inputs
             y = self.place("y", full, self.dtype, given)
-            got |= lngrad.layer_norm(
-                given["x"], self.normalized, given["gamma"], given["beta"], eps=self.eps, backend=self.backend,
-                out=None if y is None else lngrad.Forward(y, None, None),
-            )._asdict()  # fmt: skip
+            given = Inputs(**given, normalized=len(self.normalized), normalization=self.normalization)
+            out = None if y is None else lngrad.Forward(y, None, None)
+            got |= norms.forward(given, eps=self.eps, backend=self.backend, out=out)._asdict()
         if not self.backward:
             return got
-        mean, rstd = (got["mean"], got["rstd"]) if self.chained else (inputs["mean"], inputs["rstd"])
+        x = got["total"] if self.chained and self.residual else inputs["x"]
+        mean, rstd = (got.get("mean"), got["rstd"]) if self.chained else (inputs["mean"], inputs["rstd"])
         dtypes = self.results or (self.gamma or self.dtype,) * 2
         out = (
             self.place("dx", full, self.dtype, inputs),
             self.place("dgamma", self.normalized, dtypes[0], inputs),
             self.place("dbeta", self.normalized, dtypes[1], inputs),
         )
-        return got | (
-            lngrad.layer_norm_backward(
-                inputs["dy"], inputs["x"], mean, rstd, inputs["gamma"], normalized_shape=self.normalized,
-                output_mask=self.mask, backend=self.backend,
-                out=None if all(one is None for one in out) else lngrad.Grads(*out),
-            )._asdict()
-        )  # fmt: skip
+        given = inputs | {"mean": mean, "rstd": rstd, "x": x, "residual": None}
+        given = Inputs(**given, normalized=len(self.normalized), normalization=self.normalization)
+        mask = self.mask[: 3 if self.normalization.centred else 2]
+        out = None if all(one is None for one in out) else lngrad.Grads(*out)
+        return got | norms.backward(given, output_mask=mask, backend=self.backend, out=out)._asdict()
 
 
 def _case(name: str, call: Call) -> GoldenCase:
@@ -372,6 +378,26 @@ def _numpy() -> Iterator[GoldenCase]:
         yield _case(layout.__name__.replace("_", " "), Call((69,), (40,), backend="numpy_cpu", layouts=lies))
 
 
+def _family() -> Iterator[GoldenCase]:
+    """The other norms: every kind of row in every dtype, residual streams, offsets, and what has no gamma."""
+    for name, switches in norms.NORMS.items():
+        if not switches:
+            continue
+        facts = {"normalization": LAYER_NORM, "residual": False} | switches
+        for N, dtype in product((1, *FOUR_WALKS), DTYPES):
+            yield _case(f"{name}: rows", Call((69,), (N,), dtype, **facts))
+        for N in (40, 8200):
+            yield _case(f"{name}: forward's statistics", Call((66,), (N,), "bfloat16", chained=True, **facts))
+        yield _case(f"{name}: chunks", Call((1000,), (24,), **facts))
+        yield _case(f"{name}: no gamma", Call((69,), (40,), gamma=None, beta=None, **facts))
+        yield _case(f"{name}: float32 gamma", Call((69,), (300,), "float16", gamma="float32", beta="float32", **facts))
+        yield _case(f"{name}: many dimensions", Call((2, 3, 1, 4), (3, 1, 5), chained=True, **facts))
+        lies = dict.fromkeys(("x", "dy", "residual", "dtotal"), transposed)
+        yield _case(f"{name}: transposed", Call((69,), (40,), layouts=lies, **facts))
+        yield _case(f"{name}: empty", Call((0,), (40,), **facts))
+        yield _case(f"{name}: rows", Call((66,), (40,), "float16", "numpy_cpu", **facts))
+
+
 # --- The simulated NPU ---------------------------------------------------------------------------------------------------
 
 
@@ -477,4 +503,6 @@ def _aclnn() -> Iterator[GoldenCase]:
         yield _aclnn_case("rows", Call((69,), (40,), "bfloat16"), name="Ascend950", rounding=rounding)
 
 
-CASES = tuple(case for part in (_shapes, _wishes, _memory, _edges, _numpy, _simulated, _aclnn) for case in part())
+CASES = tuple(
+    case for part in (_shapes, _wishes, _memory, _edges, _numpy, _simulated, _aclnn, _family) for case in part()
+)

@@ -131,6 +131,7 @@ def layer_norm_backward(
     offset: float = 0.0,
     dtotal: Any = None,
     axis: int | None = None,
+    complete_mean: bool = False,
     output_mask: Sequence[bool] = (True, True, True),
     out: Grads | None = None,
     backend: str | None = None,
@@ -147,7 +148,7 @@ def layer_norm_backward(
         dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
             CPU, or anything with `__array_interface__` or DLPack.
         mean, rstd: Any shape with one element per row, in any of these dtypes; converted to what the call is computed in.
-            They are taken as given, never recomputed.
+            They are taken as given, never recomputed; but see complete_mean.
         gamma: (*R) in any of these dtypes: it is converted exactly, so the call is computed in float64 if gamma or x has it,
             and in float32 otherwise. None: 1.
         normalized_shape: R. None: gamma's shape, or the last axis.
@@ -155,6 +156,9 @@ def layer_norm_backward(
         dtotal: (*A, *R) in x's dtype: added to dx before it is rounded. The gradient of the total where it was used besides,
             as in a residual stream. None: 0.
         axis: The forward's axis. mean and rstd have one element per row in the order of x's other axes.
+        complete_mean: Whether to find from x what a mean lost when it was rounded, in rows where it is 8 and more times the
+            spread and is the row's own up to its last place. So errors do not grow with mean·rstd, at the price of one more sum
+            for such a row. False: mean is taken as it is.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others cost nothing and are None.
         out: A Grads of arrays to write to; None in it is allocated. dgamma and dbeta take their dtype from it, and are
             rounded once. dx may be dy, x or dtotal itself.
@@ -169,14 +173,14 @@ def layer_norm_backward(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and axis is None and dtotal is None and offset == 0.0:
+    if out is None and axis is None and dtotal is None and offset == 0.0 and not complete_mean:
         key = calls.backward_key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, backend)
         known = calls.backward(key, dy, x, mean, rstd, gamma)
         if known is not None:
             return known
     return _call(  # type: ignore[no-any-return]
         BACKWARD, Normalization.of(True, offset), (dy, x, mean, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key, complete_mean=complete_mean,
     )  # fmt: skip
 
 
@@ -278,6 +282,7 @@ def _call(
     out: Any,
     backend: str | None,
     key: Hashable | None = None,
+    complete_mean: bool = False,
 ) -> Any:
     """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
 
@@ -293,11 +298,13 @@ def _call(
         out = _outputs_moved(operator, out, axis, -1)
     if key is None:
         key = calls.key_of_call(operator, normalization, arrays, out, shape, mask, backend)
+        if complete_mean and key is not None:
+            key = "complete_mean", key
         known = calls.run_again(key, arrays, numbers, out)
         if known is not None:
             results = operator.results(*known)
             return results if axis is None else _outputs_moved(operator, results, -1, axis)
-    problem, arrays = describe(operator, arrays, shape, mask, out, normalization)
+    problem, arrays = describe(operator, arrays, shape, mask, out, normalization, complete_mean)
     check_elements(problem, arrays, out)
     plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
     results = operator.results(*execute(plan, (*arrays, *problem.numbers(numbers)), out))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import test_aclnn_rules
+import test_added_norms
 import test_graph
 import test_layer_norm_rules
 import test_rms_norm
@@ -19,6 +20,8 @@ HOST = (
     "test_aclnn",
     "test_aclnn_property",
     "test_aclnn_rules",
+    "test_added_norm_ops",
+    "test_added_norms",
     "test_graph",
     "test_graph_torch",
     "test_layer_norm",
@@ -31,6 +34,8 @@ IDS = {
     "test_difference": set(test_aclnn_rules.DIFFERENCES),
     "test_forward_rule": set(test_layer_norm_rules.RULES),
     "test_forward_difference": set(test_layer_norm_rules.DIFFERENCES),
+    "test_added_rule": set(test_added_norms.RULES),
+    "test_added_difference": set(test_added_norms.STRICT_RULES),
     "test_rms_rule": set(test_rms_norm.RULES),
     "test_rms_difference": set(test_rms_norm.STRICT_RULES),
 }

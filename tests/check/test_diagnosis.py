@@ -19,12 +19,35 @@ from lngrad.errors import BackendUnavailable
 
 FROM_X = {"mean": None, "statistic": None}
 GIVEN = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)}
+SMALL = {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"}
+STREAM = {"norm": "add_rms_norm"}
 # Where a mistake shows: eps beside a small variance, recomputing where the given statistics are others.
 WHERE = {
     "eps added twice": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
     "eps missing": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
     "eps 1e-12 for 1e-5": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
     "eps 1e-5 for 1e-12": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance", "eps": 1e-12},
+    **{
+        f"eps {eps:.3g}": {**SMALL, "eps": 3e-6, "norm": "rms_norm"}
+        for eps in (1e-6, 1e-8, 2.0**-23, 2.0**-10, 2.0**-7)
+    },
+    "mean subtracted": {"norm": "rms_norm"},
+    "mean of dxhat subtracted": {"norm": "gemma_rms_norm"},
+    "layer normalization for RMSNorm": STREAM,
+    "layer normalization for RMSNorm, with its own statistics": {"norm": "rms_norm"},
+    "offset forgotten": {"norm": "gemma_rms_norm"},
+    "offset added twice": {"norm": "zero_centred_layer_norm"},
+    "dtotal forgotten": STREAM,
+    "dtotal added twice": {"norm": "deep_norm"},
+    "dtotal times rstd": {"norm": "add_layer_norm"},
+    "dtotal added to dy": STREAM,
+    "residual forgotten": {"norm": "add_layer_norm"},
+    "residual added after the norm": STREAM,
+    "alpha forgotten": {"norm": "deep_norm"},
+    "alpha on the residual": {"norm": "deep_norm"},
+    "total not rounded": {
+        "norm": "deep_norm", "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3
+    },
     "statistics recomputed": {"ranges": GIVEN},
     "mean recomputed": {"ranges": GIVEN},
     "extra term of the tile formula": {"ranges": GIVEN},

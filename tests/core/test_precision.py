@@ -80,6 +80,53 @@ def test_the_forward_takes_its_mean_exactly(offset, backend):
     assert np.max(np.abs(forward.rstd - expected.rstd) / expected.rstd) <= 1e-5
 
 
+def completed(inputs, **options):
+    return norms.backward(inputs, complete_mean=True, **options)
+
+
+@pytest.mark.parametrize("offset", [10.0, 1e4, 1e6])
+@pytest.mark.parametrize("shape", [(96, 5), (130, 40), (64, 768), (3, 8200)], ids=str)
+def test_with_both_halves_of_the_mean_errors_do_not_grow(shape, offset, backend):
+    """float32 with |mean| far above the spread: what torch loses of y, dx and dgamma grows with the offset."""
+    inputs = make_inputs(Case(shape[:1], shape[1:], offset=offset, spread=1.0), "float32")
+    forward = norms.forward(inputs, backend=backend)
+    expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta)
+    assert relative_error(forward.y, expected.y) <= 5e-7
+    inputs = replace(inputs, mean=forward.mean, rstd=forward.rstd)
+    own = replace(inputs, mean=norms.own_means(inputs))
+    got = completed(inputs, backend=backend)
+    check_grads(got, own)
+    truth = reference.layer_norm_backward(inputs.dy, inputs.x, own.mean, expected.rstd, inputs.gamma)
+    for one, other in zip(got, truth, strict=True):
+        assert relative_error(one, other) <= 1e-6
+    check_grads(norms.backward(inputs, backend=backend), inputs)  # which takes them as they are
+    if offset > 10:
+        assert relative_error(norms.backward(inputs, backend=backend).dgamma, truth.dgamma) > 1e-6
+
+
+@pytest.mark.usefixtures("threads")
+def test_what_a_mean_lost_has_the_same_bits_whatever_goes_beside_its_row():
+    """Rows of threads' blocks, rows by themselves, with and without dx."""
+    inputs = make_inputs(Case((150,), (8200,), offset=1e4, spread=1.0), "float32")
+    inputs = replace(inputs, mean=norms.forward(inputs).mean)
+    lngrad.set_num_threads(1)
+    whole = completed(inputs)
+    few = completed(norms.of_rows(inputs, slice(0, 3)))
+    check_same_bits(few.dx, whole.dx[:3])
+    sums = completed(inputs, output_mask=(False, True, True))
+    check_same_bits(tuple(sums), (None, whole.dgamma, whole.dbeta))
+    lngrad.set_num_threads(4)
+    check_same_bits(tuple(completed(norms.of_rows(inputs, slice(0, 3)))), tuple(few))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_a_mean_is_completed_only_where_it_is_large_and_the_rows_own(offset):
+    inputs = make_inputs(Case((70,), (300,), offset=offset, spread=1.0), "float32")
+    if offset:
+        inputs = replace(inputs, mean=inputs.mean + np.float32(0.25))
+    check_same_bits(tuple(completed(inputs)), tuple(norms.backward(inputs)))
+
+
 @pytest.mark.parametrize("norm", [part for part in NORMS.values() if "residual" in part], ids=str)
 @pytest.mark.parametrize("gamma", [None, "float64"])
 @pytest.mark.parametrize("dtype", DTYPES)

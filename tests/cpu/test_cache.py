@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from lngrad.core.cache_folder import keep, kept
 from lngrad.cpu import cache, entries
 
 PROGRAM = """
@@ -164,7 +165,7 @@ def test_a_function_that_is_missing_is_an_error_and_never_called(tmp_path):
     from lngrad.cpu import compiling
 
     text = "declare void @nobody_has_this()\ndefine void @f() { call void @nobody_has_this() ret void }"
-    code = compiling._machine().emit_object(llvm.parse_assembly(text))
+    code = compiling._machine(compiling.PROCESSOR, compiling.FEATURES).emit_object(llvm.parse_assembly(text))
     library = tmp_path / "f.so"
     library.write_bytes(entries._link(code))
     assert entries._open(library, "f") is None
@@ -251,8 +252,8 @@ def test_an_edit_stales_what_reaches_it_and_nothing_else():
     rows = stale(row_passes=("return (subtract_mean(d * g, mean_dxhat)", "return (subtract_mean(g * d, mean_dxhat)"))
     assert {"rows", "rows_dx", "columns", "tiny_rows", "slice_dx"} <= rows
     assert not rows & {"forward_rows", "combine", "widen", "gather", "slice_moments", "work"}
-    assert stale(jobs=("SLOT_BYTES = 64", "SLOT_BYTES = 128")) >= {"submit", "join"}
-    assert "rows" not in stale(jobs=("SLOT_BYTES = 64", "SLOT_BYTES = 128"))
+    assert stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE")) >= {"submit", "join"}
+    assert "rows" not in stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE"))
     assert stale(jobs=("class Chain:", "class Chains:")) == set()
     assert {"rows", "columns"} <= stale(column_tree=("CHUNK = 64", "CHUNK = 32")) < set(stamps())
     assert {"rows", "tiny_rows"} <= stale(backward=("types.int32: tiny_rows", "types.int32: sum_dy"))
@@ -271,17 +272,18 @@ def test_the_key_covers_the_compilers(monkeypatch):
     assert cache._target() != before
 
 
-def test_what_is_not_whole_is_not_there(tmp_path):
+def test_what_is_not_whole_or_of_another_name_is_not_there(tmp_path):
     file = tmp_path / "folder" / "kernel.so"
-    cache.write(file, b"machine code")
-    assert cache.read(file) == b"machine code"
+    keep(file, b"machine code")
+    assert kept(file) == b"machine code"
     assert [path.name for path in file.parent.iterdir()] == ["kernel.so"]
     content = file.read_bytes()
     for broken in (b"", content[:20], content[:-1], content[:4] + b"!" + content[5:]):
         file.write_bytes(broken)
-        assert cache.read(file) is None
-    file.unlink()
-    assert cache.read(file) is None
+        assert kept(file) is None
+    file.write_bytes(content)
+    other = file.rename(file.with_name("other.so"))
+    assert kept(file) is kept(other) is None
 
 
 def test_saving_removes_what_is_stale(tmp_path):

@@ -1,4 +1,4 @@
-"""What is checked in worlds of 2 and 4 processes. Every rank runs every check of its world, in this order."""
+"""What is checked in worlds of 2, 3, 4 and 8 processes. Every rank runs every check of its world, in this order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import distributed_layouts  # noqa: F401  # whose checks come first
+import distributed_bits  # noqa: F401  # whose checks come first
 import pytest
 import torch
 import torch.distributed as dist
@@ -73,7 +73,7 @@ def collectives_of(dtype: Any, dim: int, with_x: bool) -> tuple[list[int], list[
 def collectives_are_as_documented() -> None:
     others, M = dist.get_world_size() - 1, 6
     for dtype, a in ((torch.float32, 4), (torch.bfloat16, 4), (torch.float64, 8)):
-        forward, backward = [others * 3 * a * (M + 1)], [others * 2 * a * M]
+        forward, backward = [others * a * (4 + 3 * M)], [others * a * (4 + 2 * M)]
         assert collectives_of(dtype, 1, True) == (forward, backward)
         assert collectives_of(dtype, 1, False) == (forward, [])
         assert collectives_of(dtype, 0, True) == ([], [])

@@ -17,7 +17,7 @@ import lngrad
 from lngrad.core.arrays import as_numpy
 from lngrad.testing import check_same_bits, error_share
 
-CHECKS: dict[int, dict[str, Callable[[], None]]] = {2: {}, 4: {}}
+CHECKS: dict[int, dict[str, Callable[[], None]]] = {2: {}, 3: {}, 4: {}, 8: {}}
 torch.set_num_threads(1)
 lngrad.set_num_threads(1)
 R = Replicate()

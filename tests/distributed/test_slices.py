@@ -15,6 +15,8 @@ from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
+from lngrad.torch.sharded.cuts import Cut  # noqa: E402
+from norms import with_own_means  # noqa: E402
 
 
 def tensor(array, shape=None):
@@ -30,10 +32,12 @@ def both_ways(inputs):
     x, dy = tensor(inputs.x, (-1, N)), tensor(inputs.dy, (-1, N))
     wide = accumulator_of(x)
     gamma, beta = (None if a is None else tensor(a, (N,)).to(wide) for a in (inputs.gamma, inputs.beta))
-    mean, rstd = slices.combined_statistics(slices.moments(x), N, N, 1e-5, [])
-    y = slices.normalized(x, mean, rstd, gamma, beta)
-    means = slices.combined_sums(slices.row_sums(dy, x, mean, rstd, gamma), []) / N
-    dx = slices.input_gradient(dy, x, mean, rstd, gamma, means)
+    cut = Cut(N, N, [], 0, [(0, N)])
+    of_rows = slices.statistics(x, cut, 1e-5, True)
+    y = slices.normalized(x, of_rows, gamma, beta)
+    means, lost = slices.row_means(dy, x, *of_rows[:2], gamma, cut)
+    dx = slices.input_gradient(dy, x, (*of_rows[:2], lost), gamma, None, means)
+    mean, rstd, _ = of_rows
     rows = as_numpy(inputs.mean).shape
     return Forward(y.reshape(inputs.x.shape), mean.reshape(rows), rstd.reshape(rows)), dx.reshape(inputs.x.shape)
 
@@ -47,7 +51,7 @@ def test_slices(case, dtype, kernels, monkeypatch):
     inputs = make_inputs(case, dtype)
     forward, dx = both_ways(inputs)
     check_forward(forward, inputs)
-    seen = replace(inputs, mean=as_numpy(forward.mean), rstd=as_numpy(forward.rstd))
+    seen = replace(with_own_means(inputs), rstd=as_numpy(forward.rstd))
     check_grads(Grads(dx, None, None), seen, output_mask=(True, False, False))
 
 
@@ -72,11 +76,12 @@ def test_a_tensor_that_has_no_address_goes_to_the_formulas(monkeypatch):
 
     inputs = make_inputs(Case((20,), (40,)), "float32")
     dy, x, mean, rstd, gamma = map(tensor, (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
-    given = x, mean.reshape(-1), rstd.reshape(-1), gamma
+    given = mean.reshape(-1), rstd.reshape(-1), gamma
     kernels, seen = slices.run_slices, []
     monkeypatch.setattr(slices, "run_slices", lambda *task, **how: seen.append(task) or kernels(*task, **how))
-    wrapped = slices.row_sums(dy.as_subclass(Wrapped), *given)
+    cut = Cut(40, 40, [], 0, [(0, 40)])
+    wrapped, _ = slices.row_means(dy.as_subclass(Wrapped), x.as_subclass(Wrapped), *given, cut)
     assert not seen
-    plain = slices.row_sums(dy, *given)
+    plain, _ = slices.row_means(dy, x, *given, cut)
     assert seen
     torch.testing.assert_close(wrapped.as_subclass(torch.Tensor), plain)

@@ -7,17 +7,19 @@ the folder of this Python's packages, and an editable lngrad in that folder is n
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
 from email.parser import HeaderParser
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,6 +98,66 @@ def test_the_metadata_is_that_of_the_project(built):
     assert found["Description-Content-Type"] == "text/markdown"
     assert found.get_payload() == (ROOT / "README.md").read_text("utf-8")
     assert "Typing :: Typed" in found.get_all("Classifier")
+
+
+@pytest.fixture(scope="module")
+def prebuilt():
+    """scripts/prebuilt.py."""
+    path = ROOT / "scripts" / "prebuilt.py"
+    spec = spec_from_file_location("scripts_prebuilt", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_wheel_with_libraries_is_the_plain_one_with_them(built, prebuilt, tmp_path):
+    """It needs Numba where no such wheel is made for, and nowhere else; its RECORD has every file."""
+    (plain,) = built.glob("*.whl")
+    library = tmp_path / "haswell.so"
+    library.write_bytes(b"machine code")
+    wheels = [prebuilt.make_wheel(plain, [library], "x86_64", tmp_path / name) for name in "ab"]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    assert wheels[0].name.endswith("-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
+    before, after = zipfile.ZipFile(plain), zipfile.ZipFile(wheels[0])
+    assert set(after.namelist()) == {*before.namelist(), "lngrad/cpu/prebuilt/haswell.so"}
+    changed = {name for name in before.namelist() if before.read(name) != after.read(name)}
+    assert {name.partition("/")[2] for name in changed} == {"METADATA", "WHEEL", "RECORD"}
+    (record,) = (name for name in changed if name.endswith("RECORD"))
+    rows = dict(line.split(",", 1) for line in after.read(record).decode().splitlines())
+    assert rows.pop(record) == ","
+    assert rows == {
+        name: f"sha256={prebuilt.digest(after.read(name))},{len(after.read(name))}"
+        for name in after.namelist()
+        if name != record
+    }
+    about = HeaderParser().parsestr(after.read(record.replace("RECORD", "METADATA")).decode())
+    (need,) = (
+        one
+        for one in map(Requirement, about.get_all("Requires-Dist"))
+        if one.name == "numba" and "extra" not in str(one)
+    )
+    assert not need.marker.evaluate({"platform_system": "Linux", "platform_machine": "x86_64"})
+    assert not need.marker.evaluate({"platform_system": "Linux", "platform_machine": "aarch64"})
+    assert need.marker.evaluate({"platform_system": "Linux", "platform_machine": "riscv64"})
+    assert need.marker.evaluate({"platform_system": "Darwin", "platform_machine": "arm64"})
+    assert "numba" in about.get_all("Provides-Extra")
+    tags = HeaderParser().parsestr(after.read(record.replace("RECORD", "WHEEL")).decode())
+    assert tags["Root-Is-Purelib"] == "false"
+    assert tags.get_all("Tag") == ["py3-none-manylinux_2_17_x86_64", "py3-none-manylinux2014_x86_64"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads ELF files")
+def test_what_a_library_takes_from_others_is_known(prebuilt, tmp_path):
+    """The build refuses what a C library may lack, such as a conversion that only some compilers' libraries have."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    source = tmp_path / "f.c"
+    source.write_text(
+        "void* memset(void*, int, unsigned long);int other(void);int f(void*p){memset(p,0,1);return other();}"
+    )
+    command = ["cc", "-shared", "-fPIC", "-fno-builtin", "-nostdlib", "-o", tmp_path / "f.so", source]
+    run(*command, cwd=tmp_path)
+    assert prebuilt.undefined((tmp_path / "f.so").read_bytes()) - prebuilt.GIVEN == {"other"}
 
 
 def test_it_is_the_installed_one(lngrad):

@@ -84,8 +84,24 @@ def test_a_library_that_is_not_whole_is_as_if_it_were_not_there(quick):
         path.write_bytes(spoilt)
         assert native.find() is None
         assert building.state() == "not built: lngrad info --warm"
-    assert native.digest(building.build().read_bytes()) == path.stem.rpartition("-")[2]
+    assert building.build() == path == native.find()
     assert quick.read_text() == "once\n" * 2
+    path.rename(path.with_name("torch-other-compiler.so"))
+    path.with_name("torch-other-compiler.so").rename(path.with_name(f"{path.stem}0.so"))  # as if of another compiler
+    assert native.find() is None
+
+
+def test_a_folder_that_others_can_write_is_not_used(quick, folder):
+    """A library there may be anybody's, and its constructor would run."""
+    building.build()
+    folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="is not used: every user can write there"):
+        assert native.find() is None
+    with (
+        pytest.warns(UserWarning, match="is not used: every user can write there"),
+        pytest.raises(building.BuildError, match="no cache folder that nobody else can write to"),
+    ):
+        building.build()
 
 
 def test_a_library_for_another_torch_or_other_sources_is_left_alone(quick, tmp_path, monkeypatch):

@@ -20,8 +20,10 @@ from lngrad.ascend.device.copies import (
     TransDataTo5HDParams,
 )
 from lngrad.ascend.device.descriptors import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
-from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.launch import launch
+from lngrad.ascend.device.layout import BroadCast, GatherMask, Transpose
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import RoundMode
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
@@ -43,35 +45,69 @@ from lngrad.ascend.device.system import (
     InitOutput,
     SetAtomicAdd,
     SetAtomicNone,
+    SetDeqScale,
     ToBfloat16,
     ToFloat,
 )
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import (
+    CMPMODE,
+    SELMODE,
     Abs,
+    AbsSub,
     Add,
+    AddRelu,
+    AddReluCast,
     Adds,
+    And,
+    Axpy,
+    BlockReduceMax,
+    BlockReduceMin,
+    BlockReduceSum,
     Brcb,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
+    CreateVecIndex,
     Div,
     Duplicate,
     Exp,
+    FusedMulAdd,
+    Gather,
+    LeakyRelu,
     Ln,
     Max,
     Maxs,
     Min,
     Mins,
     Mul,
+    MulAddDst,
+    MulAddRelu,
+    MulCast,
     Muls,
+    Neg,
+    Not,
+    Or,
+    PairReduceSum,
     Reciprocal,
+    ReduceMax,
+    ReduceMin,
+    ReduceOrder,
     ReduceRepeat,
     ReduceSum,
     ReduceType,
     Relu,
     Rsqrt,
+    Select,
+    ShiftLeft,
+    ShiftRight,
     Sqrt,
     Sub,
+    SubRelu,
+    SubReluCast,
+    WholeReduceMax,
+    WholeReduceMin,
     WholeReduceSum,
 )
 from lngrad.ascend.faults import AscendWarning, DeviceFault
@@ -112,9 +148,14 @@ __all__ = [
     "PaddingMode", "TransDataTo5HD", "TransDataTo5HDParams", "InitOutput", "SetAtomicAdd", "SetAtomicNone",
     "DisableDmaAtomic",
     # vector instructions
-    "Abs", "Add", "Adds", "Brcb", "Cast", "Copy", "Div", "Duplicate", "Exp", "Ln", "Max", "Maxs", "Min", "Mins",
-    "Mul", "Muls", "Reciprocal", "ReduceRepeat", "ReduceSum", "ReduceType", "Relu", "RoundMode", "Rsqrt", "Sqrt",
-    "Sub", "WholeReduceSum", "BinaryRepeatParams", "BrcbRepeatParams", "CopyRepeatParams", "UnaryRepeatParams",
+    "Abs", "AbsSub", "Add", "AddRelu", "AddReluCast", "Adds", "And", "Axpy", "BlockReduceMax", "BlockReduceMin",
+    "BlockReduceSum", "Brcb", "CMPMODE", "Cast", "Compare", "CompareScalar", "Copy", "CreateVecIndex", "Div",
+    "Duplicate", "Exp", "FusedMulAdd", "Gather", "LeakyRelu", "Ln", "Max", "Maxs", "Min", "Mins", "Mul", "MulAddDst",
+    "MulAddRelu", "MulCast", "Muls", "Neg", "Not", "Or", "PairReduceSum", "Reciprocal", "ReduceMax", "ReduceMin",
+    "ReduceOrder", "ReduceRepeat", "ReduceSum", "ReduceType", "Relu", "Rsqrt", "SELMODE", "Select", "ShiftLeft",
+    "ShiftRight", "Sqrt", "Sub", "SubRelu", "SubReluCast", "WholeReduceMax", "WholeReduceMin", "WholeReduceSum",
+    "RoundMode", "BinaryRepeatParams", "BrcbRepeatParams", "CopyRepeatParams", "UnaryRepeatParams", "BroadCast",
+    "GatherMask", "Transpose", "SetDeqScale",
     "ToBfloat16", "ToFloat",
     # order
     "HardEvent", "pipe_t", "SetFlag", "WaitFlag", "PipeBarrier", "SyncAll", "CrossCoreSetFlag", "CrossCoreWaitFlag",

@@ -329,6 +329,29 @@ OPERATORS: dict[str, dict[str, str]] = {
     const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, aclTensor *yOut,
     aclTensor *rstdOut, aclTensor *xOut""",
     },
+    "aclnnop/aclnn_add_layer_norm.h": {
+        "aclnnAddLayerNorm": """
+    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, const aclTensor *beta,
+    const aclTensor *biasOptional, double epsilon, bool additionalOutput, const aclTensor *yOut,
+    const aclTensor *meanOut, const aclTensor *rstdOut, const aclTensor *xOut""",
+    },
+    "aclnnop/aclnn_add_layer_norm_grad.h": {
+        "aclnnAddLayerNormGrad": """
+    const aclTensor *dy, const aclTensor *x1, const aclTensor *x2, const aclTensor *rstd, const aclTensor *mean,
+    const aclTensor *gamma, const aclTensor *dsumOptional, const aclTensor *dxOut, const aclTensor *dgammaOut,
+    const aclTensor *dbetaOut""",
+    },
+    "aclnnop/aclnn_deep_norm.h": {
+        "aclnnDeepNorm": """
+    const aclTensor *x, const aclTensor *gx, const aclTensor *beta, const aclTensor *gamma, double alpha,
+    double epsilon, const aclTensor *meanOut, const aclTensor *rstdOut, const aclTensor *yOut""",
+    },
+    "aclnnop/aclnn_deep_norm_grad.h": {
+        "aclnnDeepNormGrad": """
+    const aclTensor *dy, const aclTensor *x, const aclTensor *gx, const aclTensor *gamma, const aclTensor *mean,
+    const aclTensor *rstd, double alpha, const aclTensor *dxOut, const aclTensor *dgxOut, const aclTensor *dbetaOut,
+    const aclTensor *dgammaOut""",
+    },
     "aclnnop/aclnn_inplace_add_rms_norm.h": {
         "aclnnInplaceAddRmsNorm": """
     aclTensor *x1Ref, aclTensor *x2Ref, const aclTensor *gamma, double epsilon, const aclTensor *rstdOut""",

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lngrad.core.dtypes import DTYPES
+from lngrad.core.problem import LAYER_NORM, RMS_NORM, Normalization
 from lngrad.errors import FileFormatError
 
 INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
+ADDED = ("residual", "dtotal")  # inputs besides, where x has a residual
 OUTPUTS = ("dx", "dgamma", "dbeta")
 
 # The lowest and highest value, equal for a constant; further ones are forced on elements spread over the array.
 # None: computed from x, for mean and statistic.
 Range = tuple[float, ...] | None
 DEFAULT_RANGE: Range = (-2.0, 2.0)
+
+
+class Norm(NamedTuple):
+    """A member of the family: its switches, and whether x has a residual beside it, and so its total a gradient."""
+
+    normalization: Normalization
+    residual: bool = False
+
+
+NORMS = {
+    "layer_norm": Norm(LAYER_NORM),
+    "rms_norm": Norm(RMS_NORM),
+    "gemma_rms_norm": Norm(RMS_NORM._replace(offset=1.0)),
+    "zero_centred_layer_norm": Norm(LAYER_NORM._replace(offset=1.0)),
+    "add_layer_norm": Norm(LAYER_NORM, residual=True),
+    "add_rms_norm": Norm(RMS_NORM, residual=True),
+    "deep_norm": Norm(LAYER_NORM._replace(alpha=1.7), residual=True),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,7 @@ class CheckCase:
         lead, normalized: x has the shape (*lead, *normalized).
         dtype, gamma_dtype, statistics_dtype: Of dy and x; of gamma, None without one; of mean and the statistic.
         output_dtypes: Of dx, dgamma, dbeta, as the case declares them.
-        output_mask: Which of the three are wanted.
+        output_mask: Which of the three are wanted; never dbeta where the norm has no beta.
         third: What the statistic is: rstd, or the variance that eps is added to.
         eps: Used with a variance, and where statistics are computed from x.
         ranges: Of each input, by its name.
@@ -47,6 +67,7 @@ class CheckCase:
         surface: The implementation that the case is written for, or None for any.
         standard: The name of the rule to judge by, None for the command's.
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
+        norm: Which one it is, by its name in NORMS.
         enabled: False for a case that its file has switched off.
         others: Columns and keys that were read and not used.
     """
@@ -68,6 +89,7 @@ class CheckCase:
     standard: str | None = None
     tolerances: tuple[float, float] | None = None
     atol: float | None = None
+    norm: str = "layer_norm"
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)
 
@@ -86,17 +108,31 @@ class CheckCase:
     @property
     def nbytes(self) -> int:
         """Of all inputs and outputs."""
-        full = 3 * self.M * self.N * DTYPES[self.dtype].itemsize
+        full = (5 if self.residual else 3) * self.M * self.N * DTYPES[self.dtype].itemsize
         parameters = 0 if self.gamma_dtype is None else self.N * DTYPES[self.gamma_dtype].itemsize
         parameters += self.N * sum(DTYPES[dtype].itemsize for dtype in self.output_dtypes[1:])
         return full + parameters + 2 * self.M * DTYPES[self.statistics_dtype].itemsize
 
+    @property
+    def normalization(self) -> Normalization:
+        return NORMS[self.norm].normalization
+
+    @property
+    def residual(self) -> bool:
+        return NORMS[self.norm].residual
+
     def range_of(self, name: str) -> Range:
+        if name == "mean" and not self.normalization.centred:
+            return 0.0, 0.0
         return self.ranges.get(name, DEFAULT_RANGE)
 
     def __post_init__(self) -> None:
         """The rules that hold in every format. Sizes are arithmetic here: nothing has been allocated."""
         where = f"{self.source}: case {self.name!r}"
+        if self.norm not in NORMS:
+            raise FileFormatError(f"{where}: norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
+        if not self.normalization.centred:
+            object.__setattr__(self, "output_mask", (*self.output_mask[:2], False))
         if not 1 <= len(self.shape) <= 8:
             raise FileFormatError(f"{where}: x: expected 1 to 8 dimensions, got {len(self.shape)}")
         if not self.normalized:

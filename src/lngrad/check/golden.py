@@ -62,7 +62,9 @@ def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int
     given = draw(case, seed, 0, case.M, max_bytes)
     one = given.inputs
     statistic = one.rstd if case.third == "rstd" else given.variance
-    inputs = dict(zip(DUMP_INPUTS, (one.dy, one.x, statistic, one.mean, one.gamma), strict=True))
+    inputs = dict(zip(DUMP_INPUTS[:5], (one.dy, one.x, statistic, one.mean, one.gamma), strict=True))
+    if case.residual:
+        inputs |= {"residual": one.residual, "dtotal": one.dtotal}
     with np.errstate(over="ignore", invalid="ignore"):
         goldens = {
             name: golden.astype(numpy_dtype(dtype)) if wanted else None
@@ -73,6 +75,7 @@ def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int
     (root / place).mkdir()
     return {
         "name": case.name,
+        **({} if case.norm == "layer_norm" else {"norm": case.norm}),
         "given": case.third,
         "eps": case.eps,
         "normalized_shape": case.normalized,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import INPUTS, CheckCase
+from lngrad.check.case import ADDED, INPUTS, CheckCase
 from lngrad.core import reference
 from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import Grads
@@ -24,6 +24,7 @@ from lngrad.files.boundary import inside
 from lngrad.files.reading import read_tensor, read_tensors
 from lngrad.testing import Inputs
 
+TENSORS = ("dy", "x", *ADDED)  # of x's shape
 CHUNK_ELEMENTS = 1 << 16
 FLOAT64_COPIES = 24  # that the reference, the scales and the comparison of a block hold at once, at most
 
@@ -52,8 +53,9 @@ def true_grads(inputs: Inputs) -> Grads:
     """The reference in float64, quiet about the infinities that a case forces."""
     with np.errstate(all="ignore"):
         return reference.layer_norm_backward(
-            inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
-        )
+            inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized,
+            normalization=inputs.normalization, dtotal=inputs.dtotal,
+        )  # fmt: skip
 
 
 def chunk_rows(N: int) -> int:
@@ -78,7 +80,8 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     lead = case.lead if (start, stop) == (0, case.M) else (stop - start,)
     wide = numpy_dtype(accumulator_for(case.dtype))
     dtypes = dict(zip(INPUTS, (case.dtype, case.dtype, *[case.statistics_dtype] * 2, case.gamma_dtype), strict=True))
-    arrays: dict[str, Any] = dict.fromkeys(INPUTS)
+    dtypes |= dict.fromkeys(ADDED, case.dtype if case.residual else None)
+    arrays: dict[str, Any] = dict.fromkeys(dtypes)
     for name, dtype in dtypes.items():
         if dtype is not None and name in case.files:
             arrays[name] = _from_file(case, name, dtype, start, stop, max_bytes)
@@ -88,8 +91,10 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     x = arrays["x"].reshape(*lead, *case.normalized)
     dy = arrays["dy"].reshape(x.shape)
     gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.normalized)
+    residual, dtotal = (None if arrays[name] is None else arrays[name].reshape(x.shape) for name in ADDED)
+    inputs = Inputs(dy, x, None, None, gamma, None, normalized, case.normalization, residual, dtotal)
     if arrays["mean"] is None or arrays["statistic"] is None:
-        _statistics_of(x, case, arrays)
+        _statistics_of(inputs.total, case, arrays)
     mean, statistic = (arrays[name].reshape(*lead, *(1,) * normalized) for name in ("mean", "statistic"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if case.third == "variance":
@@ -99,7 +104,7 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
         else:
             rstd = exact = statistic
             variance, eps = (1 / statistic.astype(np.float64) ** 2).astype(wide), 0.0
-    inputs = Inputs(dy, x, mean, rstd, gamma, None, normalized)
+    inputs = replace(inputs, mean=mean, rstd=rstd)
     return DrawnInputs(inputs, replace(inputs, rstd=exact), variance, eps, start, stop)
 
 
@@ -108,7 +113,9 @@ def _statistics_of(x: Any, case: CheckCase, arrays: dict[str, Any]) -> None:
     mean, rstd = np.zeros(rows), np.ones(rows)
     with np.errstate(all="ignore"):
         if x.size:
-            _, mean, rstd = reference.layer_norm(x, normalized=len(case.normalized), eps=case.eps)
+            _, mean, rstd = reference.layer_norm(
+                x, normalized=len(case.normalized), eps=case.eps, normalization=case.normalization
+            )
         found = {"mean": mean, "statistic": rstd if case.third == "rstd" else np.maximum(1 / rstd**2 - case.eps, 0)}
         for name, statistic in found.items():
             if arrays[name] is None:
@@ -118,7 +125,7 @@ def _statistics_of(x: Any, case: CheckCase, arrays: dict[str, Any]) -> None:
 def _uniform(case: CheckCase, name: str, given: tuple[float, ...], seed: int, start: int, stop: int) -> Any:
     """Rows [start, stop) of an input, or gamma, in float64 (rows, elements per row)."""
     low, high, *special = given
-    per_row = case.N if name in ("dy", "x") else 1
+    per_row = case.N if name in TENSORS else 1
     total = case.M
     if name == "gamma":
         start, stop, per_row, total = 0, 1, case.N, 1
@@ -127,7 +134,7 @@ def _uniform(case: CheckCase, name: str, given: tuple[float, ...], seed: int, st
         values[...] = low
     else:
         chunk = chunk_rows(case.N) if name != "gamma" else 1
-        key = [seed, zlib.crc32(case.name.encode()), INPUTS.index(name)]
+        key = [seed, zlib.crc32(case.name.encode()), (*INPUTS, *ADDED).index(name)]
         for first in range(start // chunk * chunk, stop, chunk):
             rng = np.random.default_rng([*key, first // chunk])
             drawn = rng.random((min(chunk, total - first), per_row)) * (high - low) + low
@@ -145,7 +152,7 @@ def _from_file(case: CheckCase, name: str, dtype: str, start: int, stop: int, ma
     path, _, member = case.files[name].partition("::")
     folder = Path(case.source.file)
     full = inside(folder if folder.is_dir() else folder.parent, path)
-    per_row = case.N if name in ("dy", "x") else 1
+    per_row = case.N if name in TENSORS else 1
     shape = (1, case.N) if name == "gamma" else (case.M, per_row)
     if member:
         found = read_tensors(full, (member,), max_bytes)

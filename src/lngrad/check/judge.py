@@ -59,7 +59,8 @@ def case_facts(case: CheckCase) -> str:
     outputs = ", ".join(
         f"{name} {dtype}" for name, dtype, on in zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True) if on
     )
-    return f"{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
+    norm = "" if case.norm == "layer_norm" else f"{case.norm} "
+    return f"{norm}{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
 
 
 @cache
@@ -182,7 +183,8 @@ def _results(
         assert options.against is not None  # as no implementation was looked up
         return dump_of(case, options.against, given.start, given.stop, options.max_bytes)
     # An implementation gets copies: the truth is computed from the inputs as they were.
-    arrays = {name: getattr(given.inputs, name) for name in ("dy", "x", "mean", "rstd", "gamma")}
+    names = "dy", "x", "mean", "rstd", "gamma", "residual", "dtotal"
+    arrays = {name: getattr(given.inputs, name) for name in names}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     copies: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
     own = replace(given, inputs=replace(given.inputs, **copies), variance=np.array(given.variance))

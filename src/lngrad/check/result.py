@@ -67,10 +67,12 @@ class Formula:
     Attributes:
         output: dx, dgamma or dbeta.
         parts: (text, whether it differs from the right formula), in order.
+        right: The right formula.
     """
 
     output: str
     parts: tuple[tuple[str, bool], ...]
+    right: str = ""
 
     @property
     def text(self) -> str:
@@ -150,7 +152,7 @@ class CaseResult:
                 OutputResult(**one | made | {"worst": tuple(WorstElement(**worst) for worst in one["worst"])})
             )
         formulas = tuple(
-            Formula(one["output"], tuple((str(text), bool(changed)) for text, changed in one["parts"]))
+            Formula(one["output"], tuple((str(text), bool(changed)) for text, changed in one["parts"]), one["right"])
             for one in entry.get("formulas", ())
         )
         weights = tuple(

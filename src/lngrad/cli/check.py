@@ -30,12 +30,16 @@ MAX_PRINTED = 20  # failures, and other lines of a kind
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
 Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES)]
 CasesOrOurs = Annotated[
-    list[Path] | None, Argument(metavar="CASES…", show_default="eighty that come with lngrad", help=CASES)
+    list[Path] | None, Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES)
 ]
 Seed = Annotated[int, Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
 Filter = Annotated[
     str | None, Option(help="Part of a case's name, a pattern with * or ?, or =NAME.", show_default="all")
 ]
+NormName = Annotated[
+    str | None, Option("--norm", help="What is computed, where a case does not say: layer_norm, rms_norm, gemma_rms_norm, "
+                       "zero_centred_layer_norm, add_layer_norm, add_rms_norm, deep_norm.", show_default="a case's own")
+]  # fmt: skip
 Limit = Annotated[int | None, Option(min=1, help="At most this many cases.", show_default="all")]
 MaxBytes = Annotated[int, Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
 
@@ -52,6 +56,7 @@ def check(
     standard: Annotated[
         str, Option(help="mixed, stat, close, cosine, binary, dual or exact; a case's own goes first.")
     ] = "mixed",
+    norm: NormName = None,
     level: Annotated[str, Option(help="Of the standard dual: L0, L1 or L2.")] = "L1",
     third: Annotated[str, Option(help="Implementation that the standard dual compares with.")] = "torch",
     against: Annotated[
@@ -82,7 +87,7 @@ def check(
     """
     from rich.console import Console
 
-    from lngrad.check.formats.reading import read_cases, select, shipped
+    from lngrad.check.formats.reading import FAMILY, read_cases, select, shipped
     from lngrad.check.judge import Options
     from lngrad.check.reports.journal import changes, read_journal, write_junit
     from lngrad.check.standards.rules import LEVELS, STANDARDS
@@ -101,8 +106,12 @@ def check(
         if not path.exists():
             fail(f"{path}: {MISSING}; without CASES, those that come with lngrad are taken", REFUSED)
     earlier = list(read_journal(compare).values()) if compare is not None else None
-    chosen = select(read_cases(cases or [shipped()], max_bytes), filter, limit)
+    read = read_cases(cases or [shipped(), FAMILY], max_bytes)
+    if norm is None and not cases and (":" in impl or against):
+        norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
+    chosen = select(_of_norm(read, norm), filter, limit)
     invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]
+    invoked += ["--norm", norm] if norm else []
     invoked += ["--against", str(against)] if against else ["--impl", impl]
     options = Options(
         impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
@@ -134,6 +143,7 @@ def check(
 def golden(
     cases: Cases,
     output: Annotated[Path, Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
+    norm: NormName = None,
     format: Annotated[str, Option(help="bin, npy, npz or safetensors.")] = "bin",
     seed: Seed = 0,
     filter: Filter = None,
@@ -151,7 +161,7 @@ def golden(
 
     _one_of("--format", format, ("bin", "npy", "npz", "safetensors"))
     existing(*cases)
-    chosen = select(read_cases(cases, max_bytes), filter, limit)
+    chosen = select(_of_norm(read_cases(cases, max_bytes), norm), filter, limit)
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
     typer.echo(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
@@ -236,6 +246,16 @@ def soak(
 def _one_of(name: str, value: str, allowed: Sequence[str] | dict[str, Any]) -> None:
     if value not in allowed:
         fail(f"{name}: expected one of {', '.join(allowed)}, got {value!r}", REFUSED)
+
+
+def _of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:
+    """Cases as those of a norm, without those that say another; all as they are if there is none."""
+    from lngrad.check.case import NORMS
+
+    if norm is None:
+        return cases
+    _one_of("--norm", norm, NORMS)
+    return [replace(case, norm=norm) for case in cases if case.norm in ("layer_norm", norm)]
 
 
 def _run(

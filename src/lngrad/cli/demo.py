@@ -64,11 +64,14 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from lngrad.cpu import prebuilt
+
     output.mkdir(parents=True, exist_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        for dtype, backward in progress.track(FIRST_CALLS, description="Compiling, once per machine"):
-            first_call(dtype, backward)
+        if prebuilt.why_not():
+            for dtype, backward in progress.track(FIRST_CALLS, description="Compiling, once per machine"):
+                first_call(dtype, backward)
         bar = progress.add_task("Training", total=epochs)
         training = train(epochs, seed, advance=lambda: progress.advance(bar))
         layers = layer_inputs(training)

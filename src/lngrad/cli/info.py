@@ -16,6 +16,7 @@ from lngrad.errors import install_command
 
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
+    "numba": ("kernels for processors that the package has none for", "numba"),
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),
@@ -50,6 +51,7 @@ def info(
         "caches": ", ".join(caches()) or "unknown",
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
         "huge pages": huge_pages(),
+        "kernels": _kernels(),
         "kernel cache": _kernel_cache(),
         "torch native code": _native(build=False),
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
@@ -82,9 +84,23 @@ def _compiler(find: Callable[[], list[str]]) -> str:
         return str(error)
 
 
+def _kernels() -> str:
+    """Where they come from, or in one line what to install."""
+    from lngrad.cpu import prebuilt
+
+    found = prebuilt.library()
+    if not isinstance(found, str):
+        path, processor = found
+        return f"compiled in the package, for {processor.name} ({path}, {path.stat().st_size / 1e3:,.0f} kB)"
+    if find_spec("numba") is None:
+        return f"none, NumPy computes: {found}; {prebuilt.INSTALL}"
+    return f"compiled here when first needed: {found}"
+
+
 def _kernel_cache() -> str:
-    if backends()["numba_cpu"] != "available":
+    if find_spec("numba") is None:
         return "none, without numba"
+    from lngrad.core.cache_folder import kept
     from lngrad.cpu import cache
 
     reason = cache.why_not()
@@ -92,7 +108,7 @@ def _kernel_cache() -> str:
         return f"none, as {reason}: kernels are compiled anew in every process"
     files = [file for file in cache.FOLDER.iterdir() if file.suffix in (cache.LIBRARY, cache.OBJECT)]
     text = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
-    broken = sum(cache.read(file) is None for file in files)
+    broken = sum(kept(file) is None for file in files)
     if broken:
         text += f"; {broken} not whole, compiled again when needed"
     objects = sum(file.suffix == cache.OBJECT for file in files)
@@ -107,14 +123,17 @@ def _warm() -> None:
     from rich.console import Console
     from rich.progress import track
 
-    from lngrad.cpu.cache import why_not
+    from lngrad.cpu import cache, prebuilt
     from lngrad.cpu.entries import compile_ahead, kernels
 
-    if why_not():
+    if prebuilt.why_not() is None:
+        typer.echo(f"kernels: {_kernels()}")
+    elif cache.why_not():
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
-    for kernel in track(kernels(), "Compiling", console=Console(stderr=True)):
-        compile_ahead(*kernel)
-    typer.echo(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
+    else:
+        for kernel in track(kernels(), "Compiling", console=Console(stderr=True)):
+            compile_ahead(*kernel)
+        typer.echo(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
     typer.echo(f"torch native code: {_native(build=True)}")
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
 from typer import Argument, Option
 
 from lngrad.cli.terminal import FAILED, existing, fail
-from lngrad.errors import DtypeError, FileFormatError, ShapeError
+from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 
+STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
 
 
@@ -44,38 +49,116 @@ def kernel_run(
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
     timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
+    time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
+    force: Annotated[bool, Option("--force", help="Replace files of --save that exist.")] = False,
 ) -> None:
     """Compile an Ascend C kernel and run it on the simulated NPU.
 
     Example: lngrad kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32 --save y=y.npy
 
-    Exit codes: 0 the kernel ran, 1 it broke a rule of the device, 2 the arguments are wrong.
+    The kernel runs in a process of its own, with an unreadable page behind each array: what it crashes, ends or keeps busy
+    is that process. Files of --save are written after it has ended well.
+
+    Exit codes: 0 the kernel ran, 1 it broke a rule of the device, crashed or took too long, 2 the arguments are wrong.
     """
-    from lngrad.ascend.ascendc import DeviceFault, compile, launch
-    from lngrad.ascend.faults import RaceFault
-    from lngrad.files.writing import write_tensor
+    from lngrad.files.writing import check_place, write_tensor
 
     existing(file, tiling, *(include or ()), *(header or ()))
-    try:
-        arrays = dict(_array(text) for text in arg)
-        targets = [_target(text, arrays) for text in save or ()]
-        macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
-        made = compile(file, kernel, include=include or (), headers=header or (), define=macros)
-        result = launch(
-            made, blocks, *arrays.values(),
-            workspace=workspace, tiling=None if tiling is None else _tiling(tiling), tiling_key=tiling_key, soc=soc,
-            strictness=strictness, auto_sync=auto_sync, ordering=ordering, timeline=timeline is not None,
-        )  # fmt: skip
-    except DeviceFault as fault:
-        if timeline is not None and isinstance(fault, RaceFault):
-            timeline.write_text(fault.svg, encoding="utf-8")  # the two instructions on their pipes
-        fail(str(fault), FAILED)
+    arrays = dict(_array(text) for text in arg)
+    targets = [_target(text, arrays) for text in save or ()]
+    for path, _ in targets:
+        check_place(path, replace=force)
+    macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
+    request = _Request(
+        {"path": file, "kernel": kernel, "include": include or (), "headers": header or (), "define": macros},
+        arrays,
+        {"blocks": blocks, "tiling": None if tiling is None else _tiling(tiling), "tiling_key": tiling_key, "soc": soc,
+         "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None},
+        workspace,
+        [name for _, name in targets],
+    )  # fmt: skip
+    result = _run_apart(request, time_limit)
+    if timeline is not None and result.picture is not None:
+        timeline.write_text(result.picture, encoding="utf-8")
+    if result.fault is not None:
+        fail(result.fault, FAILED)
     for path, name in targets:
-        write_tensor(path, arrays[name])
-    if timeline is not None:
-        timeline.write_text(result.timeline_svg(), encoding="utf-8")
+        write_tensor(path, result.arrays[name], replace=force)
     if report:
-        typer.echo(result.table())
+        typer.echo(result.table)
+
+
+class _Request(NamedTuple):
+    """What the process of a kernel gets: arguments of `compile`, arrays, options of `launch`, which arrays come back."""
+
+    build: dict[str, Any]
+    arrays: dict[str, Any]
+    options: dict[str, Any]
+    workspace: int | None
+    wanted: list[str]
+
+
+class _Result(NamedTuple):
+    """What comes back: why the kernel failed, or what it wrote; a picture if one was asked for, and the report."""
+
+    fault: str | None = None
+    arrays: Mapping[str, Any] = {}
+    picture: str | None = None
+    table: str = ""
+
+
+def _run_apart(request: _Request, time_limit: float) -> _Result:
+    """Run a kernel in a process of its own, which it may crash, end or keep busy for ever."""
+    from lngrad.check.processes.worker import Worker
+
+    kernel = request.build["kernel"]
+    with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as folder:
+        worker = Worker(_work, request, folder=Path(folder), keep_stdout=True)
+        result, seconds = None, math.inf  # compiling is not limited
+        try:
+            while result is None and worker.tasks.poll(None if seconds == math.inf else seconds):
+                result, seconds = worker.tasks.recv(), time_limit
+                if isinstance(result, Exception):
+                    raise result
+            late = result is None
+            if late:
+                worker.stop()
+        except EOFError:
+            worker.process.join(5)
+            late = False
+        finally:
+            worker.end()
+        said = worker.said().splitlines()
+    ours = [line for line in said if line.startswith("lngrad: ")]
+    for line in said:
+        if line not in ours:
+            typer.echo(line, err=True)
+    if isinstance(result, _Result):
+        return result
+    told = ours[-1].removeprefix("lngrad: ") if ours else f"{kernel}: {STOPPED if late else worker.how_it_died()}"
+    return _Result(told.replace(STOPPED, f"not done within {time_limit:g} s (--time-limit)"))
+
+
+def _work(tasks: Connection, request: _Request) -> None:
+    """In that process: None when the kernel begins, then a _Result; or the error of its arguments."""
+    from lngrad.ascend.ascendc import DeviceFault, compile, launch
+    from lngrad.ascend.cpp.guarded import guarded
+    from lngrad.ascend.faults import RaceFault
+
+    try:
+        kernel = compile(**request.build)
+        arrays = {name: guarded(array) for name, array in request.arrays.items()}
+        workspace = request.workspace and guarded(np.full(request.workspace, 0xFF, np.uint8))
+        blocks = request.options.pop("blocks")
+        tasks.send(None)
+        done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
+        picture = done.timeline_svg() if request.options["timeline"] else None
+        tasks.send(_Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table()))
+    except DeviceFault as fault:
+        picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
+        tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes
+    except (LngradError, OSError, MemoryError) as error:
+        tasks.send(error)
 
 
 def _array(text: str) -> tuple[str, Any]:

@@ -47,6 +47,9 @@ def sdk(
     rounding: Annotated[
         str | None, Option(help="even, or device: as the SoC's kernels round.", show_default="even")
     ] = None,
+    time_limit: Annotated[
+        float | None, Option(help="Seconds for the program of --run.", min=0.01, show_default="none")
+    ] = None,
     unified: Annotated[
         bool, Option("--unified", help="Programs may pass host memory in the place of device memory.")
     ] = False,
@@ -68,7 +71,7 @@ def sdk(
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     if run:
-        _run(folder, settings, ctx.meta[_PROGRAM])
+        _run(folder, settings, ctx.meta[_PROGRAM], time_limit)
         return
     if folder is None:
         fail("DIR: expected a folder to write, or --run FILE", REFUSED)
@@ -82,12 +85,12 @@ def sdk(
     typer.echo(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
 
 
-def _run(folder: Path | None, settings: Any, words: list[str]) -> None:
+def _run(folder: Path | None, settings: Any, words: list[str], time_limit: float | None) -> None:
     from lngrad.ascend.sdk.program import run_program
 
     if not words:
         fail("--run: expected a C or C++ file after it", REFUSED)
     existing(Path(words[0]))
-    code = run_program(Path(words[0]), words[1:], folder, settings)
+    code = run_program(Path(words[0]), words[1:], folder, settings, time_limit)
     if code != 0:
         raise typer.Exit(code)

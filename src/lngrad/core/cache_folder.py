@@ -1,11 +1,20 @@
-"""Where lngrad keeps what outlives a process: compiled kernels, and what `lngrad info` says of the last run."""
+"""Where lngrad keeps what outlives a process: compiled code, and what `lngrad info` says of the last run.
+
+Compiled code is kept by `keep` and found by `kept`, whoever compiled it. A file's name says all that it depends on, and it ends
+with a digest of that name and of itself: one that is cut off, changed or of another name is as if it were not there. A folder
+in which somebody else can write is not used.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import threading
+import warnings
 from pathlib import Path
+
+_DIGEST_BYTES = 32
 
 
 def cache_folder() -> Path:
@@ -32,6 +41,42 @@ def distrust(folder: Path) -> str | None:
     if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
         return f"group {found.st_gid} can write there"
     return None
+
+
+def trusted_folder() -> Path | None:
+    """The cache folder, or None where there is none or, with a warning, where code from it must not be run."""
+    try:
+        folder = cache_folder()
+    except RuntimeError:
+        return None
+    reason = distrust(folder)
+    if reason is None:
+        return folder
+    warnings.warn(f"cache: {folder} is not used: {reason}", stacklevel=3)
+    return None
+
+
+def kept(path: Path) -> bytes | None:
+    """The content of a file that `keep` wrote, None if it is not there or not whole."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    return content if _digest(path, content) == digest else None
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write a file with its digest behind it, which a system's loader passes over.
+
+    Raises:
+        OSError: It can't be written; nothing is left behind.
+    """
+    write_whole(path, content + _digest(path, content))
+
+
+def _digest(path: Path, content: bytes) -> bytes:
+    return hashlib.sha256(path.name.encode() + b"\0" + content).digest()
 
 
 def write_whole(path: Path, content: bytes) -> None:

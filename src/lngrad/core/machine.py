@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 # Distributions that lngrad computes with, compares with or shows results by.
 _PACKAGES = (
@@ -40,7 +45,7 @@ def versions() -> dict[str, str]:
 
 def processor() -> str:
     """The processor's model, with family and model numbers where Linux tells them, and its number of logical cores."""
-    facts = _cpuinfo()
+    facts = processor_facts()
     name = facts.get("model name") or facts.get("Model") or platform.processor() or platform.machine()
     if "cpu family" in facts and "model" in facts:
         name += f" (family {facts['cpu family']}, model {facts['model']})"
@@ -49,20 +54,20 @@ def processor() -> str:
 
 def instruction_sets() -> list[str]:
     """The vector instructions that Linux reports, such as avx2 and avx512f; empty elsewhere."""
-    facts = _cpuinfo()
+    facts = processor_facts()
     flags = (facts.get("flags") or facts.get("Features") or "").split()
     return [name for name in _INSTRUCTION_SETS if name in flags]
 
 
 def processor_identity() -> str:
     """What tells one kind of processor from another that runs other instructions, in one line."""
-    facts = _cpuinfo()
+    facts = processor_facts()
     told = [f"{key}={facts[key]}" for key in _IDENTITY if key in facts]
     return "; ".join([platform.machine(), *(told or [platform.processor()])])
 
 
-def _cpuinfo() -> dict[str, str]:
-    """What Linux says about the first processor; the others take it time to ask."""
+def processor_facts() -> dict[str, str]:
+    """What Linux says about the first processor, by its own names; the others take it time to ask. Empty elsewhere."""
     facts: dict[str, str] = {}
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
@@ -154,3 +159,37 @@ def compiler_version(*command: str) -> str:
     import subprocess
 
     return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+# Runs a command in a process group of its own, and ends that group when the process that asked for it is gone: a compiler
+# driver's own children would work on for a minute, for nobody.
+_ENDS_WITH_US = """
+import os, signal, subprocess, sys
+asked_by, *command = sys.argv[1:]
+process = subprocess.Popen(command, start_new_session=True)
+try:
+    while process.poll() is None and os.getppid() == int(asked_by):
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            pass
+finally:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+sys.exit(process.wait())
+"""
+
+
+def run_compiler(command: list[str], **environment: str) -> CompletedProcess[str]:
+    """Run a command to its end, or to that of this process.
+
+    Args:
+        command: The program and its arguments.
+        environment: Variables to set beside those of this process.
+    """
+    import subprocess
+
+    return subprocess.run(
+        [sys.executable, "-c", _ENDS_WITH_US, str(os.getpid()), *command],
+        capture_output=True, text=True, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip

@@ -92,19 +92,24 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
 def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem, normalization = plan.problem, plan.problem.normalization
     given, results = _named(plan, inputs, outputs)
-    mean, rstd = (_vector(given.get(name), problem, problem.M)[:, None] for name in ("mean", "rstd"))
+    mean, rstd, lost = (_vector(given.get(name), problem, problem.M)[:, None] for name in ("mean", "rstd", "lost"))
     scale = normalization.scale(_vector(given["gamma"], problem, problem.N, 1))
     sums = [name for name in ("dgamma", "dbeta") if name in results]
     tree = ColumnTree()
     for start, stop in _chunks(problem) if problem.N else []:
         dy = _rows(given["dy"], problem, start, stop)
-        xhat = (_rows(given["x"], problem, start, stop) - mean[start:stop]) * rstd[start:stop]
+        centred = _rows(given["x"], problem, start, stop) - mean[start:stop]
+        if problem.completes_mean and normalization.centred:
+            rest = centred.mean(1, keepdims=True)
+            own = np.abs(rest) < np.abs(mean[start:stop]) * np.finfo(rest.dtype).eps
+            centred -= np.where(own, rest, 0)
+        xhat = centred * rstd[start:stop] + lost[start:stop]
         if sums:
             tree.add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))
         if "dx" in results:
             dxhat = dy * scale
-            centred = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
-            dx = (centred - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
+            less_mean = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
+            dx = (less_mean - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
             if "dtotal" in given:
                 dx += _rows(given["dtotal"], problem, start, stop)
             _put_rows(results["dx"], problem, start, stop, dx)

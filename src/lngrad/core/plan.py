@@ -105,6 +105,7 @@ class Backend:
 
     contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread.
     family: It computes every operator and normalization, not layer normalization alone.
+    prebuilt: A module whose why_not() is None where the package brings what would be compiled: then nothing need be installed.
     """
 
     module: str
@@ -112,6 +113,7 @@ class Backend:
     devices: tuple[str, ...]
     contextual: bool = False
     family: bool = False
+    prebuilt: str = ""
 
 
 BACKENDS: dict[str, Backend] = {}  # in order of preference; lngrad/__init__.py has them all
@@ -128,8 +130,12 @@ _plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
 
 def _missing(name: str) -> str | None:
     """Why a backend can't be used here, or None."""
-    missing = [need for need in BACKENDS[name].needs if find_spec(need) is None]
-    return f"{' and '.join(missing)} not installed" if missing else None
+    row = BACKENDS[name]
+    missing = [need for need in row.needs if find_spec(need) is None]
+    if not missing or not row.prebuilt:
+        return f"{' and '.join(missing)} not installed" if missing else None
+    reason = import_module(row.prebuilt).why_not()
+    return reason and f"{' and '.join(missing)} not installed, and no compiled kernels: {reason}"
 
 
 def backends() -> dict[str, str]:

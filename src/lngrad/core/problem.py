@@ -130,7 +130,7 @@ class Role(Enum):
 
 ROLES = {
     **dict.fromkeys(("x", "residual", "y", "total", "dy", "dtotal", "dx"), Role.TENSOR),
-    **dict.fromkeys(("mean", "rstd"), Role.STATISTIC),
+    **dict.fromkeys(("mean", "rstd", "lost"), Role.STATISTIC),
     **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), Role.PARAMETER),
 }
 
@@ -176,6 +176,9 @@ RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma"), (), RmsGrads)
 ADD_RMS_FORWARD = Operator("forward", ("x", "gamma", "residual"), ("eps",), RmsForward)
 ADD_RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma", "dtotal"), (), RmsGrads)
 
+# Of columns of longer rows, which can't tell what xhat lost when the mean was rounded: they are given it.
+SLICE_BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "lost", "gamma"), (), Grads)
+
 # Each with a residual, or with the gradient of its total.
 WITH_RESIDUAL = {
     FORWARD: ADD_FORWARD,
@@ -199,6 +202,8 @@ class Problem:
         inputs: ArraySpec of every argument by its name, in the order of the call; None for an absent gamma or beta.
         out: ArraySpec of the arrays that the caller brought for results, by name; None where there is none.
         wanted: For each result, whether it is wanted.
+        completes_mean: Whether a backward may find what its means lost by their rounding. A backend that does not takes them
+            as they are.
         kind, device: Of x, and so of the results.
     """
 
@@ -215,6 +220,7 @@ class Problem:
     wanted: Mask
     kind: str
     device: str
+    completes_mean: bool = False
 
     @staticmethod
     def forward(
@@ -237,9 +243,11 @@ class Problem:
         normalized_shape: int | Sequence[int] | None = None,
         output_mask: Sequence[bool] = (True, True, True),
         out: Grads | None = None,
+        completes_mean: bool = False,
     ) -> tuple[Problem, tuple[Any, ...]]:
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
-        return describe(BACKWARD, (dy, x, mean, rstd, gamma), normalized_shape, output_mask, out)
+        arrays = dy, x, mean, rstd, gamma
+        return describe(BACKWARD, arrays, normalized_shape, output_mask, out, completes_mean=completes_mean)
 
     @property
     def is_layer_norm(self) -> bool:
@@ -283,6 +291,7 @@ def describe(
     output_mask: Sequence[bool],
     out: tuple[Any, ...] | None,
     normalization: Normalization = LAYER_NORM,
+    completes_mean: bool = False,
 ) -> tuple[Problem, tuple[Any, ...]]:
     """Check a call. Returns the problem and the arguments as arrays.
 
@@ -291,10 +300,11 @@ def describe(
     arrays = _arrays(operator, arguments)
     given = None if out is None else _out(operator, out)
     shape, wanted = _shape_key(normalized_shape), _mask(operator, output_mask)
-    key = operator, normalization, *map(key_of, arrays), shape, wanted, given and tuple(map(key_of, given))
+    switches = normalization, bool(completes_mean)
+    key = operator, switches, *map(key_of, arrays), shape, wanted, given and tuple(map(key_of, given))
 
     def check() -> Problem:
-        return _checked(operator, normalization, arrays, shape, wanted, given)
+        return _checked(operator, switches, arrays, shape, wanted, given)
 
     try:
         problem = _problems.get(key)
@@ -345,13 +355,14 @@ def _mask(operator: Operator, output_mask: Sequence[bool]) -> Mask:
 
 def _checked(
     operator: Operator,
-    normalization: Normalization,
+    switches: tuple[Normalization, bool],
     arrays: _OrNone,
     normalized_shape: Shape | None,
     wanted: Mask,
     given: _OrNone | None,
 ) -> Problem:
     """The problem of a call that breaks no rule."""
+    normalization, completes_mean = switches
     if normalization.centred and "mean" not in (*operator.inputs, *operator.outputs):
         raise ValueError("normalization: expected one that is not centred for an operator without a mean")
     inputs = {
@@ -381,6 +392,7 @@ def _checked(
         wanted=wanted,
         kind=x.kind,
         device=x.device,
+        completes_mean=completes_mean,
     )
     for name, array, is_wanted in zip(operator.outputs, given or (), wanted, strict=given is not None):
         if array is not None and is_wanted:
@@ -469,15 +481,15 @@ def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Seque
             raise OverlapError(f"out.{name}: expected a writable array, got a read-only one")
         replaced = [other for other in problem.inputs if other in tensors] if name in tensors else []
         for other_name, other in zip(problem.inputs, inputs, strict=False):
-            if other is None or (other_name in replaced and _same(array, other)):
+            if other is None or (other_name in replaced and same_array(array, other)):
                 continue
-            if _shares(view, _view(other, problem.device)):
+            if shares_memory(view, _view(other, problem.device)):
                 raise OverlapError(
                     f"out.{name}: shares memory with {other_name}; an output may take the place of an input only as a "
                     f"whole, with the same strides (out.{name}: {' or '.join(replaced) or 'none'})"
                 )
         for other_name, other in outputs[:position]:
-            if _shares(view, _view(other, problem.device)):
+            if shares_memory(view, _view(other, problem.device)):
                 raise OverlapError(f"out.{name}: shares memory with out.{other_name}")
 
 
@@ -486,11 +498,13 @@ def _view(array: AnyArray, device: str) -> Array:
     return as_numpy(array) if device == "cpu" else array_at(address_of(array), spec_of("array", array))
 
 
-def _same(one: AnyArray, other: AnyArray) -> bool:
+def same_array(one: AnyArray, other: AnyArray) -> bool:
+    """Whether two arrays are the same elements in the same places."""
     return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
 
 
-def _shares(one: Array, other: Array) -> bool:
+def shares_memory(one: Array, other: Array) -> bool:
+    """Whether two arrays have an element in common, or can't be told apart with bounded work."""
     if not np.may_share_memory(one, other):
         return False
     try:

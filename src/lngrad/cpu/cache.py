@@ -1,8 +1,8 @@
 """Where compiled kernels are kept between processes, and of what each kept file is.
 
 A kernel's key is a hash of all that decides its machine code: the definitions in the sources that it reaches, what compiles
-them, the processor and Numba's settings. The key is in the name of its file and in the name of the function in it. A file
-ends with a digest of itself: one that is not whole is as if it were not there, and one that can't be written is not kept.
+them, the processor and Numba's settings. The key is in the name of its file and in the name of the function in it. A file that
+can't be written is not kept.
 The folder is `$XDG_CACHE_HOME/lngrad` or `~/.cache/lngrad`. Nothing here imports Numba.
 """
 
@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lngrad.core import column_tree
-from lngrad.core.cache_folder import cache_folder, distrust, write_whole
+from lngrad.core.cache_folder import cache_folder, distrust, keep, kept, trusted_folder
 from lngrad.core.machine import processor_identity
 from lngrad.cpu.jobs import POOL
+from lngrad.cpu.processors import CHOICE
 
 LIBRARY, OBJECT = ".so", ".o"  # a kernel that is linked, and one that LLVM must load
-_DIGEST_BYTES = 32
 _KERNEL = "kernel "  # before the name of a row of a table of kernels
 _KEPT_STAMPS = 8  # files of stamps, of as many states of the sources
 
@@ -125,20 +124,24 @@ def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
     return found
 
 
+def sources() -> list[bytes]:
+    """All that is compiled, and behind it what compiles."""
+    return [path.read_bytes() for path in (*SOURCES.values(), _COMPILER)]
+
+
 @cache
 def _stamps() -> dict[str, str]:
     """`stamps` of what is installed. They take 0.2 s, so they are kept, by a hash of the files as they are."""
-    texts = {module: path.read_bytes() for module, path in SOURCES.items()}
-    compiler = _COMPILER.read_bytes()
-    state = hashlib.sha256(b"\0".join([*texts.values(), compiler, Path(__file__).read_bytes(), _PYTHON.encode()]))
+    *texts, compiler = sources()
+    state = hashlib.sha256(b"\0".join([*texts, compiler, Path(__file__).read_bytes(), _PYTHON.encode()]))
     file = None if FOLDER is None else FOLDER / f"stamps-{state.hexdigest()[:16]}.json"
-    kept = None if file is None else read(file)
-    if kept is not None:
-        return dict(json.loads(kept))
-    found = stamps(texts, compiler)
+    known = None if file is None else kept(file)
+    if known is not None:
+        return dict(json.loads(known))
+    found = stamps(dict(zip(SOURCES, texts, strict=True)), compiler)
     if FOLDER is not None and file is not None:
         with suppress(OSError):
-            write(file, json.dumps(found).encode())
+            keep(file, json.dumps(found).encode())
             for old in sorted(FOLDER.glob("stamps-*"), key=lambda one: one.stat().st_mtime_ns)[:-_KEPT_STAMPS]:
                 old.unlink(missing_ok=True)
     return found
@@ -167,22 +170,10 @@ def _settings_file() -> str:
         return ""
 
 
-def _folder() -> Path | None:
-    try:
-        folder = cache_folder()
-    except RuntimeError:  # no home directory
-        return None
-    reason = distrust(folder)
-    if reason is not None:
-        warnings.warn(f"kernel cache: {folder} is not used: {reason}", stacklevel=2)
-        return None
-    return folder
-
-
 _PYTHON = sys.implementation.cache_tag or ""
-SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_") or name == CHOICE}
 TARGET = _target()
-FOLDER = _folder()
+FOLDER = trusted_folder()
 
 
 def why_not() -> str | None:
@@ -222,25 +213,6 @@ def path(kernel: str, name: str, suffix: str) -> Path | None:
     if FOLDER is None:
         return None
     return FOLDER / f"{kernel}-{stamp(name)[:8]}-{symbol(kernel, name).rpartition('_')[2][:16]}{suffix}"
-
-
-def read(file: Path) -> bytes | None:
-    """The content of a file of ours without its digest, or None if it is not there or not whole."""
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    return content if hashlib.sha256(content).digest() == digest else None
-
-
-def write(file: Path, content: bytes) -> None:
-    """Write a file of ours, with its digest.
-
-    Raises:
-        OSError: It can't be written.
-    """
-    write_whole(file, content + hashlib.sha256(content).digest())
 
 
 def remove_stale(file: Path) -> None:

@@ -20,8 +20,10 @@ from lngrad.cpu.kernels import pool
 from lngrad.cpu.kernels.functions import FEATURES, PROCESSOR
 from lngrad.cpu.kernels.simd import STORAGES
 from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS, TRIADS
+from lngrad.cpu.processors import ARCHITECTURE, HERE
 
 _I64 = ir.IntType(64)
+_ENTRY = "lngrad_kernel"  # until it is emitted
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
 _OURS = "".join(
@@ -70,7 +72,12 @@ def _only_linking() -> Iterator[None]:
 
 
 def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> bytes:
-    """The object file of a function that is called `symbol` in it; otherwise as entries.task_function.
+    """The object file of a function that is called `symbol` in it; otherwise as entries.task_function."""
+    return emit(lower(name, dtype, accumulator), symbol)
+
+
+def lower(name: str, dtype: str, accumulator: str):
+    """LLVM's module of a kernel, not yet optimized: the same for all processors that `simd.choices` tells nothing apart of.
 
     Functions inside are hidden, so that LLVM may put each into its only caller. Visible, a float32 backward of 4096 × 768 took
     2.0 ms with two threads in place of 1.0 to 1.4, and 1.1 times as long with one (2 cores of an AMD EPYC, AVX2).
@@ -85,22 +92,29 @@ def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> byte
         arguments = (types.int64,) * number
         function.compile(arguments)
     compiled = function.overloads[arguments]
-    module = llvm.parse_assembly(str(_entry(symbol, compiled.fndesc, returns)))
+    module = llvm.parse_assembly(str(_entry(compiled.fndesc, returns)))
     module.link_in(compiled.library._get_module_for_linking(), preserve=True)
     for inner in [*module.functions, *module.global_variables]:
-        if not inner.is_declaration and inner.name != symbol:
+        if not inner.is_declaration and inner.name != _ENTRY:
             inner.linkage = "internal"
-    machine = _machine()
+    return module
+
+
+def emit(module, symbol: str, processor: str = PROCESSOR, features: str = FEATURES) -> bytes:
+    """The object file of a module of `lower`, which is used up, for a processor by LLVM's names."""
+    machine = _machine(processor, features)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)  # Numba writes those of this machine
+    module.get_function(_ENTRY).name = symbol
     _optimize(module, machine)
     return machine.emit_object(module)
 
 
-def _entry(symbol: str, inner, returns: bool):
+def _entry(inner, returns: bool):
     """The C function around one of Numba's. Kernels raise nothing, so it looks at no status."""
     context = cpu_target.target_context
-    module = context.create_module(symbol)
+    module = context.create_module(_ENTRY)
     kind = ir.FunctionType(_I64 if returns else ir.VoidType(), [_I64] * len(inner.argtypes))
-    function = ir.Function(module, kind, symbol)
+    function = ir.Function(module, kind, _ENTRY)
     builder = ir.IRBuilder(function.append_basic_block())
     callee = context.declare_function(module, inner)
     _, result = context.call_conv.call_function(builder, callee, inner.restype, inner.argtypes, function.args)
@@ -111,10 +125,14 @@ def _entry(symbol: str, inner, returns: bool):
     return module
 
 
-def _machine():
+def _machine(processor: str, features: str):
     triple, _, _ = cpu_target.target_context.codegen().magic_tuple()
+    if ARCHITECTURE != HERE:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        triple = f"{ARCHITECTURE}-unknown-linux-gnu"
     return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=PROCESSOR, features=FEATURES, opt=3, reloc="pic", codemodel="small"
+        cpu=processor, features=features, opt=3, reloc="pic", codemodel="small"
     )
 
 
@@ -140,7 +158,7 @@ def load_by_llvm(symbol: str, code: bytes) -> int:
     Raises:
         RuntimeError: It calls what this process does not have.
     """
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(PROCESSOR, FEATURES))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _ENGINES.append(engine)

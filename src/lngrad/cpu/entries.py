@@ -6,18 +6,20 @@ Numba takes half a second to import, so it is imported when something must be co
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lngrad.core.cache_folder import keep, kept
 from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import c_compiler
 from lngrad.core.threads import fork_safe_lock
-from lngrad.cpu import cache as kept
+from lngrad.cpu import cache, prebuilt
 from lngrad.cpu.jobs import POOL
+from lngrad.errors import BackendUnavailable
 from lngrad.typing import Address
 
 # Without libraries: a kernel needs a few functions of the C library, which this process has, and linking takes 5 ms, not 35.
@@ -67,13 +69,13 @@ def copy_function(name: str, outer: str, inner: str) -> Address:
     return _address(name, outer, inner)
 
 
-@cache
+@functools.cache
 def pool_address(name: str) -> Address:
     """The address of one of jobs.POOL."""
     return _address(name, "", "")
 
 
-@cache
+@functools.cache
 def pool_function(name: str) -> Callable[..., int]:
     """One of jobs.POOL; a call gives the GIL away."""
     parameters, returns = POOL[name]
@@ -112,14 +114,20 @@ def _address(name: str, dtype: str, accumulator: str) -> Address:
 
 
 def _load(kernel: str, name: str) -> Address | None:
-    """The address of a kernel that is kept."""
-    symbol = kept.symbol(kernel, name)
-    for suffix in (kept.LIBRARY, kept.OBJECT):
-        file = kept.path(kernel, name, suffix)
-        content = None if file is None else kept.read(file)
+    """The address of a kernel that the package brings, or that is kept."""
+    found = prebuilt.library()
+    if not isinstance(found, str):
+        library, processor = found
+        address = _open(library, prebuilt.symbol(kernel, processor))
+        if address:
+            return address
+    symbol = cache.symbol(kernel, name)
+    for suffix in (cache.LIBRARY, cache.OBJECT):
+        file = cache.path(kernel, name, suffix)
+        content = None if file is None else kept(file)
         if file is None or content is None or symbol.encode() not in content:  # none, not whole, or another kernel's
             continue
-        if suffix == kept.LIBRARY:
+        if suffix == cache.LIBRARY:
             address = _open(file, symbol)
         else:
             from lngrad.cpu.compiling import load_by_llvm
@@ -132,21 +140,27 @@ def _load(kernel: str, name: str) -> Address | None:
 
 def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
     """Compile a kernel and keep it: as a library where that can be linked and opened, else as an object file."""
-    from lngrad.cpu.compiling import compile_kernel, load_by_llvm
+    try:
+        from lngrad.cpu.compiling import compile_kernel, load_by_llvm
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("numba", "llvmlite"):
+            raise
+        reason = f"it is not compiled in the package ({prebuilt.why_not() or 'not among its kernels'})"
+        raise BackendUnavailable(f"kernel: {kernel} needs Numba, as {reason}: {prebuilt.INSTALL}") from None
 
-    symbol = kept.symbol(kernel, name)
+    symbol = cache.symbol(kernel, name)
     code = compile_kernel(symbol, name, dtype, accumulator)
     library, address = _link(code), None
-    for suffix, content in ((kept.LIBRARY, library), (kept.OBJECT, code)):
-        file = kept.path(kernel, name, suffix)
+    for suffix, content in ((cache.LIBRARY, library), (cache.OBJECT, code)):
+        file = cache.path(kernel, name, suffix)
         if file is None or content is None or address:
             continue
         try:
-            kept.write(file, content)
+            keep(file, content)
         except OSError:  # full, or read-only
             break
-        kept.remove_stale(file)
-        if suffix == kept.LIBRARY:
+        cache.remove_stale(file)
+        if suffix == cache.LIBRARY:
             address = _open(file, symbol)
             if not address:  # such as on a file system from which nothing is executed
                 file.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from lngrad.cpu.processors import ARCHITECTURE
 from lngrad.typing import Address, Words
 
 LANES = 8  # elements of a vector
@@ -24,17 +25,20 @@ STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a stor
 SEGMENT = 512
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
+# |mean|·rstd from which on xhat takes what the mean lost by its rounding; below, that is 2.4e-7 of xhat at most.
+COMPENSATED_FROM = 8.0
 
 # The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
 # ranges, at most MAX_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
-FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, 8
-TICKET_WORDS, MAX_RANGES = 8, 8
+CACHE_LINE = 128 if ARCHITECTURE == "aarch64" else 64  # the longest: Apple's processors have 128 bytes
+FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, CACHE_LINE // 8
+TICKET_WORDS, MAX_RANGES = CACHE_LINE // 8, 8
 ARGUMENTS = TICKETS + MAX_RANGES * TICKET_WORDS
 
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
 WORKER = 1  # the word of a slot that holds the address of its worker's record; 0 if compiled code can't wake that
-SLOT_BYTES = 64
+SLOT_BYTES = CACHE_LINE
 MASK_BYTES = 128  # of a set of processors, a bit each
 
 # The functions by which threads work on jobs: their parameters, each an int64, and whether they return one.
@@ -69,11 +73,13 @@ def _record(name, fields):
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
 # and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
 # more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
+# completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
-    "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row",
+    "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row "
+    "completes lost",
 )
 
 Forward = _record(
@@ -90,10 +96,11 @@ Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per
 # offset: the bits of a float64, which is added where the task says so.
 Convert = _record("Convert", "source target elements offset")
 
-# row_numbers: two or three per row, (2 or 3, M).
+# row_numbers: slice_moments' (3, M), the row means of slice_dx (2, M), else lanes (M, sums, LANES). lost: (M,).
 Slice = _record(
     "Slice",
-    "dy x result mean rstd gamma beta row_numbers M N dy_stride x_stride result_stride streaming rows_per_task",
+    "dy x result mean rstd gamma beta row_numbers dtotal lost "
+    "M N dy_stride x_stride result_stride dtotal_stride streaming rows_per_task",
 )
 
 # Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.

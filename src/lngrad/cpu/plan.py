@@ -310,7 +310,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     wants = sum(BITS[name] for name, wanted in zip(problem.out, problem.wanted, strict=True) if wanted)
     parameters = wants & (DGAMMA | DBETA)
     fields = builder.reserve_tables(*problem.operator.tensors)
-    moved = builder.widen(*(name for name in ("mean", "rstd", "gamma") if name in problem.inputs))
+    moved = builder.widen(*(name for name in ("mean", "rstd", "lost", "gamma") if name in problem.inputs))
 
     chunks = -(-M // CHUNK)
     by_columns = bool(wants & DX) and not builder.tables and N >= BY_COLUMNS_FROM and chunks < 2 * threads
@@ -319,7 +319,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         row_bytes = 2 * N * bytes_of(problem.dtype)
         group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
         tasks, slots, parts = -(-(N // SEGMENT) // BLOCK_SEGMENTS), chunks.bit_length() + 1, 1
-        builder.regions.add("row_sums", 2 * LANES * group_rows * tasks, problem.accumulator)
+        builder.regions.add("row_sums", 3 * LANES * group_rows * tasks, problem.accumulator)
     else:
         while chunks_per_task < chunks and (
             chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
@@ -332,7 +332,8 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
 
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, rows_at_once=rows_at_once, ahead=_rows_ahead(problem, threads, rows_at_once), **fields,
+        stop_row=M, rows_at_once=rows_at_once, ahead=_rows_ahead(problem, threads, rows_at_once),
+        completes=int(problem.completes_mean), **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + _main_task(wants, N, by_columns))
     main = builder.chain.add(function, tasks, M * N, record)
@@ -400,14 +401,16 @@ def run_slices(
     threads: int,
     x: tuple[int, int],
     dy: tuple[int, int] = (0, 0),
+    dtotal: tuple[int, int] = (0, 0),
     result: int = 0,
     mean: int = 0,
     rstd: int = 0,
+    lost: int = 0,
     gamma: int = 0,
     beta: int = 0,
     row_numbers: int = 0,
 ) -> None:
-    """Run one of the tasks slice_moments, slice_forward, slice_row_sums, slice_dx on M >= 1 rows of N >= 8 columns.
+    """Run one of the tasks whose name has slice_ in it, on M >= 1 rows of N >= 8 columns.
 
     This is half of a call on longer rows, before or after an exchange between processes (lngrad.torch.sharded), so it has no
     Problem of its own.
@@ -415,10 +418,10 @@ def run_slices(
     Args:
         task, dtype: Which, and for elements of which dtype.
         threads: At most this many.
-        x, dy: Address of the first row, and bytes from row to row; columns are contiguous.
+        x, dy, dtotal: Address of the first row, and bytes from row to row; columns are contiguous.
         result: Address of y or dx, contiguous.
-        mean, rstd, gamma, beta, row_numbers: Addresses of contiguous arrays in the accumulator's dtype; gamma and beta 0 for
-            1 and 0.
+        mean, rstd, lost, gamma, beta, row_numbers: Addresses of contiguous arrays in the accumulator's dtype; gamma and beta 0
+            for 1 and 0.
     """
     accumulator = ACCUMULATORS[dtype]
     itemsize = bytes_of(dtype)
@@ -428,8 +431,9 @@ def run_slices(
     streaming = M * N * itemsize >= STREAM_BYTES and aligned
     tasks = -(-M // rows_per_task)
     record = Slice(
-        dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], result=result, result_stride=N * itemsize,
-        mean=mean, rstd=rstd, gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
+        dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],
+        result=result, result_stride=N * itemsize, mean=mean, rstd=rstd, lost=lost,
+        gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
         M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task,
     )  # fmt: skip
     job = new_job(task_function(task, dtype, accumulator), tasks, record)

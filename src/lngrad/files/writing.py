@@ -12,7 +12,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -87,13 +87,29 @@ def write_tensors(path: Path, arrays: dict[str, Array]) -> None:
             writer.append(name, array)
 
 
-def write_tensor(path: Path, array: Array) -> None:
-    """One array: a .npy by that suffix, raw elements by any other.
+def check_place(path: Path, *, replace: bool) -> None:
+    """Refuse what write_tensor would refuse: before there is an array."""
+    if not path.parent.is_dir():
+        raise FileFormatError(f"{path}: can't be written: there is no folder {path.parent}")
+    if path.is_dir():
+        raise FileFormatError(f"{path}: is a folder, and is not replaced")
+    if path.is_file() and not replace:
+        raise FileFormatError(f"{path}: exists already; another name, or --force to replace it")
+
+
+def write_tensor(path: Path, array: Array, *, replace: bool = True) -> None:
+    """One array: a .npy by that suffix, raw elements by any other; whole or not at all, if it is not a device or a pipe.
+
+    Args:
+        replace: Whether a file of that name may be there already.
 
     Raises:
         FileFormatError: One line that names the path and says why it can't be written.
     """
-    with _errors_of(path), path.open("wb") as file:
+    check_place(path, replace=replace)
+    real = path.resolve()
+    output = nullcontext(real) if real.exists() and not real.is_file() else _whole(real)
+    with _errors_of(path), output as place, place.open("wb") as file:
         if path.suffix == ".npy":
             file.write(npy_header(array.shape, array.dtype.name))
         file.write(_bytes_of(array))

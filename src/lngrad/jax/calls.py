@@ -251,7 +251,8 @@ def _problem(
 
     wanted = tuple(name in buffers for name in operator.outputs)
     sums = tuple(spec(name) if ROLES[name] is Role.PARAMETER else None for name in operator.outputs)
-    return describe(operator, tuple(map(spec, operator.inputs)), (N,), wanted, sums, normalization)[0]
+    arrays = tuple(map(spec, operator.inputs))
+    return describe(operator, arrays, (N,), wanted, sums, normalization, completes_mean=True)[0]
 
 
 _calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)

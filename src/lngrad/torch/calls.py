@@ -80,8 +80,16 @@ def plan_backward(
     Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), mask)  # the caller's own arguments, for the errors
     out = Grads(None, parameter, torch.empty_like(parameter))
     plain = mean.contiguous(), rstd.contiguous(), _contiguous(gamma)
-    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out)
+    problem, _ = Problem.backward(dy, x, *plain, tuple(shape), mask, out, completes_mean=True)
     return make_plan(problem, None, torch_thread_count()), parameter
+
+
+def _problem_of(
+    operator: Operator, arrays: tuple[Tensor | None, ...], shape: Shape, mask: Mask, normalization: Normalization
+) -> Problem:
+    """A call of the family. torch's operators keep their own statistics, and so a backward may complete the mean."""
+    completes = "lost" not in operator.inputs
+    return describe(operator, arrays, shape, mask, None, normalization, completes_mean=completes)[0]
 
 
 def plan_norm(call: Callable[..., Any], *arguments: Any) -> tuple[Plan, Tensor]:
@@ -90,7 +98,7 @@ def plan_norm(call: Callable[..., Any], *arguments: Any) -> tuple[Plan, Tensor]:
     call: of the same arguments, the operator, its arrays, the normalized shape, the mask and the normalization.
     """
     operator, arrays, shape, mask, normalization = call(*arguments)
-    problem, _ = describe(operator, arrays, shape, mask, None, normalization)
+    problem = _problem_of(operator, arrays, shape, mask, normalization)
     gamma = problem.inputs["gamma"]
     parameter = gamma.dtype if gamma else problem.dtype
     small = problem.accumulator if problem.operator.direction == "forward" else parameter
@@ -248,7 +256,7 @@ def run(
     key = operator, normalization, shape, mask, torch_thread_count(), *facts
     call = _any_calls.get(key)
     if call is None:
-        problem, _ = describe(operator, arrays, shape, mask, None, normalization)
+        problem = _problem_of(operator, arrays, shape, mask, normalization)
         plan = make_plan(problem, None, torch_thread_count())
         outputs = [None if one is None else (one.shape, getattr(torch, one.dtype)) for one in problem.outputs()]
         x = arrays[operator.inputs.index("x")]

@@ -109,12 +109,12 @@ def _fake_backward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any
     return _fake(x, Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), tuple(mask))[0].outputs())
 
 
-_FORWARD_RESULTS = ("y", "mean", "rstd", "total")
-_BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
+FORWARD_RESULTS = ("y", "mean", "rstd", "total")
+BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
 _Call: TypeAlias = tuple[Operator, tuple[Any, ...], Shape, Mask, Normalization]
 
 
-def _norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred: bool, offset: float) -> _Call:
+def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred: bool, offset: float) -> _Call:
     """The operator and its arrays by the names that it has for them."""
     operator = FORWARD if centred else RMS_FORWARD
     if residual is not None:
@@ -124,7 +124,7 @@ def _norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred
     return operator, arrays, tuple(shape), operator.everything, Normalization.of(centred, offset)
 
 
-def _norm_backward_call(
+def norm_backward_call(
     dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, dtotal: Any, centred: bool, offset: float
 ) -> _Call:
     operator = BACKWARD if centred else RMS_BACKWARD
@@ -135,11 +135,11 @@ def _norm_backward_call(
     return operator, arrays, tuple(shape), tuple(mask)[: len(operator.outputs)], Normalization.of(centred, offset)
 
 
-native.register("prepare_forward", calls.prepare(calls.plan_norm, _norm_call))
-native.register("prepare_backward", calls.prepare(calls.plan_norm, _norm_backward_call))
+native.register("prepare_forward", calls.prepare(calls.plan_norm, norm_call))
+native.register("prepare_backward", calls.prepare(calls.plan_norm, norm_backward_call))
 
 
-def _named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
+def named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
     """Results in the order of an operator of torch's, which must return a tensor: an empty one for what there is not."""
     named = dict(zip(operator.outputs, results, strict=True))
     return tuple(x.new_empty(0) if named.get(name) is None else named[name] for name in names)
@@ -155,26 +155,26 @@ def _elsewhere(
 
 def _norm_kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
-        call = _norm_call(x, shape, gamma, beta, *switches)
-        return _named(call[0], run(*call, eps), _FORWARD_RESULTS, x)
+        call = norm_call(x, shape, gamma, beta, *switches)
+        return named(call[0], run(*call, eps), FORWARD_RESULTS, x)
 
     def backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
-        call = _norm_backward_call(dy, x, *rest)
-        return _named(call[0], run(*call), _BACKWARD_RESULTS, x)
+        call = norm_backward_call(dy, x, *rest)
+        return named(call[0], run(*call), BACKWARD_RESULTS, x)
 
     return forward, backward
 
 
 def _fake_norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
-    operator, arrays, sizes, mask, normalization = _norm_call(x, shape, gamma, beta, *switches)
+    operator, arrays, sizes, mask, normalization = norm_call(x, shape, gamma, beta, *switches)
     outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
-    return _named(operator, _fake(x, outputs), _FORWARD_RESULTS, x)
+    return named(operator, _fake(x, outputs), FORWARD_RESULTS, x)
 
 
 def _fake_norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
-    operator, arrays, sizes, mask, normalization = _norm_backward_call(dy, x, *rest)
+    operator, arrays, sizes, mask, normalization = norm_backward_call(dy, x, *rest)
     outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
-    return _named(operator, _fake(x, outputs), _BACKWARD_RESULTS, x)
+    return named(operator, _fake(x, outputs), BACKWARD_RESULTS, x)
 
 
 library.impl("layer_norm", _forward, "CPU")
@@ -362,12 +362,13 @@ def _gradients(
 
 
 def _derivative(
-    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any
-) -> Any:
+    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dy: Any,
+    dmean: Any, drstd: Any, dtotal: Any,
+) -> Any:  # fmt: skip
     """_gradients for the native code, which has None in the place of a mean that there is not."""
     mean = x.new_empty(0) if mean is None else mean
-    given: Any = (shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
-    return _gradients(*given)
+    normalization = Normalization.of(centred, offset)
+    return _gradients(shape, beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd, dtotal, normalization)
 
 
 native.register("derivative", _derivative)

@@ -237,7 +237,7 @@ class TestLifetime:
         waiting.EnQue(waiting.AllocTensor(F))
         text = r"2 tensors were not freed: buffer 0 of kept \(allocated\), buffer 0 of waiting \(in the queue\)"
         with pytest.raises(LeakFault, match=text):
-            pipe.check_leaks()
+            pipe.core.check_leaks()
         with pytest.raises(LeakFault, match=text):
             pipe.Reset()
 

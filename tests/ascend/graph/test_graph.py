@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from aclnn_harness import Call, tensor
 
 import lngrad
 from lngrad.ascend import soc
@@ -51,6 +52,20 @@ def test_layer_norm_grad_is_v3_of_the_rstd_with_its_root(case, dtype):
     rstd = (1 / np.sqrt(variance.astype(np.float64) + 1e-5)).astype(np.float32)
     got = LayerNormGrad(inputs.dy, inputs.x, variance, inputs.mean, inputs.gamma, epsilon=1e-5)
     check_same_bits(tuple(got), tuple(LayerNormGradV3(inputs.dy, inputs.x, rstd, inputs.mean, inputs.gamma)))
+
+
+@pytest.mark.parametrize("mode", ["strict", "compat"])
+def test_what_no_return_code_goes_with_is_taken(mode):
+    """Statistics without the last dimensions, in aclnn and in the graph op; the documents' tables have [A1, …, 1]."""
+    inputs = make_inputs(Case((2, 3), (16,)), "float32")
+    mean, rstd = inputs.mean.reshape(2, 3), inputs.rstd.reshape(2, 3)
+    with soc.use(soc.DEFAULT, mode=mode):
+        check_grads(Grads(*LayerNormGradV3(inputs.dy, inputs.x, rstd, mean, inputs.gamma)), inputs)
+        call = Call(Case((2, 3), (16,)))
+        call.inputs = inputs
+        call.arguments |= {"gradOut": tensor(inputs.dy), "input": tensor(inputs.x), "mean": tensor(mean)}
+        call.arguments |= {"rstd": tensor(rstd), "weightOptional": tensor(inputs.gamma)}
+        call.check()
 
 
 def test_the_page_s_rstd_without_the_root_would_be_caught():

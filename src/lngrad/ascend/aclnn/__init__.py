@@ -2,6 +2,7 @@
 
 # ruff: noqa: F403, F405 - the names are listed once, below; one that no module has fails at import
 from lngrad.ascend.acl.enums import aclnnStatus
+from lngrad.ascend.aclnn.added_norms import *
 from lngrad.ascend.aclnn.executor import *
 from lngrad.ascend.aclnn.layer_norm import *
 from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
@@ -10,16 +11,17 @@ from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [
     "AclSetDynamicInputTensorAddr", "AclSetDynamicOutputTensorAddr", "AclSetDynamicTensorAddr",
-    "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor",
-    "aclOpExecutor", "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr",
-    "aclSetDynamicOutputTensorAddr", "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr",
-    "aclSetTensorAddr", "aclnnAddRmsNorm", "aclnnAddRmsNormGetWorkspaceSize", "aclnnFastLayerNorm",
-    "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnGemmaRmsNorm",
-    "aclnnGemmaRmsNormGetWorkspaceSize", "aclnnInit", "aclnnInplaceAddRmsNorm",
-    "aclnnInplaceAddRmsNormGetWorkspaceSize", "aclnnLayerNorm", "aclnnLayerNormBackward",
-    "aclnnLayerNormBackwardGetWorkspaceSize", "aclnnLayerNormGetWorkspaceSize", "aclnnLayerNormWithImplMode",
-    "aclnnLayerNormWithImplModeGetWorkspaceSize", "aclnnRmsNorm", "aclnnRmsNormGetWorkspaceSize",
-    "aclnnRmsNormGrad", "aclnnRmsNormGradGetWorkspaceSize", "aclnnStatus",
+    "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor", "aclOpExecutor",
+    "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr", "aclSetDynamicOutputTensorAddr",
+    "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr", "aclSetTensorAddr",
+    "aclnnAddLayerNorm", "aclnnAddLayerNormGetWorkspaceSize", "aclnnAddLayerNormGrad",
+    "aclnnAddLayerNormGradGetWorkspaceSize", "aclnnAddRmsNorm", "aclnnAddRmsNormGetWorkspaceSize", "aclnnDeepNorm",
+    "aclnnDeepNormGetWorkspaceSize", "aclnnDeepNormGrad", "aclnnDeepNormGradGetWorkspaceSize", "aclnnFastLayerNorm",
+    "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnGemmaRmsNorm", "aclnnGemmaRmsNormGetWorkspaceSize",
+    "aclnnInit", "aclnnInplaceAddRmsNorm", "aclnnInplaceAddRmsNormGetWorkspaceSize", "aclnnLayerNorm",
+    "aclnnLayerNormBackward", "aclnnLayerNormBackwardGetWorkspaceSize", "aclnnLayerNormGetWorkspaceSize",
+    "aclnnLayerNormWithImplMode", "aclnnLayerNormWithImplModeGetWorkspaceSize", "aclnnRmsNorm",
+    "aclnnRmsNormGetWorkspaceSize", "aclnnRmsNormGrad", "aclnnRmsNormGradGetWorkspaceSize", "aclnnStatus",
 ]  # fmt: skip
 
 globals().update(aclnnStatus.__members__)  # the enumerators are plain names in C too

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument, null_argument
-from lngrad.ascend.acl.tensor import TensorFacts
+from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Unusable
 from lngrad.ascend.soc import Target
 from lngrad.core.dtypes import contiguous_strides
@@ -19,6 +19,8 @@ from lngrad.core.dtypes import contiguous_strides
 Check: TypeAlias = Callable[[Call], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
 MOST_DIMS = 8
+INFERENCE_ARCH, TRAINING_ARCH = 2002, 1001  # Atlas inference (310P) and Atlas training (910)
+INFERENCE_LEAST_BYTES = 32
 
 
 def when(condition: Callable[[Call], bool], *checks: Check) -> Check:
@@ -28,6 +30,24 @@ def when(condition: Callable[[Call], bool], *checks: Check) -> Check:
         if condition(call):
             for one in checks:
                 one(call)
+
+    return check
+
+
+def together(*checks: Check) -> Check:
+    """Several checks as one."""
+    return when(lambda call: True, *checks)
+
+
+def tiling(*checks: Check) -> Check:
+    """Checks that CANN's tiling does, behind the ones of the first phase itself: what they refuse is 561002."""
+
+    def check(call: Call) -> None:
+        try:
+            for one in checks:
+                one(call)
+        except StatusError as error:
+            raise StatusError(aclnnStatus.ACLNN_ERR_INNER_TILING_ERROR, error.text) from None
 
     return check
 
@@ -137,6 +157,25 @@ def same_dtype(name: str, other: str) -> Check:
     return rule(name)
 
 
+def dtype_row(names: tuple[str, ...], table: Callable[[Target], tuple[tuple[aclDataType, ...], ...]]) -> Check:
+    """The dtypes of these tensors are a row of a product's table; one that is not given fits every row."""
+
+    def check(call: Call) -> None:
+        rows = table(call.target)
+        before: list[str] = []
+        for place, name in enumerate(names):
+            for _, facts in call.given(name):
+                fitting = tuple(row for row in rows if row[place] == facts.dtype)
+                if not fitting:
+                    allowed = " or ".join(dict.fromkeys(row[place].name for row in rows))
+                    beside = f" beside {', '.join(before)}" if before else ""
+                    raise invalid_argument(f"{name}: expected {allowed}{beside}, got {facts.dtype.name}")
+                rows = fitting
+                before.append(f"{name} in {facts.dtype.name}")
+
+    return check
+
+
 def same_shape(name: str, other: str) -> Check:
     """A tensor that is wanted has the shape of another one."""
 
@@ -180,6 +219,27 @@ def one_per_row(call: Call, name: str, facts: TensorFacts) -> Wrong:
     return count != math.prod(lead) and (
         f"{math.prod(lead)} elements, the product of {call.operator.x}'s first {len(lead)} dimensions {lead}, "
         f"got {count}: {facts.shape}"
+    )
+
+
+@of_tensors
+def rows_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    """Statistics have the shape [A1, …, Ai, 1, …, 1]."""
+    return facts.shape != call.rows and f"the shape {call.rows}, one element per row, got {facts.shape}"
+
+
+def on_inference(call: Call) -> bool:
+    """Whether the documents' rules for Atlas inference (310P) hold."""
+    return call.strict and call.target.soc.arch == INFERENCE_ARCH
+
+
+@of_tensors
+def least_bytes(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    """By some pages, the last axis has at least 32 bytes on Atlas inference."""
+    nbytes = facts.shape[-1] * NUMPY_DTYPES[facts.dtype].itemsize
+    soc = call.target.soc.name
+    return nbytes < INFERENCE_LEAST_BYTES and (
+        f"a last axis of at least {INFERENCE_LEAST_BYTES} bytes on {soc}, got {nbytes}"
     )
 
 

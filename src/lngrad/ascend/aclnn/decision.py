@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec, address_of
 from lngrad.core.dtypes import contiguous_strides
 from lngrad.core.plan import Plan, make_plan
-from lngrad.core.problem import check_memory
+from lngrad.core.problem import ROLES, Role, check_memory, same_array, shares_memory
 from lngrad.errors import BackendUnavailable, OverlapError
 from lngrad.typing import Array, Bytes, Dtype, Shape
 
@@ -91,6 +92,9 @@ class Decision:
         reads, writes: Tensors in the core's order.
         plan: The core's; None if there is nothing to compute.
         numbers: Arguments of the core after its arrays: the forward's eps.
+        terms: How many of the last `reads` are added to the core's x, before it runs.
+        alpha: What x is multiplied with before.
+        copies: What the last of `writes` are made of, after the core has run: "x" or "out.dx", and a factor.
         plan_start: Where the plan's own workspace begins, after those arrays.
         workspace_bytes: All of it.
     """
@@ -100,6 +104,9 @@ class Decision:
     writes: tuple[Argument, ...]
     plan: Plan | None
     numbers: tuple[float, ...] = ()
+    terms: int = 0
+    alpha: float = 1.0
+    copies: tuple[tuple[str, float], ...] = ()
     plan_start: int = 0
     workspace_bytes: int = 0
 
@@ -113,7 +120,8 @@ class Decision:
         if self.plan is None:
             return
         try:
-            check_memory(self.plan.problem, inputs, outputs)
+            check_memory(self.plan.problem, inputs, outputs[: len(self.writes) - len(self.copies)])
+            self._check_others(inputs, outputs)
         except OverlapError as reason:
             names = {argument.core_name: argument.name for argument in self.arguments}
             text = re.sub(r"[\w.]*\w", lambda word: names.get(word[0], word[0]), str(reason))
@@ -125,6 +133,19 @@ class Decision:
                 raise invalid_argument(
                     f"workspace: expected memory of its own, but it shares some with {argument.name}"
                 )
+
+    def _check_others(self, inputs: Arrays, outputs: Arrays) -> None:
+        """What the core does not know: a term may be replaced as a whole, and so may x and dy by a copy."""
+        core_inputs, core_outputs = len(inputs) - self.terms, len(outputs) - len(self.copies)
+        others = [*zip(self.reads, inputs, strict=True), *zip(self.writes, outputs, strict=True)]
+        for place, (argument, output) in enumerate(zip(self.writes, outputs, strict=True)):
+            for number, (other, array) in enumerate(others):
+                known = place < core_outputs and (number < core_inputs or number >= len(inputs))
+                if known or output is None or array is None or other is argument or not shares_memory(output, array):
+                    continue
+                replaceable = number < len(inputs) and other.core_name in ("x", "residual", "dy")
+                if not (replaceable and same_array(output, array)):
+                    raise OverlapError(f"{argument.name}: shares memory with {other.name}")
 
     def run(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
         """Compute from and to arrays of `reads` and `writes`, None where there is none, in the caller's memory alone."""
@@ -145,7 +166,10 @@ class Decision:
         for copy, array in zip(read, inputs, strict=True):
             if copy is not None and array is not None and copy is not array:
                 np.copyto(copy, array)
-        self.plan.run(self.plan, (*read, *self.numbers), written, aligned[self.plan_start :])
+        if self.terms:
+            self._add(read)
+        core_inputs, core_outputs = read[: len(read) - self.terms], written[: len(written) - len(self.copies)]
+        self.plan.run(self.plan, (*core_inputs, *self.numbers), core_outputs, aligned[self.plan_start :])
         for argument, result, output in zip(self.writes, written, outputs, strict=True):
             if argument.staging is None or result is None or output is None:
                 continue
@@ -153,6 +177,34 @@ class Decision:
                 round_half_away(result)
             with np.errstate(over="ignore", invalid="ignore"):  # too large for float16 is infinity, as in the core
                 np.copyto(output, result.reshape(output.shape), casting="unsafe")
+        for (source, factor), output in zip(self.copies, outputs[len(core_outputs) :], strict=True):
+            if output is not None:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    np.multiply(self._core(source, arrays), factor, out=output, dtype=np.float64, casting="unsafe")
+
+    def _core(self, name: str, arrays: Sequence[Array | None]) -> Array:
+        """What the core reads or writes under this name; it is there."""
+        named = zip(self.arguments, arrays, strict=False)
+        return next(array for one, array in named if one.core_name == name and array is not None)
+
+    def _add(self, read: Arrays) -> None:
+        """x = alpha·x + the terms, rounded once to float32, in the workspace and block by block."""
+        x = self._core("x", read)
+        terms = [array for array in read[len(read) - self.terms :] if array is not None]
+        with (
+            np.errstate(over="ignore", invalid="ignore"),
+            np.nditer(  # type: ignore[call-overload]  # flags are literals in the stub
+                [x, *terms],
+                flags=["external_loop", "buffered"],
+                op_flags=[["readwrite"], *([["readonly"]] * len(terms))],
+                op_dtypes=[np.float64] * (1 + len(terms)),
+                casting="unsafe",
+            ) as blocks,
+        ):
+            for total, *added in blocks:
+                total *= self.alpha
+                for one in added:
+                    total += one
 
 
 @lru_cache(maxsize=4096)
@@ -174,18 +226,25 @@ def _plan(call: Call, threads: int) -> Decision:
         # No rows: sums over nothing are 0. No columns: statistics alone are written.
         outputs = operator.writes.items()
         writes = [Argument(name, one.core_name, wanted.get(name), fill=one.fill) for name, one in outputs]
-        return Decision(operator, (), tuple(writes), None)
+        copies = [Argument(name, "", wanted.get(name)) for name in operator.copies]
+        return Decision(operator, (), (*writes, *copies), None)
     # All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.
     # CANN: such a result is rounded to x's dtype before it is cast; here it is rounded once.
     half_away = operator.half_away and rounds_half_away(call.target)
-    results = [facts.dtype for name, facts in wanted.items() if operator.writes[name].like == "x"]
+    results = [
+        facts.dtype for name, facts in wanted.items() if name in operator.copies or operator.writes[name].like == "x"
+    ]
     widened = any(dtype != x.dtype or (half_away and dtype == aclDataType.ACL_BF16) for dtype in results)
+    widened |= bool(operator.terms)
     computed = FLOAT if widened else x.dtype
     forms = {"x": (x.shape, (computed,)), "columns": (call.trailing, FLOATS), "rows": (call.rows, (computed, FLOAT))}
     layout, reads, writes = WorkspaceLayout(), [], []
     for name, core_name in operator.reads.items():
         facts, staging = call.values[name], None
-        if facts is not None and facts.dtype not in (FLOAT, computed):  # else the core reads the tensor itself
+        if facts is None and ROLES[core_name] is not Role.PARAMETER:
+            continue  # the core has an operator without it
+        summed = operator.terms and core_name == "x"
+        if facts is not None and (summed or facts.dtype not in (FLOAT, computed)):  # else the core reads the tensor
             staging = layout.place(facts.shape, FLOAT)
         reads.append(Argument(name, core_name, facts, staging))
     for name, output in operator.writes.items():
@@ -205,8 +264,22 @@ def _plan(call: Call, threads: int) -> Decision:
         raise StatusError(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
     slack = ALIGNMENT if layout.used else 0  # lets the workspace begin anywhere
     numbers = tuple(float(call.values[name]) for name in operator.numbers)
-    workspace_bytes = layout.used + slack + plan.workspace_bytes
-    return Decision(operator, tuple(reads), tuple(writes), plan, numbers, layout.used, workspace_bytes)
+    made_of: list[tuple[str, float]] = []
+    for name, copy in operator.copies.items():
+        writes.append(Argument(name, "", wanted.get(name) if call.values.get(copy.when, True) else None))
+        made_of.append((copy.source, float(call.values.get(copy.factor, 1))))
+    return Decision(
+        operator,
+        reads=(*reads, *(Argument(name, "residual", call.values[name]) for name in operator.terms)),
+        writes=tuple(writes),
+        plan=plan,
+        numbers=numbers,
+        terms=len(operator.terms),
+        alpha=float(call.values.get(operator.alpha, 1)),
+        copies=tuple(made_of),
+        plan_start=layout.used,
+        workspace_bytes=layout.used + slack + plan.workspace_bytes,
+    )
 
 
 def _core_spec(argument: Argument) -> ArraySpec | None:

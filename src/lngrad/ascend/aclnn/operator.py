@@ -6,7 +6,7 @@ The parameters come from the C prototype; docs/architecture.md says how to add a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
-from lngrad.core.problem import Problem
+from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.typing import Shape
 
 FLOAT = aclDataType.ACL_FLOAT
@@ -50,6 +50,20 @@ class Output(NamedTuple):
     always: bool = False
 
 
+class Copy(NamedTuple):
+    """An output that is not the core's own.
+
+    Attributes:
+        source: What it is copied from: "x", the core's sum of several tensors, or "out.dx". In float32.
+        factor: The number that it is multiplied with on the way; "" for 1.
+        when: The number without which it is not written; "" for always.
+    """
+
+    source: Literal["x", "out.dx"]
+    factor: str = ""
+    when: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Operator:
     """A pair of functions: NAMEGetWorkspaceSize and NAME.
@@ -58,6 +72,9 @@ class Operator:
         name: Of the second phase.
         reads: The input tensors that are read, in the core's order, each with the core's name for it.
         writes: The outputs, in the core's order; "" for one that the prototype lacks.
+        terms: Inputs that are added to the core's x, in float32. The core computes in float32 then.
+        alpha: The number that x is multiplied with before; "" for 1.
+        copies: The outputs that are not the core's own.
         checks: The rules of the first phase, in CANN's order; the first broken one decides.
         dtypes: Those that the function knows on a target.
         problem: The core's problem, from a checked call and the facts of what is read and written.
@@ -79,6 +96,9 @@ class Operator:
     mask: str | None = None
     numbers: tuple[str, ...] = ()
     half_away: bool = False
+    terms: tuple[str, ...] = ()
+    alpha: str = ""
+    copies: dict[str, Copy] = field(default_factory=dict)
 
     @cached_property
     def _parameters(self) -> list[Parameter]:
@@ -101,12 +121,18 @@ class Operator:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of the tensors that go in, those that are replaced among them."""
-        return tuple(name for name in self._tensors if name in self.reads or name not in self.writes)
+        return tuple(name for name in self._tensors if name in self.reads or name not in self.outputs)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of the tensors that are written."""
-        return tuple(name for name in self._tensors if name in self.writes)
+        return tuple(name for name in self._tensors if name in self.writes or name in self.copies)
+
+    @cached_property
+    def roles(self) -> dict[str, Role]:
+        """What each tensor is in the core's terms."""
+        core = self.reads | {name: output.core_name.removeprefix("out.") for name, output in self.writes.items()}
+        return {name: ROLES[core.get(name, "x")] for name in self._tensors}
 
     def facts_of(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """What the first phase knows of its arguments: facts of tensors, values of arrays, numbers."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from lngrad.ascend.acl.interface import invalid_argument
-from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts, aclTensor
+from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.aclnn.checks import (
+    INFERENCE_ARCH,
+    TRAINING_ARCH,
     Check,
     Wrong,
     contiguous,
@@ -21,18 +22,23 @@ from lngrad.ascend.aclnn.checks import (
     float32,
     in_strict,
     known_dtype,
+    least_bytes,
     most_dims,
     normalized_rank,
     normalized_shape,
     not_empty,
     of_tensors,
+    on_inference,
     one_per_row,
     own_places,
     parameter_dtype,
     product_without,
     required,
+    rows_shape,
     same_dtype,
     same_shape,
+    tiling,
+    together,
     usable,
     when,
 )
@@ -50,27 +56,8 @@ from lngrad.core.problem import (
     describe,
 )
 
-INFERENCE_ARCH, TRAINING_ARCH = 2002, 1001  # Atlas inference (310P) and Atlas training (910)
-INFERENCE_LEAST_BYTES = 32
 
-
-def _on_inference(call: Call) -> bool:
-    return call.strict and call.target.soc.arch == INFERENCE_ARCH
-
-
-def _least_bytes(call: Call) -> None:
-    """By the pages of aclnnRmsNorm and its gradient, Atlas inference normalizes at least 32 bytes."""
-    gamma = call.values["gamma"]
-    nbytes = math.prod(gamma.shape) * NUMPY_DTYPES[gamma.dtype].itemsize
-    if nbytes < INFERENCE_LEAST_BYTES:
-        soc = call.target.soc.name
-        raise invalid_argument(f"gamma: expected at least {INFERENCE_LEAST_BYTES} bytes on {soc}, got {nbytes}")
-
-
-def _rstd_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
-    return facts.shape != call.rows and f"the shape {call.rows}, one element per row, got {facts.shape}"
-
-
+@of_tensors
 def _rstd_shape_of_gemma(call: Call, name: str, facts: TensorFacts) -> Wrong:
     """The page describes the first dimensions, and its example has ones after them."""
     return facts.shape not in (call.rows, call.lead) and f"the shape {call.rows} or {call.lead}, got {facts.shape}"
@@ -78,8 +65,8 @@ def _rstd_shape_of_gemma(call: Call, name: str, facts: TensorFacts) -> Wrong:
 
 # Atlas inference has no gamma in FLOAT beside a 16-bit x.
 _GAMMA_DTYPE = (
-    when(_on_inference, same_dtype("gamma", "x")),
-    when(lambda call: not _on_inference(call), parameter_dtype("gamma")),
+    when(on_inference, same_dtype("gamma", "x")),
+    when(lambda call: not on_inference(call), parameter_dtype("gamma")),
 )
 
 
@@ -92,8 +79,10 @@ def _forward(
     missing: tuple[int, ...] = (TRAINING_ARCH,),
     normalization: Normalization = RMS_NORM,
     gamma_dtype: tuple[Check, ...] = (),
-    rstd_shape: Callable[[Call, str, TensorFacts], Wrong] = _rstd_shape,
+    rstd_shape: Callable[..., Check] = rows_shape,
+    shapes: Callable[..., Check] = tiling,
     own: tuple[Check, ...] = (),
+    last: tuple[Check, ...] = (),
 ) -> Operator:
     """The row of a forward function.
 
@@ -101,7 +90,8 @@ def _forward(
         x, y, residual, total: The names of these tensors in its prototype; "" where it has none.
         missing: The architectures whose products its page does not list.
         gamma_dtype: What gamma's dtype has to be; by default that of x.
-        own: Checks that it alone has.
+        shapes: Whose checks those of shapes are: the tiling's, or the first phase's own.
+        own, last: Checks of shapes, and others, that it alone has.
     """
 
     def problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
@@ -132,12 +122,15 @@ def _forward(
             *(gamma_dtype or (same_dtype("gamma", x),)),
             *(same_dtype(one, x) for one in like_x),
             float32("rstdOut"),
-            most_dims(*tensors),
-            normalized_rank,
-            normalized_shape,
-            *(same_shape(one, x) for one in like_x),
-            of_tensors(rstd_shape)("rstdOut"),
-            *own,
+            shapes(
+                most_dims(*tensors),
+                normalized_rank,
+                normalized_shape,
+                *(same_shape(one, x) for one in like_x),
+                rstd_shape("rstdOut"),
+                *own,
+            ),
+            *last,
             own_places(*(one for one in tensors if one not in reads or one in (y, total))),
         ),
     )
@@ -147,7 +140,7 @@ def _gradient(call: Call, inputs: Specs, outputs: Specs) -> Problem:
     return describe(RMS_BACKWARD, inputs, call.norm, call.mask, RmsGrads(*outputs), RMS_NORM)[0]
 
 
-_LEAST_BYTES = when(_on_inference, _least_bytes)
+_LEAST_BYTES = when(on_inference, least_bytes("gamma"))
 
 _OWN = (when(in_strict, not_empty("gamma")), _LEAST_BYTES)
 RMS_NORM_FORWARD = _forward("aclnnRmsNorm", gamma_dtype=_GAMMA_DTYPE, own=_OWN)
@@ -157,10 +150,14 @@ GEMMA_RMS_NORM = _forward(
     normalization=RMS_NORM._replace(offset=1.0),
     rstd_shape=_rstd_shape_of_gemma,
 )
-ADD_RMS_NORM = _forward("aclnnAddRmsNorm", "x1", residual="x2", total="xOut")
+ADD_RMS_NORM = _forward("aclnnAddRmsNorm", "x1", residual="x2", total="xOut", shapes=together)
 _ALL = ("x1Ref", "x2Ref", "gamma", "rstdOut")
-_WHOLE = (when(in_strict, not_empty(*_ALL), contiguous(*_ALL)),)
-INPLACE_ADD_RMS_NORM = _forward("aclnnInplaceAddRmsNorm", "x1Ref", "x1Ref", "x2Ref", "x2Ref", own=_WHOLE)
+INPLACE_ADD_RMS_NORM = _forward(
+    "aclnnInplaceAddRmsNorm",
+    *("x1Ref", "x1Ref", "x2Ref", "x2Ref"),
+    own=(when(in_strict, not_empty(*_ALL)),),
+    last=(when(in_strict, contiguous(*_ALL)),),
+)
 
 RMS_NORM_GRAD = Operator(
     "aclnnRmsNormGrad",
@@ -179,14 +176,16 @@ RMS_NORM_GRAD = Operator(
         *_GAMMA_DTYPE,
         same_dtype("dxOut", "x"),
         float32("rstd", "dgammaOut"),
-        most_dims("dy", "x", "rstd", "gamma", "dxOut", "dgammaOut"),
-        normalized_rank,
-        normalized_shape,
-        same_shape("dy", "x"),
-        one_per_row("rstd"),
-        same_shape("dxOut", "x"),
-        same_shape("dgammaOut", "gamma"),
-        _LEAST_BYTES,
+        tiling(
+            most_dims("dy", "x", "rstd", "gamma", "dxOut", "dgammaOut"),
+            normalized_rank,
+            normalized_shape,
+            same_shape("dy", "x"),
+            one_per_row("rstd"),
+            same_shape("dxOut", "x"),
+            same_shape("dgammaOut", "gamma"),
+            _LEAST_BYTES,
+        ),
         own_places("dxOut", "dgammaOut"),
     ),
 )

@@ -22,11 +22,12 @@ from lngrad.ascend.cpp import protocol
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.protocol import Op, Request
 from lngrad.ascend.cpp.session import Session, current_session, run_block
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.running import Site, running, site_text
-from lngrad.ascend.device.vector import OPERATIONS
+from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import fork_safe_lock
@@ -87,7 +88,8 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     call = _Run(block)
 
     def kernel() -> None:
-        run_block(Session(running("ICPU_RUN_KF")), kernel.__name__, lambda: int(call(closure)))
+        session = Session(running("ICPU_RUN_KF"))
+        run_block(session, kernel.__name__, lambda: int(call(closure)), lambda: "it threw an exception")
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")
     with _lock:
@@ -155,7 +157,8 @@ def _run(address: int) -> int:
     try:
         if request.op < _INSTRUCTIONS:
             descriptor = protocol.read_descriptor(record)
-            session.core.issue(site, request.real, request.dst, request.src0, request.src1, descriptor)
+            handles = (request.dst, request.src0, request.src1)
+            session.core.issue(site, request.real, *handles, descriptor, request.src2)
         else:
             _handle(session, site, request, record)
         return 0

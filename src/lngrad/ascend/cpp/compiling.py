@@ -6,15 +6,16 @@ the numbers of operations and the tiling structs.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from itertools import chain
@@ -27,14 +28,26 @@ from lngrad.ascend.tiling.structs import (
     LayerNormSeparateTiling,
     LayerNormTiling,
 )
-from lngrad.core.cache_folder import cache_folder
-from lngrad.core.machine import compiler_version, cxx_compiler
+from lngrad.core.cache_folder import keep, kept, trusted_folder
+from lngrad.core.machine import compiler_version, cxx_compiler, run_compiler
 from lngrad.errors import LngradError
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 INCLUDE = Path(__file__).parent / "include"
 _STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
+
+# Other names under which kernels include Ascend C; kernel_operator.h has it all.
+_MATH = (
+    "acos", "asin", "atan", "cos", "cosh", "erf", "exp", "floor", "frac",
+    "log", "power", "round", "sign", "sin", "sinh", "tan", "tanh", "trunc", "xor", "ceil", "clamp",
+)  # fmt: skip
+ALIASES = (
+    "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
+    "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
+    "utils/debug/asc_printf.h", "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
+    *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
+)  # fmt: skip
 
 
 class CompileError(LngradError, RuntimeError):
@@ -47,6 +60,7 @@ def header_files() -> dict[str, str]:
     texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
     texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
     texts["lngrad/numbers.h"] = numbers_header()
+    texts |= dict.fromkeys(ALIASES, '#include "kernel_operator.h"\n')
     return texts
 
 
@@ -109,12 +123,25 @@ def without_chevrons(text: str) -> str:
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
 #include "lngrad/entry.h"
+#include "lngrad/watch.h"
 #include "kernel_operator.h"
 {headers}#include {source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
 extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
-extern "C" int lngrad_entry(void* const* arguments) {{ return lngrad::call_kernel(&{kernel}, arguments); }}
+static thread_local std::string exception;
+extern "C" const char* lngrad_exception() {{ return exception.c_str(); }}
+extern "C" int lngrad_entry(void* const* arguments)
+{{
+    const lngrad::Watch watch("{kernel}");
+    exception.clear();
+    try {{
+        return lngrad::call_kernel(&{kernel}, arguments);
+    }} catch (...) {{
+        exception = lngrad::thrown();
+        return 2;
+    }}
+}}
 """
 
 
@@ -148,42 +175,79 @@ def build(
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
     key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
-    folder = cache_folder() / "ascendc" / key[:32]
-    library = _fresh(folder)
-    if library is None:
-        _compile(text, source, kernel, options, folder)
-        library = _fresh(folder)
-    if library is None:
+    trusted = trusted_folder()
+    for folder in (trusted, *_temporary):
+        library = None if folder is None else _fresh(folder, key[:32])
+        if library is not None:
+            return library
+    before = _digest(source.read_bytes())
+    content, files = _compile(text, source, kernel, options)
+    if files.get(str(source), before) != before:
         raise CompileError(f"{source}: changed while it was compiled")
+    if trusted is not None:
+        with suppress(OSError):  # full, or read-only
+            return _keep(trusted, key[:32], content, files)
+    return _keep(_folder_of_process(), key[:32], content, files)
+
+
+def _fresh(folder: Path, key: str) -> Path | None:
+    """Return a key's library, if it is whole and every file that it was made of is as it was."""
+    made_of = kept(_list_of(folder, key))
+    if made_of is None:
+        return None
+    try:
+        if any(_digest(Path(one).read_bytes()) != was for one, was in json.loads(made_of).items()):
+            return None
+    except OSError:  # one is not there any more
+        return None
+    library = _library_of(folder, key, made_of)
+    return None if kept(library) is None else library
+
+
+def _keep(folder: Path, key: str, content: bytes, files: dict[str, str]) -> Path:
+    """Write a library, and then what it was made of; remove those of other files."""
+    made_of = json.dumps(files).encode()
+    library = _library_of(folder, key, made_of)
+    keep(library, content)
+    keep(_list_of(folder, key), made_of)
+    for old in folder.glob(_library_name(key, "*")):
+        if old != library:
+            old.unlink(missing_ok=True)  # who has loaded it keeps it
     return library
 
 
-def _fresh(folder: Path) -> Path | None:
-    """Return the library, if it is there and every file that it was made of is as it was."""
-    try:
-        files: dict[str, str] = json.loads((folder / "files.json").read_text(encoding="utf-8"))
-        library = folder / _library_name(files)
-        return (
-            library
-            if library.exists() and all(_digest(Path(one).read_bytes()) == was for one, was in files.items())
-            else None
-        )
-    except (OSError, ValueError, AttributeError):
-        return None
+def _list_of(folder: Path, key: str) -> Path:
+    return folder / f"ascendc-{key}.json"
 
 
-def _library_name(files: dict[str, str]) -> str:
-    """Return a name of its own for each content: a process that has loaded a path gets the same library for it again."""
-    return f"kernel-{_digest(json.dumps(files).encode())[:16]}.so"
+def _library_of(folder: Path, key: str, made_of: bytes) -> Path:
+    """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
+    return folder / _library_name(key, _digest(made_of)[:16])
+
+
+def _library_name(key: str, made_of: str) -> str:
+    return f"ascendc-{key}-{made_of}.so"
+
+
+_temporary: list[Path] = []  # the folder of this process, where nothing can be kept
+
+
+def _folder_of_process() -> Path:
+    """A folder that is removed when this process ends."""
+    if not _temporary:
+        folder, owner = Path(tempfile.mkdtemp(prefix="lngrad-")), os.getpid()
+        atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+        _temporary.append(folder)
+    return _temporary[0]
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _compile(text: str, source: Path, kernel: str, options: list[str], folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+def _compile(text: str, source: Path, kernel: str, options: list[str]) -> tuple[bytes, dict[str, str]]:
+    """The library, and a digest of each file that went into it, by path."""
+    with tempfile.TemporaryDirectory() as name:
         draft = Path(name)
         for header, content in header_files().items():
             path = draft / "include" / header
@@ -192,23 +256,14 @@ def _compile(text: str, source: Path, kernel: str, options: list[str], folder: P
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
         command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
-        done = subprocess.run(
-            [*command, str(entry), "-o", str(draft / "kernel.so")], capture_output=True, text=True, check=False
-        )
+        done = run_compiler([*command, str(entry), "-o", str(draft / "kernel.so")])
         if done.returncode:
             raise CompileError(_explained(done.stderr, source, kernel, draft))
         # The compiler's make rule names the files that it read, but for those of the system.
         words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
         used = [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
         files = {str(path): _digest(path.read_bytes()) for path in used if draft not in path.parents}
-        (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
-        (draft / "kernel.so").rename(draft / _library_name(files))
-        shutil.rmtree(folder, ignore_errors=True)
-        kept = Path(shutil.copytree(draft, f"{folder}.{os.getpid()}", ignore=shutil.ignore_patterns("include")))
-        try:
-            kept.rename(folder)
-        except OSError:  # another process was faster; what it made is the same
-            shutil.rmtree(kept, ignore_errors=True)
+        return (draft / "kernel.so").read_bytes(), files
 
 
 _MISSING = (

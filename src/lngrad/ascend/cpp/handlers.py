@@ -25,14 +25,15 @@ from lngrad.ascend.device.copies import (
     TransDataTo5HDParams,
 )
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.global_tensor import GlobalTensor
+from lngrad.ascend.device.layout import BroadCast, GatherMask, Transpose
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
-from lngrad.ascend.device.system import InitOutput, SetAtomicAdd, SetAtomicNone
+from lngrad.ascend.device.system import InitOutput, SetAtomicAdd, SetAtomicNone, SetDeqScale, accumulated
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
@@ -73,7 +74,7 @@ class KernelCall(NamedTuple):
     @property
     def pipe(self) -> TPipe:
         """The TPipe whose number comes first."""
-        return self.core.pipes[self.n[0]]
+        return TPipe(self.core)
 
     def queue(self, api: str) -> TQue:
         """Return the queue whose number comes first."""
@@ -165,6 +166,19 @@ def _tile_api(
     return handle
 
 
+def _broadcast(c: KernelCall) -> None:
+    axes = c.n[0]
+    dst, src = c.local("BroadCast"), c.local("BroadCast", 1)
+    BroadCast(dst, src, c.n[1 : 1 + axes], c.n[1 + axes : 1 + 2 * axes])
+
+
+def _gather_mask(c: KernelCall) -> int:
+    pattern, reduces, mask, *params = c.n
+    dst, src = c.local("GatherMask"), c.local("GatherMask", 1)
+    chosen = pattern if len(c.tensors) == 2 else c.local("GatherMask", 2)
+    return GatherMask(dst, src, chosen, bool(reduces), mask, (params[0], params[1], params[2], params[3]))
+
+
 HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BLOCK_IDX: lambda c: c.core.index,
     Op.BLOCK_NUM: lambda c: c.core.count,
@@ -212,6 +226,11 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.ATOMIC_ADD: lambda c: SetAtomicAdd(c.dtype(0)),
     Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
+    Op.ACCUMULATED: lambda c: accumulated(c.n[0]),
+    Op.DEQ_SCALE: lambda c: SetDeqScale(c.real),
+    Op.BROADCAST: _broadcast,
+    Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),
+    Op.GATHER_MASK: _gather_mask,
     Op.LAYER_NORM: _tile_api(LayerNorm, LayerNormTiling, 6),
     Op.LAYER_NORM_RSTD: _tile_api(
         LayerNorm, LayerNormSeparateTiling, 6,

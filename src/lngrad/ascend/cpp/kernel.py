@@ -10,8 +10,8 @@ from pathlib import Path
 from lngrad.ascend.cpp.bridge import RUN
 from lngrad.ascend.cpp.compiling import build
 from lngrad.ascend.cpp.session import Session, run_block
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalAddress
-from lngrad.ascend.device.running import running
 from lngrad.errors import ShapeError
 
 
@@ -31,6 +31,7 @@ class CompiledKernel:
         self._library = ctypes.PyDLL(str(library))
         self._library.lngrad_bind(RUN)
         self._library.lngrad_entry.argtypes = (ctypes.c_void_p,)
+        self._library.lngrad_exception.restype = ctypes.c_char_p
         self.arity = int(self._library.lngrad_arity())
 
     def __repr__(self) -> str:
@@ -57,7 +58,10 @@ class CompiledKernel:
         )
         session = Session(running(self.__name__))
         session.tilings = {ctypes.addressof(one): len(one) for one in tilings}
-        run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)))
+        run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)), self._exception)
+
+    def _exception(self) -> str:
+        return bytes(self._library.lngrad_exception()).decode(errors="replace")
 
 
 def compile(

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from lngrad.ascend.device.descriptors import PACKED
 from lngrad.ascend.device.numerics import CPP_NAMES
+from lngrad.ascend.device.operations import OPERATIONS, Operands
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.vector import OPERATIONS, Operands
 
 # What a header can ask for, apart from vector instructions; a vector instruction has its place in OPERATIONS.
 # Numbers stay, for programs that were compiled before: nothing sends REDUCE_SUM_REPEAT any more.
@@ -25,7 +25,8 @@ Op = IntEnum(
     "GLOBAL_SET COPY_IN COPY_OUT COPY_LOCAL COPY_IN_BLOCKS COPY_OUT_BLOCKS COPY_LOCAL_BLOCKS PAD_IN PAD_OUT "
     "REDUCE_SUM_REPEAT TRANS_DATA_TO_5HD SET_FLAG WAIT_FLAG PIPE_BARRIER SYNC_ALL CROSS_SET_FLAG CROSS_WAIT_FLAG "
     "ATOMIC_ADD ATOMIC_NONE INIT_OUTPUT USER_WORKSPACE LAYER_NORM LAYER_NORM_RSTD LAYER_NORM_GRAD "
-    "LAYER_NORM_GRAD_BETA SET_TILING_KEY GM_ALLOC GM_FREE RUN_KERNEL GLOBAL_READ",
+    "LAYER_NORM_GRAD_BETA SET_TILING_KEY GM_ALLOC GM_FREE RUN_KERNEL GLOBAL_READ ACCUMULATED DEQ_SCALE "
+    "BROADCAST TRANSPOSE GATHER_MASK",
     start=1000,
 )
 
@@ -35,11 +36,14 @@ def numbers_header() -> str:
     operations = [(operation.name, code) for code, operation in enumerate(OPERATIONS)]
     operations += [(op.name, op.value) for op in Op]
     types = [(name.removesuffix("_t").upper(), code) for code, name in enumerate(CPP_NAMES)]
-    forms = "\n".join(
-        f"#define LNGRAD_{form.name}_INSTRUCTIONS(X) "
-        + " ".join(f"X({o.name})" for o in OPERATIONS if o.operands is form)
-        for form in (Operands.BINARY, Operands.SCALAR, Operands.UNARY)
-    )
+    lists: dict[str, list[str]] = {}
+    for operation in OPERATIONS:
+        form = operation.operands.name
+        mixed = "MIXED_" if operation.mixed and operation.operands in (Operands.BINARY, Operands.SCALAR) else ""
+        if operation.groups != 1:  # their mask comes behind repeatTime
+            form = "GROUP_REDUCE"
+        lists.setdefault(mixed + form, []).append(f"X({operation.name})")
+    forms = "\n".join(f"#define LNGRAD_{form}_INSTRUCTIONS(X) {' '.join(names)}" for form, names in lists.items())
     return f"""// The numbers that the simulator gives to operations, types, pipes and events.
 // Written from lngrad.ascend.cpp.protocol; change them there.
 #ifndef LNGRAD_NUMBERS_H
@@ -74,9 +78,9 @@ def _enum(head: str, members: Iterable[tuple[str, int]]) -> str:
     return "\n".join([f"{head} {{", *(f"    {name} = {value}," for name, value in members), "};"])
 
 
-# The layout of lngrad::Call in call.h: op, line, file, three handles, how many locals are used, the
+# The layout of lngrad::Call in call.h: op, line, file, four handles, how many locals are used, the
 # scalar, the result; the integers; how many of them are used; the locals, (handle, type, start, bytes).
-_HEAD = struct.Struct("<iiQiiiidq")
+_HEAD = struct.Struct("<iiQiiiiqdq")
 _LOCAL = struct.Struct("<iiqq")
 _INTEGERS, _LOCALS = 40, 8
 _DESCRIPTOR = slice(_HEAD.size, _HEAD.size + PACKED.size)
@@ -97,7 +101,7 @@ class Request(NamedTuple):
     Attributes:
         op: An Op or the number of a vector instruction.
         line, file: Where the kernel asks; ``file`` is the address of the file's name.
-        dst, src0, src1: Handles of a vector instruction's tensors.
+        dst, src0, src1, src2: Handles of a vector instruction's tensors.
         locals_used: How many tensors follow, for the others.
         real: The scalar.
         result: What the last reply was.
@@ -109,6 +113,7 @@ class Request(NamedTuple):
     dst: int
     src0: int
     src1: int
+    src2: int
     locals_used: int
     real: float
     result: int

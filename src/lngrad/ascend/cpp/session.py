@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from lngrad.ascend.device.core import Core
-from lngrad.ascend.device.global_memory import GlobalRegion, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalRegion
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
@@ -42,8 +43,8 @@ class Session:
 
     def new_pipe(self) -> int:
         """Make a TPipe; the kernel's copies of it are the same one."""
-        TPipe()
-        return len(self.core.pipes) - 1
+        TPipe(self.core)
+        return 0
 
     def new_owner(self, owner: TQue | TBuf) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory."""
@@ -121,17 +122,17 @@ class Session:
 current_session: ContextVar[Session | None] = ContextVar("current_session", default=None)
 
 
-def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
+def run_block(session: Session, name: str, call: Callable[[], int], exception: Callable[[], str]) -> None:
     """Run native code whose Ascend C calls go to this session.
 
     Args:
         session: Of the block.
         name: Of the kernel, for the text.
         call: Runs the code; not 0: its stack was unwound.
+        exception: What is told of a C++ exception of its own.
 
     Raises:
-        DeviceFault: The kernel broke a rule.
-        RuntimeError: The kernel ended with a C++ exception of its own.
+        DeviceFault: The kernel broke a rule, or ended with a C++ exception of its own.
     """
     token = current_session.set(session)
     try:
@@ -141,7 +142,7 @@ def run_block(session: Session, name: str, call: Callable[[], int]) -> None:
     if session.error is not None:
         raise session.error
     if failed:
-        raise RuntimeError(f"{name}: the kernel ended with a C++ exception")
+        raise DeviceFault(f"{name}: {exception()}")
 
 
 def position_of(api: str, number: int) -> TPosition:

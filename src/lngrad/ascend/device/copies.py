@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, check_place
-from lngrad.ascend.device.global_memory import GlobalTensor
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE2, MTE3, V
 from lngrad.ascend.device.running import Site, caller
@@ -79,10 +79,10 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     instruction = (api, pipe, core.index, core.site or site)
     reached = whole if inward and b.local_step >= whole else filled
     core.touch(instruction, role, local.handle, _runs(start, b.blocks, reached, b.local_step), bit)
-    if core.rules.ordering and core.regions is not None:  # outside a launch memory comes and goes
+    if core.rules.ordering:
         atomic = not inward and core.atomic is not None
-        for begin, stop in _runs(region.start + first, b.blocks, b.nbytes, b.global_step):
-            core.order.note(core, (begin, stop, region.name), instruction, not inward, atomic)
+        for begin, stop in _runs(first, b.blocks, b.nbytes, b.global_step):
+            core.touch_global(instruction, region, begin, stop, not inward, atomic)
     here = _rows(core.ub.data, start, b.blocks, reached, b.local_step)
     there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
     if inward:

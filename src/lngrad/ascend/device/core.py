@@ -10,26 +10,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
+from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
-from lngrad.ascend.device.races import GlobalOrder, Span, race
+from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
+from lngrad.ascend.device.report import BlockReport
 from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at_kernel
-from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
-from lngrad.ascend.device.vector import OPERATIONS
-from lngrad.ascend.faults import LifetimeFault, PoisonFault, QueueFault, RaceFault
+from lngrad.ascend.device.schedule import BlockSchedule
+from lngrad.ascend.device.unified_buffer import READ_V, UNUSED, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
 from lngrad.typing import Dtype
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.launch import BlockSchedule
-    from lngrad.ascend.device.queues import TPipe
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -85,7 +84,7 @@ class Core:
         size: Bytes of the Unified Buffer where they are not the SoC's.
 
     Attributes:
-        pipes: The TPipe objects that the kernel made.
+        has_pipe: Whether the kernel has made a TPipe.
         site: Where the tile API that runs now was called; None outside of one.
         atomic: The element type of SetAtomicAdd, or None.
         quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
@@ -109,13 +108,13 @@ class Core:
         self.count = count
         self.rules = rules or Rules()
         self.ub = UnifiedBuffer(soc, size)
-        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510)
+        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
         self.order = order or GlobalOrder()
         self.tally = Tally()
         kept = None if self.rules.timeline else RECENT
         self.log: deque[Instruction] = deque(maxlen=kept)
         self.arrows: deque[tuple[Instruction, Instruction]] = deque(maxlen=kept)
-        self.pipes: list[TPipe] = []
+        self.has_pipe = False
         self.site: Site | None = None
         self.atomic: Dtype | None = None
         self.quiet = False
@@ -128,7 +127,14 @@ class Core:
         self._counts = [0] * len(OPERATIONS)
 
     def issue(
-        self, site: Site, scalar: float, dst: int, src0: int, src1: int, descriptor: tuple[int, ...] | bytes
+        self,
+        site: Site,
+        scalar: float,
+        dst: int,
+        src0: int,
+        src1: int,
+        descriptor: tuple[int, ...] | bytes,
+        src2: int = 0,
     ) -> None:
         """Check and execute one vector instruction.
 
@@ -136,7 +142,8 @@ class Core:
             site: Where the kernel issues it: (file, line) or (code, offset).
             scalar: The scalar operand, where there is one.
             dst, src0, src1: Handles of the tensors: which life of which allocation they belong to.
-            descriptor: A ``Descriptor`` as a tuple, or its 18 integers as bytes (``PACKED``).
+            descriptor: A ``Descriptor`` as a tuple, or its integers as bytes (``PACKED``).
+            src2: Handle of a third source.
 
         Raises:
             DeviceFault: A rule is broken.
@@ -144,7 +151,7 @@ class Core:
         """
         plan = self._plans.get(descriptor)
         if plan is None:
-            plan = self._plan(descriptor, dst, src0, src1)
+            plan = self._plan(descriptor, (dst, src0, src1, src2))
         handles = self.ub.handles
         allocation = handles[dst]
         if allocation.handle != dst or allocation.forbidden & WRITE_V:
@@ -153,10 +160,14 @@ class Core:
             allocation = handles[src0]
             if allocation.handle != src0 or allocation.forbidden & READ_V:
                 self.refuse(plan.name, plan.reads[0].role if plan.reads else "src", allocation, src0, -1, V, False)
-            if plan.sources == 2:
+            if plan.sources >= 2:
                 allocation = handles[src1]
                 if allocation.handle != src1 or allocation.forbidden & READ_V:
-                    self.refuse(plan.name, "src1", allocation, src1, -1, V, False)
+                    self.refuse(plan.name, plan.reads[1].role if plan.reads else "src1", allocation, src1, -1, V, False)
+                if plan.sources == 3:
+                    allocation = handles[src2]
+                    if allocation.handle != src2 or allocation.forbidden & READ_V:
+                        self.refuse(plan.name, "src1", allocation, src2, -1, V, False)
         instruction = (plan.name, V, self.index, self.site or site)
         known = self.clock.known[V]
         for access in plan.reads:
@@ -196,12 +207,14 @@ class Core:
         self._counts[plan.op] += 1
         self.log.append(instruction)
 
-    def _plan(self, descriptor: tuple[int, ...] | bytes, dst: int, src0: int, src1: int) -> PlannedInstruction:
+    def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int, int]) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
-        places = {"dst": (dst, d.dst), "src1": (src1, d.src1), "sharedTmpBuffer": (src1, d.src1)}
+        roles = ("dst", *OPERATIONS[d.op].operands.sources)
+        places = dict(zip(roles, zip(handles, (d.dst, d.src0, d.src1, d.src2), strict=True), strict=False))
+        places["sharedTmpBuffer"] = (handles[2], d.src1)
 
         def names(role: str) -> str:
-            handle, start = places.get(role, (src0, d.src0))
+            handle, start = places[role]
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
         plan = plan_instruction(d, self.ub, names)
@@ -269,7 +282,8 @@ class Core:
         return merged
 
     def _race(self, span: Span, earlier: Instruction, wrote: bool, later: Instruction, writes: bool) -> RaceFault:
-        return race(self, (earlier, wrote), (later, writes), span.stop - span.start, self.owner(span.start))
+        conflict = Conflict(earlier, wrote, span.stop - span.start)
+        return race(conflict, later, writes, self.owner(span.start), self.log, self.arrows)
 
     def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
         """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
@@ -312,28 +326,32 @@ class Core:
             f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
         )
 
-    def knows(self, pipe: int, other: Instruction, epoch: int) -> bool:
-        """Return whether an access of another instruction has finished before ``pipe`` goes on."""
-        if not self.rules.ordering:
-            return True
-        _, other_pipe, index, _ = other
-        if index == self.index:
-            return epoch <= self.clock.known[pipe][other_pipe]
-        return self.clock.others is not None and epoch <= self.clock.others[index][other_pipe]
-
     def record(self, name: str, pipe: int, site: Site) -> Instruction:
         """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
         instruction = (name, pipe, self.index, self.site or site)
         self.log.append(instruction)
         return instruction
 
+    def touch_global(
+        self, instruction: Instruction, region: GlobalRegion, start: int, stop: int, writing: bool, atomic: bool = False
+    ) -> None:
+        """Check and keep one access to bytes of global memory.
+
+        Raises:
+            RaceFault: Nothing orders it behind an earlier one.
+        """
+        if self.regions is None:  # outside a launch memory comes and goes
+            return
+        place = (region.start + start, region.start + stop)
+        conflict = self.order.note(self.clock, place, instruction, writing, atomic)
+        if conflict is not None:
+            raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
+
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():
-            if self.regions is not None:
-                place = (region.start + start, region.start + stop, region.name)
-                self.order.note(self, place, instruction, writing)
+            self.touch_global(instruction, region, start, stop, writing)
         self.log.append(instruction)
 
     @contextmanager
@@ -377,3 +395,42 @@ class Core:
         bit = WRITE_V if writing else READ_V
         self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit)
         self.log.append(instruction)
+
+    def check_leaks(self) -> None:
+        """Refuse tensors that were not freed, or that still wait; "device" lets them pass.
+
+        Raises:
+            LeakFault: Naming every one.
+        """
+        left = [a for a in self.ub.allocations if a.state not in UNUSED]
+        if left and self.rules.checked:
+            names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
+            raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
+
+    def report(self) -> BlockReport:
+        """Return what the block did."""
+        tally = self.tally
+        return BlockReport(
+            self.index,
+            self.ub.peak,
+            tally.bytes_in,
+            tally.bytes_out,
+            dict(tally.tile_apis),
+            dict(self.instructions().most_common()),
+            dict(tally.api_instructions),
+        )
+
+
+current_core: ContextVar[Core | None] = ContextVar("current_core", default=None)
+
+
+def running(api: str) -> Core:
+    """Return the core that runs the calling kernel.
+
+    Raises:
+        DeviceFault: No kernel runs.
+    """
+    core = current_core.get()
+    if core is None:
+        raise DeviceFault(f"{api}: no kernel is running; launch() runs one")
+    return core

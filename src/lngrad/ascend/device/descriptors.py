@@ -21,7 +21,7 @@ from lngrad.typing import Array
 
 BLOCK_BYTES = 32
 COUNT, MASK, BITS = 0, 1, 2  # the forms of an instruction
-PACKED = struct.Struct("<18q")  # a descriptor as bytes
+PACKED = struct.Struct("<21q")  # a descriptor as bytes
 P = TypeVar("P")
 Mask = Union[int, Sequence[int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 MASK_WORD = 1 << 64
@@ -194,15 +194,18 @@ class Descriptor(NamedTuple):
 
     Attributes:
         op: Place in ``OPERATIONS``.
-        types: Codes of the element types, ``dst | src0 << 8 | src1 << 16``; without a src1, src0's.
+        types: Codes of the element types, ``dst | src0 << 8 | src1 << 16 | src2 << 24``.
         form: COUNT; MASK: the first ``n`` elements of each repeat; BITS: a bit mask.
         n: Elements; or elements of a repeat; or bits 0 to 63 of the mask.
         high: Bits 64 to 127 of the mask.
         repeat: Repeats; ignored by the count form.
         dst_block, src0_block, src1_block: Block strides in blocks.
         dst_repeat, src0_repeat, src1_repeat: Repeat strides in blocks; WholeReduceSum's dst_repeat is in elements.
-        dst, src0, src1: Byte addresses in the Unified Buffer. Cast: src1 is the number of the round mode.
-        dst_end, src0_end, src1_end: The byte behind the end of each tensor. Cast: src1_end is 1 for saturation.
+        dst, src0, src1, src2: Byte addresses in the Unified Buffer.
+        dst_end, src0_end, src1_end, src2_end: The byte behind the end of each tensor.
+        extra: What is particular to an instruction. Cast: the number of the round mode, and 256 to saturate. Compare:
+            that of the comparison. Select: that of the mode. Reductions: that of the order; ReduceMax: whether the
+            place is wanted. Gather: srcBaseOffset.
     """
 
     op: int
@@ -223,11 +226,14 @@ class Descriptor(NamedTuple):
     src0_end: int
     src1: int
     src1_end: int
+    extra: int = 0
+    src2: int = 0
+    src2_end: int = 0
 
 
-def types_of(types: int) -> tuple[int, int, int]:
-    """Return the codes of dst, src0 and src1."""
-    return types & 255, types >> 8 & 255, types >> 16 & 255
+def types_of(types: int) -> tuple[int, int, int, int]:
+    """Return the codes of dst, src0, src1 and src2."""
+    return types & 255, types >> 8 & 255, types >> 16 & 255, types >> 24 & 255
 
 
 def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:

@@ -15,17 +15,16 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
 
 # C++'s names and NumPy's types. The code of a type in a descriptor is its place here; a compiled front has the same list.
+# Two int4b_t lie in a byte; only Cast knows them.
 _TYPES = {
     "half": np.float16, "float": np.float32, "bfloat16_t": ml_dtypes.bfloat16, "int8_t": np.int8, "uint8_t": np.uint8,
     "int16_t": np.int16, "uint16_t": np.uint16, "int32_t": np.int32, "uint32_t": np.uint32, "int64_t": np.int64,
-    "uint64_t": np.uint64,
+    "uint64_t": np.uint64, "int4b_t": ml_dtypes.int4,
 }  # fmt: skip
 CPP_NAMES = tuple(_TYPES)
 DTYPES: tuple[Dtype, ...] = tuple(map(np.dtype, _TYPES.values()))
 CODES: dict[Dtype, int] = {dtype: code for code, dtype in enumerate(DTYPES)}
-HALF, FLOAT, BFLOAT16, INT16, INT32 = (
-    CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "int32_t")
-)
+INT4 = CPP_NAMES.index("int4b_t")
 
 # C++'s float and int are 32 bits wide; NumPy reads Python's as 64.
 _PYTHON: dict[object, Dtype] = {float: np.dtype(np.float32), int: np.dtype(np.int32)}
@@ -134,12 +133,22 @@ CAST_MODES = tuple(RoundMode)  # CANN's numbers are the places
 
 def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
     """Return ``values`` in ``dtype``, rounded as Cast does."""
-    if dtype.kind == "i":
-        whole, limits = _TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), np.iinfo(dtype)
-        clipped: Array = np.clip(np.nan_to_num(whole, nan=0.0), limits.min, limits.max).astype(dtype)
+    if dtype.kind in "iu" or dtype == ml_dtypes.int4:
+        limits = ml_dtypes.iinfo(dtype)
+        if values.dtype.kind in "iu":
+            inside: Array = np.clip(values, int(limits.min), int(limits.max)).astype(dtype)
+            return inside
+        whole = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
+        if dtype.itemsize == 8:  # float64 does not hold the largest one
+            largest = np.where(whole > 0, limits.max, limits.min).astype(dtype)
+            held: Array = np.where(np.abs(whole) < 2.0**63, whole, 0).astype(dtype)
+            return np.where(np.abs(whole) < 2.0**63, held, largest)
+        clipped: Array = np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
         return clipped
+    if dtype == values.dtype:  # Cast from float to float rounds to whole numbers
+        return _TO_INTEGER.get(mode, np.rint)(values)
     nearest = values.astype(dtype)
-    if mode in (RoundMode.CAST_NONE, RoundMode.CAST_RINT) or (dtype == np.float32 and values.dtype != np.int32):
+    if mode in (RoundMode.CAST_NONE, RoundMode.CAST_RINT) or (dtype == np.float32 and values.dtype.kind not in "iu"):
         return nearest
     exact, got = values.astype(np.float64), nearest.astype(np.float64)
     wrong = np.isfinite(exact) & (exact != got)

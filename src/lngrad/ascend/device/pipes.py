@@ -62,6 +62,7 @@ class PipeClock:
         ordering: False: everything counts as ordered.
         vector_in_order: Whether one vector instruction finishes before the next one starts: by the barriers that the
             compiler inserts (auto_sync), or by the hardware (3510).
+        index: Of the core.
 
     Attributes:
         now: By pipe, the epoch of what is issued next.
@@ -71,7 +72,8 @@ class PipeClock:
             for no one.
     """
 
-    def __init__(self, ordering: bool, vector_in_order: bool) -> None:
+    def __init__(self, ordering: bool, vector_in_order: bool, index: int = 0) -> None:
+        self.index = index
         self.ordering = ordering
         self.now = [0, 0, 0, 0]
         start = -1 if ordering else ALWAYS
@@ -129,6 +131,14 @@ class PipeClock:
         for pipe in (V, MTE2, MTE3):
             if epoch > self.known[pipe][S]:
                 self.known[pipe][S] = epoch
+
+    def knows(self, pipe: int, core: int, other: int, epoch: int) -> bool:
+        """Return whether what a core did on its pipe ``other`` in an epoch has finished before ``pipe`` goes on."""
+        if not self.ordering:
+            return True
+        if core == self.index:
+            return epoch <= self.known[pipe][other]
+        return self.others is not None and epoch <= self.others[core][other]
 
     def learn_others(self, others: list[Snapshot]) -> None:
         """Take over what other cores have finished, after a barrier with them."""

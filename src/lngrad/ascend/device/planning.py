@@ -26,20 +26,11 @@ from lngrad.ascend.device.descriptors import (
     selected_lanes,
     types_of,
 )
-from lngrad.ascend.device.numerics import (
-    CAST_MODES,
-    CPP_NAMES,
-    DTYPES,
-    REPEAT_BYTES,
-    pairwise_sum,
-    reduce_sum,
-    repeat_sums,
-    round_to,
-    saturated,
-)
+from lngrad.ascend.device.numerics import CAST_MODES, CPP_NAMES, DTYPES, INT4, REPEAT_BYTES, round_to, saturated
+from lngrad.ascend.device.operations import OPERATIONS, Operands, Operation
 from lngrad.ascend.device.races import Span
+from lngrad.ascend.device.specials import SPECIAL, Special, packed_cast
 from lngrad.ascend.device.unified_buffer import UnifiedBuffer
-from lngrad.ascend.device.vector import OPERATIONS, Operands, Operation
 from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
@@ -75,6 +66,7 @@ class PlannedInstruction:
         sources: How many handles of sources it needs.
         write, reads: What it touches.
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
+        spread: Called with one number a byte of the Unified Buffer: gives those of dst the largest that they depend on.
     """
 
     name: str
@@ -84,18 +76,37 @@ class PlannedInstruction:
     reads: tuple[Access, ...]
     function: Callable[..., object]
     arguments: tuple[Any, ...] | None
+    spread: Callable[[Array], None]
+
+
+Touched = tuple[list[Geometry], Callable[[Sequence[Array]], Array]]  # dst and sources; how they depend on each other
 
 
 def _planned(
     operation: Operation,
     d: Descriptor,
     accesses: Sequence[Access],
-    function: Callable[..., object],
-    arguments: tuple[Any, ...] | None = (),
+    computation: Computation,
+    touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
-    sources = len(operation.operands.sources)
-    return PlannedInstruction(operation.name, d.op, sources, write, tuple(reads), function, arguments)
+    if operation.reads_dst and write.runs:
+        reads.append(Access("dst", write.start, write.runs))
+
+    def spread(numbers: Array) -> None:
+        (dst, *sources), depends = touched()
+        parts = [numbers[g.places[..., None] + np.arange(g.size)].max(axis=-1) for g in sources]
+        if operation.reads_dst:
+            parts.append(numbers[dst.places])
+        numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None]
+
+    return PlannedInstruction(
+        operation.name, d.op, len(operation.operands.sources), write, tuple(reads), *computation, spread
+    )
+
+
+def _elementwise(parts: Sequence[Array]) -> Array:
+    return np.maximum.reduce(list(parts)) if parts else np.zeros((), np.uint16)
 
 
 def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
@@ -112,52 +123,73 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedI
     """
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
-    _check_types(operation, d)
-    if d.form == COUNT and operands is not Operands.REDUCE:
+    codes = types_of(d.types)[: 1 + len(operands.sources)]
+    _check_types(operation, codes, ub.soc.arch)
+    packed = operands is Operands.CAST and INT4 in codes
+    if d.form == COUNT and operands.elementwise and not packed:
         return _count_plan(operation, d, ub, names)
+    if d.form == COUNT and d.n < 0:
+        raise BoundsFault(f"{name}: count must not be negative, got {d.n}")
     if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
         raise BoundsFault(f"{name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}")
-    size = max(DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operands.sources)])
+    # Select's bits and Gather's offsets do not count.
+    size = max(DTYPES[code].itemsize for code in (codes if operands.elementwise else codes[-1:]))
+    if operands is Operands.GATHER:
+        size = DTYPES[codes[0]].itemsize
     unmasked = d.form == COUNT or operands is Operands.BRCB
     lanes = np.arange(0) if unmasked else selected_lanes(name, d, size)
     if (d.n if d.form == COUNT else d.repeat) == 0:
-        return _planned(operation, d, [Access("dst", d.dst, ())], lambda: None)
-    if operands not in SPECIAL:
+        return _planned(
+            operation, d, [Access("dst", d.dst, ())], (lambda *scalar: None, ()), lambda: ([], _elementwise)
+        )
+    if operands.elementwise and not packed:
         return _repeat_plan(operation, d, ub, names, lanes)
-    dst, src, function = SPECIAL[operands](d, ub, size, lanes)
-    check_place(name, names("src"), d.src0, src.stop, d.src0_end, BLOCK_BYTES)
-    check_place(name, names("dst"), d.dst, dst.stop, d.dst_end, BLOCK_BYTES if operands is Operands.BRCB else size)
-    if operands is Operands.REDUCE and (d.form != COUNT or ub.soc.arch != 2201):
+    special = (packed_cast if packed else SPECIAL[operands])(d, ub, lanes)
+    return _special_plan(operation, d, ub, names, special)
+
+
+def _special_plan(
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, special: Special
+) -> PlannedInstruction:
+    name, operands = operation.name, operation.operands
+    ends = (d.src0_end, d.src1_end, d.src2_end)
+    for role, geometry, end in zip(operands.sources, special.sources, ends, strict=False):
+        check_place(name, names(role), geometry.start, geometry.stop, end, BLOCK_BYTES)
+    check_place(name, names("dst"), d.dst, special.dst.stop, d.dst_end, special.align)
+    size = special.dst.size
+    if operands is Operands.REDUCE and d.src1_end > d.src1 and (d.form != COUNT or ub.soc.arch != 2201):
         # The count form of 2201 has its partial sums in registers.
         stop = d.src1 + (-(-d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat) * size
         check_place(name, names("sharedTmpBuffer"), d.src1, stop, d.src1_end, BLOCK_BYTES)
-    if operands is Operands.BRCB and dst.meets(src):
+    if operands is Operands.BRCB and special.dst.meets(special.sources[0]):
         raise OverlapFault(f"Brcb: {names('dst')} and {names('src')} overlap")
-    accesses = [Access("dst", d.dst, dst.runs()), Access("src", d.src0, src.runs())]
-    return _planned(operation, d, accesses, function)
+    accesses = [Access("dst", d.dst, special.dst.runs())]
+    accesses += [Access(r, g.start, g.runs()) for r, g in zip(operands.sources, special.sources, strict=True)]
+    with_scalar = operands in (Operands.COMPARE_SCALAR, Operands.SELECT_SCALAR)
+    computation = (special.compute, None if with_scalar else ())
+    return _planned(operation, d, accesses, computation, lambda: ([special.dst, *special.sources], special.spread))
 
 
-def _check_types(operation: Operation, d: Descriptor) -> None:
-    codes = types_of(d.types)
-    allowed = ", ".join(CPP_NAMES[code] for code in sorted(operation.types))
-    if operation.operands is Operands.CAST:
-        if codes[0] == codes[1] or not operation.types.issuperset(codes[:2]):
-            raise DtypeError(
-                f"Cast: expected two different types of {allowed}, got {CPP_NAMES[codes[1]]} to {CPP_NAMES[codes[0]]}"
-            )
+def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> None:
+    if operation.takes(codes, arch):
         return
-    if codes[0] not in operation.types:
-        raise DtypeError(f"{operation.name}: T must be one of {allowed}, got {CPP_NAMES[codes[0]]}")
-    for role, code in zip(operation.operands.sources, codes[1:], strict=False):
-        if code != codes[0]:
-            raise DtypeError(
-                f"{operation.name}: dst and {role} must be of one type, got {CPP_NAMES[codes[0]]} and {CPP_NAMES[code]}"
-            )
+    given = [CPP_NAMES[code] for code in codes]
+    one_type = not operation.mixed
+    if one_type and not operation.takes(codes[:1] * len(codes), arch):
+        raise DtypeError(f"{operation.name}: {operation.takes_text(arch)}, got {given[0]}")
+    if one_type:
+        role, code = next(p for p in zip(operation.operands.sources, given[1:], strict=True) if p[1] != given[0])
+        raise DtypeError(f"{operation.name}: dst and {role} must be of one type, got {given[0]} and {code}")
+    if operation.operands is Operands.CAST:
+        raise DtypeError(f"Cast: {given[1]} to {given[0]} is not one of the conversions of the page")
+    raise DtypeError(
+        f"{operation.name}: {operation.takes_text(arch)} (dst from the sources), got {given[0]} from {' '.join(given[1:])}"
+    )
 
 
 def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
     """Return (role, type code, start, end, strides) of dst and of every source."""
-    dst, src0, src1 = types_of(d.types)
+    dst, src0, src1, _ = types_of(d.types)
     roles = zip(("dst", *operation.operands.sources), (
         (dst, d.dst, d.dst_end, (d.dst_block, d.dst_repeat)),
         (src0, d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
@@ -178,8 +210,11 @@ def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: N
         accesses.append(Access(role, start, ((start, stop),) if d.n else ()))
         if role != "dst":
             _check_count_overlap(operation, d, role, start, size, names)
-    function, arguments = _computation(operation, d, views[0], views[1:])
-    return _planned(operation, d, accesses, function, arguments)
+    rows = _operands(operation, d)
+    return _planned(
+        operation, d, accesses, _computation(operation, d, ub, views[0], views[1:]),
+        lambda: ([contiguous(start, d.n, DTYPES[code].itemsize) for _, code, start, *_ in rows], _elementwise),
+    )  # fmt: skip
 
 
 def _check_count_overlap(operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names) -> None:
@@ -198,21 +233,26 @@ def _check_count_overlap(operation: Operation, d: Descriptor, role: str, src: in
     )
 
 
-def _computation(operation: Operation, d: Descriptor, out: Array, sources: list[Array]) -> Computation:
+def _computation(
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, out: Array, sources: list[Array]
+) -> Computation:
     if operation.operands is Operands.CAST:
-        mode, dtype, source = CAST_MODES[d.src1], out.dtype, sources[0]
+        mode, dtype, source = CAST_MODES[d.extra % 256], out.dtype, sources[0]
+        dequantizes = dtype == np.float16 and source.dtype == np.int32
 
         def cast() -> None:
-            rounded = round_to(source, dtype, mode)
-            out[...] = saturated(rounded) if d.src1_end else rounded
+            values = source * np.float32(ub.registers.deq_scale) if dequantizes else source
+            rounded = round_to(values, dtype, mode)
+            out[...] = saturated(rounded) if d.extra >= 256 else rounded
 
         return cast, ()
-    if operation.operands is Operands.DUPLICATE:
+    if operation.operands in (Operands.DUPLICATE, Operands.INDEX):
+        steps = np.arange(out.size, dtype=np.int64).reshape(out.shape) if operation.operands is Operands.INDEX else 0
 
-        def duplicate(scalar: float) -> None:
-            out[...] = scalar
+        def fill(scalar: float) -> None:
+            out[...] = scalar + steps
 
-        return duplicate, None
+        return fill, None
     function = operation.arithmetic
     assert function is not None
     if operation.operands is Operands.SCALAR:
@@ -244,10 +284,10 @@ def _repeat_plan(
     views = [g.view(ub.typed[code]) for g, code in zip(geometries, codes, strict=True)]
     arrays = [view for view in views if view is not None]
     if loop or len(arrays) < len(views):
-        function, arguments = _gathered(operation, d, ub, geometries, codes, loop)
+        computation = _gathered(operation, d, ub, geometries, codes, loop)
     else:
-        function, arguments = _computation(operation, d, arrays[0], arrays[1:])
-    return _planned(operation, d, accesses, function, arguments)
+        computation = _computation(operation, d, ub, arrays[0], arrays[1:])
+    return _planned(operation, d, accesses, computation, lambda: (geometries, _elementwise))
 
 
 def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], names: Names) -> bool:
@@ -290,66 +330,14 @@ def _gathered(
     indices = [g.places // g.size for g in geometries]
     steps = [slice(r, r + 1) for r in range(d.repeat)] if loop else [slice(None)]
     buffers = [np.empty(index[steps[0]].shape, memory.dtype) for index, memory in zip(indices, memories, strict=True)]
-    function, arguments = _computation(operation, d, buffers[0], buffers[1:])
+    function, arguments = _computation(operation, d, ub, buffers[0], buffers[1:])
+    first = 0 if operation.reads_dst else 1
 
     def run(*scalar: float) -> None:
         for step in steps:
-            for buffer, memory, index in zip(buffers[1:], memories[1:], indices[1:], strict=True):
+            for buffer, memory, index in zip(buffers[first:], memories[first:], indices[first:], strict=True):
                 buffer[...] = memory[index[step]]
             function(*(scalar if arguments is None else arguments))
             memories[0][indices[0][step]] = buffers[0]
 
     return run, arguments if arguments is None else ()
-
-
-Special = tuple[Geometry, Geometry, Callable[[], object]]  # dst, src, and what computes dst
-
-
-def _brcb(d: Descriptor, ub: UnifiedBuffer, size: int, lanes: Array) -> Special:
-    per_block = BLOCK_BYTES // size
-    # A block stride of 0 is read as 1.
-    dst = repeated(d.dst, size, np.arange(8 * per_block), d.repeat, (d.dst_block or 1, d.dst_repeat))
-    src = contiguous(d.src0, 8 * d.repeat, size)
-    memory, into, index = ub.typed[types_of(d.types)[0]], dst.places // size, src.places.reshape(-1, 8) // size
-
-    def compute() -> None:
-        memory[into] = np.repeat(memory[index], per_block, axis=1)
-
-    return dst, src, compute
-
-
-def _whole_reduce(d: Descriptor, ub: UnifiedBuffer, size: int, lanes: Array) -> Special:
-    src = repeated(d.src0, size, lanes, d.repeat, (d.src0_block, d.src0_repeat))
-    dst = Geometry(d.dst + np.arange(d.repeat)[:, None] * (d.dst_repeat * size), size, d.dst)
-    memory, into, index = ub.typed[types_of(d.types)[0]], dst.places[:, 0] // size, src.places // size
-    values = np.zeros((d.repeat, int(lanes[-1]) + 1), memory.dtype)
-
-    def compute() -> None:
-        values[:, lanes] = memory[index]
-        memory[into] = pairwise_sum(values)
-
-    return dst, src, compute
-
-
-def _reduce(d: Descriptor, ub: UnifiedBuffer, size: int, lanes: Array) -> Special:
-    if d.form == COUNT:
-        src = contiguous(d.src0, d.n, size)
-    else:
-        src = repeated(d.src0, size, lanes, d.repeat, (1, d.src0_repeat))
-    memory, into, index = ub.typed[types_of(d.types)[0]], d.dst // size, src.places // size
-
-    def compute() -> None:
-        values = memory[index]
-        if d.form == COUNT:
-            memory[into] = reduce_sum(values[0], ub.soc.arch)[0]
-        else:
-            memory[into] = repeat_sums(pairwise_sum(values)[None], REPEAT_BYTES // size)[0]
-
-    return contiguous(d.dst, 1, size), src, compute
-
-
-SPECIAL: dict[Operands, Callable[[Descriptor, UnifiedBuffer, int, Array], Special]] = {
-    Operands.BRCB: _brcb,
-    Operands.WHOLE_REDUCE: _whole_reduce,
-    Operands.REDUCE: _reduce,
-}

@@ -12,17 +12,15 @@ from collections import deque
 from numpy.typing import DTypeLike
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.core import Core, current_core, running
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
-from lngrad.ascend.device.running import current_core, running
-from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,
     CapacityFault,
     DeviceFault,
-    LeakFault,
     LifetimeFault,
     PositionFault,
     QueueFault,
@@ -30,7 +28,6 @@ from lngrad.ascend.faults import (
 )
 
 VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
-UNUSED = (State.FREE, State.BUFFER)
 BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
 # EnQue's flag goes from the first pipe to the second, FreeTensor's back.
 QUEUE_PIPES = {TPosition.VECIN: (MTE2, V), TPosition.VECOUT: (V, MTE3), TPosition.VECCALC: (MTE2, MTE3)}
@@ -48,17 +45,26 @@ class _Memory:
             )
         self.position = position
         self.name = name or f"a {position.value} {self.word}"
-        self._pipe: TPipe | None = None
+        self._core: Core | None = None
         self._slots: list[Allocation] = []
 
-    def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
-        """Take the memory that InitBuffer reserved; None: give it back."""
-        self._pipe, self._slots = pipe, slots
+    @property
+    def has_memory(self) -> bool:
+        """Whether InitBuffer has given it memory."""
+        return self._core is not None
 
-    def _bound(self, api: str) -> TPipe:
-        if self._pipe is None:
+    def bind(self, core: Core, slots: list[Allocation]) -> None:
+        """Take the memory that InitBuffer reserved."""
+        self._core, self._slots = core, slots
+
+    def unbind(self) -> None:
+        """Give the memory back."""
+        self._core, self._slots = None, []
+
+    def _bound(self, api: str) -> Core:
+        if self._core is None:
             raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
-        return self._pipe
+        return self._core
 
 
 class TQue(_Memory):
@@ -79,9 +85,9 @@ class TQue(_Memory):
         self.depth = depth
         self._waiting: deque[LocalTensor] = deque()
 
-    def bind(self, pipe: TPipe | None, slots: list[Allocation]) -> None:
-        """Take the memory that InitBuffer reserved; None: give it back."""
-        super().bind(pipe, slots)
+    def unbind(self) -> None:
+        """Give the memory back."""
+        super().unbind()
         self._waiting.clear()
 
     def AllocTensor(self, dtype: DTypeLike) -> LocalTensor:
@@ -93,21 +99,21 @@ class TQue(_Memory):
         Raises:
             QueueFault: No buffer is free (a device waits for ever), or the position has too many tensors at once.
         """
-        pipe, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
+        core, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
         slot = next((slot for slot in self._slots if slot.state is State.FREE), None)
         if slot is None:
             raise QueueFault(
                 f"AllocTensor: all {len(self._slots)} buffers of {self.name} are in use; a device would wait for ever. "
                 "Free a tensor first, or InitBuffer with a larger num"
             )
-        checked = pipe.core.rules.checked
+        checked = core.rules.checked
         if checked:
-            pipe.check_position_limit(self.position)
-            pipe.ub.forget(slot.start, slot.start + slot.size)
+            _check_position_limit(core, self.position)
+            core.ub.forget(slot.start, slot.start + slot.size)
         slot.enter(State.ALLOCATED, checked)
-        pipe.ub.new_handle(slot)
+        core.ub.new_handle(slot)
         self._wait(slot, 0)
-        return LocalTensor(pipe.core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
+        return LocalTensor(core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
 
     def EnQue(self, tensor: LocalTensor) -> bool:
         """Put a tensor into the queue. C prototype: ``bool EnQue(const LocalTensor<T>& tensor)``.
@@ -118,15 +124,15 @@ class TQue(_Memory):
         Raises:
             QueueFault: The tensor is not an allocated one of this queue, or the queue is full.
         """
-        pipe = self._own("EnQue", tensor)
+        core = self._own("EnQue", tensor)
         if tensor.allocation.state is not State.ALLOCATED:
             raise QueueFault(
                 f"EnQue: {tensor.describe()} is {tensor.allocation.state.value}, expected allocated [ErrorBuffer2]"
             )
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
-        tensor.allocation.enter(State.ENQUED, pipe.core.rules.checked)
-        tensor.allocation.flag = pipe.core.clock.release(QUEUE_PIPES[self.position][0])
+        tensor.allocation.enter(State.ENQUED, core.rules.checked)
+        tensor.allocation.flag = core.clock.release(QUEUE_PIPES[self.position][0])
         self._waiting.append(tensor)
         return True
 
@@ -141,12 +147,12 @@ class TQue(_Memory):
         Raises:
             QueueFault: Nothing waits.
         """
-        pipe = self._bound("DeQue")
+        core = self._bound("DeQue")
         if not self._waiting:
             raise QueueFault(f"DeQue: nothing waits in {self.name}; EnQue comes first")
         tensor = self._waiting.popleft()
         slot = tensor.allocation
-        slot.enter(State.DEQUED, pipe.core.rules.checked)
+        slot.enter(State.DEQUED, core.rules.checked)
         self._wait(slot, 1)
         return tensor if dtype is None else tensor.ReinterpretCast(dtype)
 
@@ -157,12 +163,12 @@ class TQue(_Memory):
             QueueFault: The tensor is not of this queue, or still waits in it.
             LifetimeFault: It was freed before.
         """
-        pipe = self._own("FreeTensor", tensor)
+        core = self._own("FreeTensor", tensor)
         slot = tensor.allocation
         if slot.state is State.ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
-        slot.enter(State.FREE, pipe.core.rules.checked)
-        slot.flag = pipe.core.clock.release(QUEUE_PIPES[self.position][1])
+        slot.enter(State.FREE, core.rules.checked)
+        slot.flag = core.clock.release(QUEUE_PIPES[self.position][1])
         slot.handle = -1
 
     def FreeAllEvent(self) -> None:
@@ -190,17 +196,17 @@ class TQue(_Memory):
 
     def _wait(self, slot: Allocation, side: int) -> None:
         """Let the pipe that fills (0) or empties (1) the queue's tensors wait for the flag of the other one."""
-        if slot.flag is not None and self._pipe is not None:
-            self._pipe.core.clock.acquire(QUEUE_PIPES[self.position][side], slot.flag)
+        if slot.flag is not None and self._core is not None:
+            self._core.clock.acquire(QUEUE_PIPES[self.position][side], slot.flag)
             slot.flag = None
 
-    def _own(self, api: str, tensor: LocalTensor) -> TPipe:
-        pipe = self._bound(api)
+    def _own(self, api: str, tensor: LocalTensor) -> Core:
+        core = self._bound(api)
         if all(slot is not tensor.allocation for slot in self._slots):
             raise QueueFault(f"{api}: {tensor.describe()} does not come from {self.name} [ErrorBuffer3]")
         if tensor.allocation.handle != tensor.handle:
             raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
-        return pipe
+        return core
 
 
 class TBuf(_Memory):
@@ -222,8 +228,8 @@ class TBuf(_Memory):
         C prototypes: ``template <typename T> LocalTensor<T> Get()`` and ``Get(uint32_t len)``
         """
         T = element_type("Get", dtype)
-        pipe, slot = self._bound("Get"), self._slots[0]
-        tensor = LocalTensor(pipe.core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
+        core, slot = self._bound("Get"), self._slots[0]
+        tensor = LocalTensor(core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
         if len is not None:
             tensor.SetSize(len)
         return tensor
@@ -237,27 +243,29 @@ class TBuf(_Memory):
             BoundsFault: They reach past the end.
         """
         T = element_type("GetWithOffset", dtype)
-        pipe, slot = self._bound("GetWithOffset"), self._slots[0]
+        core, slot = self._bound("GetWithOffset"), self._slots[0]
         nbytes = size * T.itemsize
         if bufOffset < 0 or bufOffset + nbytes > slot.size:
             raise BoundsFault(
                 f"GetWithOffset: {self.name} has {slot.size} bytes, {size} elements from byte {bufOffset} on reach "
                 f"byte {bufOffset + nbytes}"
             )
-        return LocalTensor(pipe.core, slot, T, slot.start + bufOffset, nbytes)
+        return LocalTensor(core, slot, T, slot.start + bufOffset, nbytes)
 
 
 class TPipe:
     """The owner of a block's Unified Buffer (``TPipe``).
 
     Inside ``launch`` it manages the running block; elsewhere (a notebook, a test) a core of its own on this thread's
-    SoC.
+    SoC. What it knows is kept by the core: two pipes of a block are two names for the same.
+
+    Args:
+        core: Default: the running block's, else a new one.
     """
 
-    def __init__(self) -> None:
-        self.core = current_core.get() or Core(socs.current().soc)
-        self.core.pipes.append(self)
-        self._queues: list[TQue | TBuf] = []
+    def __init__(self, core: Core | None = None) -> None:
+        self.core = core or current_core.get() or Core(socs.current().soc)
+        self.core.has_pipe = True
 
     @property
     def ub(self) -> UnifiedBuffer:
@@ -286,7 +294,7 @@ class TPipe:
         num, length = sizes if len(sizes) == 2 else (1, sizes[0])
         if num < 1 or length < 1:
             raise QueueFault(f"InitBuffer: num and len must be at least 1, got {num} and {length}")
-        if que in self._queues:
+        if que.has_memory:
             raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
         if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:
             raise CapacityFault(
@@ -301,8 +309,8 @@ class TPipe:
             if not queued:
                 self.ub.new_handle(slot)
             slots.append(slot)
-        que.bind(self, slots)
-        self._queues.append(que)
+        que.bind(self.core, slots)
+        self.ub.on_release.append(que.unbind)
         return True
 
     def Init(self) -> None:
@@ -314,10 +322,7 @@ class TPipe:
         Raises:
             LeakFault: A tensor was not freed ("checked").
         """
-        self.check_leaks()
-        for que in self._queues:
-            que.bind(None, [])
-        self._queues.clear()
+        self.core.check_leaks()
         self.core.clock.barrier_all()  # it waits for everything before addresses start again at 0
         self.ub.release_all()
 
@@ -363,26 +368,16 @@ class TPipe:
             raise SyncFault(f"FetchEventID: all {limit} ids of {HardEvent(event).name} are taken")
         return min(free)
 
-    def check_position_limit(self, position: TPosition) -> None:
-        """Refuse one tensor more than the SoC has events for at a position."""
-        limit = self.ub.soc.tensors_per_position
-        used = [a for a in self.ub.allocations if a.position is position and a.state not in UNUSED]
-        if len(used) >= limit:
-            raise QueueFault(
-                f"AllocTensor: the queues of {position.value} may have {limit} tensors at a time on "
-                f"{self.ub.soc.name}, and {len(used)} are in use"
-            )
 
-    def check_leaks(self) -> None:
-        """Refuse tensors that were not freed, or that still wait; "device" lets them pass.
-
-        Raises:
-            LeakFault: Naming every one.
-        """
-        left = [a for a in self.ub.allocations if a.state not in UNUSED]
-        if left and self.core.rules.checked:
-            names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
-            raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
+def _check_position_limit(core: Core, position: TPosition) -> None:
+    """Refuse one tensor more than the SoC has events for at a position."""
+    limit = core.soc.tensors_per_position
+    used = [a for a in core.ub.allocations if a.position is position and a.state not in UNUSED]
+    if len(used) >= limit:
+        raise QueueFault(
+            f"AllocTensor: the queues of {position.value} may have {limit} tensors at a time on "
+            f"{core.soc.name}, and {len(used)} are in use"
+        )
 
 
 def GetTPipePtr() -> TPipe:
@@ -392,6 +387,6 @@ def GetTPipePtr() -> TPipe:
         DeviceFault: The kernel has made none.
     """
     core = running("GetTPipePtr")
-    if not core.pipes:
+    if not core.has_pipe:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")
-    return core.pipes[-1]
+    return TPipe(core)

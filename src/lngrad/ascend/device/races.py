@@ -8,15 +8,13 @@ finds its span at once, and its cost does not depend on its length.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
 
-from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS
-from lngrad.ascend.device.report import race_svg
+from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock
+from lngrad.ascend.device.report import Arrows, race_svg
 from lngrad.ascend.device.running import NOBODY, Instruction, site_text
 from lngrad.ascend.faults import RaceFault
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.core import Core
 
 
 class Span:
@@ -127,6 +125,14 @@ class GlobalSpan:
         return piece
 
 
+class Conflict(NamedTuple):
+    """The earlier access of a race: what made it, whether it writes, and how many bytes both touch."""
+
+    instruction: Instruction
+    writes: bool
+    nbytes: int
+
+
 class GlobalOrder:
     """Who touched which global bytes during a launch. Addresses are those of the machine."""
 
@@ -134,23 +140,23 @@ class GlobalOrder:
         self._spans = Spans(GlobalSpan, ADDRESSES)
 
     def note(
-        self, core: Core, place: tuple[int, int, str], instruction: Instruction, writing: bool, atomic: bool = False
-    ) -> None:
-        """Check one access against all earlier ones, and keep it.
+        self, clock: PipeClock, place: tuple[int, int], instruction: Instruction, writing: bool, atomic: bool = False
+    ) -> Conflict | None:
+        """Check one access against all earlier ones, and keep it where it is in order.
 
         Args:
-            core: The core that makes it.
-            place: First address, address behind the last, name of the array.
+            clock: Of the core that makes it.
+            place: First address, address behind the last.
             instruction: What makes it.
             writing: Whether it writes.
             atomic: Whether it adds atomically.
 
-        Raises:
-            RaceFault: Nothing orders it behind an earlier access.
+        Returns:
+            The access that nothing orders before this one, or None.
         """
-        start, stop, name = place
+        start, stop = place
         pipe = instruction[1]
-        key, entry = (core.index, pipe), (core.clock.now[pipe], instruction)
+        key, entry = (clock.index, pipe), (clock.now[pipe], instruction)
         spans = self._spans.cover(start, stop)
         for span in spans:
             earlier = [(*last, False) for last in span.reads.values()] if writing else []
@@ -159,9 +165,8 @@ class GlobalOrder:
             if span.write_epoch >= 0:
                 earlier.append((span.write_epoch, span.writer, True))
             for epoch, other, wrote in earlier:
-                if not core.knows(pipe, other, epoch):
-                    nbytes = min(span.stop, stop) - max(span.start, start)
-                    raise race(core, (other, wrote), (instruction, writing), nbytes, name)
+                if not clock.knows(pipe, other[2], other[1], epoch):
+                    return Conflict(other, wrote, min(span.stop, stop) - max(span.start, start))
         if writing and not atomic:
             whole = self._spans.merge(start, stop)
             whole.writer, whole.write_epoch = instruction, entry[0]
@@ -170,13 +175,23 @@ class GlobalOrder:
         else:
             for span in spans:
                 (span.atomics if atomic else span.reads)[key] = entry
+        return None
 
 
 def race(
-    core: Core, earlier: tuple[Instruction, bool], later: tuple[Instruction, bool], nbytes: int, memory: str
+    earlier: Conflict, later: Instruction, writes: bool, memory: str, log: Iterable[Instruction], arrows: Arrows
 ) -> RaceFault:
-    """Return the fault of two unordered accesses, each (instruction, whether it writes)."""
-    (first, first_writes), (second, second_writes) = earlier, later
+    """Return the fault of an access that nothing orders behind an earlier one.
+
+    Args:
+        earlier: The earlier access.
+        later: What makes the later one.
+        writes: Whether that one writes.
+        memory: Whose bytes they are.
+        log: What the block has issued, for the picture.
+        arrows: Its flags, for the picture.
+    """
+    (first, first_writes, nbytes), second, second_writes = earlier, later, writes
     one, other = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]
     if first[2] != second[2]:
         what = "both write" if first_writes and second_writes else "write and read"
@@ -194,5 +209,5 @@ def race(
         f"{head}, and nothing orders the two: {first[0]} at {site_text(first[3])} ({PIPE_WORDS[first[1]]}), then "
         f"{second[0]} at {site_text(second[3])} ({PIPE_WORDS[second[1]]}). Missing between them: {missing} [{code}]"
     )
-    fault.svg = race_svg(core.log, core.arrows, first, second)
+    fault.svg = race_svg(log, arrows, first, second)
     return fault

@@ -10,13 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 from lngrad.ascend.device.pipes import PIPE_NAMES
 from lngrad.ascend.device.running import Instruction, site_text
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.core import Core
 
 STEP, ROW, LEFT, TOP, BOX = 26, 44, 110, 40, 22
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
@@ -117,20 +113,6 @@ class BlockReport:
     tile_apis: dict[str, int]
     instructions: dict[str, int]
     api_instructions: dict[str, int]
-
-    @classmethod
-    def of(cls, core: Core) -> BlockReport:
-        """Return the report of a core that has ended."""
-        tally = core.tally
-        return cls(
-            core.index,
-            core.ub.peak,
-            tally.bytes_in,
-            tally.bytes_out,
-            dict(tally.tile_apis),
-            dict(core.instructions().most_common()),
-            dict(tally.api_instructions),
-        )
 
 
 @dataclass(frozen=True)

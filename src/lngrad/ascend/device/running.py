@@ -1,33 +1,14 @@
-"""The kernel that runs on this thread: its core, the line where it stands, and what a fault says about an instruction."""
+"""Where in a kernel something happens: its line, and what a fault says about an instruction."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
-from lngrad.ascend.faults import AscendWarning, DeviceFault
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.core import Core
-
-current_core: ContextVar[Core | None] = ContextVar("current_core", default=None)
-
-
-def running(api: str) -> Core:
-    """Return the core that runs the calling kernel.
-
-    Raises:
-        DeviceFault: No kernel runs.
-    """
-    core = current_core.get()
-    if core is None:
-        raise DeviceFault(f"{api}: no kernel is running; launch() runs one")
-    return core
-
+from lngrad.ascend.faults import AscendWarning
 
 # A place in Python code, to be turned into a line only when a fault needs it, or a file and a line.
 Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lngrad.ascend.device.core import Core
+from lngrad.ascend.device.core import Core, running
 from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
-from lngrad.ascend.device.running import caller, running, site_text
+from lngrad.ascend.device.running import caller, site_text
 from lngrad.ascend.faults import SyncFault
 
 CROSS_CORE_FLAGS = 16
@@ -78,8 +78,8 @@ def SyncAll(isAIVOnly: bool = True) -> None:
     site = core.record("SyncAll", S, caller())[3]
     core.clock.barrier_all()
     if core.schedule is not None:
-        core.schedule.set(core, "SyncAll", core.clock.release_all())
-        core.schedule.wait(core, "SyncAll", f"SyncAll at {site_text(site)}")
+        core.schedule.set(core.index, "SyncAll", core.clock.release_all())
+        core.schedule.wait(core.clock, "SyncAll", f"SyncAll at {site_text(site)}")
 
 
 def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MTE3) -> None:
@@ -100,7 +100,7 @@ def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MT
     flag = flagId % CROSS_CORE_FLAGS  # the low 4 bits count
     core.record(f"CrossCoreSetFlag({flag})", pipe, caller())
     if core.schedule is not None:
-        core.schedule.set(core, flag, core.clock.release(pipe))
+        core.schedule.set(core.index, flag, core.clock.release(pipe))
 
 
 def CrossCoreWaitFlag(flagId: int) -> None:
@@ -116,7 +116,7 @@ def CrossCoreWaitFlag(flagId: int) -> None:
     name = f"CrossCoreWaitFlag({flag})"
     site = core.record(name, S, caller())[3]
     if core.schedule is not None:
-        core.schedule.wait(core, flag, f"{name} at {site_text(site)}")
+        core.schedule.wait(core.clock, flag, f"{name} at {site_text(site)}")
 
 
 def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:

@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 
 from lngrad.ascend.device.copies import Blocks, copy_global
+from lngrad.ascend.device.core import running
 from lngrad.ascend.device.descriptors import COUNT
-from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
 from lngrad.ascend.device.pipes import MTE3, V
-from lngrad.ascend.device.running import caller, running
+from lngrad.ascend.device.running import caller
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.device.vector import DUPLICATE
 from lngrad.ascend.faults import DeviceFault, TilingError
@@ -135,12 +137,47 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core.ub.new_handle(place)
     source = LocalTensor(core, place, dtype, room.start, nbytes)
     count = source.GetSize()
-    descriptor = (DUPLICATE, source.code, COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8, source.start, source.end, 0, 0, 0, 0)
+    descriptor = (
+        DUPLICATE,
+        source.code,
+        COUNT,
+        count,
+        0,
+        0,
+        1,
+        1,
+        1,
+        8,
+        8,
+        8,
+        source.start,
+        source.end,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     core.issue(site, value, source.handle, 0, 0, descriptor)
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize
         copy_global(site, "DataCopyPad", source, gm[first], Blocks(1, part, part, part), inward=False)
+
+
+def SetDeqScale(scale: float) -> None:
+    """Set what Cast from int32 to half multiplies with. C prototype: ``void SetDeqScale(half scale)``."""
+    running("SetDeqScale").ub.registers.deq_scale = scale
+
+
+def accumulated(which: int) -> float:
+    """Return what the last reduction by count has left: 0 the sum (GetAccVal), 1 the extreme, 2 its place."""
+    core = running("GetAccVal")
+    with core.scalar_access():
+        registers = core.ub.registers
+        return registers.sum if which == 0 else registers.extreme[which - 1]
 
 
 def ToFloat(value: Any) -> np.float32:

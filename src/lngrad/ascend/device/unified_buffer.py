@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,8 @@ class State(enum.Enum):
     BUFFER = "a TBuf"
 
 
+UNUSED = (State.FREE, State.BUFFER)
+
 # What may be forbidden: one bit for each unit and direction.
 READ_V, WRITE_V, WRITE_MTE2, READ_MTE3 = 1, 2, 4, 8
 
@@ -85,6 +87,21 @@ class Allocation:
             self.forbidden = READ_V | WRITE_V | WRITE_MTE2 | READ_MTE3
 
 
+@dataclass
+class Registers:
+    """The special registers of the vector unit.
+
+    Attributes:
+        deq_scale: What Cast from int32 to half multiplies with (SetDeqScale).
+        sum: Of the last ReduceSum (GetAccVal).
+        extreme: The value and the place of the last ReduceMax or ReduceMin (GetReduceMaxMinCount).
+    """
+
+    deq_scale: float = 1.0
+    sum: float = 0.0
+    extreme: tuple[float, int] = (0.0, 0)
+
+
 class UnifiedBuffer:
     """The Unified Buffer of one core.
 
@@ -96,6 +113,7 @@ class UnifiedBuffer:
         data: All bytes; 0xFF (NaN in every float format) where nothing was written.
         typed: The same bytes as arrays of each element type, by its code.
         handles: Every allocation by handle, also those that were freed.
+        on_release: What is called when everything is taken back: queues forget their memory.
     """
 
     def __init__(self, soc: socs.Soc, size: int | None = None) -> None:
@@ -111,6 +129,8 @@ class UnifiedBuffer:
         self.allocations: list[Allocation] = []
         self.handles: list[Allocation] = []
         self.stale: list[tuple[int, int, str]] = []
+        self.registers = Registers()
+        self.on_release: list[Callable[[], None]] = []
 
     def allocate(self, name: str, position: TPosition, size: int, state: State) -> Allocation:
         """Take the next ``size`` bytes, rounded up to whole blocks.
@@ -143,6 +163,9 @@ class UnifiedBuffer:
             allocation.handle = -1
             allocation.state = State.FREE
         self.allocations.clear()
+        for forget in self.on_release:
+            forget()
+        self.on_release.clear()
         self.next_free = 0
         self.stale.clear()
 

@@ -1,8 +1,4 @@
-"""The table of the vector instructions, and the functions with which kernels call them.
-
-A row is one line: ``Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)``. It adds an `Operation`
-to ``OPERATIONS`` and returns the function that a kernel calls. The number of an instruction is its place in
-``OPERATIONS``: descriptors and the records of compiled kernels carry it, and the C++ headers are made from the table.
+"""The functions with which kernels call vector instructions; what each computes is its row in `operations`.
 
 Every function that ends in ``count, repeatTime, repeatParams`` has two forms::
 
@@ -20,19 +16,13 @@ prototypes (Sub, Mul, … alike)::
 
 Operands lie in the Unified Buffer and start on a block of 32 bytes. isSetMask=false is not simulated. All of them
 raise DeviceFault where a rule is broken, DtypeError for a wrong type.
-
-Arithmetic is IEEE in the type of the operands, rounded to nearest even after every instruction; subnormals are kept.
-CANN: Rsqrt, Reciprocal, Exp and Ln are the correctly rounded steps of NumPy; a device approximates some of them.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, Union
-
-import numpy as np
+from typing import Protocol, TypeVar, Union
 
 from lngrad.ascend.device.descriptors import (
     COUNT,
@@ -45,14 +35,11 @@ from lngrad.ascend.device.descriptors import (
     elements_of,
     params_of,
 )
-from lngrad.ascend.device.numerics import BFLOAT16, CAST_MODES, CPP_NAMES, FLOAT, HALF, INT16, INT32, RoundMode
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.numerics import CAST_MODES, RoundMode
+from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
 from lngrad.ascend.device.running import Site, caller
-from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import DtypeError
-from lngrad.typing import Array
-
-if TYPE_CHECKING:
-    from lngrad.ascend.device.local_tensor import LocalTensor
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -93,54 +80,6 @@ class UnaryInstruction(Protocol):
     ) -> None: ...
 
 
-class Operands(enum.Enum):
-    """What operands an instruction takes."""
-
-    BINARY = "dst, src0, src1"
-    SCALAR = "dst, src, scalar"
-    UNARY = "dst, src"
-    COPY = "dst, src, of any type"
-    DUPLICATE = "dst, scalar"
-    CAST = "dst, src, round mode"
-    BRCB = "dst, eight elements of src a repeat"
-    WHOLE_REDUCE = "one element of dst, a repeat of src"
-    REDUCE = "dst[0], src, temporary buffer"
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The parameters that are read."""
-        return {"BINARY": ("src0", "src1"), "DUPLICATE": ()}.get(self.name, ("src",))
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One vector instruction.
-
-    Attributes:
-        name: As kernels call it.
-        operands: What it takes.
-        types: Codes of the element types it takes.
-        arithmetic: Writes the result, called as ``arithmetic(…, out)`` on arrays of one shape; None for what is not
-            elementwise.
-        accumulates: Whether dst may be src1 of every repeat (Add over rows).
-    """
-
-    name: str
-    operands: Operands
-    types: frozenset[int]
-    arithmetic: Callable[..., object] | None = None
-    accumulates: bool = False
-
-
-_rows: list[Operation] = []
-
-
-def _row(operation: Operation) -> int:
-    """Add a row to the table, and return its number."""
-    _rows.append(operation)
-    return len(_rows) - 1
-
-
 def issue_unary(
     site: Site, op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None,
     params: Unary,
@@ -151,24 +90,27 @@ def issue_unary(
     else:
         d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
         form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
-    descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0)
+    descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0, 0, 0, 0)
     dst.core.issue(site, scalar, dst.handle, src.handle, 0, descriptor)
 
 
 def _issue_special(
-    site: Site, op: int, dst: LocalTensor, src: LocalTensor, form: tuple[int, ...], strides: tuple[int, ...],
-    src1: tuple[int, int] = (0, 0), handle1: int = 0,
+    site: Site, op: int, form: tuple[int, ...], strides: tuple[int, ...], extra: int, dst: LocalTensor,
+    *sources: LocalTensor, scalar: float = 0.0,
 ) -> None:  # fmt: skip
-    """Issue an instruction on one tensor that has another meaning of the strides, or a use for src1."""
-    places = (dst.start, dst.end, src.start, src.end, *src1)
-    descriptor = (op, dst.code | src.code << 8, *form, *strides, *places)
-    dst.core.issue(site, 0.0, dst.handle, src.handle, handle1, descriptor)
+    """Issue an instruction that has another meaning of the strides, a use for ``extra``, or up to three sources."""
+    codes, places, handles = dst.code, [], [0, 0, 0]
+    for number, source in enumerate(sources):
+        codes |= source.code << 8 * (number + 1)
+        places += [source.start, source.end]
+        handles[number] = source.handle
+    places += [0] * (6 - len(places))
+    descriptor = (op, codes, *form, *strides, dst.start, dst.end, *places[:4], extra, *places[4:])
+    dst.core.issue(site, scalar, dst.handle, handles[0], handles[1], descriptor, handles[2])
 
 
-def _binary(
-    name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object], *, accumulates: bool = False
-) -> BinaryInstruction:
-    op = _row(Operation(name, Operands.BINARY, types, arithmetic, accumulates))
+def _binary(name: str) -> BinaryInstruction:
+    op = NUMBERS_OF[name]
 
     def instruction(
         dst: LocalTensor,
@@ -184,14 +126,15 @@ def _binary(
             strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
             form = (*elements_of("mask", count, repeatTime), *strides)
         codes = dst.code | src0.code << 8 | src1.code << 16
-        descriptor = (op, codes, *form, dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
+        places = (dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
+        descriptor = (op, codes, *form, *places, 0, 0, 0)
         dst.core.issue(caller(), 0.0, dst.handle, src0.handle, src1.handle, descriptor)
 
-    return _documented(instruction, name, f"dst = {formula}.")
+    return _documented(instruction, op)
 
 
-def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> ScalarInstruction:
-    op = _row(Operation(name, Operands.SCALAR, types, arithmetic))
+def _scalar(name: str) -> ScalarInstruction:
+    op = NUMBERS_OF[name]
 
     def instruction(
         dst: LocalTensor,
@@ -203,80 +146,65 @@ def _scalar(name: str, formula: str, types: frozenset[int], arithmetic: Callable
     ) -> None:
         issue_unary(caller(), op, dst, src, scalarValue, count, repeatTime, repeatParams)
 
-    return _documented(instruction, name, f"dst = {formula}, the scalar rounded to T.")
+    return _documented(instruction, op)
 
 
-def _unary(name: str, formula: str, types: frozenset[int], arithmetic: Callable[..., object]) -> UnaryInstruction:
-    op = _row(Operation(name, Operands.UNARY, types, arithmetic))
+def _unary(name: str) -> UnaryInstruction:
+    op = NUMBERS_OF[name]
 
     def instruction(
         dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
     ) -> None:
         issue_unary(caller(), op, dst, src, 0.0, count, repeatTime, repeatParams)
 
-    return _documented(instruction, name, f"dst = {formula}.")
+    return _documented(instruction, op)
 
 
-def _documented(function: F, name: str, text: str) -> F:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = text
+def _documented(function: F, op: int) -> F:
+    operation = OPERATIONS[op]
+    function.__name__ = function.__qualname__ = operation.name
+    tail = ", the scalar rounded to T" if operation.operands is Operands.SCALAR else ""
+    function.__doc__ = f"dst = {operation.formula}{tail}."
     return function
 
 
-def _max(one: Array, other: Array, out: Array) -> None:
-    np.maximum(one, other, out=out)  # by position NumPy calls it deprecated
+Add, Sub, Mul, Div, Max, Min = map(_binary, ("Add", "Sub", "Mul", "Div", "Max", "Min"))
+And, Or, AddRelu, SubRelu, AbsSub = map(_binary, ("And", "Or", "AddRelu", "SubRelu", "AbsSub"))
+AddReluCast, SubReluCast, MulCast = map(_binary, ("AddReluCast", "SubReluCast", "MulCast"))
+MulAddDst, FusedMulAdd, MulAddRelu = map(_binary, ("MulAddDst", "FusedMulAdd", "MulAddRelu"))
+Adds, Muls, Maxs, Mins = map(_scalar, ("Adds", "Muls", "Maxs", "Mins"))
+Axpy, LeakyRelu, ShiftLeft, ShiftRight = map(_scalar, ("Axpy", "LeakyRelu", "ShiftLeft", "ShiftRight"))
+Sqrt, Rsqrt, Exp, Abs, Reciprocal = map(_unary, ("Sqrt", "Rsqrt", "Exp", "Abs", "Reciprocal"))
+Ln, Relu, Not, Neg = map(_unary, ("Ln", "Relu", "Not", "Neg"))
+
+# The others have parameters of their own. DataCopy's function is in copies.
+DUPLICATE, DATA_COPY = NUMBERS_OF["Duplicate"], NUMBERS_OF["DataCopy"]
 
 
-def _min(one: Array, other: Array, out: Array) -> None:
-    np.minimum(one, other, out=out)
+class CMPMODE(enum.IntEnum):
+    """What Compare asks for."""
+
+    LT, GT, EQ, LE, GE, NE = range(6)
 
 
-def _copy(src: Array, out: Array) -> None:
-    out[...] = src
+class SELMODE(enum.IntEnum):
+    """By which bits Select chooses: the same for every repeat, or one for each element."""
+
+    VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE = range(3)
 
 
-REAL = frozenset((HALF, FLOAT))
-NUMBERS = REAL | {INT16, INT32}
-ANY_16_32 = frozenset(
-    CPP_NAMES.index(n) for n in ("half", "float", "bfloat16_t", "int16_t", "uint16_t", "int32_t", "uint32_t")
-)
+class ReduceOrder(enum.IntEnum):
+    """What a maximum or a minimum of a repeat gives."""
 
-Add = _binary("Add", "src0 + src1", NUMBERS, np.add, accumulates=True)
-Sub = _binary("Sub", "src0 - src1", NUMBERS, np.subtract, accumulates=True)
-Mul = _binary("Mul", "src0 * src1", NUMBERS, np.multiply, accumulates=True)
-Div = _binary("Div", "src0 / src1", REAL, np.divide)
-Max = _binary("Max", "max(src0, src1)", NUMBERS, _max, accumulates=True)
-Min = _binary("Min", "min(src0, src1)", NUMBERS, _min, accumulates=True)
-Adds = _scalar("Adds", "src + scalarValue", NUMBERS, np.add)
-Muls = _scalar("Muls", "src * scalarValue", NUMBERS, np.multiply)
-Maxs = _scalar("Maxs", "max(src, scalarValue)", NUMBERS, _max)
-Mins = _scalar("Mins", "min(src, scalarValue)", NUMBERS, _min)
-Sqrt = _unary("Sqrt", "sqrt(src)", REAL, np.sqrt)
-Rsqrt = _unary("Rsqrt", "1 / sqrt(src)", REAL, lambda src, out: np.divide(src.dtype.type(1), np.sqrt(src), out=out))
-Exp = _unary("Exp", "e ** src", REAL, np.exp)
-Abs = _unary("Abs", "|src|", REAL, np.absolute)
-Reciprocal = _unary("Reciprocal", "1 / src", REAL, lambda src, out: np.divide(src.dtype.type(1), src, out=out))
-Ln = _unary("Ln", "ln(src)", REAL, np.log)
-Relu = _unary("Relu", "max(src, 0)", REAL | {INT32}, lambda src, out: np.maximum(src, src.dtype.type(0), out=out))
-
-# The others have parameters of their own; their functions follow. DataCopy's is in copies.
-COPY = _row(Operation("Copy", Operands.COPY, ANY_16_32, _copy))
-DUPLICATE = _row(Operation("Duplicate", Operands.DUPLICATE, ANY_16_32))
-CAST = _row(Operation("Cast", Operands.CAST, REAL | {BFLOAT16, INT32}))
-BRCB = _row(Operation("Brcb", Operands.BRCB, ANY_16_32))
-WHOLE_REDUCE_SUM = _row(Operation("WholeReduceSum", Operands.WHOLE_REDUCE, REAL))
-REDUCE_SUM = _row(Operation("ReduceSum", Operands.REDUCE, REAL))
-DATA_COPY = _row(Operation("DataCopy", Operands.COPY, frozenset(range(len(CPP_NAMES))), _copy))
-
-OPERATIONS = tuple(_rows)
+    ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX = range(4)
 
 
 class ReduceType(enum.Enum):
-    """What ReduceRepeat computes. Only the sum is simulated."""
+    """What ReduceRepeat computes."""
 
-    SUM = "sum"
-    MAX = "max"
-    MIN = "min"
+    SUM = "WholeReduceSum"
+    MAX = "WholeReduceMax"
+    MIN = "WholeReduceMin"
 
 
 def Duplicate(
@@ -297,7 +225,7 @@ def Duplicate(
     """
     form = elements_of("Duplicate", count, repeatTime)
     strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
-    descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0)
+    descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0, 0, 0, 0)
     dst.core.issue(caller(), scalarValue, dst.handle, 0, 0, descriptor)
 
 
@@ -317,7 +245,7 @@ def Copy(
             const uint8_t repeatTime, const CopyRepeatParams& repeatParams)
     """
     strides = (1, 1, 8, 8) if repeatTime is None else params_of("Copy", CopyRepeatParams, repeatParams)
-    issue_unary(caller(), COPY, dst, src, 0.0, count, repeatTime, strides)
+    issue_unary(caller(), NUMBERS_OF["Copy"], dst, src, 0.0, count, repeatTime, strides)
 
 
 def Cast(
@@ -330,7 +258,7 @@ def Cast(
     *,
     saturate: bool = False,
 ) -> None:
-    """Convert between half, float, bfloat16 and int32.
+    """Convert to another type.
 
     C prototypes::
 
@@ -361,8 +289,8 @@ def Cast(
     else:
         strides = params_of("Cast", UnaryRepeatParams, repeatParams)
     d, s, dr, sr = strides
-    last = (CAST_MODES.index(roundMode), int(saturate))
-    _issue_special(caller(), CAST, dst, src, form, (d, s, 1, dr, sr, 8), last)
+    extra = CAST_MODES.index(roundMode) + 256 * saturate
+    _issue_special(caller(), NUMBERS_OF["Cast"], form, (d, s, 1, dr, sr, 8), extra, dst, src)
 
 
 def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: BrcbRepeatParams | Sequence[int]) -> None:
@@ -374,32 +302,146 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: Brcb
             const BrcbRepeatParams& repeatParams)
     """
     block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
-    _issue_special(caller(), BRCB, dst, src, (MASK, 0, 0, repeatTime), (block, 1, 1, repeat, 8, 8))
+    strides = (block, 1, 1, repeat, 8, 8)
+    _issue_special(caller(), NUMBERS_OF["Brcb"], (MASK, 0, 0, repeatTime), strides, 0, dst, src)
 
 
-def WholeReduceSum(
+def CreateVecIndex(dst: LocalTensor, firstValue: float, count: int) -> None:
+    """dst = firstValue, firstValue + 1, ….
+
+    C prototype: ``void CreateVecIndex(LocalTensor<T> dst, const T& firstValue, uint32_t count)``
+    """
+    op, form = NUMBERS_OF["CreateVecIndex"], elements_of("CreateVecIndex", count, None)
+    _issue_special(caller(), op, form, (1, 1, 1, 8, 8, 8), 0, dst, scalar=firstValue)
+
+
+def Compare(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor,
+    cmpMode: CMPMODE,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """Set a bit of dst for each element of src0 that compares with src1, lowest bit first.
+
+    C prototypes::
+
+        void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1,
+            CMPMODE cmpMode, uint32_t count)
+        void Compare(…, CMPMODE cmpMode, const uint64_t mask | const uint64_t mask[], uint8_t repeatTime,
+            const BinaryRepeatParams& repeatParams)
+    """
+    strides = params_of("Compare", BinaryRepeatParams, repeatParams)
+    form = elements_of("Compare", count, repeatTime)
+    _issue_special(caller(), NUMBERS_OF["Compare"], form, strides, int(cmpMode), dst, src0, src1)
+
+
+def CompareScalar(
+    dst: LocalTensor,
+    src0: LocalTensor,
+    src1Scalar: float,
+    cmpMode: CMPMODE,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Unary = None,
+) -> None:
+    """`Compare` with a scalar; its newer name is Compares."""
+    d, s, dr, sr = params_of("CompareScalar", UnaryRepeatParams, repeatParams)
+    form, op = elements_of("CompareScalar", count, repeatTime), NUMBERS_OF["CompareScalar"]
+    _issue_special(caller(), op, form, (d, s, 1, dr, sr, 8), int(cmpMode), dst, src0, scalar=src1Scalar)
+
+
+def Select(
+    dst: LocalTensor,
+    selMask: LocalTensor,
+    src0: LocalTensor,
+    src1: LocalTensor | float,
+    selMode: SELMODE,
+    count: Mask,
+    repeatTime: int | None = None,
+    repeatParams: Binary = None,
+) -> None:
+    """dst = src0 where selMask has a bit, else src1 (a tensor or a scalar).
+
+    C prototypes::
+
+        void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
+            const LocalTensor<T>& src1 | T src1, SELMODE selMode, uint32_t count)
+        void Select(…, SELMODE selMode, uint64_t mask | uint64_t mask[], uint8_t repeatTime,
+            const BinaryRepeatParams& repeatParams)
+    """
+    strides = params_of("Select", BinaryRepeatParams, repeatParams)
+    form = elements_of("Select", count, repeatTime)
+    if isinstance(src1, LocalTensor):
+        _issue_special(caller(), NUMBERS_OF["Select"], form, strides, int(selMode), dst, selMask, src0, src1)
+    else:
+        op = NUMBERS_OF["SelectScalar"]
+        _issue_special(caller(), op, form, strides, int(selMode), dst, selMask, src0, scalar=src1)
+
+
+def Gather(
     dst: LocalTensor,
     src: LocalTensor,
-    mask: Mask,
-    repeatTime: int,
-    dstRepStride: int,
-    srcBlkStride: int,
-    srcRepStride: int,
+    srcOffset: LocalTensor,
+    srcBaseOffset: int,
+    count: Mask,
+    repeatTime: int | None = None,
+    dstRepStride: int = 8,
 ) -> None:
-    """Sum the masked elements of every repeat of src into one element of dst.
+    """dst[i] = the element of src that begins srcBaseOffset + srcOffset[i] bytes from its start.
 
-    C prototype::
+    C prototypes::
 
-        void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
-            const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
-            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride)
-
-    Neighbours are added first, then neighbouring sums. ``dstRepStride`` is in elements, the other two in blocks. dst
-    needs the alignment of an element only.
+        void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
+            const uint32_t srcBaseOffset, const uint32_t count)
+        void Gather(…, const uint64_t mask | const uint64_t mask[], const uint8_t repeatTime,
+            const uint16_t dstRepStride)
     """
-    form = elements_of("WholeReduceSum", mask, repeatTime)
-    strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-    _issue_special(caller(), WHOLE_REDUCE_SUM, dst, src, form, strides)
+    form = elements_of("Gather", count, repeatTime)
+    strides = (1, 1, 1, dstRepStride, 8, 8)
+    _issue_special(caller(), NUMBERS_OF["Gather"], form, strides, srcBaseOffset, dst, src, srcOffset)
+
+
+class RepeatReduction(Protocol):
+    """An instruction that reduces each repeat, as ``WholeReduceSum``."""
+
+    __name__: str
+
+    def __call__(
+        self, dst: LocalTensor, src: LocalTensor, mask: Mask, repeatTime: int, dstRepStride: int, srcBlkStride: int,
+        srcRepStride: int, order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
+    ) -> None: ...  # fmt: skip
+
+
+def _repeat_reduction(name: str) -> RepeatReduction:
+    op = NUMBERS_OF[name]
+
+    def instruction(
+        dst: LocalTensor,
+        src: LocalTensor,
+        mask: Mask,
+        repeatTime: int,
+        dstRepStride: int,
+        srcBlkStride: int,
+        srcRepStride: int,
+        order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
+    ) -> None:
+        strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+        _issue_special(caller(), op, elements_of(name, mask, repeatTime), strides, int(order), dst, src)
+
+    return _documented(instruction, op)
+
+
+# Neighbours are added first, then neighbouring sums. dstRepStride is in results of a repeat, the other two in blocks.
+WholeReduceSum, WholeReduceMax, WholeReduceMin = map(
+    _repeat_reduction, ("WholeReduceSum", "WholeReduceMax", "WholeReduceMin")
+)
+BlockReduceSum, BlockReduceMax, BlockReduceMin, PairReduceSum = map(
+    _repeat_reduction, ("BlockReduceSum", "BlockReduceMax", "BlockReduceMin", "PairReduceSum")
+)
+REDUCE_REPEAT = {kind: NUMBERS_OF[kind.value] for kind in ReduceType}
 
 
 def ReduceRepeat(
@@ -411,23 +453,22 @@ def ReduceRepeat(
     srcBlkStride: int,
     srcRepStride: int,
     reduceType: ReduceType = ReduceType.SUM,
+    order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
 ) -> None:
-    """WholeReduceSum under its new name.
+    """WholeReduceSum, WholeReduceMax and WholeReduceMin under their new name.
 
     C prototype::
 
         template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
         void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<T>& src,
             const int32_t mask | const uint64_t mask[], const int32_t repeatTime,
-            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, …)
+            const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, ReduceOrder order)
 
-    CANN: ``reduceType`` is an argument. MAX and MIN are not simulated: DeviceFault.
+    CANN: ``reduceType`` is an argument.
     """
-    if reduceType is not ReduceType.SUM:
-        raise DeviceFault(f"ReduceRepeat: {reduceType} is not simulated; SUM is")
-    form = elements_of("WholeReduceSum", mask, repeatTime)
     strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-    _issue_special(caller(), WHOLE_REDUCE_SUM, dst, src, form, strides)
+    form = elements_of("ReduceRepeat", mask, repeatTime)
+    _issue_special(caller(), REDUCE_REPEAT[reduceType], form, strides, int(order), dst, src)
 
 
 def ReduceSum(
@@ -451,7 +492,41 @@ def ReduceSum(
     The order of the sum is the architecture's (``device.numerics``): on A2 the count form adds up each 256 bytes as
     a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
-    form = elements_of("ReduceSum", count, repeatTime)
-    places = (sharedTmpBuffer.start, sharedTmpBuffer.end)
-    strides = (1, 1, 1, 1, srcRepStride, 8)
-    _issue_special(caller(), REDUCE_SUM, dst, src, form, strides, places, sharedTmpBuffer.handle)
+    _reduce("ReduceSum", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, False)
+
+
+def ReduceMax(
+    dst: LocalTensor,
+    src: LocalTensor,
+    sharedTmpBuffer: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    srcRepStride: int = 8,
+    calIndex: bool = False,
+) -> None:
+    """The largest element of src into dst[0]; with calIndex its place into dst[1], in the bits of T.
+
+    C prototypes: those of `ReduceSum`, with ``bool calIndex = 0`` at the end. Of several the first counts.
+    """
+    _reduce("ReduceMax", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, calIndex)
+
+
+def ReduceMin(
+    dst: LocalTensor,
+    src: LocalTensor,
+    sharedTmpBuffer: LocalTensor,
+    count: Mask,
+    repeatTime: int | None = None,
+    srcRepStride: int = 8,
+    calIndex: bool = False,
+) -> None:
+    """As `ReduceMax`, of the smallest element."""
+    _reduce("ReduceMin", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, calIndex)
+
+
+def _reduce(
+    name: str, dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: Mask, repeatTime: int | None,
+    srcRepStride: int, calIndex: bool,
+) -> None:  # fmt: skip
+    form, strides = elements_of(name, count, repeatTime), (1, 1, 1, 1, srcRepStride, 8)
+    _issue_special(caller(3), NUMBERS_OF[name], form, strides, int(calIndex), dst, src, sharedTmpBuffer)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lngrad.ascend.cpp.compiling import without_chevrons
+from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
 from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import LngradError
 
+TOO_LONG = 124  # as timeout(1)
+
 # The compiler and the standard of a file by its suffix.
 LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
     (".cpp", ".cc", ".cxx", ".C"), (cxx_compiler, "-std=c++17")
 )
+_OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h)[">]', re.MULTILINE)
 
 
-def run_program(source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings) -> int:
+def run_program(
+    source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings, time_limit: float | None = None
+) -> int:
     """Build a C or C++ file against a toolkit folder and run it, here and now.
 
     Args:
@@ -29,9 +38,10 @@ def run_program(source: Path, arguments: Sequence[str], folder: Path | None, set
         arguments: for the program.
         folder: the toolkit; written if it is not there. None: one that lasts as long as the program.
         settings: what the program sees, where a folder is written.
+        time_limit: seconds for the program; None for any time.
 
     Returns:
-        The program's exit code; 128 and a signal's number if that ended it.
+        The program's exit code; 128 and a signal's number if that ended it, 124 if it took too long.
 
     Raises:
         LngradError: no compiler, or it failed.
@@ -45,7 +55,21 @@ def run_program(source: Path, arguments: Sequence[str], folder: Path | None, set
             _plain(source, Path(scratch)), program, [*cflags(toolkit), f"-I{source.resolve().parent}"], libs(toolkit)
         )
         sys.stdout.flush()
-        code = subprocess.run([str(program), *arguments]).returncode
+        process = subprocess.Popen([str(program), *arguments])
+        try:
+            code = process.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGXCPU)  # a kernel tells where it is
+            print(f"lngrad: {source}: not done within {time_limit:g} s (--time-limit)", file=sys.stderr)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+            code = TOO_LONG
+        finally:
+            process.kill()
+            process.wait()
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        print(f"lngrad: {source}: crashed ({name})", file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 
@@ -60,12 +84,22 @@ def _plain(source: Path, scratch: Path) -> Path:
     return plain
 
 
+def _check_operators(source: Path) -> None:
+    """Refuse a program of an operator that is not here: by its header, which is neither ours nor beside the program."""
+    for path in _OPERATOR.findall(source.read_text(encoding="utf-8", errors="replace")):
+        name = Path(path).name
+        if not any(Path(known).name == name for known in HEADERS) and not (source.resolve().parent / path).is_file():
+            operator = "".join(word.capitalize() for word in name.removesuffix(".h").split("_")[1:])
+            raise LngradError(f"{source}: expected operators that are here, got aclnn{operator} ({path}), which is not")
+
+
 def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Sequence[str]) -> None:
     """Build a program from one C or C++ file. Raises LngradError with what the compiler wrote."""
     if source.suffix not in LANGUAGES:
         raise LngradError(f"{source}: expected a file that ends in {', '.join(LANGUAGES)}")
     if not source.is_file():
         raise LngradError(f"{source}: no such file")
+    _check_operators(source)
     compiler, standard = LANGUAGES[source.suffix]
     command = [*required(compiler), standard, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"]
     run_compiler(command, str(source))

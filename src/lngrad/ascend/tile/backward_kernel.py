@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lngrad.ascend.device.copies import DataCopy
-from lngrad.ascend.device.global_memory import GlobalAddress, GlobalTensor
+from lngrad.ascend.device.global_memory import GlobalAddress
+from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import RoundMode
 from lngrad.ascend.device.pipes import HardEvent

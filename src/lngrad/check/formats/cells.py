@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lngrad.check.case import DEFAULT_RANGE, INPUTS, CheckCase, Range, Source
+from lngrad.check.case import ADDED, DEFAULT_RANGE, INPUTS, CheckCase, Range, Source
 from lngrad.errors import FileFormatError
 
 _DTYPES = {
@@ -90,9 +90,8 @@ def range_of(cell: Cell) -> Range:
 
 
 def ranges_of(cells: Mapping[str, Cell]) -> dict[str, Range]:
-    return {
-        name: DEFAULT_RANGE if cell.value is None else range_of(cell) for name, cell in cells.items() if name in INPUTS
-    }
+    known = {name: cell for name, cell in cells.items() if name in (*INPUTS, *ADDED)}
+    return {name: DEFAULT_RANGE if cell.value is None else range_of(cell) for name, cell in known.items()}
 
 
 def build(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lngrad.check.case import OUTPUTS, CheckCase, Range, Source
+from lngrad.check.case import ADDED, NORMS, OUTPUTS, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
 from lngrad.core.dtypes import accumulator_for
 from lngrad.errors import FileFormatError
@@ -12,7 +12,7 @@ from lngrad.files.boundary import as_format_error
 
 KEYS = (
     "name", "shape", "normalized", "dtype", "gamma", "statistics", "outputs", "output_mask", "given", "eps", "ranges",
-    "surface", "standard", "enabled",
+    "norm", "surface", "standard", "enabled",
 )  # fmt: skip
 MAX_DEPTH = 8
 SURFACES = ("graph", "graph_v3", "aclnn")
@@ -138,6 +138,7 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
         third=third,
         eps=cells["eps"].number() if "eps" in cells else 1e-5,
         ranges=_ranges(cells.get("ranges"), third),
+        norm=value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}"),
         surface=value("surface", None, (None, *SURFACES), ", ".join(SURFACES)),
         standard=cells["standard"].string() if "standard" in cells else None,
         enabled=flag(cells["enabled"]) if "enabled" in cells else True,
@@ -145,7 +146,7 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
 
 
 def _ranges(cell: Cell | None, third: str) -> dict[str, Range]:
-    given = _only(cell, ("dy", "x", "mean", third, "gamma"))
+    given = _only(cell, ("dy", "x", "mean", third, "gamma", *ADDED))
     named = {"statistic" if name == third else name: one for name, one in given.items()}
     from_x = [name for name in ("mean", "statistic") if name not in named or named[name].value == "from x"]
     return {**dict.fromkeys(from_x), **ranges_of({name: one for name, one in named.items() if name not in from_x})}

@@ -1,8 +1,8 @@
 """From paths to cases: which format a file has, folders of dumps, and which cases are wanted.
 
 A folder of dumps has a manifest, as `lngrad golden` writes it, or TTK's file names alone: input_0_bfloat16.bin,
-golden_1_float32__shape_128.bin, …_none.bin. Inputs are numbered in the order dy, x, rstd or variance, mean, gamma;
-results dx, dgamma, dbeta.
+golden_1_float32__shape_128.bin, …_none.bin. Inputs are numbered in the order dy, x, rstd or variance, mean, gamma,
+residual, dtotal; results dx, dgamma, dbeta.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from lngrad.errors import FileFormatError
 from lngrad.files.boundary import MAX_TEXT_BYTES, as_format_error, parse_json, read_text
 from lngrad.files.reading import read_tensor, read_tensors
 
+FAMILY = Path(__file__).with_name("family.yaml")  # cases of every other norm
 MANIFEST = "manifest.json"
-DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
+DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma", "residual", "dtotal")
 _NAME = re.compile(
     r"(?:.*_)?(?P<kind>input|output|golden)_(?P<index>\d{1,3})"
     r"(?:_(?P<dtype>float16|bfloat16|float32|float64))?(?:__shape_(?P<shape>scalar|\d{1,15}(?:x\d{1,15}){0,7}))?"
@@ -142,6 +143,7 @@ def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase
             eps=keys["eps"].number() if "eps" in keys else 1e-5,
             ranges=_READ,
             files=files,
+            norm=keys["norm"].string() if "norm" in keys else "layer_norm",
         )
         cases.append(case)
     return names_unique(cases)
@@ -152,7 +154,7 @@ _READ: dict[str, Range] = {"mean": (0.0, 0.0), "statistic": (0.0, 0.0)}  # from 
 
 def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> CheckCase:
     inputs, files = {}, {}
-    for index, name in enumerate(DUMP_INPUTS):
+    for index, name in enumerate(DUMP_INPUTS[:5]):  # names say no norm: it is layer normalization
         dump = dumps.get(("input", index))
         if dump is None or dump.path is None:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -14,7 +14,7 @@ import numpy as np
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
 
@@ -31,13 +31,17 @@ class Arguments:
     """The arguments of one forward or backward: NumPy arrays, or tensors of the implementation's own library.
 
     Attributes:
-        dy, x, mean, rstd, gamma, beta: As of lngrad.layer_norm and lngrad.layer_norm_backward.
+        dy, x, mean, rstd, gamma, beta: As of lngrad.layer_norm and lngrad.layer_norm_backward: a backward's x is the total,
+            where there is a residual.
         normalized_shape: The last dimensions of x.
         output_mask: Which of dx, dgamma and dbeta are wanted.
         output_dtypes: Of dx, dgamma and dbeta, where they are declared.
         variance: For those that take no rstd; None: computed from rstd.
         eps: What the forward adds to the variance; of a case of `lngrad check`, what must be added to `variance`.
         out: Given outputs.
+        residual, dtotal: The other summand of the total, and the gradient of the total.
+        summand: Of a backward with a residual, what alpha is multiplied with.
+        normalization: Which norm it is; without a centre there is no beta.
         case, exact: Of `lngrad check`: the case, and its inputs in float64.
     """
 
@@ -53,6 +57,10 @@ class Arguments:
     variance: Any = None
     eps: float = 1e-5
     out: Grads | Forward | None = None
+    residual: Any = None
+    dtotal: Any = None
+    summand: Any = None
+    normalization: Normalization = LAYER_NORM
     case: CheckCase | None = None
     exact: Inputs | None = None
 
@@ -61,9 +69,20 @@ class Arguments:
         """The backward of a case, or of a block of its rows."""
         one = given.inputs
         return Arguments(
-            one.dy, one.x, one.mean, one.rstd, one.gamma, one.beta, case.normalized, case.output_mask,
-            case.output_dtypes, given.variance, given.eps, case=case, exact=given.exact,
+            one.dy, one.total, one.mean, one.rstd, one.gamma, one.beta, case.normalized, case.output_mask,
+            case.output_dtypes, given.variance, given.eps, residual=one.residual, dtotal=one.dtotal,
+            summand=None if one.residual is None else one.x, normalization=one.normalization, case=case, exact=given.exact,
         )  # fmt: skip
+
+    @property
+    def alpha(self) -> float:
+        """The factor of the summand beside the residual."""
+        return self.normalization.alpha
+
+    @property
+    def offset(self) -> float:
+        """What is added to gamma."""
+        return self.normalization.offset
 
     @property
     def N(self) -> int:
@@ -90,7 +109,7 @@ class Arguments:
                 made[id(array)] = convert(array)
             return made[id(array)]
 
-        names = "dy", "x", "mean", "rstd", "gamma", "beta", "variance"
+        names = "dy", "x", "mean", "rstd", "gamma", "beta", "variance", "residual", "dtotal", "summand"
         out = None if self.out is None else type(self.out)(*map(one, self.out))
         return replace(self, **{name: one(getattr(self, name)) for name in names}, out=out)
 
@@ -123,6 +142,7 @@ class Implementation:
         backward: Prepares a call, which returns dx, dgamma and dbeta, or None where all of them are in the given outputs.
             Either may raise NotApplicable.
         forward: Prepares a call that returns y, mean and rstd, or y alone; None: there is none.
+        norms: What it computes, of NORMS.
         takes: Rules that say why a case is not for it, or None.
         needs: The module that must be there.
         missing: Why it cannot be used although that module is there, or None.
@@ -142,6 +162,7 @@ class Implementation:
     name: str
     backward: Callable[[Arguments], Call]
     forward: Callable[[Arguments], Call] | None = None
+    norms: Container[str] = ("layer_norm",)
     takes: tuple[Rule, ...] = ()
     needs: str = ""
     missing: Callable[[], str | None] = lambda: None
@@ -163,6 +184,8 @@ class Implementation:
         Raises:
             NotApplicable: The case is not for it.
         """
+        if case.norm not in self.norms:
+            raise NotApplicable(f"{self.name} does not compute {case.norm}")
         for rule in self.takes:
             if reason := rule(case, given):
                 raise NotApplicable(reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import CheckCase
+from lngrad.check.case import NORMS, CheckCase
 from lngrad.check.implementations import onednn
 from lngrad.check.implementations.implementation import (
     Arguments,
@@ -45,17 +45,34 @@ def _torch_forward(a: Arguments) -> Call:
     import torch
 
     t, forward = tensors(a), torch.ops.aten.native_layer_norm
+    if not a.normalization.centred:
+        return partial(torch.nn.functional.rms_norm, t.x, t.normalized_shape, t.gamma, t.eps)
     given = t.x, list(t.normalized_shape), t.gamma, t.beta, t.eps
     return partial(forward, *given) if t.out is None else partial(forward.out, *given, **_outputs(t.out))
 
 
 def _torch_backward(a: Arguments) -> Call:
-    """The operator behind torch.nn.LayerNorm's gradients."""
+    """The operator behind torch.nn.LayerNorm's gradients; the derivative of rms_norm, which has no operator on a CPU."""
     import torch
 
+    if not a.normalization.centred:
+        return _torch_rms_backward(a)
     t, backward = tensors(a), torch.ops.aten.native_layer_norm_backward
     given = t.dy, t.x, list(t.normalized_shape), t.mean, t.rstd, t.gamma, t.beta, list(t.output_mask)
     return partial(backward, *given) if t.out is None else partial(backward.out, *given, **_outputs(t.out))
+
+
+def _torch_rms_backward(a: Arguments) -> Call:
+    import torch
+
+    t, eps = tensors(a), a.eps if a.case is None else a.case.eps
+    leaves = [one.detach().requires_grad_() for one in (t.x, t.gamma)]
+
+    def call() -> Grads:
+        y = torch.nn.functional.rms_norm(leaves[0], t.normalized_shape, leaves[1], eps)
+        return a.masked((*torch.autograd.grad(y, leaves, t.dy), None))
+
+    return call
 
 
 def _outputs(out: Grads | Forward) -> dict[str, Any]:
@@ -63,6 +80,8 @@ def _outputs(out: Grads | Forward) -> dict[str, Any]:
 
 
 def _torch_statistics(case: CheckCase, given: DrawnInputs) -> str | None:
+    if case.norm != "layer_norm":
+        return _statistics_of_x(case, given)
     parameter = case.gamma_dtype or case.dtype
     if given.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
         return None
@@ -104,20 +123,23 @@ def _compiled_backward(a: Arguments) -> Call:
 
 
 def _statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
-    if case.ranges.get("mean", (0.0, 0.0)) is None and case.ranges.get("statistic", (0.0, 0.0)) is None:
+    mean = case.ranges.get("mean", (0.0, 0.0)) if case.normalization.centred else None
+    if mean is None and case.ranges.get("statistic", (0.0, 0.0)) is None:
         return None
-    return "a compiled layer_norm computes mean and rstd from x; this case gives others"
+    return "a derivative computes mean and rstd from x; this case gives others"
 
 
 def _jax_backward(a: Arguments) -> Call:
     """The formula in JAX, compiled by XLA, from the statistics that are given."""
     M, N = a.M, max(1, a.N)
     gamma = np.ones(N, a.x.dtype) if a.gamma is None else a.gamma.reshape(N)
-    arrays = a.dy.reshape(M, N), a.x.reshape(M, N), a.mean.reshape(M, 1), a.rstd.reshape(M, 1), gamma
+    dtotal = np.zeros((), a.x.dtype) if a.dtotal is None else a.dtotal.reshape(M, N)
+    arrays = a.dy.reshape(M, N), a.x.reshape(M, N), a.mean.reshape(M, 1), a.rstd.reshape(M, 1), gamma, dtotal
+    switches = a.normalization.centred, a.offset
     shapes = a.x.shape, a.normalized_shape, a.normalized_shape
 
     def call() -> Grads:
-        results = map(np.asarray, _jax_program()(*arrays))
+        results = map(np.asarray, _jax_program()(*arrays, *switches))
         return a.masked(
             one.reshape(shape).astype(dtype) for one, shape, dtype in zip(results, shapes, a.dtypes, strict=True)
         )
@@ -130,14 +152,14 @@ def _jax_program() -> Any:
     import jax
     import jax.numpy as jnp
 
-    def program(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
+    def program(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, centred: bool, offset: float) -> Any:
         wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-        dy, x, mean, rstd, gamma = (one.astype(wide) for one in (dy, x, mean, rstd, gamma))
-        xhat, dxhat = (x - mean) * rstd, dy * gamma
-        means = dxhat.mean(1, keepdims=True), (dxhat * xhat).mean(1, keepdims=True)
-        return rstd * (dxhat - means[0] - xhat * means[1]), (dy * xhat).sum(0), dy.sum(0)
+        dy, x, mean, rstd, gamma, dtotal = (one.astype(wide) for one in (dy, x, mean, rstd, gamma, dtotal))
+        xhat, dxhat = (x - mean) * rstd, dy * (gamma + offset)
+        means = dxhat.mean(1, keepdims=True) if centred else 0.0, (dxhat * xhat).mean(1, keepdims=True)
+        return rstd * (dxhat - means[0] - xhat * means[1]) + dtotal, (dy * xhat).sum(0), dy.sum(0)
 
-    return jax.jit(program)
+    return jax.jit(program, static_argnums=(6, 7))
 
 
 def _jax_forward(a: Arguments) -> Call:
@@ -145,10 +167,12 @@ def _jax_forward(a: Arguments) -> Call:
         import jax.numpy as jnp
 
         x = jnp.asarray(a.x)
-        mean = x.mean(-1, keepdims=True)
+        mean = x.mean(-1, keepdims=True) if a.normalization.centred else jnp.zeros_like(x[..., :1])
         centred = x - mean
         rstd = 1 / jnp.sqrt((centred * centred).mean(-1, keepdims=True) + a.eps)
-        return Forward(*(np.asarray(one) for one in (centred * rstd * a.gamma + a.beta, mean, rstd)))
+        return Forward(
+            *(np.asarray(one) for one in (centred * rstd * a.gamma + (0 if a.beta is None else a.beta), mean, rstd))
+        )
 
     return call
 
@@ -214,14 +238,14 @@ _TORCH: tuple[Rule, ...] = (dx_as_x, parameters_as_gamma("torch"))
 
 LIBRARIES = (
     Implementation(
-        "torch", _torch_backward, _torch_forward, takes=(*_TORCH, _torch_statistics), needs="torch", package="torch",
-        into=True, set_threads=_set_torch_threads, allocated=_torch_allocated,
+        "torch", _torch_backward, _torch_forward, ("layer_norm", "rms_norm"), takes=(*_TORCH, _torch_statistics),
+        needs="torch", package="torch", into=True, set_threads=_set_torch_threads, allocated=_torch_allocated,
     ),
     Implementation(
         "torch_compile", _compiled_backward, takes=(_statistics_of_x, *_TORCH), needs="torch", package="torch",
         where="Inductor", set_threads=_set_torch_threads, allocated=_torch_allocated, own_statistics=True,
     ),
-    Implementation("jax", _jax_backward, _jax_forward, takes=(_jax_float64,), needs="jax", package="jax"),
+    Implementation("jax", _jax_backward, _jax_forward, NORMS, takes=(_jax_float64,), needs="jax", package="jax"),
     Implementation(
         "onednn", _onednn_backward, takes=(_onednn_takes, dx_as_x, takes_variance("oneDNN")), missing=onednn.why_not,
         package="onednn", title="oneDNN", version=onednn.version, into=True, set_threads=onednn.set_num_threads,

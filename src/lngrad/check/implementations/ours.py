@@ -14,7 +14,7 @@ import numpy as np
 
 import lngrad
 from lngrad.api import execute
-from lngrad.check.case import CheckCase
+from lngrad.check.case import NORMS, CheckCase
 from lngrad.check.implementations.implementation import (
     Arguments,
     Implementation,
@@ -27,7 +27,7 @@ from lngrad.check.inputs import DrawnInputs
 from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import from_torch, to_torch
 from lngrad.core.memory import empty_cache
-from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.problem import Forward, Grads, Problem, RmsGrads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Array
@@ -38,19 +38,34 @@ NO_DEVICE = "what runs here is no device"
 def public_functions(backend: str) -> Implementation:
     """lngrad.layer_norm and lngrad.layer_norm_backward with one backend."""
 
-    def forward(a: Arguments) -> Forward:
-        out: Any = a.out
-        return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, eps=a.eps, out=out, backend=backend)
+    def forward(a: Arguments) -> Any:
+        options = {
+            "eps": a.eps,
+            "offset": a.normalization.offset,
+            "residual": a.residual,
+            "out": a.out,
+            "backend": backend,
+        }
+        options["alpha"] = a.normalization.alpha
+        if a.normalization.centred:
+            return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, **options)
+        return lngrad.rms_norm(a.x, a.normalized_shape, a.gamma, **options)
 
     def backward(a: Arguments) -> Grads:
         out: Any = a.out or (Grads(None, *a.parameters()) if a.output_dtypes else None)
-        return lngrad.layer_norm_backward(
-            a.dy, a.x, a.mean, a.rstd, a.gamma,
-            normalized_shape=a.normalized_shape, output_mask=a.output_mask, out=out, backend=backend,
-        )  # fmt: skip
+        options = {"normalized_shape": a.normalized_shape, "offset": a.normalization.offset, "dtotal": a.dtotal}
+        options |= {"backend": backend}
+        if a.normalization.centred:
+            return lngrad.layer_norm_backward(
+                a.dy, a.x, a.mean, a.rstd, a.gamma, output_mask=a.output_mask, out=out, **options
+            )
+        rms = None if out is None else RmsGrads(*out[:2])
+        return Grads(*lngrad.rms_norm_backward(
+            a.dy, a.x, a.rstd, a.gamma, output_mask=a.output_mask[:2], out=rms, **options
+        ), None)  # fmt: skip
 
     return Implementation(
-        backend, unprepared(backward), unprepared(forward), takes=(dx_as_x,), package="lngrad",
+        backend, unprepared(backward), unprepared(forward), NORMS, takes=(dx_as_x,), package="lngrad",
         version=lambda: lngrad.__version__, into=True, set_threads=set_num_threads, empty_cache=empty_cache,
     )  # fmt: skip
 
@@ -308,6 +323,10 @@ def _aclnn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
         given.inputs.mean.dtype != given.inputs.rstd.dtype
     ):  # a narrow variance gives its rstd in the accumulator's dtype
         return "aclnnLayerNormBackward takes mean and rstd of one dtype"
+    if case.norm == "rms_norm" and (case.gamma_dtype is None or case.output_dtypes[1] != "float32"):
+        return "aclnnRmsNormGrad takes a gamma, and gives dgamma in FLOAT"
+    if case.norm == "rms_norm" and case.output_mask[:2] != (True, True):
+        return "aclnnRmsNormGrad has no mask"
     return dx_as_x(case, given)
 
 
@@ -327,28 +346,37 @@ def _aclnn_backward(a: Arguments) -> Grads:
     outputs = [np.empty(a.x.shape, a.x.dtype) if a.output_mask[0] else None, *a.parameters()]
     inputs = [np.ascontiguousarray(a.dy), np.ascontiguousarray(a.x), a.mean, a.rstd, a.gamma]
     dy, x, mean, rstd, gamma = map(tensor, inputs)
-    size, executor, status = aclnn.aclnnLayerNormBackwardGetWorkspaceSize(
-        dy, x, acl.aclCreateIntArray(a.normalized_shape), mean, rstd, gamma, None,
-        acl.aclCreateBoolArray(a.output_mask), *map(tensor, outputs),
-    )  # fmt: skip
+    if a.normalization.centred:
+        name = "aclnnLayerNormBackward"
+        mask = acl.aclCreateBoolArray(a.output_mask)
+        given = dy, x, acl.aclCreateIntArray(a.normalized_shape), mean, rstd, gamma, None, mask, *map(tensor, outputs)
+    else:
+        name, given = "aclnnRmsNormGrad", (dy, x, rstd, gamma, *map(tensor, outputs[:2]))
+    size, executor, status = getattr(aclnn, f"{name}GetWorkspaceSize")(*given)
     if status == 0:
         workspace = np.empty(size, np.uint8) if size else None
-        status = aclnn.aclnnLayerNormBackward(workspace, size, executor, None)
+        status = getattr(aclnn, name)(workspace, size, executor, None)
     if status == 0:
         status = acl.aclrtSynchronizeStream(None)
     if status != 0:
-        raise RuntimeError(f"aclnnLayerNormBackward: status {int(status)}: {acl.aclGetRecentErrMsg()}")
+        raise RuntimeError(f"{name}: status {int(status)}: {acl.aclGetRecentErrMsg()}")
     return Grads(*outputs)
 
 
 ASCEND_SIM = replace(  # it computes the backward alone, on one thread
-    backend("ascend_sim"), forward=None, takes=(dx_as_x, _tile_takes), needs="lngrad.ascend.simulated_backend",
-    set_threads=None, empty_cache=lambda: None, simulated=True, elsewhere=NO_DEVICE,
+    backend("ascend_sim"), forward=None, norms=("layer_norm",), takes=(dx_as_x, _tile_takes),
+    needs="lngrad.ascend.simulated_backend", set_threads=None, empty_cache=lambda: None, simulated=True, elsewhere=NO_DEVICE,
 )  # fmt: skip
 CANN = (
     Implementation(
         "graph", unprepared(_graph_backward), takes=(_graph_takes, _graph_variance), needs="lngrad.ascend.graph"
     ),
     Implementation("graph_v3", unprepared(_graph_v3_backward), takes=(_graph_takes,), needs="lngrad.ascend.graph"),
-    Implementation("aclnn", unprepared(_aclnn_backward), takes=(_aclnn_takes,), needs="lngrad.ascend.aclnn"),
+    Implementation(
+        "aclnn",
+        unprepared(_aclnn_backward),
+        norms=("layer_norm", "rms_norm"),
+        takes=(_aclnn_takes,),
+        needs="lngrad.ascend.aclnn",
+    ),
 )

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import OUTPUTS
+from lngrad.check.case import NORMS, OUTPUTS
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
 from lngrad.core.arrays import as_array, as_numpy
@@ -36,6 +36,7 @@ _MAX_BYTES = 64 << 30
 
 _PARAMETERS = (
     "dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask", "output_dtypes",
+    "dtotal", "summand", "residual", "alpha", "offset",
 )  # fmt: skip
 
 
@@ -81,14 +82,14 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
         possible = {name: getattr(arguments, name) for name in wanted}
         try:
             with np.errstate(all="ignore") if on_gpu else nullcontext():  # Triton's interpreter computes with NumPy
-                results = three(target(**possible), f"{module}:{function}")
+                results = three(target(**possible), f"{module}:{function}", a.normalization.centred)
         except NotImplementedError as reason:
             raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
         if "output_mask" not in wanted:  # it can't know which results are not wanted
             results = a.masked(results)
         return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
 
-    return Implementation(name, unprepared(backward))
+    return Implementation(name, unprepared(backward), norms=NORMS)
 
 
 def _narrowed(result: Any, dtype: str) -> Any:
@@ -99,14 +100,17 @@ def _narrowed(result: Any, dtype: str) -> Any:
         return result.astype(numpy_dtype(dtype))
 
 
-def three(results: Any, name: str) -> Grads:
-    """What a user's function returned, as NumPy arrays.
+def three(results: Any, name: str, centred: bool = True) -> Grads:
+    """What a user's function returned, as NumPy arrays; without a centre it may leave dbeta out.
 
     Raises:
         FileFormatError: These are not three arrays or None.
     """
+    if not centred and isinstance(results, tuple | list) and len(results) == 2:
+        results = (*results, None)
     if not isinstance(results, tuple | list) or len(results) != 3:
-        raise FileFormatError(f"{name}: expected to return dx, dgamma, dbeta, got {type(results).__name__}")
+        expected = "dx, dgamma, dbeta" if centred else "dx, dgamma"
+        raise FileFormatError(f"{name}: expected to return {expected}, got {type(results).__name__}")
     arrays = [None if one is None else as_array(label, one) for label, one in zip(OUTPUTS, results, strict=True)]
     return Grads(*(None if one is None else as_numpy(one.cpu() if hasattr(one, "cpu") else one) for one in arrays))
 
@@ -142,14 +146,15 @@ def mutant(name: str) -> Implementation:
         with np.errstate(over="ignore", invalid="ignore"):
             return a.masked(one.astype(numpy_dtype(dtype)) for one, dtype in zip(grads, a.dtypes, strict=True))
 
-    return Implementation(f"mutant:{name}", unprepared(backward))
+    return Implementation(f"mutant:{name}", unprepared(backward), norms=NORMS)
 
 
 def program(template: str) -> Implementation:
     """A program that reads a folder of inputs and writes a folder of results: "./program {in} {out}".
 
-    {in} has dy.bin, x.bin, mean.bin, rstd.bin, variance.bin and gamma.bin (raw elements in C order, absent where the case
-    has none) and case.json, which says their dtypes and shapes, eps, the mask, and the dtypes of the results. The program
+    {in} has dy.bin, x.bin, mean.bin, rstd.bin, variance.bin and gamma.bin, with a residual dtotal.bin, summand.bin and
+    residual.bin (raw elements in C order, absent where the case has none) and case.json, which says their dtypes and shapes,
+    eps, the norm and its switches, the mask, and the dtypes of the results. The program
     writes dx.bin, dgamma.bin and dbeta.bin, or .npy, to {out}. It runs without a shell. Exit code 77
     skips the case, with the last line of stderr.
 
@@ -181,7 +186,7 @@ def program(template: str) -> Implementation:
             return Grads(*(_result(outside, a, name) for name in OUTPUTS))
 
     return Implementation(
-        "cmd", unprepared(backward), where="a process a call", simulated=True,
+        "cmd", unprepared(backward), norms=NORMS, where="a process a call", simulated=True,
         elsewhere="it runs in a process of its own",
     )  # fmt: skip
 
@@ -196,14 +201,15 @@ def _ends_with_us() -> None:
 
 
 def _write(folder: Path, a: Arguments) -> None:
-    arrays = {name: getattr(a, name) for name in ("dy", "x", "mean", "rstd", "variance", "gamma")}
+    names = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual"
+    arrays = {name: getattr(a, name) for name in names}
     present = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     for name, array in present.items():
         write_tensor(folder / f"{name}.bin", array)
     facts = {
         "inputs": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in present.items()},
         "normalized_shape": list(a.normalized_shape), "eps": a.eps, "output_mask": list(a.output_mask),
-        "output_dtypes": list(a.dtypes),
+        "output_dtypes": list(a.dtypes), **a.normalization._asdict(),
     }  # fmt: skip
     (folder / "case.json").write_text(json.dumps(facts, indent=1), "utf-8")
 
@@ -221,7 +227,7 @@ def _result(folder: Path, a: Arguments, name: str) -> Array | None:
     raise FileFormatError(f"--impl: cmd: expected {name}.bin or {name}.npy in {{out}}, found neither")
 
 
-NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dx", "dgamma", "dbeta")
+NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual", "dx", "dgamma", "dbeta")
 LAST = ("workspace", "tiling")  # behind the arrays, as launch passes them
 OPTIONS = ("blocks", "workspace", "tiling", "tiling_key", "define", "include", "headers", "auto_sync")
 
@@ -262,7 +268,12 @@ def ascendc_kernel(name: str) -> Implementation:
         return a.masked(arrays[one] if one in parameters else None for one in OUTPUTS)
 
     return Implementation(
-        f"ascendc:{name}", unprepared(backward), where="on the simulated NPU", simulated=True, elsewhere=NO_DEVICE
+        f"ascendc:{name}",
+        unprepared(backward),
+        norms=NORMS,
+        where="on the simulated NPU",
+        simulated=True,
+        elsewhere=NO_DEVICE,
     )
 
 

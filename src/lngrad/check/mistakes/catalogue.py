@@ -9,7 +9,8 @@ import numpy as np
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes import changes
 from lngrad.check.mistakes.changes import Call, Change
-from lngrad.core.problem import Grads
+from lngrad.check.mistakes.fit import wide
+from lngrad.core.problem import LAYER_NORM, Grads
 from lngrad.testing import Inputs
 
 BOTH = ("bfloat16", "float16")
@@ -99,7 +100,7 @@ MISTAKES: dict[str, Mistake] = {
     "root forgotten": _rstd(
         lambda variance, eps, N: (variance + eps) ** -2.0, "rstd is 1/(variance + eps)²: the power is -1/2."),
     "eps 1e-5 for 1e-12": Mistake(
-        "eps is 1e-5, the graph op's value for 16-bit x; this case has another.",
+        "eps is 1e-5, the default of torch's LayerNorm and the graph op's value for 16-bit x; this case has another.",
         inputs=changes.with_eps(lambda eps: 1e-5)),
     "eps 1e-12 for 1e-5": Mistake(
         "eps is 1e-12, the graph op's value for float32 x; this case has another.",
@@ -144,12 +145,67 @@ MISTAKES: dict[str, Mistake] = {
         for dtype in BOTH
     },
     "mean recomputed": Mistake(
-        "mean is recomputed from x; the interface takes the one that is given.", inputs=changes.mean_of_x),
+        "mean is recomputed from x; the interface takes the one that is given.",
+        inputs=lambda call: changes.mean_of_x(call) if call.centred else None),
     "uncentred variance": Mistake(
         "the variance is taken about zero: mean(x²) without subtracting mean².", inputs=changes.uncentred_variance),
     "variance by cancellation": Mistake(
         "the variance is E[x²] - E[x]² in float32, which cancels where the mean is large: centre x first.",
         inputs=changes.cancelling_variance, by_size=True),
+    **{
+        f"eps {eps:.3g}": Mistake(
+            f"eps is {eps:.3g}, {whose}; this case has another.", inputs=changes.with_eps(lambda _, eps=eps: eps))  # type: ignore[misc]  # a default that binds it
+        for eps, whose in (
+            (1e-6, "the default of Llama, T5 and Gemma"),
+            (1e-8, "the default of some RMSNorms"), (2.0**-23, "finfo(float32).eps, torch.nn.RMSNorm's default"),
+            (2.0**-7, "finfo(bfloat16).eps, an older default of torch.nn.RMSNorm"),
+            (2.0**-10, "finfo(float16).eps, an older default of torch.nn.RMSNorm"))
+    },
+    # Of the family.
+    "mean subtracted": Mistake(
+        "xhat is (x − mean)·rstd: RMSNorm subtracts no mean, its xhat is x·rstd.",
+        inputs=lambda call: None if call.centred else changes.mean_of_x(call)),
+    "mean of dxhat subtracted": Mistake(
+        "dx has layer normalization's − mean_dxhat: RMSNorm's gradient has no such term.",
+        inputs=lambda call: changes.centred(call)),
+    "layer normalization for RMSNorm": Mistake(
+        "the gradients are layer normalization's: RMSNorm subtracts neither the mean of x nor that of dxhat.",
+        inputs=lambda call: changes.centred(call, changes.mean_of_x)),
+    "layer normalization for RMSNorm, with its own statistics": Mistake(
+        "the gradients are layer normalization's, with its mean and variance: RMSNorm has no mean.",
+        inputs=lambda call: changes.centred(call, lambda call: changes.statistics_of(call, call.inputs.x, LAYER_NORM))),
+    "offset forgotten": Mistake(
+        "dx is computed with gamma alone: this norm multiplies by offset + gamma (1 + gamma, as Gemma's).",
+        inputs=changes.offset_times(0)),
+    "offset added twice": Mistake(
+        "the offset is added to gamma twice: where gamma is stored as offset + gamma, it is in it already.",
+        inputs=changes.offset_times(2)),
+    "dtotal forgotten": Mistake(
+        "dx lacks dtotal, the gradient that comes through the residual stream: add it to the norm's own.",
+        inputs=changes.dtotal_times(0)),
+    "dtotal added twice": Mistake("dtotal is added to dx twice.", inputs=changes.dtotal_times(2)),
+    "dtotal times rstd": Mistake(
+        "dtotal is added inside the bracket, and so multiplied by rstd: it is added behind it.",
+        inputs=lambda call: changes.dtotal_times(wide(call.inputs.rstd))(call)),
+    "dtotal added to dy": Mistake(
+        "dtotal is added to dy and goes through the norm: it is the total's gradient, not y's.", inputs=changes.dtotal_in_dy),
+    "residual forgotten": Mistake(
+        "xhat is made of x alone: what is normalized is alpha·x + residual.", inputs=changes.summand()),
+    "residual added after the norm": Mistake(
+        "x alone is normalized, with statistics of its own: the residual is added before the norm.",
+        inputs=changes.summand(own_statistics=True)),
+    "alpha forgotten": Mistake("x and residual are added without alpha.", inputs=changes.other_total(1.0, 1.0)),
+    "alpha on the residual": Mistake(
+        "the residual is multiplied by alpha: DeepNorm's total is alpha·x + residual.", inputs=changes.other_total(1.0, None)),
+    "total not rounded": Mistake(
+        "what is normalized is alpha·x + residual before it is rounded to x's dtype: mean and rstd are those of the total "
+        "that the forward returns.", inputs=changes.other_total(None, 1.0, rounded=False)),
+    **{
+        f"rounded to {dtype} before the weight": Mistake(
+            f"xhat is rounded to {dtype} before it is multiplied by gamma, as Llama's module does, and so is dy·gamma: "
+            "keep both in float32 and round the results once.", results=changes.narrow_before_weight(dtype))
+        for dtype in BOTH
+    },
     # Of dx.
     "mean of dxhat missing": Mistake(
         "dx lacks the row mean of dy·gamma: subtract it.", results=changes.means_times(0, 1)),

@@ -6,7 +6,7 @@ A change takes the call and returns what it changes, by name; or None where the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.fit import Terms, dx_of, narrowed, terms_of, wide
+from lngrad.check.mistakes.fit import Terms, narrowed, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.core.problem import Grads
+from lngrad.core.problem import Grads, Normalization
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
@@ -27,7 +27,12 @@ class Call:
     """A case with its inputs, their terms and the right gradients in float64."""
 
     case: CheckCase
-    inputs: Inputs
+    given: Inputs
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """With the total for x, where there is a residual."""
+        return replace(self.given, x=self.given.total, residual=None)
 
     @cached_property
     def terms(self) -> Terms:
@@ -36,6 +41,10 @@ class Call:
     @cached_property
     def true(self) -> Grads:
         return true_grads(self.inputs)
+
+    @property
+    def centred(self) -> bool:
+        return self.inputs.normalization.centred
 
     @property
     def normalized_axes(self) -> tuple[int, ...]:
@@ -79,6 +88,8 @@ def rstd_as(call: Call, new: RstdOf) -> Changes:
 @configured
 def with_eps(call: Call, new: Callable[[float], float]) -> Changes:
     """rstd with another eps."""
+    if new(call.case.eps) == call.case.eps:
+        return None
     return {"rstd": 1 / np.sqrt(np.maximum(call.variance + new(call.case.eps), 0))}
 
 
@@ -110,9 +121,57 @@ def gamma_transposed(call: Call, back: bool) -> Changes:
     return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
 
 
-def statistics_of_x(call: Call) -> Changes:
-    forward = reference.layer_norm(call.inputs.x, normalized=call.inputs.normalized, eps=call.case.eps)
+def statistics_of(call: Call, x: Any, normalization: Normalization) -> Changes:
+    forward = reference.layer_norm(x, normalized=call.inputs.normalized, eps=call.case.eps, normalization=normalization)
     return {"mean": forward.mean, "rstd": forward.rstd}
+
+
+def statistics_of_x(call: Call) -> Changes:
+    return statistics_of(call, call.inputs.x, call.inputs.normalization)
+
+
+def centred(call: Call, statistics: Change = lambda call: {}) -> Changes:
+    """Layer normalization's gradients, of RMSNorm's call with other statistics."""
+    if call.centred:
+        return None
+    return {"normalization": call.inputs.normalization._replace(centred=True), **(statistics(call) or {})}
+
+
+@configured
+def offset_times(call: Call, factor: float) -> Changes:
+    norm = call.inputs.normalization
+    return {"normalization": norm._replace(offset=factor * norm.offset)} if norm.offset else None
+
+
+@configured
+def dtotal_times(call: Call, factor: Any) -> Changes:
+    dtotal = call.inputs.dtotal
+    return None if dtotal is None else {"dtotal": factor * wide(dtotal)}
+
+
+def dtotal_in_dy(call: Call) -> Changes:
+    one = call.inputs
+    return None if one.dtotal is None else {"dy": wide(one.dy) + wide(one.dtotal), "dtotal": None}
+
+
+@configured
+def summand(call: Call, own_statistics: bool = False) -> Changes:
+    """x alone, without the residual beside it."""
+    x = call.given.x
+    if call.given.residual is None:
+        return None
+    return {"x": x, **((statistics_of(call, x, call.inputs.normalization) or {}) if own_statistics else {})}
+
+
+@configured
+def other_total(call: Call, alpha: float | None, beside: float | None, rounded: bool = True) -> Changes:
+    """Another sum of x and residual: their factors, None for alpha."""
+    x, residual, right = call.given.x, call.given.residual, call.inputs.normalization.alpha
+    factors = [right if one is None else one for one in (alpha, beside)]
+    if residual is None or (rounded and right == 1):
+        return None
+    total = factors[0] * wide(x) + factors[1] * wide(residual)
+    return {"x": wide(total.astype(x.dtype)) if rounded else total}
 
 
 def mean_of_x(call: Call) -> Changes:
@@ -167,7 +226,7 @@ def gamma_by_row(call: Call) -> Changes:
     t = call.terms
     if call.inputs.gamma is None or t.M < 2:
         return None
-    return {"dx": dx_of(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd)}
+    return {"dx": t.of_norm(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd) + t.dtotal}
 
 
 def means_over_last_axis(call: Call) -> Changes:
@@ -175,14 +234,14 @@ def means_over_last_axis(call: Call) -> Changes:
     if len(R) < 2 or R[:-1] == (1,) * (len(R) - 1):
         return None
     return {"dx": t.dx(*(np.repeat(one.reshape(t.M, -1, R[-1]).mean(2), R[-1], axis=1)
-                         for one in (t.dxhat, t.dxhat * t.xhat)))}  # fmt: skip
+                         for one in t.averaged))}  # fmt: skip
 
 
 @configured
 def means_over(call: Call, *axes: int) -> Changes:
     """Both means over the rows, or over all."""
     t = call.terms
-    return None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in (t.dxhat, t.dxhat * t.xhat)))}
+    return None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in t.averaged))}
 
 
 def extra_term(call: Call) -> Changes:
@@ -201,7 +260,16 @@ def narrow_means(call: Call, dtype: str) -> Changes:
 @configured
 def narrow_dxhat(call: Call, dtype: str) -> Changes:
     """dxhat rounded to 16 bits before dx is computed from it."""
-    return {"dx": dx_of(narrowed(call.terms.dxhat, dtype), call.terms.xhat, call.terms.rstd)}
+    t = call.terms
+    return {"dx": t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal}
+
+
+@configured
+def narrow_before_weight(call: Call, dtype: str) -> Changes:
+    """The terms of gamma's product rounded to 16 bits: dxhat in dx, xhat in dgamma."""
+    t = call.terms
+    dx = t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal
+    return {"dx": dx, "dgamma": (t.dy * narrowed(t.xhat, dtype)).sum(0)}
 
 
 @configured
@@ -212,7 +280,7 @@ def narrow_xhat(call: Call, dtype: str, *results: str) -> Changes:
 
 def _with_xhat(call: Call, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
     t = call.terms
-    made = {"dx": dx_of(t.dxhat, xhat, t.rstd), "dgamma": (t.dy * xhat).sum(0)}
+    made = {"dx": t.of_norm(t.dxhat, xhat, t.rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
     return {name: made[name] for name in results}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lngrad.check.mistakes.fit import RIGHT, TINY, Difference, Explanation, Fit, coefficient_text, marked
+from lngrad.check.mistakes.fit import SUMS, TINY, Difference, Explanation, Fit, coefficient_text
 from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, recover_weights, runs_of
 from lngrad.check.result import Weights
 from lngrad.typing import Array
@@ -23,7 +23,7 @@ MAX_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger
 
 
 def _summed(name: str) -> str:
-    return RIGHT[name].removeprefix("Σ_rows ")
+    return SUMS[name].removeprefix("Σ_rows ")
 
 
 def _explains(fit: Fit, made: Array) -> bool:
@@ -92,7 +92,7 @@ def _other_sum(fit: Fit, text: str, coefficient: float) -> Explanation:
         sentence = f"{name} sums {text} over the rows: it sums {right}."
         differences.append(Difference(f"{text} for {right} in {name}", sentence))
     formula += f"Σ_rows {text}" if text == right else f"Σ_rows **{text}**"
-    return Explanation(marked(name, formula), tuple(differences))
+    return Explanation(fit.formula(formula), tuple(differences))
 
 
 def explain_column_weights(fit: Fit) -> Explanation | None:
@@ -108,7 +108,7 @@ def explain_column_weights(fit: Fit) -> Explanation | None:
     return fit.explanation(
         f"part of the columns of {fit.name}",
         f"not every column of {fit.name} is right: {text}.",
-        f"**w_column**·{RIGHT[fit.name]}",
+        f"**w_column**·{SUMS[fit.name]}",
         Weights(fit.name, "column", runs_of(weights), text),
     )
 

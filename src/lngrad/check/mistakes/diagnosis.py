@@ -280,7 +280,8 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
     def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
         return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
 
-    few = replace(changed, **some(changed, "dy x"), **some(changed, "mean rstd", (1,) * len(shape)))
+    tensors = "dy x" if changed.dtotal is None else "dy x dtotal"
+    few = replace(changed, **some(changed, tensors), **some(changed, "mean rstd", (1,) * len(shape)))
     part = replace(dx, **some(dx, "result true scale"))
     wrong, (other,) = _beside(few, [part])
     return other.is_explained or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)

@@ -16,7 +16,6 @@ from lngrad.check.mistakes.fit import (
     Fit,
     Terms,
     coefficient_text,
-    marked,
     padded_sizes,
 )  # fmt: skip
 from lngrad.typing import Array
@@ -34,12 +33,21 @@ class _Found:
     candidate: Candidate
     coefficients: Coefficients
     cost: float
+    rights: Coefficients
 
     @property
     def factor(self) -> float:
         """Of all three terms, where they have the same; else 1."""
-        first, second, third = self.coefficients
-        return first if first == second == third and first else 1.0
+        return self.coefficients[0] if self.coefficients[0] and _is_multiple(self.coefficients, self.rights) else 1.0
+
+
+def _rights(terms: Terms) -> Coefficients:
+    """The coefficients of the right formula."""
+    return 1.0, float(terms.normalization.centred), 1.0
+
+
+def _is_multiple(coefficients: Coefficients, rights: Coefficients) -> bool:
+    return all(one == coefficients[0] * right for one, right in zip(coefficients, rights, strict=True))
 
 
 def explain_dx(fit: Fit) -> Explanation | None:
@@ -47,19 +55,19 @@ def explain_dx(fit: Fit) -> Explanation | None:
     usable = np.isfinite(fit.result) & np.isfinite(fit.bound)
     if usable.sum() < 16 or fit.terms.N < 2:
         return None
-    choices = Choices(fit.terms)
+    choices, rights = Choices(fit.terms), _rights(fit.terms)
     fitting = []
     for candidate, coefficients, free in _least_squares(choices, fit, *_sample(usable)):
         # A factor of all three terms is one difference.
-        odd = 1 if len(set(coefficients)) == 1 else sum(one != 1 for one in coefficients)
-        cost = candidate.cost + (odd if coefficients != (1, 1, 1) else 0) + free
+        odd = sum(one != right for one, right in zip(coefficients, rights, strict=True))
+        cost = candidate.cost + (min(odd, 1) if _is_multiple(coefficients, rights) else odd) + free
         # A number of its own before a mean that is the same in many rows fits any such number.
         if cost and cost <= MAX_COST and not (free and {term.over for term in candidate.terms[1:]} != {"row"}):
-            fitting.append(_Found(candidate, coefficients, cost))
+            fitting.append(_Found(candidate, coefficients, cost, rights))
     for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
-        left = (np.abs(_evaluated(choices, found) - fit.result) / fit.bound)[usable]
+        left = (np.abs(_evaluated(choices, found) - fit.of_norm) / fit.bound)[usable]
         if np.mean(left <= SLACK) >= EXPLAINED and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= fit.max_left:
-            return Explanation(marked("dx", _formula(found, fit.terms)), tuple(_differences(found, fit.terms)))
+            return Explanation(fit.formula(_formula(found, fit.terms)), tuple(_differences(found, fit.terms)))
     return None
 
 
@@ -76,7 +84,7 @@ def _least_squares(
 ) -> list[tuple[Candidate, Coefficients, float]]:
     """(candidate, coefficients, cost of those that are no plain number) of all that fit the sampled elements."""
     weight = 1 / np.maximum(fit.bound[rows, columns], 1e-9 * np.abs(fit.result).max())
-    target = fit.result[rows, columns] * weight
+    target = fit.of_norm[rows, columns] * weight
     terms = [*choices.options[0], *choices.options[1], *choices.options[2]]
     place = {term: number for number, term in enumerate(terms)}
     signs = np.array([-1.0 if term.over else 1.0 for term in terms])
@@ -110,17 +118,17 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Co
     """Coefficients made plain numbers where the fit stays; and what others cost."""
     if not _fits(free @ basis - target):
         return None
-    N, M = terms.N, terms.M
-    whole = basis.sum(0)
+    N, M, rights = terms.N, terms.M, _rights(terms)
+    whole = np.asarray(rights) @ basis
     factor = float(whole @ target / max(whole @ whole, TINY))
     plain = [1.0, 0.0, 2.0, -1.0, 0.5, float(N), 1 / N, N / (N - 1), 1 - 1 / N, 3.0, -2.0, 4.0, 1.5, 1 / M, float(M)]
     plain += [N / P for P in padded_sizes(N)]
     if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
-        return (factor, factor, factor), 0.0
+        return (factor, factor * rights[1], factor), 0.0
     coefficients, cost = free.copy(), 0.0
     for at in range(3):
         best = None
-        for number in plain:
+        for number in (rights[at], *plain):
             trial = coefficients.copy()
             trial[at] = number
             others = [other for other in range(3) if other > at]
@@ -153,8 +161,10 @@ def _formula(found: _Found, terms: Terms) -> str:
     one, factor = found.candidate, found.factor
     text = f"**{coefficient_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
     text += "rstd·(" if one.scale == "rstd" else f"**{one.scale or '1'}**·("
-    coefficients = (1.0, 1.0, 1.0) if factor != 1 else found.coefficients
+    coefficients = found.rights if factor != 1 else found.coefficients
     for number, (coefficient, term, right) in enumerate(zip(coefficients, one.terms, RIGHT_TERMS, strict=True)):
+        if coefficient == found.rights[number] == 0:
+            continue
         text += "" if number == 0 else " − " if coefficient >= 0 else " + "
         if coefficient == 0:
             text += f"**0**·{right.text}"
@@ -162,8 +172,8 @@ def _formula(found: _Found, terms: Terms) -> str:
         size = coefficient if number == 0 else abs(coefficient)
         if size != 1 or (coefficient < 0 and number):
             text += f"**{coefficient_text(size, terms.N, terms.M)}**·"
-        text += term.text if term == right else f"**{term.text}**"
-    return text + ")"
+        text += term.text if term == right and found.rights[number] else f"**{term.text}**"
+    return terms.with_dtotal(text, ")")
 
 
 _LABELS = ("dxhat", "mean of dxhat", "mean of dxhat·xhat")
@@ -201,18 +211,25 @@ def _differences(best: _Found, terms: Terms) -> list[Difference]:
         )
         add(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
     if "over" not in one.shared:
-        for coefficient, term, right, label in zip(
-            coefficients[1:], one.terms[1:], made_of(shared, "row")[1:], _LABELS[1:], strict=True
+        for coefficient, term, right, label, wanted in zip(
+            coefficients[1:], one.terms[1:], made_of(shared, "row")[1:], _LABELS[1:], best.rights[1:], strict=True
         ):
-            if coefficient and term != right:
+            if coefficient and not wanted:
+                add(
+                    f"{label} subtracted",
+                    f"dx subtracts the {label}: without a mean in the norm there is no such term.",
+                )
+            elif coefficient and term != right:
                 found.append(_other_term(term, label))
     if best.factor != 1:
         times = coefficient_text(best.factor, terms.N, terms.M)
         add(f"dx {times} times", f"dx is {times} times what it should be.")
-    elif coefficients[1] == coefficients[2] not in (0.0, 1.0) and coefficients[0] == 1:
+    elif coefficients[1] == coefficients[2] not in (0.0, 1.0) and best.rights[1] == coefficients[0] == 1:
         found.append(_times(coefficients[1], "two row means", "are", "subtract each of them once", terms))
     else:
-        for coefficient, label, takes in zip(coefficients, _LABELS, _TAKES, strict=True):
+        for coefficient, label, takes, wanted in zip(coefficients, _LABELS, _TAKES, best.rights, strict=True):
+            if not wanted:
+                continue
             if coefficient == 0:
                 add(f"{label} missing", f"dx lacks the {label}: {takes}.")
             elif coefficient != 1:

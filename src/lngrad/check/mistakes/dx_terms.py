@@ -131,12 +131,13 @@ class Choices:
         self.terms = terms
         self._products: dict[tuple[str, str], Array] = {}
         gamma, xhat, rstd = terms.gamma, terms.xhat, terms.rstd
+        of_gamma = "(offset+γ)" if terms.normalization.offset else "γ"
         factors = {
             "dxhat": gamma,
             "dy": np.ones_like(gamma),
-            "dy·γ²": gamma**2,
-            "dy·(1+γ)": 1 + gamma,
-            "dy·(γ−1)": gamma - 1,
+            f"dy·{of_gamma}²": gamma**2,
+            f"dy·(1+{of_gamma})": 1 + gamma,
+            f"dy·({of_gamma}−1)": gamma - 1,
         }
         # Without a gamma, or with ones, all but 2·dy and 0 are the same.
         self.factors = factors if (gamma != 1).any() else {"dxhat": gamma}

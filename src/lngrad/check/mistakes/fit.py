@@ -11,16 +11,12 @@ import numpy as np
 
 from lngrad.check.result import Formula, Weights
 from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
-from lngrad.core.problem import Grads
-from lngrad.core.reference import backward_terms
+from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import TOLERANCES, Inputs, error_share
+from lngrad.testing import terms_of as gradient_terms
 from lngrad.typing import Array, Shape
 
-RIGHT = {
-    "dx": "rstd·(dxhat − mean_dxhat − xhat·mean_dxhat_xhat)",
-    "dgamma": "Σ_rows dy·xhat",
-    "dbeta": "Σ_rows dy",
-}
+SUMS = {"dgamma": "Σ_rows dy·xhat", "dbeta": "Σ_rows dy"}
 MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up to
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
@@ -38,9 +34,11 @@ class Terms:
     """The float64 terms that every formula of a backward is made of.
 
     Attributes:
-        dy, x, xhat, dxhat: (rows, N); dxhat is dy·gamma.
-        gamma: (1, N), ones where the case has none.
+        dy, x, xhat, dxhat: (rows, N); dxhat is dy·gamma, x is a total where there is a residual.
+        gamma: (1, N), with its offset; ones where the case has none.
         mean, rstd: (rows, 1).
+        dtotal: (rows, N), what is added to dx; 0 where nothing is.
+        normalization: Without a centre, mean is 0, and so is the first of the two row means.
         lead, normalized: The shape of x before it was flattened.
     """
 
@@ -53,6 +51,8 @@ class Terms:
     rstd: Array
     lead: Shape
     normalized: Shape
+    dtotal: Array | float = 0.0
+    normalization: Normalization = LAYER_NORM
 
     @property
     def M(self) -> int:
@@ -63,27 +63,48 @@ class Terms:
         return int(self.dy.shape[1])
 
     @cached_property
+    def averaged(self) -> tuple[Array, Array]:
+        """What the two row means are of: dxhat, 0 without a centre, and dxhat·xhat."""
+        return self.dxhat if self.normalization.centred else np.zeros_like(self.dxhat), self.dxhat * self.xhat
+
+    @cached_property
     def means(self) -> tuple[Array, Array]:
         """The row means of dxhat and of dxhat·xhat, (rows, 1)."""
-        return row_mean(self.dxhat), row_mean(self.dxhat * self.xhat)
+        first, second = map(row_mean, self.averaged)
+        return first, second
 
     def dx(self, first: Array | None = None, second: Array | None = None) -> Array:
         """dx with other row means, of a shape that broadcasts to (rows, N)."""
         first, second = (right if one is None else one for one, right in zip((first, second), self.means, strict=True))
-        return np.asarray(self.rstd * (self.dxhat - first - self.xhat * second))
+        return np.asarray(self.rstd * (self.dxhat - first - self.xhat * second) + self.dtotal)
+
+    def of_norm(self, dxhat: Array, xhat: Array, rstd: Array) -> Array:
+        """The right formula of other terms, each (rows, N) or (rows, 1), before dtotal is added."""
+        first = row_mean(dxhat) if self.normalization.centred else 0.0
+        return np.asarray(rstd * (dxhat - first - xhat * row_mean(dxhat * xhat)))
+
+    def dx_text(self, first: str = "mean_dxhat", second: str = "mean_dxhat_xhat") -> str:
+        """The right formula of dx, with these names for the two row means."""
+        return self.with_dtotal(f"rstd·(dxhat − {first} − " if self.normalization.centred else "rstd·(dxhat − ",
+                                f"xhat·{second})")  # fmt: skip
+
+    def with_dtotal(self, *parts: str) -> str:
+        """A formula's text, with what is added to dx."""
+        return "".join(parts) + (" + dtotal" if isinstance(self.dtotal, np.ndarray) else "")
 
 
 def terms_of(inputs: Inputs) -> Terms:
     N = max(1, math.prod(inputs.normalized_shape))
     lead = inputs.x.shape[: inputs.x.ndim - inputs.normalized]
     M = math.prod(lead)
-    dy, xhat, dxhat, rstd = backward_terms(
-        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized
-    )
-    gamma = np.ones(N) if inputs.gamma is None else wide(inputs.gamma)
-    dy, x, xhat, dxhat = (one.reshape(M, N) for one in (dy, wide(inputs.x), xhat, dxhat))
+    dy, xhat, dxhat, rstd = gradient_terms(inputs)
+    gamma = inputs.normalization.scale(np.ones(N) if inputs.gamma is None else wide(inputs.gamma))
+    dy, x, xhat, dxhat = (one.reshape(M, N) for one in (dy, wide(inputs.total), xhat, dxhat))
     mean, rstd = (one.reshape(M, 1) for one in (wide(inputs.mean), rstd))
-    return Terms(dy, x, xhat, dxhat, gamma.reshape(1, N), mean, rstd, tuple(lead), inputs.normalized_shape)
+    return Terms(
+        dy, x, xhat, dxhat, gamma.reshape(1, N), mean, rstd, tuple(lead), inputs.normalized_shape,
+        0.0 if inputs.dtotal is None else wide(inputs.dtotal).reshape(M, N), inputs.normalization,
+    )  # fmt: skip
 
 
 def wide(array: Any) -> Array:
@@ -101,11 +122,6 @@ def row_mean(array: Array) -> Array:
 
 def row_sum(array: Array) -> Array:
     return np.asarray(array.sum(1, keepdims=True))
-
-
-def dx_of(dxhat: Array, xhat: Array, rstd: Array) -> Array:
-    """The right formula of other terms, each (rows, N) or (rows, 1)."""
-    return np.asarray(rstd * (dxhat - row_mean(dxhat) - xhat * row_mean(dxhat * xhat)))
 
 
 @dataclass(frozen=True)
@@ -134,12 +150,6 @@ class Explanation:
     formula: Formula | None
     differences: tuple[Difference, ...]
     weights: tuple[Weights, ...] = ()
-
-
-def marked(output: str, text: str) -> Formula:
-    """A formula from its text, in which what differs from the right one stands between two asterisks."""
-    parts = text.split("**")
-    return Formula(output, tuple((part, number % 2 == 1) for number, part in enumerate(parts) if part))
 
 
 @dataclass(frozen=True)
@@ -255,6 +265,16 @@ class Fit:
     def true(self) -> Array:
         return self.rights[self.name]
 
+    @property
+    def right(self) -> str:
+        """The right formula as text."""
+        return self.terms.dx_text() if self.name == "dx" else SUMS[self.name]
+
+    @cached_property
+    def of_norm(self) -> Array:
+        """The result of dx without what is added to it."""
+        return self.result - self.terms.dtotal
+
     @cached_property
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.result).all())
@@ -271,8 +291,13 @@ class Fit:
         """The sum of the squares of what is left, in bounds."""
         return float(np.square((made - self.result) / np.maximum(self.bound, TINY)).sum())
 
+    def formula(self, text: str) -> Formula:
+        """From its text, in which what differs from the right one stands between two asterisks."""
+        parts = ((part, number % 2 == 1) for number, part in enumerate(text.split("**")) if part)
+        return Formula(self.name, tuple(parts), self.right)
+
     def explanation(self, name: str, sentence: str, formula: str, *weights: Weights) -> Explanation:
-        return Explanation(marked(self.name, formula), (Difference(name, sentence),), weights)
+        return Explanation(self.formula(formula), (Difference(name, sentence),), weights)
 
 
 def padded_sizes(N: int) -> dict[int, str]:

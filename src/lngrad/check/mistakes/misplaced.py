@@ -10,14 +10,12 @@ from lngrad.check.mistakes.fit import (
     EXPLAINED,
     MAX_SQUARES_LEFT,
     MIN_ELEMENTS,
-    RIGHT,
     SLACK,
     TINY,
     Explanation,
     Fit,
     Terms,
     coefficient_text,
-    dx_of,
     narrowed,
 )
 from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, maps_through, runs_of
@@ -45,7 +43,7 @@ def explain_unwritten(fit: Fit) -> Explanation | None:
                 weights = np.where(some, weight, 1.0)
                 which = describe_weights(weights, what)
                 return fit.explanation(
-                    f"{what}s of dx {name}", f"dx is {text} in whole {what}s: {which}.", f"**w_{what}**·{RIGHT['dx']}",
+                    f"{what}s of dx {name}", f"dx is {text} in whole {what}s: {which}.", f"**w_{what}**·{fit.right}",
                     Weights("dx", what, runs_of(weights), which),
                 )  # fmt: skip
     return None
@@ -82,7 +80,7 @@ def _moved_lines(fit: Fit, what: str, lines: Callable[[Array], Array]) -> Explan
             return fit.explanation(
                 f"{what}s of {fit.name} in other places",
                 f"in {fit.name}, {which} hold the result {text}: the index of the store, or of all loads, is wrong.",
-                f"{RIGHT[fit.name]} **of another {what}**",
+                f"{fit.right} **of another {what}**",
             )
     return None
 
@@ -90,6 +88,7 @@ def _moved_lines(fit: Fit, what: str, lines: Callable[[Array], Array]) -> Explan
 _WHY_ADDED = {
     "dy": "the gradient of a residual connection, or dx is added to the memory of dy",
     "x": "dx is added to the memory of x",
+    "dtotal": "the gradient of the total is added once, and has no factor",
     "dgamma": "dbeta's sum starts from dgamma's",
     "dbeta": "dgamma's sum starts from dbeta's",
     "γ": "a weight decay, or the sum starts from gamma",
@@ -123,7 +122,7 @@ def explain_added(fit: Fit) -> Explanation | None:
             return fit.explanation(
                 f"{whose} {verb} {fit.name}",
                 f"{fit.name} is right but for {added} {verb} it: {_WHY_ADDED[text]}.",
-                f"{RIGHT[fit.name]} **{sign} {added}**",
+                f"{fit.right} **{sign} {added}**",
             )
     return None
 
@@ -132,6 +131,8 @@ def _addable(fit: Fit) -> Iterator[tuple[str, Array]]:
     t = fit.terms
     if fit.name == "dx":
         yield from (("dy", t.dy), ("x", t.x))
+        if isinstance(t.dtotal, np.ndarray):
+            yield "dtotal", t.dtotal
     else:
         other = "dbeta" if fit.name == "dgamma" else "dgamma"
         yield other, fit.rights[other]
@@ -169,7 +170,7 @@ def explain_factors(fit: Fit) -> Explanation | None:
                 text = f"numbers from {found.min():.5g} to {found.max():.5g} ({found[place]:.5g} in {what} {place})"
         return fit.explanation(
             f"dx times a factor a {what}{name}", f"dx is the right one times {text} in {where}.",
-            f"**k_{what}**·{RIGHT['dx']}",
+            f"**k_{what}**·{fit.right}",
         )  # fmt: skip
     return None
 
@@ -206,12 +207,13 @@ def explain_gamma(fit: Fit) -> Explanation | None:
     rows = np.linspace(0, M - 1, min(max(MIN_ROWS, EQUATIONS // N), M)).astype(int)
     # dx/rstd of some rows as sums over gamma's elements.
     A = np.concatenate([
-        np.diag(dy) - dy[None, :] / N - np.outer(xhat, dy * xhat) / N for dy, xhat in zip(t.dy[rows], t.xhat[rows], strict=True)
+        np.diag(dy) - t.normalization.centred * dy[None, :] / N - np.outer(xhat, dy * xhat) / N
+        for dy, xhat in zip(t.dy[rows], t.xhat[rows], strict=True)
     ])  # fmt: skip
-    gamma, _, rank, _ = np.linalg.lstsq(A, (fit.result[rows] / t.rstd[rows]).reshape(-1), rcond=1e-9)
+    gamma, _, rank, _ = np.linalg.lstsq(A, (fit.of_norm[rows] / t.rstd[rows]).reshape(-1), rcond=1e-9)
     if rank < N or not np.isfinite(gamma).all():
         return None
-    made = dx_of(t.dy * gamma, t.xhat, t.rstd)
+    made = t.of_norm(t.dy * gamma, t.xhat, t.rstd) + t.dtotal
     if not fit.explains(made) or fit.squares_left(made) > MAX_SQUARES_LEFT * fit.squares_left(t.dx()):
         return None
     right = t.gamma[0]
@@ -228,7 +230,9 @@ def explain_gamma(fit: Fit) -> Explanation | None:
     return fit.explanation(
         f"another gamma in part of the columns{name}",
         f"dx is computed with {whose} in {describe_places(wrong, 'column')}: {why}.",
-        "rstd·(**dy·γ′** − **mean(dy·γ′)** − **xhat·mean(dy·γ′·xhat)**)",
+        fit.right.replace("mean_dxhat_xhat", "**mean(dy·γ′·xhat)**")
+        .replace("mean_dxhat", "**mean(dy·γ′)**")
+        .replace("(dxhat", "(**dy·γ′**"),
     )
 
 

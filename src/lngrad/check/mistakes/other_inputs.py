@@ -18,7 +18,6 @@ from lngrad.check.mistakes.fit import (
     Difference,
     Fit,
     Terms,
-    dx_of,
     narrowed,
     row_mean,
     row_sum,
@@ -60,9 +59,9 @@ def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Array:
     mean, rstd, dy, x = (
         getattr(t, name)[slice(None) if name in which else slice(row, row + 1)] for name in ("mean", "rstd", "dy", "x")
     )
-    made = dx_of(dy * t.gamma, (x - mean) * rstd, rstd)
+    made = t.of_norm(dy * t.gamma, (x - mean) * rstd, rstd)
     scale = np.maximum(1.0, rstd / t.rstd[row])
-    return np.asarray((np.abs(made - fit.result[row]) <= SLACK * fit.bound[row] * scale).mean(1) >= EXPLAINED)
+    return np.asarray((np.abs(made - fit.of_norm[row]) <= SLACK * fit.bound[row] * scale).mean(1) >= EXPLAINED)
 
 
 def _which(wrong: Array, M: int) -> str:
@@ -100,7 +99,7 @@ def _max_left(fit: Fit) -> float:
 
 
 def _dx_with_rstd(t: Terms, rstd: Array) -> Array:
-    return dx_of(t.dxhat, (t.x - t.mean) * rstd, rstd)
+    return t.of_norm(t.dxhat, (t.x - t.mean) * rstd, rstd) + t.dtotal
 
 
 def _dx_with_mean(t: Terms, mean: Array) -> Array:
@@ -109,8 +108,7 @@ def _dx_with_mean(t: Terms, mean: Array) -> Array:
 
 def _dx_with_xhat_off(t: Terms, e: Array) -> Array:
     """dx with xhat − e in xhat's place, e one number a row."""
-    first, second = t.means
-    return np.asarray(t.rstd * (t.dxhat - first - (t.xhat - e) * (second - e * first)))
+    return np.asarray(t.rstd * (t.dxhat - t.means[0] - (t.xhat - e) * (t.means[1] - e * row_mean(t.dxhat))) + t.dtotal)
 
 
 def _newton(fit: Fit, found: Array, step: Callable[[Array], tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -152,7 +150,7 @@ def _other_rstds(fit: Fit) -> Statistics:
     centred = t.x - t.mean
     u, v = t.dxhat - t.means[0], centred * row_mean(t.dxhat * centred)
     found, error = (
-        one[:, 0] for one in _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.result - r * u + r**3 * v))
+        one[:, 0] for one in _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.of_norm - r * u + r**3 * v))
     )
     if not (found > 0).all() or (np.abs(found - given) <= error).all():
         return
@@ -172,7 +170,8 @@ def _other_rstds(fit: Fit) -> Statistics:
 
 
 def _other_means(fit: Fit) -> Statistics:
-    t, given, (first, second) = fit.terms, fit.terms.mean[:, 0], fit.terms.means
+    t, given = fit.terms, fit.terms.mean[:, 0]
+    first, second = row_mean(t.dxhat), t.means[1]
     off, known = _newton(fit, np.zeros_like(t.mean), lambda e: (
         t.rstd * (second - e * first + (t.xhat - e) * first), fit.result - _dx_with_xhat_off(t, e)))  # fmt: skip
     apart, error = ((one / t.rstd)[:, 0] for one in (off, known))

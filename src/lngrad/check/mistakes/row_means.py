@@ -20,10 +20,6 @@ Means: TypeAlias = "tuple[Array, Array]"
 WHICH = (((0,), LABELS[0]), ((1,), LABELS[1]), ((0, 1), "row means"))
 
 
-def _with_means(first: str, second: str) -> str:
-    return f"rstd·(dxhat − {first} − xhat·{second})"
-
-
 def _is_usable(fit: Fit, rows: int, columns: int = MIN_ELEMENTS) -> bool:
     return rows <= fit.terms.M and columns <= fit.terms.N and fit.is_finite and bool((fit.terms.rstd != 0).all())
 
@@ -33,7 +29,7 @@ def explain_partial_means(fit: Fit) -> Explanation | None:
     t = fit.terms
     if not _is_usable(fit, rows=4, columns=4):
         return None
-    A, means = (t.dxhat / t.N, t.dxhat * t.xhat / t.N), [one[:, 0] for one in _recovered(fit)[0]]
+    A, means = tuple(one / t.N for one in t.averaged), [one[:, 0] for one in _recovered(fit)[0]]
     for which, label, sum_name in (((1,), f"{LABELS[1]} takes", "mean_dxhat_xhat"), ((0,), f"{LABELS[0]} takes", "mean_dxhat"),
                                    ((0, 1), "means take", "both means")):  # fmt: skip
 
@@ -48,7 +44,7 @@ def explain_partial_means(fit: Fit) -> Explanation | None:
             return fit.explanation(
                 f"part of the columns in the {label.rpartition(' ')[0]}",
                 f"the {label} not every column once: {text}.",
-                f"rstd·(dxhat − {stars[0]}mean_dxhat{stars[0]} − {stars[1]}xhat·mean_dxhat_xhat{stars[1]})",
+                t.dx_text(f"{stars[0]}mean_dxhat{stars[0]}", f"{stars[1]}mean_dxhat_xhat{stars[1]}"),
                 Weights(sum_name, "column", runs_of(weights), text),
             )
     return None
@@ -62,7 +58,7 @@ def explain_tiled_means(fit: Fit) -> Explanation | None:
             return None
         starts = np.arange(0, t.N, tile)
         sizes = np.diff(np.append(starts, t.N))
-        sums = [np.add.reduceat(one, starts, axis=1) for one in (t.dxhat, t.dxhat * t.xhat)]
+        sums = [np.add.reduceat(one, starts, axis=1) for one in t.averaged]
         for name, text, made in (
             ("means of each tile", f"are those of the tile of {tile} columns alone", [one / sizes for one in sums]),
             ("sums of a tile for the row's", f"have the sums of the tile of {tile} columns alone, divided by N: the tiles' "
@@ -71,7 +67,7 @@ def explain_tiled_means(fit: Fit) -> Explanation | None:
              "the sums are complete", [np.cumsum(one, axis=1) / t.N for one in sums]),
         ):  # fmt: skip
             if fit.explains(t.dx(*(np.repeat(one, sizes, axis=1) for one in made))):
-                formula = _with_means(f"**mean_tile_{tile}(dxhat)**", f"**mean_tile_{tile}(dxhat·xhat)**")
+                formula = fit.terms.dx_text(f"**mean_tile_{tile}(dxhat)**", f"**mean_tile_{tile}(dxhat·xhat)**")
                 return fit.explanation(name, f"the two row means {text}.", formula)
     return None
 
@@ -102,7 +98,7 @@ def explain_means_of_other_rows(fit: Fit) -> Explanation | None:
                 return fit.explanation(
                     f"{label} of other rows",
                     f"{rows} take the {label} {text}: it is not the row's own.",
-                    _with_means(f"{stars[0]}mean_dxhat{stars[0]}", f"{stars[1]}mean_dxhat_xhat{stars[1]}"),
+                    fit.terms.dx_text(f"{stars[0]}mean_dxhat{stars[0]}", f"{stars[1]}mean_dxhat_xhat{stars[1]}"),
                 )
     return None
 
@@ -112,13 +108,14 @@ def explain_narrow_means(fit: Fit) -> Explanation | None:
     found = _other_means(fit, rows=4)
     if found is None or fit.explains(fit.terms.dx()):
         return None
+    there = [*zip(*found, strict=True)][0 if fit.terms.normalization.centred else 1 :]
     for dtype in ("bfloat16", "float16"):
         for what, times in (("sums", fit.terms.N), ("means", 1)):
-            if all(_on_grid(one * times, near * times, dtype) for one, near in zip(*found, strict=True)):
+            if all(_on_grid(one * times, near * times, dtype) for one, near in there):
                 return fit.explanation(
                     f"row {what} kept in {dtype}",
                     f"the two row {what} are numbers of {dtype} in every row, and off: add them up, and keep them, in float32.",
-                    _with_means(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**"),
+                    fit.terms.dx_text(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**"),
                 )
     return None
 
@@ -137,7 +134,7 @@ def _recovered(fit: Fit) -> tuple[Means, Means]:
     By least squares: dxhat − dx/rstd = m1 + xhat·m2 for each row, two unknowns.
     """
     t = fit.terms
-    left, centre = t.dxhat - fit.result / t.rstd, row_mean(t.xhat)
+    left, centre = t.dxhat - fit.of_norm / t.rstd, row_mean(t.xhat)
     apart = t.xhat - centre
     size = np.maximum(row_sum(np.square(apart)), TINY)
     second, error = row_sum(left * apart) / size, np.sqrt(row_sum(np.square(fit.bound / t.rstd)))

@@ -7,14 +7,10 @@ time limit counts this alone, and not the drawing, judging and diagnosing around
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import signal
-import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,28 +20,20 @@ from typing import Any
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations import find
 from lngrad.check.judge import Options, case_facts, check_case, command_of
+from lngrad.check.processes.worker import Worker
 from lngrad.check.result import CaseResult
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError
 
 START_SECONDS = 120.0  # for a worker to import and look its implementation up, on a loaded machine
-LOG_CHARACTERS = 400
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 READY, REFUSED, RUNNING, JUDGING, DONE = "ready", "refused", "running", "judging", "done"
 
 
-class _Worker:
+class _Worker(Worker):
     """A process, the case that it has, since when its implementation runs, and how long it ran before (blocks of rows)."""
 
     def __init__(self, options: Options, threads: int, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would share the parent's thread pools
-        self.log = folder / f"worker-{id(self)}-{monotonic()}.log"
-        self.tasks: Connection
-        self.tasks, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, options, threads, str(self.log)), daemon=True)
-        with _fit_for_workers(threads):
-            self.process.start()
-        theirs.close()
+        super().__init__(_work, options, threads, folder=folder, threads=threads)
         self.ready = False
         self.case: CheckCase | None = None
         self.given = self.running_since = monotonic()
@@ -67,44 +55,6 @@ class _Worker:
     def deadline(self, time_limit: float) -> float:
         """When its start, or its implementation, has taken too long; infinite while it does something else."""
         return self.running_since + (time_limit - self.ran if self.ready else START_SECONDS)
-
-    def end(self) -> None:
-        self.tasks.close()
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-
-    def how_it_died(self) -> str:
-        self.process.join(5)
-        code = self.process.exitcode
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        said = self.log.read_text(errors="replace")[-LOG_CHARACTERS:].strip() if self.log.exists() else ""
-        return f"crashed ({how})" + (f"; it said: {' / '.join(said.splitlines()[-4:])}" if said else "")
-
-
-@contextmanager
-def _fit_for_workers(threads: int) -> Iterator[None]:
-    """Spawned processes import the parent's main script, of which workers need nothing, and which may have no guard.
-
-    OpenBLAS asks for its threads when NumPy is imported. With all cores for each worker they wait for each other: on 2 busy
-    cores of an AMD EPYC, a diagnosis that nothing explains took 31 s, and 8 s with one thread.
-    """
-    main = sys.modules["__main__"]
-    hidden: dict[str, Any] = {
-        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
-    }
-    main.__spec__ = None
-    ours = BLAS_THREADS not in os.environ
-    if ours:
-        os.environ[BLAS_THREADS] = str(threads)
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
-        if ours:
-            del os.environ[BLAS_THREADS]
 
 
 def run_cases(
@@ -171,7 +121,7 @@ def default_jobs() -> int:
     return max(1, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 
 
-def _work(tasks: Connection, options: Options, threads: int, log: str) -> None:
+def _work(tasks: Connection, options: Options, threads: int) -> None:
     """Send the results of cases until None comes. What an implementation prints goes to the log.
 
     Args:
@@ -179,12 +129,7 @@ def _work(tasks: Connection, options: Options, threads: int, log: str) -> None:
             where the implementation starts and ends, and ("done", result).
         options: Of the run.
         threads: At most this many for lngrad's own backends.
-        log: A file for stdout and stderr, whose end is reported if this process dies.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
     set_num_threads(threads)
     try:
         if options.against is None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from lngrad.check.judge import Options
-from lngrad.check.mistakes.fit import RIGHT
 from lngrad.check.reports.journal import Change
 from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
 from lngrad.check.standards.rules import HISTOGRAM, STANDARDS
@@ -68,7 +67,7 @@ def write_report(
         id=id,
         changed=changed,
         formula=lambda one: Markup(formula_html(one)),
-        right=lambda one: Markup(right_html(one.output)),
+        right=lambda one: Markup(right_html(one)),
         strip=lambda one: Markup(strip(one)),
     )
     write_text(path, text)
@@ -174,9 +173,9 @@ def formula_html(formula: Formula) -> str:
     return f"{_named(formula.output)} = {parts}"
 
 
-def right_html(output: str) -> str:
-    """What an output should be."""
-    return f"{_named(output)} = {_typeset(RIGHT[output])}"
+def right_html(formula: Formula) -> str:
+    """What that output should be."""
+    return f"{_named(formula.output)} = {_typeset(formula.right)}"
 
 
 def strip(weights: Weights) -> str:

@@ -128,6 +128,15 @@ def subtract_mean(builder, x, mean):
     return x if is_none(mean) else builder.fsub(x, mean)
 
 
+@lowered(lambda centred, rstd, lost: centred)
+def xhat_of(builder, centred, rstd, lost):
+    """centred·rstd + lost, rounded once, or the product where there is no mean that could have lost anything.
+
+    With a lost of -0.0 these are the bits of the product.
+    """
+    return builder.fmul(centred, rstd) if is_none(lost) else _fused(builder, centred, rstd, lost)
+
+
 @lowered(lambda lanes, more: lanes)
 def plus(builder, lanes, more):
     """lanes + more, or None."""
@@ -137,8 +146,11 @@ def plus(builder, lanes, more):
 @lowered(lambda a, b, c: c)
 def fma(builder, a, b, c):
     """a·b + c, rounded once; None where c is None."""
-    if is_none(c):
-        return None
+    return None if is_none(c) else _fused(builder, a, b, c)
+
+
+def _fused(builder, a, b, c):
+    """What fma builds."""
     name = f"llvm.fma.v{a.type.count}f{32 if a.type.element == F32 else 64}"
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(a.type, [a.type] * 3))
     return builder.call(function, [a, b, c])

@@ -12,21 +12,27 @@ from numba.extending import overload
 
 from lngrad.core.column_tree import CHUNK
 from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
-from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, splat_at, subtract_mean, total, zeros
+from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, splat_at, subtract_mean, total, xhat_of, zeros
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import copy_rows, read
 from lngrad.cpu.kernels.row_passes import (
+    LOST,
+    MEAN_DXHAT_XHAT,
     MEANS_VECTORS,
     PARTIALS,
     block_columns,
     block_count,
     close_means,
+    close_rests,
     dx_of,
+    found_lost,
     means_of_rows,
     merge_sums,
+    rest_lanes,
     row_lanes,
     row_pass,
     store_lanes_of_row,
+    vector_at,
 )
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
@@ -61,12 +67,13 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
         dtotal_i = dtotal + i * dtotal_stride
         m, s = offset(mean, at), rstd + at
-        if gamma is not None:
-            means_of_rows(storage, acc, memory, gamma, (dy_i, x_i, m, s, dy_stride, x_stride), some, N, b.ahead)
+        here = dy_i, x_i, m, s, dy_stride, x_stride
+        means_of_rows(storage, acc, memory, gamma, here, some, N, b.ahead, b.completes)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
-        mean_dxhat_xhat = or_none(gamma, memory + LANES * size_of(acc))
+        mean_dxhat_xhat = or_none(gamma, vector_at(acc, memory, MEAN_DXHAT_XHAT))
+        lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (s - b.rstd))
         strides = dy_stride, x_stride, dtotal_stride, dx_stride
-        block = dy_i, x_i, dtotal_i, dx_i, m, s, mean_dxhat, mean_dxhat_xhat, *strides
+        block = dy_i, x_i, dtotal_i, dx_i, m, s, mean_dxhat, mean_dxhat_xhat, lost, *strides
         row_pass(storage, acc, gamma, dgamma, dbeta, block, some, N, b.ahead, b.streaming)
 
 
@@ -100,11 +107,18 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         some = min(LANES, count - i)
         dy_i, x_i, dx_i, dtotal_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride, dtotal + i * dtotal_stride
         m, r = gather(acc, mean, i, 1, some), gather(acc, rstd, i, 1, some)
-        mean_dxhat, mean_dxhat_xhat = zeros(acc), zeros(acc)
+        mean_dxhat, mean_dxhat_xhat, lost = zeros(acc), zeros(acc), or_none(mean, splat(scalar(acc, -0.0)))
+        if b.lost != 0:
+            lost = or_none(mean, gather(acc, b.lost + (rstd - b.rstd), i, 1, some))
+        if b.completes != 0:
+            rests = zeros(acc)
+            for j in range(N):
+                rests = rests + subtract_mean(gather(storage, x_i, j, x_step, some), m)
+            lost = found_lost(acc, m, rests, r, N)
         if wants & DX:
             for j in range(N):
                 dxhat = gather(storage, dy_i, j, dy_step, some) * splat(load_scalar(acc, gamma, j))
-                xhat = subtract_mean(gather(storage, x_i, j, x_step, some), m) * r
+                xhat = xhat_of(subtract_mean(gather(storage, x_i, j, x_step, some), m), r, lost)
                 if mean is not None:
                     mean_dxhat = mean_dxhat + dxhat
                 mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
@@ -112,7 +126,7 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
             mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
         for j in range(N):
             d = gather(storage, dy_i, j, dy_step, some)
-            xhat = subtract_mean(gather(storage, x_i, j, x_step, some), m) * r
+            xhat = xhat_of(subtract_mean(gather(storage, x_i, j, x_step, some), m), r, lost)
             if wants & DX:
                 result = dx_of(d, xhat, splat(load_scalar(acc, gamma, j)), r, mean_dxhat, mean_dxhat_xhat)
                 if dtotal != 0:
@@ -284,7 +298,7 @@ def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments
 
 @plain
 def backward_row_sums(storage, acc, centred, arguments, task, thread):
-    """One task: the sums of block task mod blocks of one of the rows first_row … stop_row-1, two vectors of lanes."""
+    """One task: the sums of block task mod blocks of one of the rows first_row … stop_row-1, three vectors of lanes."""
     b = read(Backward, arguments)
     blocks = block_count(b.N)
     i, block = b.first_row + task // blocks, task % blocks
@@ -293,22 +307,30 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, block_columns(b.N, block), m, r)
-    store(acc, b.row_sums, 2 * task * LANES, sums[0])
-    store(acc, b.row_sums, (2 * task + 1) * LANES, sums[1])
+    store(acc, b.row_sums, 3 * task * LANES, sums[0])
+    store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
+    rest = rest_lanes(storage, acc, x, or_none(centred, b.mean), b.rstd, i, block_columns(b.N, block), b.completes)
+    store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
 
 
 @plain
-def means_of_blocks(acc, centred, memory, row_sums, first, count, blocks, N):
+def means_of_blocks(acc, b, mean, rstd, memory, first, count):
     """means_of_rows, from what backward_row_sums has left of the rows."""
-    partials = stack_vectors(acc, PARTIALS)
+    partials, rest_partials, blocks = stack_vectors(acc, PARTIALS), stack_vectors(acc, PARTIALS), block_count(b.N)
     for r in range(count):
-        sums = or_none(centred, zeros(acc)), zeros(acc)
+        sums, rests = (or_none(mean, zeros(acc)), zeros(acc)), (zeros(acc), None)
         for k in range(blocks):
-            number = 2 * ((first + r) * blocks + k)
-            block = load(acc, or_none(centred, row_sums), number * LANES), load(acc, row_sums, (number + 1) * LANES)
-            sums = merge_sums(acc, partials, k, k == blocks - 1, block)
-        store_lanes_of_row(acc, memory, r, sums)
-    close_means(acc, centred, memory, count, N)
+            number, last = 3 * ((first + r) * blocks + k), k == blocks - 1
+            block = load(acc, or_none(mean, b.row_sums), number * LANES), load(acc, b.row_sums, (number + 1) * LANES)
+            sums = merge_sums(acc, partials, k, last, block)
+            if b.completes != 0:
+                rest = load(acc, b.row_sums, (number + 2) * LANES), None
+                rests = merge_sums(acc, rest_partials, k, last, rest)
+        store_lanes_of_row(acc, memory, 0, r, sums[0])
+        store_lanes_of_row(acc, memory, 1, r, sums[1])
+        store_lanes_of_row(acc, memory, 2, r, rests[0])
+    close_means(acc, mean, memory, count, b.N)
+    close_rests(acc, mean, rstd, memory, count, b.N, b.completes, 1)
 
 
 @plain
@@ -328,12 +350,13 @@ def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
             clear(acc, slot + at_dbeta, n)
     for i in range(b.first_row, b.stop_row, LANES):
         count = min(LANES, b.stop_row - i)
-        means_of_blocks(acc, centred, memory, b.row_sums, i - b.first_row, count, block_count(b.N), b.N)
+        mean, rstd = or_none(centred, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc)
+        means_of_blocks(acc, b, mean, rstd, memory, i - b.first_row, count)
         dtotal = 0 if b.dtotal == 0 else b.dtotal + i * b.dtotal_stride + at
         rows = (
             b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, dtotal, b.dx + i * b.dx_stride + at,
-            or_none(centred, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc),
-            or_none(centred, memory), memory + LANES * size_of(acc),
+            mean, rstd, or_none(centred, memory), vector_at(acc, memory, MEAN_DXHAT_XHAT),
+            or_none(centred, vector_at(acc, memory, LOST)),
             b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
         )  # fmt: skip
         row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, None, b.streaming)

@@ -18,12 +18,14 @@ from lngrad.cpu.kernels.arithmetic import (
     splat_group_at,
     subtract_mean,
     totals,
+    xhat_of,
     zeros,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import copy_rows, read
 from lngrad.cpu.kernels.row_passes import (
     CENTRES,
+    LOSTS,
     MEANS,
     RSTDS,
     SCRATCH_VECTORS,
@@ -64,9 +66,10 @@ def scaled(xhat, g, b):
 
 
 @inlined
-def row_of(acc, mean, rstd, x, y, r):
-    """Row r as write_rows takes it: its addresses, and its mean (None: not centred) and rstd in all lanes of a group."""
-    return x, y, splat_group_at(acc, mean, r), splat_group_at(acc, rstd, r)
+def row_of(acc, statistics, x, y, r):
+    """Row r as write_rows takes it: its addresses, and its mean, rstd and what xhat lost, in all lanes of a group."""
+    mean, rstd, lost = statistics
+    return x, y, splat_group_at(acc, mean, r), splat_group_at(acc, rstd, r), splat_group_at(acc, lost, r)
 
 
 @inlined
@@ -74,8 +77,8 @@ def y_of(storage, acc, row, gamma, beta, j):
     """y of eight columns."""
     if row is None:
         return zeros(acc)
-    x, y, m, s = row
-    xhat = subtract_mean(load(storage, x, j), first_vector(m)) * first_vector(s)
+    x, y, m, s, lost = row
+    xhat = xhat_of(subtract_mean(load(storage, x, j), first_vector(m)), first_vector(s), first_vector(lost))
     return scaled(xhat, load(acc, gamma, j), load(acc, beta, j))
 
 
@@ -90,10 +93,10 @@ def write_group(storage, row, j, g, b, ahead, streaming):
     """y of GROUP columns of one row. ahead: how many bytes on a row lies that is fetched meanwhile; None: not now."""
     if row is None:
         return
-    x, y, m, s = row
+    x, y, m, s, lost = row
     if j & GROUP != 0:  # the other groups have been fetched with the sums
         fetch_group(storage, x + ahead, j)
-    result = scaled(subtract_mean(load_group(storage, x, j), m) * s, g, b)
+    result = scaled(xhat_of(subtract_mean(load_group(storage, x, j), m), s, lost), g, b)
     if streaming is None:
         store(storage, y, j, result)
     else:
@@ -153,22 +156,24 @@ def columns_to_line(storage, x, y, N, streaming):
 def write_measured_rows(storage, acc, rows, count, ahead, gamma, beta, N, streaming):
     """y of any number of rows whose means and rstds are known, four at a time where their lines begin alike.
 
-    rows: addresses of x and y, of mean (None: not centred) and rstd by row, and bytes from row to row. ahead: how many rows on.
+    rows: addresses of x and y, of mean, rstd and what xhat lost by row (mean and lost None: not centred), and bytes from row to
+    row. ahead: how many rows on.
     """
-    x, y, mean, rstd, x_stride, y_stride = rows
+    x, y, mean, rstd, lost, x_stride, y_stride = rows
+    statistics = mean, rstd, lost
     ahead, r = ahead * x_stride, 0
     skipped = columns_to_line(storage, x, y, N, streaming)
     together = count if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
     while r + 4 <= together:
-        row0 = row_of(acc, mean, rstd, x, y, r)
-        row1 = row_of(acc, mean, rstd, x + x_stride, y + y_stride, r + 1)
+        row0 = row_of(acc, statistics, x, y, r)
+        row1 = row_of(acc, statistics, x + x_stride, y + y_stride, r + 1)
         x, y = x + 2 * x_stride, y + 2 * y_stride
-        row2 = row_of(acc, mean, rstd, x, y, r + 2)
-        row3 = row_of(acc, mean, rstd, x + x_stride, y + y_stride, r + 3)
+        row2 = row_of(acc, statistics, x, y, r + 2)
+        row3 = row_of(acc, statistics, x + x_stride, y + y_stride, r + 3)
         x, y, r = x + 2 * x_stride, y + 2 * y_stride, r + 4
         write_rows(storage, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming)
     while r < count:
-        row = row_of(acc, mean, rstd, x, y, r)
+        row = row_of(acc, statistics, x, y, r)
         skipped = columns_to_line(storage, x, y, N, streaming)
         write_rows(storage, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
         x, y, r = x + x_stride, y + y_stride, r + 1
@@ -177,11 +182,11 @@ def write_measured_rows(storage, acc, rows, count, ahead, gamma, beta, N, stream
 @inlined
 def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
     """statistics of up to eight rows, written to the addresses mean and rstd; without a mean the centres are 0."""
-    means, rstds = statistics(acc, N, centres, deviations, squares, from_bits(eps))
+    means, rstds, losts = statistics(acc, N, centres, deviations, squares, from_bits(eps))
     if mean is not None:
         scatter_rows(acc, mean, 0, 1, rows, means)
     scatter_rows(acc, rstd, 0, 1, rows, rstds)
-    return means, rstds
+    return means, rstds, or_none(mean, losts)
 
 
 @inlined
@@ -194,7 +199,7 @@ def load_or_zeros(acc, mean, address, r):
 
 @plain
 def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of up to MAX_ROWS rows of N >= 16 columns; left in memory as well."""
+    """mean and rstd of up to MAX_ROWS rows of N >= 16 columns; left in memory as well, with what xhat lost."""
     if mean is not None:
         centre_rows(storage, acc, memory, x, x_stride, rows, f.N)
         centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
@@ -205,9 +210,10 @@ def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
     for r in range(0, rows, LANES):
         sums = load_or_zeros(acc, mean, centres, r), load_or_zeros(acc, mean, means, r), load(acc, rstds, r)
         at = r * size_of(acc)
-        m, s = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
+        m, s, lost = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
         store(acc, means, r, m)
         store(acc, rstds, r, s)
+        store(acc, vector_at(acc, memory, LOSTS), r, lost)
 
 
 @plain
@@ -219,7 +225,8 @@ def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     memory = stack_vectors(acc, SCRATCH_VECTORS)
     measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
     means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
-    some, beta = (x, y, means, rstds, x_stride, y_stride), or_none(mean, f.beta)
+    losts = or_none(mean, vector_at(acc, memory, LOSTS))
+    some, beta = (x, y, means, rstds, losts, x_stride, y_stride), or_none(mean, f.beta)
     if f.streaming:
         write_measured_rows(storage, acc, some, rows, f.ahead, f.gamma, beta, f.N, 1)
     else:
@@ -250,18 +257,20 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     if mean is not None:
         deviations = zeros(acc) + totals(acc, vector_at(acc, memory, SUMS))
     squares = totals(acc, vector_at(acc, memory, SQUARES))
-    means, rstds = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
+    means, rstds, losts = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
     store(acc, vector_at(acc, memory, MEANS), 0, means)
     store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
+    store(acc, vector_at(acc, memory, LOSTS), 0, losts)
     beta = or_none(mean, f.beta)
     g0, g1 = load(acc, f.gamma, 0), load(acc, f.gamma, last)
     b0, b1 = load(acc, beta, 0), load(acc, beta, last)
     for r in range(rows):
         m = splat_at(acc, None, or_none(mean, vector_at(acc, memory, MEANS)), r)
         s = splat_at(acc, None, vector_at(acc, memory, RSTDS), r)
+        lost = splat_at(acc, None, or_none(mean, vector_at(acc, memory, LOSTS)), r)
         at, to = x + r * x_stride, y + r * y_stride
-        y0 = scaled(subtract_mean(load(storage, at, 0), m) * s, g0, b0)
-        y1 = scaled(subtract_mean(load(storage, at, last), m) * s, g1, b1)
+        y0 = scaled(xhat_of(subtract_mean(load(storage, at, 0), m), s, lost), g0, b0)
+        y1 = scaled(xhat_of(subtract_mean(load(storage, at, last), m), s, lost), g1, b1)
         store(storage, to, 0, y0)
         store(storage, to, last, y1)
 
@@ -283,9 +292,9 @@ def tiny_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
         if mean is not None:
             deviations = deviations + d
         squares = fma(d, d, squares)
-    means, rstds = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
+    means, rstds, losts = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
     for j in range(N):
-        xhat = (load(acc, vector_at(acc, memory, j), 0) - means) * rstds
+        xhat = xhat_of(load(acc, vector_at(acc, memory, j), 0) - means, rstds, losts)
         g = splat(load_scalar(acc, f.gamma, j))
         b = splat_at(acc, None, or_none(mean, f.beta), j)
         scatter_rows(storage, y, j, y_step, rows, scaled(xhat, g, b))

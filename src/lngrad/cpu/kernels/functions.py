@@ -35,6 +35,7 @@ from numba.core.untyped_passes import (
 from numba.extending import intrinsic, overload
 
 from lngrad.cpu.cache import SETTINGS
+from lngrad.cpu.processors import CHOSEN
 
 _STEPS = (
     (TranslateByteCode, "read the bytecode"),
@@ -64,8 +65,11 @@ class _Short(CompilerBase):
 
 # What kernels are compiled for: this processor, or what the environment says. Numba's own settings may have been read at
 # another time, or from a file, and a kept kernel must be what its key says.
-PROCESSOR = SETTINGS.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-FEATURES = SETTINGS.get("NUMBA_CPU_FEATURES", "" if PROCESSOR == "generic" else get_host_cpu_features())
+if CHOSEN is None:
+    PROCESSOR = SETTINGS.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    FEATURES = SETTINGS.get("NUMBA_CPU_FEATURES", "" if PROCESSOR == "generic" else get_host_cpu_features())
+else:
+    PROCESSOR, FEATURES = CHOSEN.name, CHOSEN.features
 
 _OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _Short}
 

@@ -15,7 +15,7 @@ and 7 to 9.
 
 import math
 
-from lngrad.cpu.jobs import BLOCK_SEGMENTS, GROUP, LANES, MAX_ROWS, SEGMENT
+from lngrad.cpu.jobs import BLOCK_SEGMENTS, COMPENSATED_FROM, GROUP, LANES, MAX_ROWS, SEGMENT
 from lngrad.cpu.kernels.arithmetic import (
     fma,
     in_order,
@@ -26,11 +26,13 @@ from lngrad.cpu.kernels.arithmetic import (
     splat,
     splat_at,
     splat_group,
+    splat_group_at,
     spread,
     subtract_mean,
     totals,
     vector_of,
     where_below,
+    xhat_of,
     zeros,
     zeros_group,
 )
@@ -38,6 +40,7 @@ from lngrad.cpu.kernels.functions import inlined, plain, unless_none
 from lngrad.cpu.kernels.simd import (
     WIDE,
     fetch_group,
+    gather,
     load,
     load_columns,
     load_group,
@@ -52,7 +55,10 @@ from lngrad.cpu.kernels.simd import (
 )
 
 PARTIALS = 2 * 24  # vectors of one row: two sums of each subtree of segments that is complete; 2^31 columns have 22
-MEANS_VECTORS = 2 + 2 * LANES  # that the means of eight rows take: the results, then what they are added up from
+# What the two sums of eight rows come to: their means, and what xhat lost with the mean; then the lanes of three sums.
+MEAN_DXHAT, MEAN_DXHAT_XHAT, LOST, SUM_LANES = 0, 1, 2, 3
+MEANS_VECTORS = SUM_LANES + 3 * LANES
+COMPENSATED_SQUARE = COMPENSATED_FROM**2
 PEEKED_VECTORS = 3 * LANES  # of the last columns of eight rows: dy, xhat, dtotal
 
 
@@ -170,37 +176,97 @@ def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mean, rstd):
 
 
 @inlined
-def store_lanes_of_row(acc, memory, r, sums):
-    """Keep the lanes of row r's two sums, None for one that it does not have, until close_means."""
-    store(acc, vector_at(acc, memory, 2), r * LANES, sums[0])
-    store(acc, vector_at(acc, memory, 2 + LANES), r * LANES, sums[1])
+def lost_xhat(acc, mean, rest, rstd):
+    """What xhat = (x - mean)·rstd lacks where `rest` was rounded off the mean; -0.0, which adds nothing, where it is small."""
+    ratio, minus = mean * rstd, splat(scalar(acc, -1.0))
+    return where_below(
+        ratio * ratio, splat(scalar(acc, COMPENSATED_SQUARE)), splat(scalar(acc, -0.0)), rest * minus * rstd
+    )
+
+
+@unless_none(1)
+def found_lost(acc, mean, rests, rstd, N):
+    """lost_xhat of given means, from the sums of x - mean over N columns.
+
+    A mean is completed if it is the row's own as far as its dtype can tell; else it is taken as it is given.
+    """
+    rest = rests / splat(scalar(acc, N))
+    last_place = mean * splat(scalar(acc, 2.0**-23 if size_of(acc) == 4 else 2.0**-52))
+    return lost_xhat(acc, mean, where_below(rest * rest, last_place * last_place, rest, zeros(acc)), rstd)
+
+
+@plain
+def lanes_of_rest(storage, acc, x, mean, r, N):
+    row = x, splat_group_at(acc, mean, r)
+    return lanes_of_rows(storage, acc, (row, None, None, None), None, N, 1, None)[0][0]
+
+
+@unless_none(3)
+def rest_lanes(storage, acc, x, mean, rstd, r, N, completes):
+    """Eight lanes whose total is the sum over N columns of row r minus its mean, where that is to be completed and large
+    enough to show it; else zeros."""
+    ratio = load_scalar(acc, mean, r) * load_scalar(acc, rstd, r)
+    if completes == 0 or ratio * ratio < scalar(acc, COMPENSATED_SQUARE):
+        return zeros(acc)
+    return lanes_of_rest(storage, acc, x, mean, r, N)
+
+
+@inlined
+def store_lanes_of_row(acc, memory, number, r, lanes):
+    """Keep the lanes of row r's sum of this number, None for one that it does not have, until they are closed."""
+    store(acc, vector_at(acc, memory, SUM_LANES + number * LANES), r * LANES, lanes)
 
 
 @inlined
 def close_means(acc, mean, memory, count, N):
     """The means of up to eight rows from their lanes: lane r is row r. No mean_dxhat where there is no mean."""
     for r in range(count, LANES):
-        store_lanes_of_row(acc, memory, r, (zeros(acc), zeros(acc)))
+        store_lanes_of_row(acc, memory, 0, r, zeros(acc))
+        store_lanes_of_row(acc, memory, 1, r, zeros(acc))
     n = splat(scalar(acc, N))
     if mean is not None:
-        store(acc, memory, 0, totals(acc, vector_at(acc, memory, 2)) / n)
-    store(acc, memory, LANES, totals(acc, vector_at(acc, memory, 2 + LANES)) / n)
+        store(acc, memory, MEAN_DXHAT * LANES, totals(acc, vector_at(acc, memory, SUM_LANES)) / n)
+    store(acc, memory, MEAN_DXHAT_XHAT * LANES, totals(acc, vector_at(acc, memory, SUM_LANES + LANES)) / n)
+
+
+@unless_none(1)
+def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
+    """What the xhat of up to eight rows lost with their mean; and with gamma mean_dxhat_xhat, which lacks as much."""
+    if completes == 0:
+        store(acc, memory, LOST * LANES, splat(scalar(acc, -0.0)))
+        return
+    for r in range(count, LANES):
+        store_lanes_of_row(acc, memory, 2, r, zeros(acc))
+    sums = totals(acc, vector_at(acc, memory, SUM_LANES + 2 * LANES))
+    lost = found_lost(acc, gather(acc, mean, 0, 1, count), sums, gather(acc, rstd, 0, 1, count), N)
+    store(acc, memory, LOST * LANES, lost)
+    if gamma is not None:
+        mean_dxhat_xhat = load(acc, memory, MEAN_DXHAT_XHAT * LANES)
+        lacking = lost * load(acc, memory, MEAN_DXHAT * LANES)
+        store(acc, memory, MEAN_DXHAT_XHAT * LANES, mean_dxhat_xhat + lacking)
 
 
 @plain
-def means_of_rows(storage, acc, memory, gamma, rows, count, N, ahead):
-    """Write mean_dxhat and mean_dxhat_xhat of up to eight rows to memory of MEANS_VECTORS vectors: lane r is row r.
+def means_of_rows(storage, acc, memory, gamma, rows, count, N, ahead, completes):
+    """Write mean_dxhat and mean_dxhat_xhat of up to eight rows, and what their xhat lost with the mean, to memory of
+    MEANS_VECTORS vectors: lane r is row r.
 
-    Eight rows' lanes are added up at once and divided at once. Rows without a mean have no mean_dxhat.
+    Eight rows' lanes are added up at once and divided at once. Rows without a mean have mean_dxhat_xhat alone; without gamma
+    there is what was lost alone.
     """
     dy, x, mean, rstd, dy_stride, x_stride = rows
     partials = stack_vectors(acc, PARTIALS)
     for r in range(count):
-        dy_r, x_r = dy + r * dy_stride, x + r * x_stride
-        m, s = splat_at(acc, None, mean, r), splat(load_scalar(acc, rstd, r))
-        sums = row_lanes(storage, acc, partials, dy_r, x_r, x_r + ahead * x_stride, gamma, N, m, s)
-        store_lanes_of_row(acc, memory, r, sums)
-    close_means(acc, mean, memory, count, N)
+        x_r = x + r * x_stride
+        if gamma is not None:
+            m, s = splat_at(acc, None, mean, r), splat(load_scalar(acc, rstd, r))
+            sums = row_lanes(storage, acc, partials, dy + r * dy_stride, x_r, x_r + ahead * x_stride, gamma, N, m, s)
+            store_lanes_of_row(acc, memory, 0, r, sums[0])
+            store_lanes_of_row(acc, memory, 1, r, sums[1])
+        store_lanes_of_row(acc, memory, 2, r, rest_lanes(storage, acc, x_r, mean, rstd, r, N, completes))
+    if gamma is not None:
+        close_means(acc, mean, memory, count, N)
+    close_rests(acc, mean, rstd, memory, count, N, completes, gamma)
 
 
 @inlined
@@ -212,15 +278,16 @@ def dx_of(d, xhat, g, rstd, mean_dxhat, mean_dxhat_xhat):
 @inlined
 def peek(storage, acc, wide, rows, r, j):
     """dy and xhat of some columns of row r."""
-    dy, x, _, _, mean, rstd, _, _, dy_stride, x_stride, _, _ = rows
-    xhat = subtract_mean(load_columns(storage, wide, x + r * x_stride, j), splat_at(acc, wide, mean, r))
-    return load_columns(storage, wide, dy + r * dy_stride, j), xhat * splat_at(acc, wide, rstd, r)
+    dy, x, _, _, mean, rstd, _, _, lost, dy_stride, x_stride, _, _ = rows
+    centred = subtract_mean(load_columns(storage, wide, x + r * x_stride, j), splat_at(acc, wide, mean, r))
+    xhat = xhat_of(centred, splat_at(acc, wide, rstd, r), splat_at(acc, wide, lost, r))
+    return load_columns(storage, wide, dy + r * dy_stride, j), xhat
 
 
 @inlined
 def row_dx(acc, wide, rows, r, d, xhat, g):
     """dx of some columns of row r, without what comes from elsewhere (dtotal)."""
-    _, _, _, _, _, rstd, mean_dxhat, mean_dxhat_xhat, _, _, _, _ = rows
+    _, _, _, _, _, rstd, mean_dxhat, mean_dxhat_xhat, _, _, _, _, _ = rows
     numbers = splat_at(acc, wide, mean_dxhat, r), splat_at(acc, wide, mean_dxhat_xhat, r)
     return dx_of(d, xhat, g, splat_at(acc, wide, rstd, r), numbers[0], numbers[1])
 
@@ -228,7 +295,7 @@ def row_dx(acc, wide, rows, r, d, xhat, g):
 @unless_none(0)
 def write_dx(g, storage, acc, wide, rows, r, j, d, xhat, streaming):
     """dx of some columns of row r, if gamma is given."""
-    _, _, dtotal, dx, _, _, _, _, _, _, dtotal_stride, dx_stride = rows
+    _, _, dtotal, dx, _, _, _, _, _, _, _, dtotal_stride, dx_stride = rows
     result = row_dx(acc, wide, rows, r, d, xhat, g)
     if dtotal != 0:
         result = result + load_columns(storage, wide, dtotal + r * dtotal_stride, j)
@@ -241,7 +308,7 @@ def write_dx(g, storage, acc, wide, rows, r, j, d, xhat, streaming):
 @unless_none(0)
 def write_last_dx(g, storage, acc, rows, r, j, d, xhat, peeked_dtotal):
     """write_dx of eight columns whose share of dtotal has been read already, to this address."""
-    _, _, dtotal, dx, _, _, _, _, _, _, _, dx_stride = rows
+    _, _, dtotal, dx, _, _, _, _, _, _, _, _, dx_stride = rows
     result = row_dx(acc, None, rows, r, d, xhat, g)
     if dtotal != 0:
         result = result + load(acc, peeked_dtotal, 0)
@@ -259,7 +326,7 @@ def visit(storage, acc, wide, rows, r, j, g, dgamma, dbeta, streaming):
 @inlined
 def fetch_ahead(storage, rows, r, j, ahead):
     """Ask for a step of columns of later rows: of dy, of dtotal, and of x where means_of_rows has not asked for it."""
-    dy, x, dtotal, _, _, _, _, mean_dxhat_xhat, dy_stride, x_stride, dtotal_stride, _ = rows
+    dy, x, dtotal, _, _, _, _, mean_dxhat_xhat, _, dy_stride, x_stride, dtotal_stride, _ = rows
     fetch_group(storage, dy + (r + ahead) * dy_stride, j)
     if mean_dxhat_xhat is None:
         fetch_group(storage, x + (r + ahead) * x_stride, j)
@@ -278,15 +345,15 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
     Args:
         gamma: None where dx is not wanted.
         dgamma_at, dbeta_at: Addresses of the column sums, None where they are not wanted.
-        rows: Addresses of dy, x, dtotal (0: there is none) and dx, of mean, rstd, mean_dxhat and mean_dxhat_xhat by row, and
-            bytes from row to row of the four tensors.
+        rows: Addresses of dy, x, dtotal (0: there is none) and dx, of mean, rstd, mean_dxhat, mean_dxhat_xhat and what xhat
+            lost by row, and bytes from row to row of the four tensors.
         count: How many rows.
         ahead: How many rows on those lie that are fetched; None: nothing is.
         streaming: Whether dx goes past the caches.
     """
     tail, last = n % LANES, n - LANES
     peeked = stack_vectors(acc, PEEKED_VECTORS)
-    _, _, dtotal, dx, _, _, _, _, _, _, dtotal_stride, dx_stride = rows
+    _, _, dtotal, dx, _, _, _, _, _, _, _, dtotal_stride, dx_stride = rows
     if (
         tail > 0
     ):  # read before dx is written: where dx takes the memory of an input, the last full vector overwrites some
@@ -330,11 +397,12 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
 
 
 # The scratch memory of some rows, in vectors: the lanes of their sums and of their squares, then a lane a row of three
-# numbers. The sums around the centre lie where the mean and rstd will be.
+# numbers, and what xhat lost. The sums around the centre lie where the mean and rstd will be.
 SUMS, SQUARES, CENTRES = 0, MAX_ROWS, 2 * MAX_ROWS
 MEANS = CENTRES + MAX_ROWS // LANES
 RSTDS = MEANS + MAX_ROWS // LANES
-SCRATCH_VECTORS = RSTDS + MAX_ROWS // LANES
+LOSTS = RSTDS + MAX_ROWS // LANES
+SCRATCH_VECTORS = LOSTS + MAX_ROWS // LANES
 SIDE_BY_SIDE = 4 * PARTIALS  # of four rows
 
 
@@ -579,11 +647,14 @@ def sums_of_squares(storage, acc, memory, x, x_stride, ahead, rows, N):
 
 @inlined
 def statistics(acc, N, centre, deviations, squares, eps):
-    """The mean and rstd of eight rows, from the sums around a centre close to the mean."""
+    """The mean and rstd of eight rows, and what xhat lost with the mean, from the sums around a centre close to the mean."""
     n = splat(scalar(acc, N))
     shift, variance = deviations / n, squares / n
     # Overflow: rstd is 0; where the mean overflows too, or is a NaN, so is rstd.
     overflown = variance + (shift - shift)
     variance = where_below(variance, splat(scalar(acc, math.inf)), variance - shift * shift, overflown)
     variance = where_below(variance, zeros(acc), zeros(acc), variance)  # rounding; a NaN passes
-    return centre + shift, inverse_root(variance, eps)
+    mean, rstd = centre + shift, inverse_root(variance, eps)
+    added = mean - centre
+    rest = (centre - (mean - added)) + (shift - added)  # what the sum was rounded by, exactly (Knuth's two-sum)
+    return mean, rstd, lost_xhat(acc, mean, rest, rstd)

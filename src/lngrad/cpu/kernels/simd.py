@@ -8,7 +8,6 @@ Arrays come in as addresses (int64), because then one compiled kernel serves rea
 memory alike. A *storage* says how elements lie there: a zero whose type names their dtype, see `STORAGES`.
 """
 
-import platform
 from functools import partial, reduce
 
 import numpy as np
@@ -19,12 +18,19 @@ from numba.extending import intrinsic
 
 from lngrad.cpu.jobs import GROUP, LANES, STREAM_ALIGNMENT
 from lngrad.cpu.kernels.functions import FEATURES, lowered
+from lngrad.cpu.processors import ARCHITECTURE
 
-# What the processor has, as far as it decides how the same bits are computed.
-_FEATURES = FEATURES.split(",")
-WIDE = "+avx512f" in _FEATURES  # 32 registers of 16 float32
-_CONVERTS_FLOAT16 = platform.machine().lower() not in ("x86_64", "amd64") or "+f16c" in _FEATURES or WIDE
-_CONVERTS_BFLOAT16 = WIDE and all(f"+avx512{name}" in _FEATURES for name in ("bf16", "dq", "vl"))
+
+def choices(architecture: str, features: str) -> tuple[bool, bool, bool]:
+    """What a processor has, as far as it decides how the same bits are computed: 32 registers of 16 float32, instructions that
+    convert float16, and that convert bfloat16."""
+    has = features.split(",")
+    wide = "+avx512f" in has
+    float16 = architecture != "x86_64" or "+f16c" in has or wide
+    return wide, float16, wide and all(f"+avx512{name}" in has for name in ("bf16", "dq", "vl"))
+
+
+WIDE, _CONVERTS_FLOAT16, _CONVERTS_BFLOAT16 = choices(ARCHITECTURE, FEATURES)
 
 LINE_BYTES = 64  # of a cache line, at most
 

@@ -5,8 +5,8 @@ conversion of statistics and parameters, and the memory's own speed. A slice has
 and the order of its sums are those of whole rows.
 """
 
-from lngrad.cpu.jobs import LANES, TRIAD_BLOCK, Convert, Slice, Triad
-from lngrad.cpu.kernels.arithmetic import from_bits, scalar, splat, total
+from lngrad.cpu.jobs import LANES, MAX_ROWS, TRIAD_BLOCK, Convert, Slice, Triad
+from lngrad.cpu.kernels.arithmetic import from_bits, scalar, splat, splat_at
 from lngrad.cpu.kernels.backward import (
     ACROSS,
     DBETA_ONLY,
@@ -25,13 +25,17 @@ from lngrad.cpu.kernels.row_passes import (
     PARTIALS,
     RSTDS,
     SCRATCH_VECTORS,
+    SQUARES,
+    SUMS,
     centre_rows,
     centred_sums,
+    rest_lanes,
     row_lanes,
     row_pass,
+    sum_rows,
     vector_at,
 )
-from lngrad.cpu.kernels.simd import load, load_scalar, size_of, stack_vectors, store, store_scalar, stream
+from lngrad.cpu.kernels.simd import load, load_scalar, or_none, size_of, stack_vectors, store, store_scalar, stream
 from lngrad.cpu.kernels.strided import move_rows
 
 
@@ -57,39 +61,65 @@ def slice_moments(storage, acc, arguments, task, thread):
 
 
 @plain
-def slice_forward(storage, acc, arguments, task, thread):
-    """One task: y of some rows, from their mean and rstd."""
+def slice_lanes(storage, acc, centred, wants_sums, wants_squares, arguments, task, thread):
+    """One task: eight lanes a row whose total is its sum, and eight for its squares, of those that are wanted, to row_numbers
+    (M, sums, LANES); if centred of x minus a number a row, which lies in place of the mean.
+    """
+    s, memory = read(Slice, arguments), stack_vectors(acc, SCRATCH_VECTORS)
+    to, stop = s.row_numbers, min(s.M, (task + 1) * s.rows_per_task)
+    sums = 2 if wants_sums is not None and wants_squares is not None else 1
+    for i in range(task * s.rows_per_task, stop, MAX_ROWS):
+        rows = min(MAX_ROWS, stop - i)
+        if centred is not None:
+            for r in range(rows):
+                store_scalar(acc, vector_at(acc, memory, CENTRES), r, load_scalar(acc, s.mean, i + r))
+        x = s.x + i * s.x_stride
+        sum_rows(storage, acc, memory, centred, wants_sums, wants_squares, x, s.x_stride, None, rows, s.N)
+        for r in range(rows):
+            if wants_sums is not None:
+                store(acc, to, sums * (i + r) * LANES, load(acc, vector_at(acc, memory, SUMS + r), 0))
+            if wants_squares is not None:
+                store(acc, to, (sums * (i + r + 1) - 1) * LANES, load(acc, vector_at(acc, memory, SQUARES + r), 0))
+
+
+@plain
+def slice_forward(storage, acc, centred, arguments, task, thread):
+    """One task: y of some rows, from their statistics."""
     s = read(Slice, arguments)
     i, at = task * s.rows_per_task, task * s.rows_per_task * size_of(acc)
-    rows = s.x + i * s.x_stride, s.result + i * s.result_stride, s.mean + at, s.rstd + at, s.x_stride, s.result_stride
-    count = min(s.rows_per_task, s.M - i)
+    statistics = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
+    rows = s.x + i * s.x_stride, s.result + i * s.result_stride, *statistics, s.x_stride, s.result_stride
+    count, beta = min(s.rows_per_task, s.M - i), or_none(centred, s.beta)
     if s.streaming:
-        write_measured_rows(storage, acc, rows, count, 1, s.gamma, s.beta, s.N, 1)
+        write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, 1)
     else:
-        write_measured_rows(storage, acc, rows, count, 1, s.gamma, s.beta, s.N, None)
+        write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, None)
 
 
 @plain
-def slice_row_sums(storage, acc, arguments, task, thread):
-    """One task: sum of dxhat and of dxhat·xhat of each row, to row_numbers (2, M)."""
+def slice_row_sums(storage, acc, centred, arguments, task, thread):
+    """One task: lanes of the sums of dxhat, of dxhat·xhat and of x - mean of each row, to row_numbers (M, 3, LANES)."""
     s, partials = read(Slice, arguments), stack_vectors(acc, PARTIALS)
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
-        m, r = splat(load_scalar(acc, s.mean, i)), splat(load_scalar(acc, s.rstd, i))
-        sums = row_lanes(storage, acc, partials, s.dy + i * s.dy_stride, s.x + i * s.x_stride, None, s.gamma, s.N, m, r)
-        store_scalar(acc, s.row_numbers, i, total(sums[0]))
-        store_scalar(acc, s.row_numbers, s.M + i, total(sums[1]))
+        m, r = splat_at(acc, None, or_none(centred, s.mean), i), splat(load_scalar(acc, s.rstd, i))
+        x, to = s.x + i * s.x_stride, vector_at(acc, s.row_numbers, 3 * i)
+        sums = row_lanes(storage, acc, partials, s.dy + i * s.dy_stride, x, None, s.gamma, s.N, m, r)
+        store(acc, to, 0, sums[0])
+        store(acc, to, LANES, sums[1])
+        store(acc, to, 2 * LANES, rest_lanes(storage, acc, x, or_none(centred, s.mean), s.rstd, i, s.N, 1))
 
 
 @plain
-def slice_dx(storage, acc, arguments, task, thread):
+def slice_dx(storage, acc, centred, arguments, task, thread):
     """One task: dx of some rows, from mean_dxhat and mean_dxhat_xhat of whole rows in row_numbers (2, M)."""
     s, size = read(Slice, arguments), size_of(acc)
     stop = min(s.M, (task + 1) * s.rows_per_task)
     for i in range(task * s.rows_per_task, stop, LANES):
         dy, x, dx = s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.result + i * s.result_stride
-        means = s.row_numbers + i * size, s.row_numbers + (s.M + i) * size
-        strides = s.dy_stride, s.x_stride, 0, s.result_stride
-        rows = dy, x, 0, dx, s.mean + i * size, s.rstd + i * size, means[0], means[1], *strides
+        dtotal = 0 if s.dtotal == 0 else s.dtotal + i * s.dtotal_stride
+        means = or_none(centred, s.row_numbers + i * size), s.row_numbers + (s.M + i) * size
+        statistics = or_none(centred, s.mean + i * size), s.rstd + i * size, *means, or_none(centred, s.lost + i * size)
+        rows = dy, x, dtotal, dx, *statistics, s.dy_stride, s.x_stride, s.dtotal_stride, s.result_stride
         row_pass(storage, acc, s.gamma, None, None, rows, min(LANES, stop - i), s.N, None, s.streaming)
 
 
@@ -187,14 +217,32 @@ TASK_FUNCTIONS = {
     "slice_moments": lambda storage, acc: plain(
         lambda arguments, task, thread: slice_moments(storage, acc, arguments, task, thread)
     ),
+    "slice_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_lanes(storage, acc, None, 1, None, arguments, task, thread)
+    ),
+    "slice_centred_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_lanes(storage, acc, 1, 1, 1, arguments, task, thread)
+    ),
+    "rms_slice_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_lanes(storage, acc, None, None, 1, arguments, task, thread)
+    ),
     "slice_forward": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_forward(storage, acc, arguments, task, thread)
+        lambda arguments, task, thread: slice_forward(storage, acc, 1, arguments, task, thread)
+    ),
+    "rms_slice_forward": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_forward(storage, acc, None, arguments, task, thread)
     ),
     "slice_row_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_row_sums(storage, acc, arguments, task, thread)
+        lambda arguments, task, thread: slice_row_sums(storage, acc, 1, arguments, task, thread)
+    ),
+    "rms_slice_row_sums": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_row_sums(storage, acc, None, arguments, task, thread)
     ),
     "slice_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_dx(storage, acc, arguments, task, thread)
+        lambda arguments, task, thread: slice_dx(storage, acc, 1, arguments, task, thread)
+    ),
+    "rms_slice_dx": lambda storage, acc: plain(
+        lambda arguments, task, thread: slice_dx(storage, acc, None, arguments, task, thread)
     ),
     "widen": lambda storage, acc: plain(lambda arguments, task, thread: convert(storage, acc, arguments, task, thread)),
     "shift": lambda storage, acc: plain(lambda arguments, task, thread: shift(storage, acc, arguments, task, thread)),

@@ -1,8 +1,8 @@
 """Native code between torch's dispatcher and the kernels: C++ that runs a plain call, and asks Python for the rest.
 
 It decides nothing. The modules of lngrad.torch register the functions that it asks: what prepares a call that it sees for the
-first time, what does a call that is not plain. `building` makes the library of the sources beside this file. torch, Python and
-these sources are in the library's name, and so is a digest of its content: a file that is cut off or changed is not loaded.
+first time, what does a call that is not plain. `building` makes the library of the sources beside this file. torch, Python,
+these sources and the compiler are in the library's name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lngrad.core.cache_folder import cache_folder
+from lngrad.core.cache_folder import kept, trusted_folder
 from lngrad.core.threads import granted_threads, setting_address, torch_parallel_for
 from lngrad.torch import memory
 
@@ -69,7 +69,7 @@ def find() -> Path | None:
     """The library for the torch that is installed, None where there is none, or it is switched off."""
     if is_off():
         return None
-    with suppress(OSError, RuntimeError):  # RuntimeError: no home directory
+    with suppress(OSError):
         return next(libraries(stamp()), None)
     return None
 
@@ -97,10 +97,9 @@ def stamp() -> str:
 
 def libraries(stamp: str) -> Iterator[Path]:
     """The whole libraries with a stamp that are kept."""
-    for path in sorted(cache_folder().glob(f"torch-{stamp}-*.so")):
-        with suppress(OSError):
-            if digest(path.read_bytes()) == path.stem.rpartition("-")[2]:
-                yield path
+    folder = trusted_folder()
+    if folder is not None:
+        yield from (path for path in sorted(folder.glob(f"torch-{stamp}-*.so")) if kept(path) is not None)
 
 
 register("empty", lambda shape, like: memory.empty(tuple(shape), like.dtype))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -11,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lngrad.core.cache_folder import cache_folder
-from lngrad.core.machine import CXX_COMPILERS, compiler_version, cxx_compiler
+from lngrad.core.cache_folder import keep, trusted_folder
+from lngrad.core.machine import CXX_COMPILERS, compiler_version, cxx_compiler, run_compiler
 from lngrad.errors import LngradError
 from lngrad.torch import native
 
@@ -24,23 +22,6 @@ _TRIAL = f"""
 import importlib.machinery, importlib.util, sys, torch
 loader = importlib.machinery.ExtensionFileLoader({native.MODULE!r}, sys.argv[1])
 loader.exec_module(importlib.util.module_from_spec(importlib.util.spec_from_loader({native.MODULE!r}, loader)))
-"""
-# Runs a command in a process group of its own, and ends that group when the process that asked for it is gone: a compiler
-# driver's own children would work on for a minute, for nobody.
-_ENDS_WITH_US = """
-import os, signal, subprocess, sys
-asked_by, *command = sys.argv[1:]
-process = subprocess.Popen(command, start_new_session=True)
-try:
-    while process.poll() is None and os.getppid() == int(asked_by):
-        try:
-            process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            pass
-finally:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-sys.exit(process.wait())
 """
 
 
@@ -85,21 +66,23 @@ def build() -> Path:
     missing = _missing()
     if missing:
         raise BuildError(f"native code: {missing}")
-    compiler, folder, made_for = cxx_compiler(), cache_folder(), native.stamp()
-    made_by = native.digest(compiler_version(*compiler).encode())
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = trusted_folder()
+    if folder is None:
+        raise BuildError("native code: there is no cache folder that nobody else can write to")
+    compiler, made_for = cxx_compiler(), native.stamp()
+    library = folder / f"torch-{made_for}-{native.digest(compiler_version(*compiler).encode())}.so"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _one_at_a_time(folder / "torch-native.lock"):
-        kept = next((path for path in native.libraries(made_for) if path.stem.split("-")[2] == made_by), None)
-        if kept is not None:
-            return kept
+        if library in native.libraries(made_for):
+            return library
         with tempfile.TemporaryDirectory(dir=folder) as name:
             draft = Path(name) / f"{native.MODULE}.so"
             _run([*compiler, *FLAGS, *_includes(), str(native.SOURCES / "torch.cpp"), "-o", str(draft), *_links()])
             _run([sys.executable, "-c", _TRIAL, str(draft)])
-            library = folder / f"torch-{made_for}-{made_by}-{native.digest(draft.read_bytes())}.so"
-            for old in folder.glob("torch-*.so"):  # of other versions of torch, Python, the compiler or the sources
+            keep(library, draft.read_bytes())
+        for old in folder.glob("torch-*.so"):  # of other versions of torch, Python, the compiler or the sources
+            if old != library:
                 old.unlink(missing_ok=True)  # who has loaded it keeps it
-            draft.rename(library)
     return library
 
 
@@ -113,10 +96,7 @@ def _links() -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _ENDS_WITH_US, str(os.getpid()), *command],
-        capture_output=True, text=True, check=False, env={**os.environ, native.SWITCH: "0"}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = run_compiler(command, **{native.SWITCH: "0"})
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[:MAX_SHOWN]
         raise BuildError(f"native code: {command[0]} failed: {said}")

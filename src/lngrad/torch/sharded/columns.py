@@ -18,7 +18,7 @@ from lngrad.core.column_tree import CHUNK, ColumnTree, subtrees
 from lngrad.core.problem import Grads, Problem
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.torch.calls import accumulator_of
-from lngrad.torch.sharded.slices import all_gather
+from lngrad.torch.sharded.cuts import all_gather
 
 
 def all_reduce_columns(

@@ -1,4 +1,4 @@
-"""What lngrad's two operators do with DTensors: bring arguments to one layout, work on local shards, say where results lie.
+"""What lngrad's operators do with DTensors: bring arguments to one layout, work on local shards, say where results lie.
 
 Registered by torch.library.register_torch_dispatch, which a DTensor meets before its own rules; see decision 20.
 """
@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from lngrad.core.problem import Problem
+from lngrad.core.problem import LAYER_NORM, SLICE_BACKWARD, Normalization, describe
 from lngrad.errors import DtypeError
-from lngrad.torch import operators
+from lngrad.torch import calls, operators
 from lngrad.torch.calls import accumulator_of
+from lngrad.torch.operators import BACKWARD_RESULTS, FORWARD_RESULTS
 from lngrad.torch.sharded import slices
+from lngrad.torch.sharded.cuts import Cut, peers
 
 
 @dataclass(frozen=True)
@@ -60,67 +62,119 @@ class Layout:
         return Layout(full, statistics, parameters, sums, tuple(hidden))
 
 
-def _forward(x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, Any, Any]:
-    mesh = _mesh({"x": x, "gamma": gamma, "beta": beta})
-    outputs = Problem.forward(x, gamma, beta, tuple(normalized_shape))[0].outputs()
+def _forward(
+    x: Any, normalized_shape: Any, gamma: Any, beta: Any, eps: float, residual: Any = None, centred: bool = True,
+    offset: float = 0.0,
+) -> tuple[Any, ...]:  # fmt: skip
+    """y, mean, rstd and total as DTensors; tensors without elements for what there is not."""
+    mesh = _mesh({"x": x, "gamma": gamma, "beta": beta, "residual": residual})
+    call = operators.norm_call(x, normalized_shape, gamma, beta, residual, centred, offset)
+    outputs = _outputs(call)
     split = x.dim() - len(normalized_shape)
     layout = Layout.of(x.placements, x.dim(), split)
+    placements = {"y": layout.full, "mean": layout.statistics, "rstd": layout.statistics, "total": layout.full}
     if mesh.get_coordinate() is None:
-        return _nothing(x, mesh, (layout.full, layout.statistics, layout.statistics), outputs)
-    local_x = _local(x, layout.full)
+        return _nothing(x, mesh, FORWARD_RESULTS, placements, outputs)
+    local_x, local_residual = _local(x, layout.full), _local(residual, layout.full)
     local_gamma, local_beta = _local(gamma, layout.parameters), _local(beta, layout.parameters)
     if not layout.hidden or x.numel() == 0:
-        results = operators.layer_norm(local_x, local_x.shape[split:], local_gamma, local_beta, eps)
+        given = local_x, local_x.shape[split:], local_gamma, local_beta, eps, local_residual, centred, offset
+        results = dict(zip(FORWARD_RESULTS, operators.norm(*given), strict=True))
     else:
+        results = {}
+        if residual is not None:
+            local_x = results["total"] = local_x + local_residual
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
         flat = local_x.reshape(math.prod(rows), n).to(_rows_dtype(x, gamma, beta))
-        N = math.prod(normalized_shape)
-        mean, rstd = slices.combined_statistics(slices.moments(flat), n, N, eps, _groups(mesh, layout))
-        y = slices.normalized(flat, mean, rstd, *_flat(mean.dtype, local_gamma, local_beta))
-        ones = (1,) * len(normalized_shape)
-        results = y.to(x.dtype).reshape(local_x.shape), mean.reshape(*rows, *ones), rstd.reshape(*rows, *ones)
-    placements = layout.full, layout.statistics, layout.statistics
-    return tuple(
-        _placed(result, mesh, placement, output)
-        for result, placement, output in zip(results, placements, outputs, strict=True)
-    )
+        cut = Cut.of(x, local_x, split, layout.hidden)
+        of_rows = slices.statistics(flat, cut, eps, centred)
+        scale, shift = _flat(of_rows[1].dtype, flat, call[-1], local_gamma, local_beta)
+        y = slices.normalized(flat, of_rows, scale, shift)
+        columns = (*rows, *(1,) * len(normalized_shape))
+        results["y"] = y.to(x.dtype).reshape(local_x.shape)
+        results |= {name: of_rows[at].reshape(columns) for at, name in enumerate(("mean", "rstd")) if name in outputs}
+    return _all_placed(x, results, mesh, FORWARD_RESULTS, placements, outputs)
 
 
 def _backward(
-    dy: Any, x: Any, normalized_shape: Any, mean: Any, rstd: Any, gamma: Any, output_mask: Any
-) -> tuple[Any, Any, Any]:
-    mesh = _mesh({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
-    outputs = Problem.backward(dy, x, mean, rstd, gamma, tuple(normalized_shape), tuple(output_mask))[0].outputs()
+    dy: Any, x: Any, normalized_shape: Any, mean: Any, rstd: Any, gamma: Any, output_mask: Any, dtotal: Any = None,
+    centred: bool = True, offset: float = 0.0,
+) -> tuple[Any, ...]:  # fmt: skip
+    """dx, dgamma and dbeta as DTensors; tensors without elements for those that are not wanted."""
+    mean = mean if centred else None
+    mesh = _mesh({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal})
+    switches = dtotal, centred, offset
+    call = operators.norm_backward_call(dy, x, normalized_shape, mean, rstd, gamma, output_mask, *switches)
+    outputs = _outputs(call)
     split = x.dim() - len(normalized_shape)
     columns = (*x.shape[:split], *(1,) * len(normalized_shape))  # mean and rstd may come in any shape
     layout = Layout.of(x.placements, x.dim(), split)
+    placements = {"dx": layout.full, "dgamma": layout.sums, "dbeta": layout.sums}
     if mesh.get_coordinate() is None:
-        return _nothing(x, mesh, (layout.full, layout.sums, layout.sums), outputs)
-    local_dy, local_x = _local(dy, layout.full), _local(x, layout.full)
-    local_mean, local_rstd = (_local(tensor.reshape(columns), layout.statistics) for tensor in (mean, rstd))
-    local_gamma = _local(gamma, layout.parameters)
-    mask = list(output_mask)
-    split_dx = mask[0] and layout.hidden and x.numel() > 0
-    if split_dx:
-        mask[0] = False
-    results = list(
-        operators.layer_norm_backward(
-            local_dy, local_x, local_x.shape[split:], local_mean, local_rstd, local_gamma, mask
-        )
+        return _nothing(x, mesh, BACKWARD_RESULTS, placements, outputs)
+    local_dy, local_x, local_dtotal = (_local(tensor, layout.full) for tensor in (dy, x, dtotal))
+    local_mean, local_rstd = (
+        None if tensor is None else _local(tensor.reshape(columns), layout.statistics) for tensor in (mean, rstd)
     )
-    if split_dx:
-        accumulator, rows_dtype = accumulator_of(x, gamma), _rows_dtype(x, gamma)
-        M, n = math.prod(local_x.shape[:split]), math.prod(local_x.shape[split:])
-        (wide_gamma,) = _flat(accumulator, local_gamma)
-        wide_mean, wide_rstd = (tensor.to(accumulator).reshape(M) for tensor in (local_mean, local_rstd))
-        flat_dy, flat_x = (tensor.reshape(M, n).to(rows_dtype) for tensor in (local_dy, local_x))
-        flat = flat_dy, flat_x, wide_mean, wide_rstd, wide_gamma
-        means = slices.combined_sums(slices.row_sums(*flat), _groups(mesh, layout)) / math.prod(normalized_shape)
-        results[0] = slices.input_gradient(*flat, means).to(x.dtype).reshape(local_x.shape)
-    placements = layout.full, layout.sums, layout.sums
+    local_gamma = _local(gamma, layout.parameters)
+    shape, mask = local_x.shape[split:], list(output_mask)
+    if not layout.hidden or x.numel() == 0:
+        given_mean = x.new_empty(0) if mean is None else local_mean
+        given = local_dy, local_x, shape, given_mean, local_rstd, local_gamma, mask, local_dtotal, centred, offset
+        results = dict(zip(BACKWARD_RESULTS, operators.norm_backward(*given), strict=True))
+        return _all_placed(x, results, mesh, BACKWARD_RESULTS, placements, outputs)
+    M, n = math.prod(local_x.shape[:split]), math.prod(shape)
+    wide = accumulator_of(x, gamma)
+    wide_mean, wide_rstd = (None if t is None else t.to(wide).reshape(M) for t in (local_mean, local_rstd))
+    flat_dy, flat_x, flat_dtotal = (
+        None if tensor is None else tensor.reshape(M, n).to(_rows_dtype(x, gamma))
+        for tensor in (local_dy, local_x, local_dtotal)
+    )
+    scale, _ = _flat(wide, flat_x, call[-1], local_gamma)
+    lost, results = None, {}
+    if mask[0] or (mask[1] and centred and slices.shows_rests(wide_mean, wide_rstd)):
+        cut = Cut.of(x, local_x, split, layout.hidden)
+        means, lost = slices.row_means(flat_dy, flat_x, wide_mean, wide_rstd, scale, cut)
+    of_rows = wide_mean, wide_rstd, lost
+    if mask[0]:
+        dx = slices.input_gradient(flat_dy, flat_x, of_rows, scale, flat_dtotal, means)
+        results["dx"] = dx.to(x.dtype).reshape(local_x.shape)
+    results["dgamma"], results["dbeta"] = _column_sums(local_dy, local_x, shape, of_rows, local_gamma, mask)
+    return _all_placed(x, results, mesh, BACKWARD_RESULTS, placements, outputs)
+
+
+def _column_sums(
+    dy: Any, x: Any, shape: Any, of_rows: slices.Statistics, gamma: Any, mask: list[bool]
+) -> tuple[Any, Any]:
+    """dgamma and dbeta of the columns that are here, as far as they are wanted."""
+    mean, rstd, lost = of_rows
+    wanted = [False, *mask[1:]]
+    if mean is None or x.device.type != "cpu" or not any(wanted):
+        given = dy, x, shape, x.new_empty(0) if mean is None else mean, rstd, gamma, wanted, None, mean is not None, 0.0
+        return operators.norm_backward(*given)[1:]  # type: ignore[no-any-return]
+    lost = torch.full_like(rstd, -0.0) if lost is None else lost
+    _, dgamma, dbeta = calls.run(
+        SLICE_BACKWARD, (dy, x, mean, rstd, lost, gamma), tuple(shape), tuple(wanted), LAYER_NORM
+    )
+    return dgamma, dbeta
+
+
+def _outputs(call: Any) -> dict[str, Any]:
+    """Shape and dtype of each result that there is."""
+    operator, arrays, shape, mask, normalization = call
+    problem, _ = describe(operator, arrays, shape, mask, None, normalization)
+    results = zip(operator.outputs, problem.outputs(), strict=True)
+    return {name: output for name, output in results if output is not None}
+
+
+def _all_placed(
+    x: Any, results: dict[str, Any], mesh: Any, names: tuple[str, ...], placements: dict[str, Any],
+    outputs: dict[str, Any],
+) -> tuple[Any, ...]:  # fmt: skip
+    """The local results as DTensors, in the order of an operator of torch's; a plain empty tensor for what there is not."""
+    nothing = torch.empty(0, dtype=x.dtype, device=x.device)
     return tuple(
-        result if output is None else _placed(result, mesh, placement, output)
-        for result, placement, output in zip(results, placements, outputs, strict=True)
+        _placed(results[name], mesh, placements[name], outputs[name]) if name in outputs else nothing for name in names
     )
 
 
@@ -143,7 +197,7 @@ def _local(tensor: Any, placements: tuple[Any, ...]) -> Any:
     if tensor is None:
         return None
     if tensor.placements != placements:
-        with slices.peers(f"redistribution from {tensor.placements} to {placements}", tensor.device_mesh.size()):
+        with peers(f"redistribution from {tensor.placements} to {placements}", tensor.device_mesh.size()):
             tensor = tensor.redistribute(tensor.device_mesh, placements)
     local = tensor.to_local()
     return local.wait() if hasattr(local, "wait") else local  # one that is still on its way has no address yet
@@ -155,22 +209,22 @@ def _rows_dtype(x: Any, *parameters: Any) -> Any:
     return x.dtype if wide is accumulator_of(x) else wide
 
 
-def _flat(dtype: Any, *parameters: Any) -> tuple[Any, ...]:
-    return tuple(None if parameter is None else parameter.to(dtype).reshape(-1) for parameter in parameters)
+def _flat(dtype: Any, x: Any, normalization: Normalization, gamma: Any, beta: Any = None) -> tuple[Any, Any]:
+    """offset + gamma, and beta, as a slice's kernels take them."""
+    if gamma is None and normalization.offset:
+        gamma = torch.ones(x.shape[1], dtype=dtype, device=x.device)
+    gamma, beta = (None if one is None else one.to(dtype).reshape(-1) for one in (gamma, beta))
+    return None if gamma is None else normalization.scale(gamma), beta
 
 
-def _groups(mesh: Any, layout: Layout) -> list[Any]:
-    return [mesh.get_group(axis) for axis in layout.hidden]
-
-
-def _nothing(x: Any, mesh: Any, placements: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+def _nothing(
+    x: Any, mesh: Any, names: tuple[str, ...], placements: dict[str, Any], outputs: dict[str, Any]
+) -> tuple[Any, ...]:
     """The results on a process that is not on the mesh: DTensors without elements here."""
-    results = []
-    for placement, output in zip(placements, outputs, strict=True):
-        dtype = x.dtype if output is None else getattr(torch, output.dtype)
-        empty = torch.empty(0, dtype=dtype, device=x.device)
-        results.append(empty if output is None else _placed(empty, mesh, placement, output))
-    return tuple(results)
+    results = {
+        name: torch.empty(0, dtype=getattr(torch, output.dtype), device=x.device) for name, output in outputs.items()
+    }
+    return _all_placed(x, results, mesh, names, placements, outputs)
 
 
 def _placed(local: Any, mesh: Any, placements: tuple[Any, ...], output: Any) -> Any:
@@ -182,10 +236,11 @@ def _placed(local: Any, mesh: Any, placements: tuple[Any, ...], output: Any) -> 
 def _register(name: str, rule: Any) -> None:
     def dispatch(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         with torch.no_grad():  # autograd is above: what is done here is one step to it
-            return rule(*args, **(kwargs or {}))
+            return rule(*args, **(kwargs or {}))[: len(func._schema.returns)]
 
     torch.library.register_torch_dispatch(name, DTensor, dispatch, lib=operators.library)
 
 
-_register("lngrad::layer_norm", _forward)
-_register("lngrad::layer_norm_backward", _backward)
+for name, rule in (("layer_norm", _forward), ("layer_norm_backward", _backward)):
+    _register(f"lngrad::{name}", rule)
+    _register(f"lngrad::{name.removeprefix('layer_')}", rule)

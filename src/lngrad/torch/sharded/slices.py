@@ -1,39 +1,131 @@
-"""Rows that are cut among ranks: what a rank computes of its slice of the columns, and how the slices of all ranks add up.
+"""Rows that are cut among processes: what a process computes of its slice of the columns, and of the sums of whole rows.
 
-x, dy: (M, n). mean, rstd and the row means: (M,) in the accumulator's dtype. gamma, beta: (n,) or None, in it too. CPU
-tensors go to compiled kernels; those on other devices, and slices of fewer than 8 columns, to the same formulas in torch's
-operators. Source: docs/math.md.
-
-The one collective is a gather, every rank's block to every rank; sums are then taken locally, in rank order and in float64:
-P numbers a row are few. An all-reduce would leave the order of a sum to the transport. A gather moves bits only, so all
-ranks add the same numbers in the same order and get the same bits, run after run. docs/distributed.md says what it costs.
+x, dy, dtotal: (M, n). mean, rstd, lost and the row means: (M,) in the accumulator's dtype; mean and lost None where rows are
+not centred. gamma, beta: (n,) or None, in it too. CPU tensors go to compiled kernels; those on other devices, and slices of
+fewer than 8 columns, to the same formulas in torch's operators. Source: docs/math.md. What is sent: cuts.py.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-import torch.distributed
 
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
+from lngrad.cpu.jobs import COMPENSATED_FROM, LANES
 from lngrad.cpu.plan import MIN_COLUMNS, run_slices
-from lngrad.errors import BackendUnavailable, PeerError, ShapeError
 from lngrad.torch.calls import accumulator_of
+from lngrad.torch.sharded.cuts import Cut
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # what has an address
 
+Statistics: TypeAlias = tuple[Any, Any, Any]  # mean, rstd and what xhat lost when the mean was rounded
 
-# --- One rank's slice -----------------------------------------------------------------------------------------------
+
+# --- Forward --------------------------------------------------------------------------------------------------------
+
+
+def statistics(x: Any, cut: Cut, eps: float, centred: bool) -> Statistics:
+    """Mean, rstd and what xhat lost of whole rows, the same bits on every rank.
+
+    Collectives: one gather; two of rows that are centred and cut at borders of segments, since the second sum goes over x less
+    what the first one comes to.
+
+    Raises:
+        ShapeError: The slices do not make up rows of N columns.
+        PeerError: A peer failed.
+    """
+    if not _has_lanes(x):
+        cut.starts = None
+    rests, rstd = cut.agreed(
+        lambda: _statistics_of_lanes(x, cut, eps, centred), lambda: _statistics_of_slices(x, cut, eps, centred)
+    )
+    if rests is None:
+        return None, rstd, None
+    mean, rest = rests
+    return mean, rstd, _lost(mean, rest, rstd)
+
+
+def _statistics_of_lanes(x: Any, cut: Cut, eps: float, centred: bool) -> tuple[Any, Any] | None:
+    """(mean, what its rounding left), None if not centred; and rstd: step by step what the forward's kernel does."""
+    if not centred:
+        squares = _whole_sums("rms_slice_sums", 1, x, cut, "sums of squares")
+        return None if squares is None else (None, _rstd(squares[0] / _count(squares, cut.N), eps))
+    sums = _whole_sums("slice_sums", 1, x, cut, "row sums")
+    if sums is None:
+        return None
+    n = _count(sums, cut.N)
+    centre = sums[0] / n
+    sums = _whole_sums("slice_centred_sums", 2, x, cut, "centred sums and squares", mean=centre)
+    assert sums is not None  # all ranks have agreed about the columns
+    shift, variance = sums[0] / n, sums[1] / n
+    variance = torch.where(variance < torch.inf, variance - shift * shift, variance + (shift - shift))
+    variance = torch.where(variance < 0, torch.zeros_like(variance), variance)
+    return _two_sum(centre, shift), _rstd(variance, eps)
+
+
+def _statistics_of_slices(x: Any, cut: Cut, eps: float, centred: bool) -> tuple[Any, Any] | None:
+    """The same by Chan's formula from the statistics of slices."""
+    gathered = cut.gather(moments(x) if centred else _squares(x), "mean and centred squares")
+    if gathered is None:
+        return None
+    parts, counts = gathered[0].double(), gathered[1]
+    if not centred:
+        return None, torch.rsqrt(parts.sum(0)[0] / cut.N + eps).to(gathered[0].dtype)
+    # Means are counted from one slice's centre: differences of means are what Chan's formula squares, and a large offset
+    # would take their last digits.
+    (origin,) = parts[:, 0].index_select(0, counts.argmax().reshape(1))
+    mean, squares, summed = torch.zeros_like(origin), torch.zeros_like(origin), torch.zeros_like(counts[0])
+    for count, (centre, shift, part) in zip(counts, parts, strict=True):
+        delta = (centre - origin) + shift - mean
+        weight = count / (summed + count).clamp(min=1)
+        mean = torch.where(count > 0, mean + delta * weight, mean)
+        squares = torch.where(count > 0, squares + part + delta * delta * (weight * summed), squares)
+        summed = summed + count
+    rstd = torch.rsqrt(squares / cut.N + eps)
+    rounded = (origin + mean).to(gathered[0].dtype)
+    rest = (origin - rounded.double()) + mean
+    return (rounded, rest.to(rounded.dtype)), rstd.to(rounded.dtype)
+
+
+def _count(like: Any, N: int) -> Any:
+    return like.new_tensor(float(N))
+
+
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """a + b, and what it was rounded by (Knuth)."""
+    total = a + b
+    added = total - a
+    return total, (a - (total - added)) + (b - added)
+
+
+def _rstd(variance: Any, eps: float) -> Any:
+    """In float64, rounded once. The root is the processor's, by NumPy; torch's may be MKL's, which rounds otherwise."""
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(1 / np.sqrt(variance.double().numpy() + eps)).to(variance.dtype)
+
+
+def _lost(mean: Any, rest: Any, rstd: Any) -> Any:
+    """What xhat = (x - mean)·rstd lacks where `rest` was rounded off the mean; -0.0, which adds nothing, where it is small."""
+    return torch.where(_shows_rest(mean, rstd), rest * -1.0 * rstd, torch.full_like(rstd, -0.0))
+
+
+def _shows_rest(mean: Any, rstd: Any) -> Any:
+    ratio = mean * rstd
+    return ~(ratio * ratio < COMPENSATED_FROM**2)
+
+
+def shows_rests(mean: Any, rstd: Any) -> bool:
+    """Whether the mean of a row is so large that xhat shows its rounding: the same answer on every rank that has the row."""
+    return mean.device.type == "cpu" and bool(_shows_rest(mean, rstd).any())
 
 
 def moments(x: Any) -> Any:
     """(3, M) of each row's slice: a centre near its mean, its mean less the centre, the sum of squares around its mean.
 
-    All are 0 where the slice is empty.
+    In one number the mean would be too coarse: with an offset of 1000 and a spread of 1 its rounding showed in rstd as 3
+    tolerances. All are 0 where the slice is empty.
     """
     result = torch.zeros((3, x.shape[0]), dtype=accumulator_of(x), device=x.device)
     n = x.shape[1]
@@ -47,12 +139,19 @@ def moments(x: Any) -> Any:
     return result
 
 
-def normalized(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any) -> Any:
+def _squares(x: Any) -> Any:
+    """(1, M): the sum of squares of each row's slice."""
+    lanes = _lanes("rms_slice_sums", 1, x)
+    return x.to(accumulator_of(x)).square().sum(1).unsqueeze(0) if lanes is None else _totals(lanes)
+
+
+def normalized(x: Any, of_rows: Statistics, gamma: Any, beta: Any) -> Any:
     """y (M, n) in x's dtype."""
+    mean, rstd, lost = of_rows
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if _kernel("slice_forward", x, result=y, mean=mean, rstd=rstd, gamma=gamma, beta=beta):
+    if _kernel("slice_forward", x, result=y, mean=mean, rstd=rstd, lost=lost, gamma=gamma, beta=beta):
         return y
-    result = (x.to(mean.dtype) - mean[:, None]) * rstd[:, None]
+    result = _xhat(x, of_rows)
     if gamma is not None:
         result *= gamma
     if beta is not None:
@@ -60,171 +159,141 @@ def normalized(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any) -> Any:
     return y.copy_(result)
 
 
-def row_sums(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
-    """(2, M): the sums of dxhat and of dxhat·xhat over each row's slice."""
-    result = mean.new_zeros((2, x.shape[0]))
-    if not _kernel("slice_row_sums", x, dy, mean=mean, rstd=rstd, gamma=gamma, row_numbers=result):
-        dxhat, xhat = _terms(dy, x, mean, rstd, gamma)
-        result[0], result[1] = dxhat.sum(1), (dxhat * xhat).sum(1)
-    return result
+# --- Backward -------------------------------------------------------------------------------------------------------
 
 
-def input_gradient(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, means: Any) -> Any:
+def row_means(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, cut: Cut) -> tuple[Any, Any]:
+    """(2, M): mean_dxhat and mean_dxhat_xhat of whole rows; and what xhat lost with the mean, None where it lost nothing.
+
+    One gather. Rows without a mean have mean_dxhat_xhat alone.
+    """
+    if not _has_lanes(x):
+        cut.starts = None
+    if mean is None:
+        names = slice(1, 2)
+    else:
+        names = slice(0, 3 if shows_rests(mean, rstd) else 2)
+    given = {"dy": dy, "mean": mean, "rstd": rstd, "gamma": gamma}
+
+    def by_lanes() -> Any:
+        return _whole_sums("slice_row_sums", 3, x, cut, "row sums", names, **given)
+
+    def by_slices() -> Any:
+        gathered = cut.gather(_row_sums(x, names, **given), "row sums")
+        if gathered is None:
+            return None
+        total = torch.zeros(gathered[0].shape[1:], dtype=torch.float64, device=x.device)
+        for part in gathered[0]:
+            total = total + part
+        return total.to(rstd.dtype)
+
+    sums = cut.agreed(by_lanes, by_slices)
+    n = _count(sums, cut.N)
+    if mean is None:
+        return torch.cat([torch.zeros_like(sums), sums / n]), None
+    means, lost = sums[:2] / n, None
+    if len(sums) == 2:
+        means[1] += -0.0 * means[0]  # as in the kernel, for the sign of a zero
+    else:
+        rest, last_place = sums[2] / n, mean * torch.finfo(mean.dtype).eps
+        rest = torch.where(rest * rest < last_place * last_place, rest, torch.zeros_like(rest))
+        lost = _lost(mean, rest, rstd)
+        means[1] += lost * means[0]
+    return means, lost
+
+
+def _row_sums(x: Any, names: slice, *, dy: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
+    """(3, M), or those of them that are named: sums of dxhat, of dxhat·xhat and of x - mean over each row's slice."""
+    lanes = _lanes("slice_row_sums", 3, x, dy=dy, mean=mean, rstd=rstd, gamma=gamma)
+    if lanes is not None:
+        return _totals(lanes)[names]
+    dxhat, xhat = _scaled(dy, rstd, gamma), _xhat(x, (mean, rstd, None))
+    centred = xhat if mean is None else x.to(rstd.dtype) - mean[:, None]
+    return torch.stack([dxhat.sum(1), (dxhat * xhat).sum(1), centred.sum(1)])[names]
+
+
+def input_gradient(dy: Any, x: Any, of_rows: Statistics, gamma: Any, dtotal: Any, means: Any) -> Any:
     """dx (M, n) in x's dtype, given mean_dxhat and mean_dxhat_xhat of whole rows as (2, M)."""
+    mean, rstd, lost = of_rows
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if _kernel("slice_dx", x, dy, result=dx, mean=mean, rstd=rstd, gamma=gamma, row_numbers=means):
+    given = {"mean": mean, "rstd": rstd, "lost": lost, "gamma": gamma, "row_numbers": means}
+    if _kernel("slice_dx", x, dy, dtotal, result=dx, **given):
         return dx
-    dxhat, xhat = _terms(dy, x, mean, rstd, gamma)
-    return dx.copy_(((dxhat - means[0, :, None]) - xhat * means[1, :, None]) * rstd[:, None])
+    result = ((_scaled(dy, rstd, gamma) - means[0, :, None]) - _xhat(x, of_rows) * means[1, :, None]) * rstd[:, None]
+    return dx.copy_(result if dtotal is None else result + dtotal.to(rstd.dtype))
 
 
-def _terms(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any) -> tuple[Any, Any]:
-    dxhat = dy.to(mean.dtype)
-    if gamma is not None:
-        dxhat = dxhat * gamma
-    return dxhat, (x.to(mean.dtype) - mean[:, None]) * rstd[:, None]
+def _scaled(dy: Any, rstd: Any, gamma: Any) -> Any:
+    return dy.to(rstd.dtype) if gamma is None else dy.to(rstd.dtype) * gamma
 
 
-def _kernel(task: str, x: Any, dy: Any = None, **arrays: Any) -> bool:
-    """Run a compiled task, if it takes these tensors; whether it did."""
+def _xhat(x: Any, of_rows: Statistics) -> Any:
+    mean, rstd, lost = of_rows
+    wide = x.to(rstd.dtype)
+    xhat = (wide if mean is None else wide - mean[:, None]) * rstd[:, None]
+    return xhat if lost is None else xhat + lost[:, None]
+
+
+# --- Kernels --------------------------------------------------------------------------------------------------------
+
+
+def _has_lanes(x: Any) -> bool:
+    """Whether sums come in lanes; the same answer on every rank."""
+    return x.device.type == "cpu" and type(x) in _PLAIN
+
+
+def _lanes(task: str, sums: int, x: Any, dy: Any = None, **arrays: Any) -> Any:
+    """(M, sums, LANES): sums over each row's slice, in lanes; None if there is no kernel for it."""
+    lanes = torch.zeros((x.shape[0], sums, LANES), dtype=accumulator_of(x), device=x.device)
+    return lanes if _kernel(task, x, dy, row_numbers=lanes, **arrays) else None
+
+
+def _totals(lanes: Any) -> Any:
+    """(sums, M): the lanes added up, by halves, as a kernel does."""
+    for half in (4, 2, 1):
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return lanes[..., 0].t().contiguous()
+
+
+def _whole_sums(
+    task: str, sums: int, x: Any, cut: Cut, what: str, names: slice = slice(None), *, dy: Any = None, gamma: Any = None,
+    **statistics: Any,
+) -> Any:  # fmt: skip
+    """(sums, M), or those of them that are named: sums over whole rows with the bits of one process; None as Cut.gather."""
+
+    def lanes(start: int, count: int) -> Any:
+        columns = slice(start, start + count)
+        of_columns = [None if array is None else array[..., columns] for array in (x, dy, gamma)]
+        found = _lanes(task, sums, of_columns[0], of_columns[1], gamma=of_columns[2], **statistics)
+        return None if found is None else found[:, names]
+
+    like = torch.zeros((x.shape[0], sums, LANES), dtype=accumulator_of(x))[:, names]
+    whole = cut.whole_lanes(lanes, like, what)
+    return None if whole is None else _totals(whole)
+
+
+def _kernel(task: str, x: Any, dy: Any = None, dtotal: Any = None, **arrays: Any) -> bool:
+    """Run a compiled task, if it takes these tensors; whether it did. Without a mean it is the task of rows not centred."""
     M, n = x.shape
-    given = [tensor for tensor in (x, dy, *arrays.values()) if tensor is not None]
+    given = [tensor for tensor in (x, dy, dtotal, *arrays.values()) if tensor is not None]
     if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in given):
         return False
     if n < MIN_COLUMNS:
         return False
-    x, dy = (tensor if tensor is None or tensor.stride(1) == 1 else tensor.contiguous() for tensor in (x, dy))
+    if "mean" in arrays and arrays["mean"] is None:
+        task = f"rms_{task}"
+    elif "lost" in arrays and arrays["lost"] is None:
+        arrays["lost"] = torch.full_like(arrays["rstd"], -0.0)
+    x, dy, dtotal = (t if t is None or t.stride(1) == 1 else t.contiguous() for t in (x, dy, dtotal))
     ready = {name: array.contiguous() for name, array in arrays.items() if array is not None}
     with use_parallel_for(torch_parallel_for()):
         run_slices(
-            task, str(x.dtype).removeprefix("torch."), M, n, x=_rows(x), dy=(0, 0) if dy is None else _rows(dy),
-            threads=torch_thread_count(),
+            task, str(x.dtype).removeprefix("torch."), M, n, threads=torch_thread_count(),
+            x=_rows(x), dy=_rows(dy), dtotal=_rows(dtotal),
             **{name: array.data_ptr() for name, array in ready.items()},
         )  # fmt: skip
     return True
 
 
 def _rows(tensor: Any) -> tuple[int, int]:
-    return tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
-
-
-# --- All ranks' slices ----------------------------------------------------------------------------------------------
-
-
-def combined_statistics(moments: Any, columns: int, N: int, eps: float, groups: list[Any]) -> tuple[Any, Any]:
-    """Mean and rstd of whole rows from those of their slices, by Chan's formula. One collective per group.
-
-    Args:
-        moments: (3, M) in the accumulator's dtype, of this rank's slice of each row: a centre near its mean, its mean less
-            the centre, the sum of squares around its mean. A mean in one number would be too coarse: with an offset of
-            1000 and a spread of 1 its rounding showed in rstd as 3 tolerances.
-        columns: How many columns the slice has, which may be none.
-        N: How many all slices have together.
-        eps: Added to the variance.
-        groups: The process groups along which rows are cut.
-
-    Returns:
-        mean, rstd: (M,) in the accumulator's dtype, the same bits on every rank.
-
-    Raises:
-        ShapeError: The slices do not make up rows of N columns.
-        PeerError: A peer failed.
-    """
-    # One more row tells how many columns the slice has, so that a rank with another idea of the shape is found out.
-    width = moments.new_tensor([[columns], [N], [0]])
-    gathered = _gather(torch.cat([moments, width], 1), groups, "mean and centred squares").double()
-    counts = gathered[:, 0, -1]
-    if gathered.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU a look would wait
-        _check_counts(counts.tolist(), gathered[:, 1, -1].tolist(), N)
-    # Means are counted from one slice's centre: differences of means are what Chan's formula squares, and a large offset
-    # would take their last digits.
-    (origin,) = gathered[:, 0, :-1].index_select(0, counts.argmax().reshape(1))
-    mean, squares, summed = torch.zeros_like(origin), torch.zeros_like(origin), torch.zeros_like(counts[0])
-    for count, (centre, shift, part) in zip(counts, gathered[:, :, :-1], strict=True):
-        delta = (centre - origin) + shift - mean
-        weight = count / (summed + count).clamp(min=1)
-        mean = torch.where(count > 0, mean + delta * weight, mean)
-        squares = torch.where(count > 0, squares + part + delta * delta * (weight * summed), squares)
-        summed = summed + count
-    mean = origin + mean
-    rstd = torch.rsqrt(squares / N + eps)
-    return mean.to(moments.dtype), rstd.to(moments.dtype)
-
-
-def _check_counts(counts: list[float], totals: list[float], N: int) -> None:
-    slack = N * 2.0**-23  # counts come as floats of the accumulator's dtype
-    if abs(sum(counts) - N) > slack or any(abs(total - N) > slack for total in totals):
-        raise ShapeError(
-            f"x: expected local shards with {N} normalized elements together, got {[int(count) for count in counts]} "
-            "(DTensor.from_local needs shape= and stride= for uneven shards)"
-        )
-
-
-def combined_sums(sums: Any, groups: list[Any]) -> Any:
-    """Sums over whole rows from those over their slices. One collective per group.
-
-    Args:
-        sums: (2, M) in the accumulator's dtype: sums over this rank's slice of each row.
-        groups: The process groups along which rows are cut.
-
-    Returns:
-        (2, M) in the accumulator's dtype, the same bits on every rank.
-    """
-    total = torch.zeros(sums.shape, dtype=torch.float64, device=sums.device)
-    for part in _gather(sums, groups, "row sums"):
-        total = total + part
-    return total.to(sums.dtype)
-
-
-def _gather(block: Any, groups: list[Any], what: str) -> Any:
-    """(P, *block.shape), P the product of the groups' sizes."""
-    blocks = block.unsqueeze(0)
-    for group in groups:
-        blocks = all_gather(blocks, group, what).flatten(0, 1)
-    return blocks
-
-
-def all_gather(block: Any, group: Any, what: str) -> Any:
-    """The blocks of all ranks of a group, in rank order.
-
-    Args:
-        block: The same shape and dtype on every rank.
-        group: A process group; None is the default one.
-        what: The name of what is gathered, for the error.
-
-    Returns:
-        (P, *block.shape), the same bits on every rank.
-
-    Raises:
-        PeerError: A peer failed, or did not come before the group's timeout.
-        BackendUnavailable: It is being traced by torch.compile.
-    """
-    size = torch.distributed.get_world_size(group)
-    if size == 1:
-        return block.unsqueeze(0)
-    if torch.compiler.is_compiling():
-        raise BackendUnavailable(
-            "torch.compile: rows cut among processes are computed in eager code only; put torch.compiler.disable on the "
-            "layer normalization, or cut its input by rows"
-        )
-    blocks = block.new_empty((size * block.numel(),))
-    with peers(f"all_gather of {what}", size):
-        torch.distributed.all_gather_single(blocks, block.reshape(-1), group=group)
-    return blocks.reshape(size, *block.shape)
-
-
-@contextmanager
-def peers(collective: str, size: int) -> Iterator[None]:
-    """Turn what a collective raises when a peer is gone, or never comes, into one clear error."""
-    start = time.monotonic()
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as reason:  # torch.distributed.DistError is one too
-        waited = time.monotonic() - start
-        first = str(reason).strip().partition("\n")[0]
-        raise PeerError(
-            f"{collective}: expected all {size} processes of the group, got no answer from one of them within "
-            f"{waited:.1f} s (the group's timeout is given to init_process_group or new_group): {first}"
-        ) from reason
+    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.stride(0) * tensor.element_size())

@@ -5,5 +5,6 @@
 #include "lngrad/tiles.h"
 
 using namespace AscendC; // as the toolkit's header ends
+using std::abs, std::ceil, std::floor, std::log, std::pow, std::sqrt; // the compiler knows them unqualified
 
 #endif

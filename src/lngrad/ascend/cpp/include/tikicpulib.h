@@ -11,6 +11,7 @@
 
 #include "kernel_operator.h"
 #include "lngrad/entry.h"
+#include "lngrad/watch.h"
 
 // In the toolkit's library: what answers this program's calls, and the text of this thread's last fault.
 extern "C" lngrad::Run lngrad_kernel_connect(void);
@@ -41,24 +42,41 @@ inline int64_t on_host(const char* what, Op op, Where where, const Values&... va
     }
 }
 
+// A kernel with its arguments, and the exception of its own that it ended with: the program may catch it.
+struct Launch {
+    const char* name;
+    std::function<void()> kernel;
+    std::exception_ptr thrown;
+};
+
 // What the simulator calls once a block.
 inline int run_block(void* closure)
 {
+    Launch& launch = *static_cast<Launch*>(closure);
+    const Watch watch(launch.name);
     try {
-        (*static_cast<std::function<void()>*>(closure))();
+        launch.kernel();
         return 0;
     } catch (const Fault&) {
         return 1;
+    } catch (...) {
+        launch.thrown = std::current_exception();
+        return 2;
     }
 }
 
 template <typename Kernel, typename... Arguments>
 void run_kernel(const char* name, Where where, Kernel kernel, int64_t blocks, Arguments... arguments)
 {
-    std::function<void()> closure = [&] { kernel(arguments...); };
-    on_host(name, Op::RUN_KERNEL, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)),
-            static_cast<int64_t>(reinterpret_cast<intptr_t>(&run_block)),
-            static_cast<int64_t>(reinterpret_cast<intptr_t>(&closure)), blocks);
+    Launch launch{name, [&] { kernel(arguments...); }, nullptr};
+    try {
+        on_host(name, Op::RUN_KERNEL, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)),
+                static_cast<int64_t>(reinterpret_cast<intptr_t>(&run_block)),
+                static_cast<int64_t>(reinterpret_cast<intptr_t>(&launch)), blocks);
+    } catch (const std::runtime_error&) {
+        if (launch.thrown) std::rethrow_exception(launch.thrown);
+        throw;
+    }
 }
 
 } // namespace lngrad

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -158,8 +159,11 @@ static void start(void)
     }
     in_this_process = 1;
     python.set_program_name(python.decode_locale(LNGRAD_PYTHON, NULL)); /* finds the virtual environment */
-    python.initialize(0);                                               /* without signal handlers */
+    struct sigaction interrupt; /* Python's own would wait for Python code, which a kernel's endless loop never runs */
+    sigaction(SIGINT, NULL, &interrupt);
+    python.initialize(0); /* without signal handlers, but for that one */
     attach(0);
+    sigaction(SIGINT, &interrupt, NULL);
     python.save_thread();
     has_thread_state = 1;
 }

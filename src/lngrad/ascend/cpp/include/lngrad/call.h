@@ -25,14 +25,14 @@ struct Operand {
 constexpr int LOCALS = 8;
 constexpr int INTEGERS = 40;
 
-// A vector instruction fills `handle`, `real` and the first 18 integers: the simulator's descriptor.
+// A vector instruction fills `handle`, `real` and the first 21 integers: the simulator's descriptor.
 // Everything else fills locals and integers, and counts them.
 struct Call {
     int32_t op;
     int32_t line;
     const char* file;
-    int32_t handle[3];
-    int32_t locals_used;
+    int32_t handle[4];
+    int64_t locals_used;
     double real;             // in: the scalar; out: a real result
     int64_t result;          // out: an integral result; local[0] is a tensor result
     int64_t integer[INTEGERS];
@@ -90,20 +90,22 @@ struct Elements {
 };
 
 inline void vector(Op op, Where where, double real, const Elements& elements, const Strides& strides,
-                   const Operand& dst, const Operand& src0, const Operand& src1)
+                   const Operand& dst, const Operand& src0 = {}, const Operand& src1 = {}, int64_t extra = 0,
+                   const Operand& src2 = {})
 {
     Call& call = issue(op, where);
-    call.handle[0] = dst.handle;
-    call.handle[1] = src0.handle;
-    call.handle[2] = src1.handle;
+    const Operand* tensors[4] = {&dst, &src0, &src1, &src2};
+    for (int i = 0; i < 4; ++i) {
+        call.handle[i] = tensors[i]->handle;
+    }
     call.real = real;
-    const int64_t descriptor[18] = {
-        int64_t(op), dst.type | int64_t(src0.type) << 8 | int64_t(src1.type) << 16,
+    const int64_t descriptor[21] = {
+        int64_t(op), dst.type | int64_t(src0.type) << 8 | int64_t(src1.type) << 16 | int64_t(src2.type) << 24,
         elements.form, elements.n, elements.high, elements.repeat,
         strides.dst_block, strides.src0_block, strides.src1_block,
         strides.dst_repeat, strides.src0_repeat, strides.src1_repeat,
         dst.start, dst.start + dst.nbytes, src0.start, src0.start + src0.nbytes,
-        src1.start, src1.start + src1.nbytes,
+        src1.start, src1.start + src1.nbytes, extra, src2.start, src2.start + src2.nbytes,
     };
     std::memcpy(call.integer, descriptor, sizeof descriptor);
     finish(call);

@@ -9,19 +9,19 @@ namespace AscendC {
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const uint32_t count, Where where = Where::here())
 {
-    lngrad::perform(Op::COPY_IN, where, dst.operand(), src.address(), src.size(), src.type(), int64_t(count));
+    lngrad::perform(Op::COPY_IN, where, dst.operand(), src.address(), src.size(), src.type(), count / LocalTensor<T>::per_byte);
 }
 
 template <typename T>
 void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
 {
-    lngrad::perform(Op::COPY_OUT, where, src.operand(), dst.address(), dst.size(), dst.type(), int64_t(count));
+    lngrad::perform(Op::COPY_OUT, where, src.operand(), dst.address(), dst.size(), dst.type(), count / LocalTensor<T>::per_byte);
 }
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
 {
-    lngrad::perform(Op::COPY_LOCAL, where, dst.operand(), src.operand(), int64_t(count));
+    lngrad::perform(Op::COPY_LOCAL, where, dst.operand(), src.operand(), count / LocalTensor<T>::per_byte);
 }
 
 template <typename T>

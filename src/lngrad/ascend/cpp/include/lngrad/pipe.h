@@ -46,6 +46,16 @@ public:
     {
         tensor = DeQue<T>(where);
     }
+    // Without a type: whoever takes it has one.
+    struct Taken {
+        Operand operand;
+        template <typename T>
+        operator LocalTensor<T>() const
+        {
+            return LocalTensor<T>(operand);
+        }
+    };
+    Taken DeQue(Where where = Where::here()) { return {DeQue<uint8_t>(where).operand()}; }
     template <TPosition source, TPosition target, typename T>
     LocalTensor<T> DeQue(Where where = Where::here())
     {
@@ -102,6 +112,17 @@ public:
                                          int64_t(bufOffset)));
     }
 
+    // A TBuf has no queue: nothing waits, nothing is given back.
+    template <typename T>
+    void FreeTensor(LocalTensor<T>&)
+    {
+    }
+    template <typename T>
+    bool EnQue(const LocalTensor<T>&)
+    {
+        return true;
+    }
+
     void bind(int64_t handle) { handle_ = static_cast<int32_t>(handle); }
     static constexpr int64_t position() { return static_cast<int64_t>(pos); }
 
@@ -127,7 +148,7 @@ public:
         running_pipe = this;
     }
     void Init() {}
-    void Destroy() {}
+    void Destroy(Where where = Where::here()) { Reset(where); }
     void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, int64_t(handle_)); }
 
     template <TPosition pos, int32_t depth, auto mask>

@@ -70,9 +70,9 @@ inline uint16_t half_bits(float value)
 
 template <uint16_t (*Narrow)(float), float (*Widen)(uint16_t)>
 struct Scalar16 {
-    uint16_t bits = 0;
+    uint16_t bits;
 
-    Scalar16() = default;
+    Scalar16() = default; // trivial: a union may hold one
     template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
     Scalar16(T value) : bits(Narrow(static_cast<float>(value)))
     {
@@ -87,6 +87,10 @@ struct Scalar16 {
 } // namespace lngrad
 
 using half = lngrad::Scalar16<lngrad::half_bits, lngrad::half_value>;
+// Two of these lie in a byte; a tensor of them has half as many bytes as elements.
+struct int4b_t {
+    uint8_t pair = 0;
+};
 using bfloat16_t = lngrad::Scalar16<lngrad::bfloat16_bits, lngrad::bfloat16_value>;
 
 namespace lngrad {
@@ -97,6 +101,7 @@ constexpr Type type_of()
     if constexpr (std::is_same_v<T, float>) return Type::FLOAT;
     else if constexpr (std::is_same_v<T, half>) return Type::HALF;
     else if constexpr (std::is_same_v<T, bfloat16_t>) return Type::BFLOAT16;
+    else if constexpr (std::is_same_v<T, int4b_t>) return Type::INT4B;
     else if constexpr (std::is_same_v<T, int8_t>) return Type::INT8;
     else if constexpr (std::is_same_v<T, uint8_t>) return Type::UINT8;
     else if constexpr (std::is_same_v<T, int16_t>) return Type::INT16;

@@ -2,7 +2,7 @@
 #ifndef LNGRAD_SYNC_H
 #define LNGRAD_SYNC_H
 
-#include "lngrad/vector.h"
+#include "lngrad/special.h"
 
 namespace AscendC {
 

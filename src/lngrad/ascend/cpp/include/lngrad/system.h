@@ -2,6 +2,10 @@
 #ifndef LNGRAD_SYSTEM_H
 #define LNGRAD_SYSTEM_H
 
+#include <cassert>
+#include <cmath>
+#include <cstdio>
+
 #include "lngrad/sync.h"
 
 namespace AscendC {
@@ -18,6 +22,149 @@ inline GM_ADDR GetUserWorkspace(GM_ADDR workspace, Where where = Where::here())
     return reinterpret_cast<GM_ADDR>(lngrad::perform(Op::USER_WORKSPACE, where, address).result);
 }
 inline void SetSysWorkspace(GM_ADDR) {}
+
+// What a device has to be told and the simulator does not: the state of the chip, caches, hints.
+inline void InitSocState() {}
+template <typename T, CacheLine line, DcciDst target = DcciDst::CACHELINE_ALL>
+void DataCacheCleanAndInvalid(const GlobalTensor<T>&)
+{
+}
+template <typename T>
+void DataCachePreload(const GlobalTensor<T>&, int64_t)
+{
+}
+inline void ICachePreLoad(int64_t) {}
+inline void SetHF32Mode(bool) {}
+template <typename T>
+T ReadGmByPassDCache(__gm__ T* address, Where where = Where::here())
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(address);
+    return memory.GetValue(0, where);
+}
+template <typename T>
+void WriteGmByPassDCache(__gm__ T* address, T value, Where where = Where::here())
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(address);
+    memory.SetValue(0, value, where);
+}
+
+class AscendCUtils {
+public:
+    static int32_t GetBitSize(int32_t bytes) { return bytes * ONE_BYTE_BIT_SIZE; }
+    static int32_t GetC0Size() { return DEFAULT_C0_SIZE; }
+    static int32_t GetC0Count(const int32_t bytes) { return GetC0Size() / bytes; }
+    static int32_t GetDefaultBlockNum() { return DEFAULT_BLK_NUM; }
+    template <typename T, bool isSetMask = true>
+    static void SetMask(const uint64_t& high, const uint64_t& low)
+    {
+        if (isSetMask) SetVectorMask<T>(high, low);
+    }
+    template <typename T, bool isSetMask = true>
+    static void SetMask(int32_t length)
+    {
+        if (isSetMask) SetVectorMask<T>(length);
+    }
+    template <typename T>
+    static void SetMaskCount()
+    {
+        AscendC::SetMaskCount();
+    }
+    template <typename T>
+    static void SetMaskNorm()
+    {
+        AscendC::SetMaskNorm();
+    }
+    template <bool isSetMask = true>
+    static void ResetMask()
+    {
+        if (isSetMask) AscendC::ResetMask();
+    }
+};
+
+// Scalar arithmetic.
+template <typename T, typename U, RoundMode mode>
+U ScalarCast(T value)
+{
+    double exact = static_cast<double>(value);
+    if constexpr (std::is_integral_v<U>) {
+        if constexpr (mode == RoundMode::CAST_FLOOR) return static_cast<U>(std::floor(exact));
+        else if constexpr (mode == RoundMode::CAST_CEIL) return static_cast<U>(std::ceil(exact));
+        else if constexpr (mode == RoundMode::CAST_ROUND) return static_cast<U>(std::round(exact));
+        else if constexpr (mode == RoundMode::CAST_TRUNC) return static_cast<U>(exact);
+        else return static_cast<U>(std::nearbyint(exact));
+    } else {
+        return U(static_cast<float>(value));
+    }
+}
+template <typename T, typename U, RoundMode mode>
+U Cast(T value)
+{
+    return ScalarCast<T, U, mode>(value);
+}
+template <int wanted>
+int64_t ScalarGetCountOfValue(uint64_t value)
+{
+    int64_t set = __builtin_popcountll(value);
+    return wanted == 1 ? set : 64 - set;
+}
+template <int wanted>
+int64_t GetBitCount(uint64_t value)
+{
+    return ScalarGetCountOfValue<wanted>(value);
+}
+inline int64_t ScalarCountLeadingZero(uint64_t value) { return value == 0 ? 64 : __builtin_clzll(value); }
+inline int64_t CountLeadingZero(uint64_t value) { return ScalarCountLeadingZero(value); }
+template <int wanted>
+int64_t ScalarGetSFFValue(uint64_t value)
+{
+    value = wanted == 1 ? value : ~value;
+    return value == 0 ? -1 : __builtin_ctzll(value);
+}
+template <int wanted>
+int64_t GetSFFValue(uint64_t value)
+{
+    return ScalarGetSFFValue<wanted>(value);
+}
+inline int64_t CountBitsCntSameAsSignBit(int64_t value) { return __builtin_clrsbll(value); }
+
+template <typename T, typename U>
+constexpr auto AlignUp(T value, U unit)
+{
+    return unit == 0 ? value : (value + unit - 1) / unit * unit;
+}
+template <typename T, typename U>
+constexpr auto AlignDown(T value, U unit)
+{
+    return unit == 0 ? value : value / unit * unit;
+}
+template <typename T, typename U>
+constexpr auto CeilDivision(T value, U unit)
+{
+    return unit == 0 ? value : (value + unit - 1) / unit;
+}
+template <typename T, typename U>
+constexpr auto DivCeil(T value, U unit)
+{
+    return CeilDivision(value, unit);
+}
+
+// Text of the kernel goes to the program's own output.
+using ::printf;
+template <typename... Values>
+void PRINTF(const char* format, Values... values)
+{
+    ::printf(format, values...);
+}
+template <typename T>
+void DumpTensor(const T&, uint32_t, uint32_t)
+{
+}
+template <typename T, typename Shape>
+void DumpTensor(const T&, uint32_t, uint32_t, const Shape&)
+{
+}
 
 inline float ToFloat(const bfloat16_t& value) { return static_cast<float>(value); }
 inline float Cast(const bfloat16_t& value) { return static_cast<float>(value); }
@@ -45,6 +192,12 @@ T tiling_data(const void* address, Where where = Where::here())
 }
 
 } // namespace lngrad
+
+// The index of the block, as kernels of the compiler's own names read it.
+#define block_idx AscendC::GetBlockIdx()
+#define block_num AscendC::GetBlockNum()
+#define ASSERT(condition, ...) assert(condition)
+#define ASCENDC_ASSERT(condition, ...) assert(condition)
 
 #define TILING_KEY_IS(key) (lngrad::tiling_key() == static_cast<int64_t>(key))
 #define TILING_KEY_LIST(...)

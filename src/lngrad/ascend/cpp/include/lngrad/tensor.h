@@ -47,7 +47,9 @@ public:
 
     const Operand& operand() const { return operand_; }
 
-    uint32_t GetSize() const { return static_cast<uint32_t>(operand_.nbytes / static_cast<int64_t>(sizeof(T))); }
+    static constexpr int64_t per_byte = std::is_same_v<T, int4b_t> ? 2 : 1;
+
+    uint32_t GetSize() const { return static_cast<uint32_t>(operand_.nbytes * per_byte / int64_t(sizeof(T))); }
     void SetSize(const uint32_t size, Where where = Where::here())
     {
         lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, int64_t(size));
@@ -58,8 +60,8 @@ public:
     LocalTensor operator[](const uint32_t offset) const
     {
         LocalTensor rest = *this;
-        rest.operand_.start += int64_t(offset) * sizeof(T);
-        rest.operand_.nbytes -= int64_t(offset) * sizeof(T);
+        rest.operand_.start += int64_t(offset) * int64_t(sizeof(T)) / per_byte;
+        rest.operand_.nbytes -= int64_t(offset) * int64_t(sizeof(T)) / per_byte;
         return rest;
     }
 
@@ -134,7 +136,7 @@ public:
     GlobalTensor operator[](const uint64_t offset) const
     {
         GlobalTensor rest = *this;
-        rest.address_ += offset;
+        rest.address_ += offset / LocalTensor<T>::per_byte;
         if (size_ >= 0) {
             rest.size_ = size_ - static_cast<int64_t>(offset);
             rest.size_ = rest.size_ < 0 ? 0 : rest.size_;

@@ -2,7 +2,9 @@
 #ifndef LNGRAD_TYPES_H
 #define LNGRAD_TYPES_H
 
+#include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
 
 #include "lngrad/scalar.h"
@@ -38,6 +40,15 @@ enum class RoundMode : uint8_t {
     CAST_NONE = 0, CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC, CAST_ODD,
 };
 
+enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
+enum class SELMODE : uint8_t { VSEL_CMPMASK_SPR = 0, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE };
+enum class MaskMode : uint8_t { NORMAL = 0, COUNTER };
+enum class ReduceType : uint8_t { SUM = 0, MAX, MIN };
+enum class ReduceOrder : uint8_t { ORDER_VALUE_INDEX = 0, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX };
+enum class Hardware : uint8_t { GM = 0, UB, L1, L0A, L0B, L0C, BIAS, FIXBUF, MAX };
+enum class MemDsbT : uint8_t { ALL = 0, DDR, UB, SEQ };
+enum class CacheLine : uint64_t { SINGLE_CACHE_LINE = 0, ENTIRE_DATA_CACHE };
+enum class DcciDst : uint64_t { CACHELINE_ALL = 0, CACHELINE_UB, CACHELINE_OUT, CACHELINE_ATOMIC };
 enum class DataFormat : uint8_t { ND = 0, NZ, NCHW, NC1HWC0, NHWC, NCDHW, NDC1HWC0, FRACTAL_Z_3D };
 enum class KernelMode : uint8_t { MIX_MODE = 0, AIC_MODE, AIV_MODE, MIX_AIC_1_1 };
 enum class PaddingMode : uint8_t { Normal = 0, Compact };
@@ -54,6 +65,21 @@ constexpr uint32_t DEFAULT_BLK_NUM = 8;
 constexpr uint8_t DEFAULT_BLK_STRIDE = 1;
 constexpr uint8_t DEFAULT_REPEAT_STRIDE = 8;
 constexpr uint8_t HALF_DEFAULT_REPEAT_STRIDE = 4;
+constexpr uint64_t MASK_PLACEHOLDER = 0;
+constexpr uint64_t MASK_PLACEHOLDER_LIST[2] = {0, 0};
+constexpr uint64_t FULL_MASK = ~uint64_t(0);
+constexpr int32_t ONE_BLK_FLOAT_NUM = 8;
+constexpr int32_t ONE_BLK_HALF_NUM = 16;
+constexpr int32_t ONE_REPEAT_FLOAT_SIZE = 64;
+constexpr int32_t ONE_REPEAT_HALF_SIZE = 128;
+constexpr int32_t ONE_BYTE_BIT_SIZE = 8;
+constexpr int32_t BYTE_PER_REPEAT = 256;
+constexpr int32_t B32_DATA_NUM_PER_BLOCK = 8;
+constexpr int32_t B16_DATA_NUM_PER_BLOCK = 16;
+constexpr int32_t B32_BYTE_SIZE = 4;
+constexpr int32_t B16_BYTE_SIZE = 2;
+constexpr uint16_t DEFAULT_DATA_COPY_NBURST = 1;
+constexpr uint8_t DEFAULT_DATA_COPY_STRIDE = 0;
 constexpr uint16_t SYNC_AIV_FLAG = 12;
 constexpr uint16_t SYNC_AIV_ONLY_ALL = 14;
 constexpr int32_t NCHW_CONV_ADDR_LIST_SIZE = 16;
@@ -66,8 +92,11 @@ template <typename T, typename U>
 struct IsSameType : std::is_same<T, U> {};
 
 namespace Std {
-using std::is_same;
-}
+using std::conditional_t, std::enable_if_t, std::integral_constant, std::is_convertible, std::is_same, std::is_same_v;
+using std::false_type, std::true_type, std::tuple, std::get, std::make_tuple, std::integer_sequence, std::max, std::min;
+} // namespace Std
+
+enum { BRCB_BROADCAST_NUMBER = 8 }; // elements that a repeat of Brcb spreads
 
 struct DataCopyParams {
     uint16_t blockCount = 1;
@@ -190,6 +219,20 @@ struct TransDataTo5HDParams {
     TransDataTo5HDParams(bool target_high, bool source_high, uint8_t repeats, uint16_t target, uint16_t source)
         : dstHighHalf(target_high), srcHighHalf(source_high), repeatTimes(repeats), dstRepStride(target),
           srcRepStride(source)
+    {
+    }
+};
+
+enum class GatherMaskMode : uint8_t { VERSION_V1 = 0, VERSION_V2 };
+
+struct GatherMaskParams {
+    uint8_t src0BlockStride = 1;
+    uint16_t repeatTimes = 0;
+    uint16_t src0RepeatStride = 0;
+    uint8_t src1RepeatStride = 0;
+    GatherMaskParams() = default;
+    GatherMaskParams(uint8_t block, uint16_t repeats, uint16_t source, uint8_t pattern)
+        : src0BlockStride(block), repeatTimes(repeats), src0RepeatStride(source), src1RepeatStride(pattern)
     {
     }
 };

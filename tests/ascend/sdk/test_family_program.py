@@ -1,10 +1,14 @@
-"""aclnnRmsNorm and its gradient from C++, as a program on a device calls them."""
+"""aclnnRmsNorm, its gradient and norms of a sum from C++, as a program on a device calls them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from programs import build, needs_cxx, run
+
+from lngrad.ascend.sdk.program import compile_program
+from lngrad.errors import LngradError
 
 PROGRAM = r"""
 #include <cmath>
@@ -14,6 +18,8 @@ PROGRAM = r"""
 #include <vector>
 
 #include "acl/acl.h"
+#include "aclnnop/aclnn_add_layer_norm.h"
+#include "aclnnop/aclnn_deep_norm_grad.h"
 #include "aclnnop/aclnn_rms_norm.h"
 #include "aclnnop/aclnn_rms_norm_grad.h"
 
@@ -75,6 +81,25 @@ int main()
     rstd.print("rstd");
     dx.print("dx");
     dgamma.print("dgamma");
+    Array beta({4}, {0, 0, 0, 1}), zero({2, 4}, std::vector<float>(8)), mean({2, 1}, {0, 0}), sum({2, 4}, dx.host);
+    for (bool wanted : {true, false}) {
+        aclTensor *bias = wanted ? nullptr : gamma.tensor;
+        check(aclnnAddLayerNormGetWorkspaceSize(x.tensor, x.tensor, gamma.tensor, beta.tensor, bias, 0.0, wanted, y.tensor,
+                                                mean.tensor, rstd.tensor, sum.tensor, &bytes, &executor));
+        check(aclnnAddLayerNorm(space(bytes), bytes, executor, nullptr));
+        check(aclrtSynchronizeStream(nullptr));
+        mean.print("mean");
+        rstd.print("rstd");
+        sum.print("sum");
+    }
+    check(aclnnDeepNormGradGetWorkspaceSize(dy.tensor, x.tensor, zero.tensor, gamma.tensor, mean.tensor, rstd.tensor, 2.0,
+                                            dx.tensor, y.tensor, dgamma.tensor, beta.tensor, &bytes, &executor));
+    check(aclnnDeepNormGrad(space(bytes), bytes, executor, nullptr));
+    check(aclrtSynchronizeStream(nullptr));
+    dgamma.print("dbeta");  // dbetaOut comes first
+    for (int place = 0; place < 8; place++) y.host[place] = 0;
+    y.print("dgx");
+    dx.print("dx");
     const int code = aclnnRmsNormGetWorkspaceSize(x.tensor, nullptr, 0.0, y.tensor, rstd.tensor, &bytes, &executor);
     std::printf("%d: %s\n", code, aclGetRecentErrMsg());
     return aclFinalize();
@@ -83,7 +108,7 @@ int main()
 
 
 @needs_cxx
-def test_root_mean_squares_from_cxx(any_toolkit: Path, tmp_path: Path) -> None:
+def test_norms_of_the_family_from_cxx(any_toolkit: Path, tmp_path: Path) -> None:
     (tmp_path / "rms_norm.cpp").write_text(PROGRAM)
     done = run(build(any_toolkit, tmp_path / "rms_norm.cpp", tmp_path, "-std=c++11"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,5 +118,29 @@ def test_root_mean_squares_from_cxx(any_toolkit: Path, tmp_path: Path) -> None:
         "rstd 0.2828 1.0000",
         "dx 0.2772 -0.0113 -0.0170 -0.0339 0.0000 2.0000 0.0000 0.0000",
         "dgamma 0.2828 0.0000 0.0000 0.0000",
+        "mean 6.0000 1.0000",  # of 2, 4, 6, 12 and 4, 0, 0, 0
+        "rstd 0.2673 0.5774",
+        "sum 2.0000 4.0000 6.0000 12.0000 4.0000 0.0000 0.0000 0.0000",
+        "mean 7.2500 2.2500",  # with 1, 2, 1, 1 added
+        "rstd 0.2754 0.6100",
+        "sum 2.0000 4.0000 6.0000 12.0000 4.0000 0.0000 0.0000 0.0000",
+        "dbeta 1.0000 1.0000 0.0000 0.0000",
+        "dgx 0.0626 -0.1579 -0.1031 0.0613 0.1419 0.3405 -0.8795 -0.8795",  # of h = 2x, by the formula in float64
+        "dx 0.1253 -0.3158 -0.2062 0.1227 0.2837 0.6809 -1.7591 -1.7591",
         "161001: gamma: expected an argument, got a null pointer",
     ]
+
+
+def test_a_program_of_an_operator_that_is_not_here_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    source = tmp_path / "group_norm.cpp"
+    source.write_text('#include "acl/acl.h"\n  #include "aclnnop/aclnn_group_norm_silu.h"\nint main() {}\n')
+    with pytest.raises(LngradError) as refused:
+        compile_program(source, tmp_path / "program", [], [])
+    assert str(refused.value) == (
+        f"{source}: expected operators that are here, got aclnnGroupNormSilu (aclnnop/aclnn_group_norm_silu.h), "
+        "which is not"
+    )
+    (tmp_path / "aclnnop").mkdir()
+    (tmp_path / "aclnnop" / "aclnn_group_norm_silu.h").touch()
+    with pytest.raises(LngradError, match=r"acl/acl\.h"):
+        compile_program(source, tmp_path / "program", [], [])

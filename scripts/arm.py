@@ -1,0 +1,175 @@
+"""Use the aarch64 wheel on an emulated ARM machine, and run tests with it: golden bits, precision, threads, the pool.
+
+    python scripts/arm.py dist/lngrad-0.1.0-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.whl
+
+It needs apt, which fetches QEMU, proot and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels for that.
+Nothing is installed on this machine, and no rights of root are needed: proot starts every program of that Debian in QEMU.
+Kernels are those of the wheel, for each of its processors in turn; there is no Numba. Bits and errors are as on a real machine,
+times are not: `make arm` takes an hour or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+from matrix import Record, merged, read, write
+
+from lngrad.cpu.processors import CHOICE, PROCESSORS
+
+ROOT = Path(__file__).parents[1]
+ARM = ROOT / "build" / "arm"
+TOOLS = {"qemu-aarch64-static": "qemu-user-static", "proot": "proot"}  # and the packages that have them
+PACKAGES = ("python3", "bash", "coreutils", "libgomp1")
+NEEDED = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "sybil>=9", "pyyaml>=6")
+TESTS = (
+    "tests/core/test_golden_bits.py", "tests/core/test_precision.py", "tests/core/test_special_values.py",
+    "tests/core/test_threads.py", "tests/cpu/test_pool.py", "tests/cpu/test_workers.py",
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("tests", nargs="*", default=TESTS, help="files of tests, and what else pytest takes")
+    parser.add_argument("--processors", help="of these alone, with commas between")
+    options = parser.parse_args()
+    ARM.mkdir(parents=True, exist_ok=True)
+    fetch_tools()
+    fetch_root()
+    install(options.wheel)
+    known = [name for name, one in PROCESSORS.items() if one.architecture == "aarch64"]
+    names = options.processors.split(",") if options.processors else known
+    said = {name: run_tests(name, options.tests) for name in names}
+    if names == known and options.tests is TESTS:
+        keep_record(options.wheel, said)
+    failed = [name for name, line in said.items() if not is_passed(line)]
+    if failed:
+        raise SystemExit(f"failed on {', '.join(failed)}")
+
+
+def run(*command: object, **options: object) -> None:
+    subprocess.run([str(part) for part in command], check=True, **options)  # type: ignore[call-overload]
+
+
+def unpack(package: Path, folder: Path) -> None:
+    """A Debian package's files, where /lib and its like are links into /usr."""
+    files = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE)
+    run("tar", "-C", folder, "-x", "--keep-directory-symlink", "-f", "-", stdin=files.stdout)
+
+
+def fetch_tools() -> None:
+    """Those that are not installed, with the library that proot needs."""
+    host = ARM / "host"
+    missing = [
+        package for name, package in TOOLS.items() if not shutil.which(name) and not (host / "usr/bin" / name).exists()
+    ]
+    if not missing:
+        return
+    debs = ARM / "host-packages"
+    for folder in (host, debs):
+        folder.mkdir(exist_ok=True)
+    run("apt-get", "download", "--quiet", *missing, "libtalloc2", cwd=debs)
+    for package in debs.glob("*.deb"):
+        unpack(package, host)
+
+
+def tool(name: str) -> str:
+    return shutil.which(name) or str(ARM / "host/usr/bin" / name)
+
+
+def fetch_root() -> None:
+    """Python for arm64 with all that it needs, of the same release of Debian as apt knows here; no package is configured."""
+    root, state = ARM / "root", ARM / "apt"
+    if (root / "usr/bin/python3").exists():
+        return
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (state / folder).mkdir(parents=True, exist_ok=True)
+    (state / "status").touch()
+    settings = {
+        "Dir::State": state, "Dir::State::status": state / "status", "Dir::Cache": state / "cache",
+        "APT::Architecture": "arm64", "APT::Architectures": "arm64", "Debug::NoLocking": "1",
+    }  # fmt: skip
+    apt = ["apt-get", "--quiet", *(f"-o{name}={value}" for name, value in settings.items())]
+    run(*apt, "update")
+    run(*apt, "install", "--yes", "--no-install-recommends", "--download-only", *PACKAGES)
+    for name in ("bin", "lib", "sbin"):
+        (root / "usr" / name).mkdir(parents=True, exist_ok=True)
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for package in sorted((state / "cache/archives").glob("*.deb")):
+        unpack(package, root)
+    for name in ("repository", "site", "tmp"):
+        (root / name).mkdir(exist_ok=True)
+
+
+def install(wheel: Path) -> None:
+    """The wheel, what it depends on and what its tests need, by pip of this machine."""
+    version = (ARM / "root/usr/bin/python3").readlink().name.removeprefix("python")
+    target = [f"--python-version={version}", "--implementation=cp", "--only-binary=:all:"]
+    target += [f"--platform=manylinux_2_{minor}_aarch64" for minor in (28, 27, 24, 17)] + [
+        "--platform=manylinux2014_aarch64"
+    ]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *target]
+    shutil.rmtree(ARM / "site", ignore_errors=True)
+    run(*pip, "--target", ARM / "site", wheel, *NEEDED)
+
+
+def run_tests(processor: str, tests: list[str]) -> str:
+    """pytest's last line about the tests with a processor's kernels."""
+    print(f"\n{processor}:", flush=True)
+    environment = {
+        **os.environ, CHOICE: processor, "PYTHONPATH": "/site", "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin",
+        "XDG_CACHE_HOME": "/tmp/cache", "HOME": "/tmp", "TMPDIR": "/tmp",
+    }  # fmt: skip
+    for library in (ARM / "host").glob("usr/lib/*-linux-gnu/libtalloc.so.2"):
+        environment["LD_LIBRARY_PATH"] = str(library.parent)  # of proot alone
+    binds = [f"-b{ROOT}:/repository", f"-b{ARM / 'site'}:/site", "-b/proc", "-b/dev"]
+    command = [tool("proot"), "-q", tool("qemu-aarch64-static"), "-r", ARM / "root", *binds, "-w", "/repository"]
+    command += [
+        "/usr/bin/env",
+        "-u",
+        "LD_LIBRARY_PATH",
+        "/usr/bin/python3",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    last = ""
+    with subprocess.Popen(
+        [*map(str, command), "--timeout=3000", *tests], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return last
+
+
+def is_passed(line: str) -> bool:
+    return " passed" in line and not any(word in line for word in (" failed", " error"))
+
+
+def keep_record(wheel: Path, said: dict[str, str]) -> None:
+    """The row of docs/versions.md, in the place of an earlier one."""
+    versions = {
+        name.replace("-", "_"): version
+        for name, version in (path.stem.split("-")[:2] for path in (ARM / "site").glob("*.dist-info"))
+    }
+    record = Record(
+        python=(ARM / "root/usr/bin/python3").readlink().name.removeprefix("python"), set="aarch64", level="emulated",
+        versions=versions, checks={name: "passed" if is_passed(line) else line for name, line in said.items()},
+        tests=next(iter(said.values())).partition(" in ")[0], lngrad=wheel.name.split("-")[1],
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    )  # fmt: skip
+    write(merged(read(), [record]))
+
+
+if __name__ == "__main__":
+    main()

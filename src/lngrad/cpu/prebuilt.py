@@ -1,0 +1,60 @@
+"""Kernels that the package brings compiled: for each of `processors.PROCESSORS` a shared library, in wheels for Linux.
+
+scripts/prebuilt.py makes them. A function's name in a library has a hash of the sources and of the processor in it, and a file
+ends with a digest of itself: a library that is cut off, of another processor or of other sources is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from lngrad.core.cache_folder import kept
+from lngrad.cpu.cache import SETTINGS, sources
+from lngrad.cpu.processors import Processor, processor
+
+FOLDER = Path(__file__).parent / "prebuilt"
+INSTALL = "pip install 'lngrad[numba]'"
+_FORCED = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+
+
+def symbol(kernel: str, of: Processor) -> str:
+    """The name that a kernel's function has in a library.
+
+    Args:
+        kernel: Its name with those of its dtypes.
+        of: The processor that it is compiled for.
+    """
+    return f"lngrad_{kernel}_{_made_of(of.name)[:32]}"
+
+
+@cache
+def _made_of(name: str) -> str:
+    return hashlib.sha256(b"\0".join([name.encode(), *sources()])).hexdigest()
+
+
+@cache
+def library() -> tuple[Path, Processor] | str:
+    """The library for this processor with what it was compiled for, or why there is none."""
+    forced = [name for name in _FORCED if name in SETTINGS]
+    if forced:
+        return f"{forced[0]} is set"
+    if not FOLDER.is_dir():
+        return "this installation was not made from a wheel that has them"
+    fitting = processor()
+    if fitting is None:
+        return "this processor has less than those that the wheel has them for"
+    path = FOLDER / f"{fitting.name}.so"
+    content = kept(path)
+    if content is None:
+        return f"{path} is not there or not whole"
+    if symbol("begin", fitting).encode() not in content:
+        return f"{path} is of other sources"
+    return path, fitting
+
+
+def why_not() -> str | None:
+    """Why there are no compiled kernels for this processor in the package, None if there are."""
+    found = library()
+    return found if isinstance(found, str) else None

@@ -4,8 +4,8 @@
     python benchmarks/training.py llama --threads 1        one model, one thread
 
 A step is forward, backward and AdamW on one batch. `patch` is lngrad.torch.patch, `override` lngrad.torch.override, which
-reaches BERT's torch.nn.LayerNorm and not the formula that Llama's class writes out. All are warm before the first turn; a row gives the
-median of each and the medians of the ratios of neighbours. It writes no record.
+reaches BERT's torch.nn.LayerNorm and not the formula that Llama's class writes out. All are warm before the first turn; a row
+gives the median of each and the medians of the ratios of neighbours. It writes no record.
 """
 
 from __future__ import annotations

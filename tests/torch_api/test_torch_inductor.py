@@ -100,7 +100,9 @@ def test_a_training_step_of_rms_norm(name):
             got = grads(compiled, inputs)
         check_same_bits(got, grads(lambda x, w: door.rms_norm(x, 24, w, eps), inputs))
     check_same_bits(grads(mine, inputs), got)
-    for one, other in zip(grads(formula, inputs, torch.finfo(torch.float32).eps if eps is None else eps), got, strict=True):
+    for one, other in zip(
+        grads(formula, inputs, torch.finfo(torch.float32).eps if eps is None else eps), got, strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 

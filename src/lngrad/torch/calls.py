@@ -84,12 +84,21 @@ def plan_backward(
     return make_plan(problem, None, torch_thread_count()), parameter
 
 
+def _problem_of(
+    operator: Operator, arrays: tuple[Tensor | None, ...], shape: Shape, mask: Mask, normalization: Normalization
+) -> Problem:
+    """A call of the family. torch's operators keep their own statistics, and so a backward may complete the mean."""
+    completes = "lost" not in operator.inputs
+    return describe(operator, arrays, shape, mask, None, normalization, completes_mean=completes)[0]
+
+
 def plan_norm(call: Callable[..., Any], *arguments: Any) -> tuple[Plan, Tensor]:
     """The plan of a call of the family with contiguous arrays, and a tensor like mean and rstd, or dgamma and dbeta.
 
     call: of the same arguments, the operator, its arrays, the normalized shape, the mask and the normalization.
     """
-    problem, _ = describe(*(described := call(*arguments))[:4], None, described[4])
+    operator, arrays, shape, mask, normalization = call(*arguments)
+    problem = _problem_of(operator, arrays, shape, mask, normalization)
     gamma = problem.inputs["gamma"]
     parameter = gamma.dtype if gamma else problem.dtype
     small = problem.accumulator if problem.operator.direction == "forward" else parameter
@@ -247,9 +256,7 @@ def run(
     key = operator, normalization, shape, mask, torch_thread_count(), *facts
     call = _any_calls.get(key)
     if call is None:
-        problem, _ = describe(
-            operator, arrays, shape, mask, None, normalization, completes_mean="lost" not in operator.inputs
-        )
+        problem = _problem_of(operator, arrays, shape, mask, normalization)
         plan = make_plan(problem, None, torch_thread_count())
         outputs = [None if one is None else (one.shape, getattr(torch, one.dtype)) for one in problem.outputs()]
         x = arrays[operator.inputs.index("x")]

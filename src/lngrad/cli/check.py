@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, need, progress
+from lngrad.cli.terminal import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, need, new_table, progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,12 +51,17 @@ def check(
         str,
         Option(
             help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
-            "module:function, triton:module:function or 'cmd:./program {in} {out}' of yours; or mutant:NAME."
+            "of yours module:function, triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; "
+            "or mutant:NAME."
         ),
     ] = "numba_cpu",
     standard: Annotated[
-        str, Option(help="mixed, stat, close, cosine, binary, dual or exact; a case's own goes first.")
-    ] = "mixed",
+        str,
+        Option(
+            help="auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact or stable; "
+            "a case's own goes first."
+        ),
+    ] = "auto",
     norm: NormName = None,
     level: Annotated[str, Option(help="Of the standard dual: L0, L1 or L2.")] = "L1",
     third: Annotated[str, Option(help="Implementation that the standard dual compares with.")] = "torch",
@@ -72,27 +78,36 @@ def check(
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Keep the results that the --json file has already.")] = False,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
-    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a case; then it has failed.")] = 300.0,
+    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0,
     seed: Seed = 0,
+    seeds: Annotated[int, Option(min=1, help="Every case with so many seeds, from --seed on.")] = 1,
+    fuzz: Annotated[int, Option(min=0, metavar="N", help="N cases besides, of random shapes, dtypes and layouts.")] = 0,
+    time: Annotated[bool, Option("--time", help="Time right results too, one case after the other.")] = False,
+    max_skipped: Annotated[
+        str, Option(metavar="N|N%", help="More skipped cases than this are no pass: exit code 1.")
+    ] = "50%",
     filter: Filter = None,
     limit: Limit = None,
     max_bytes: MaxBytes = 8 << 30,
-    block_bytes: Annotated[int, Option(min=1, help="A larger case is computed in blocks of rows.")] = 512 << 20,
+    block_bytes: Annotated[int, Option(min=1, help="A larger case is judged in blocks of rows.")] = 512 << 20,
 ) -> None:
     """Say whether gradients are right, and if not, which mistake they look like.
 
-    Exit code 0: all passed; 1: some failed; 2: an option or a file can't be used, or no case applies.
+    Exit code 0: all passed; 1: some failed, or too many were skipped; 2: an option or a file can't be used, or no case applies.
 
     Example: lngrad check --impl numpy_cpu --limit 5
     """
     from rich.console import Console
 
+    from lngrad.check.formats.fuzz import fuzzed
     from lngrad.check.formats.reading import FAMILY, read_cases, select, shipped
     from lngrad.check.judge import Options
     from lngrad.check.reports.journal import changes, read_journal, write_junit
-    from lngrad.check.standards.rules import LEVELS, STANDARDS
+    from lngrad.check.standards.rules import AUTO, LEVELS, STANDARDS
 
-    _one_of("--standard", standard, STANDARDS)
+    _one_of("--standard", standard, (AUTO, *STANDARDS))
+    if re.fullmatch(r"\d+%?", max_skipped) is None:
+        fail(f"--max-skipped: expected a number of cases, or a share as 50%, got {max_skipped!r}", REFUSED)
     _one_of("--level", level, LEVELS)
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
@@ -109,16 +124,19 @@ def check(
     read = read_cases(cases or [shipped(), FAMILY], max_bytes)
     if norm is None and not cases and (":" in impl or against):
         norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
-    chosen = select(_of_norm(read, norm), filter, limit)
-    invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]
+    chosen = select(_of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
+    for other in range(seed + 1, seed + seeds):
+        again = select(_of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
+        chosen += [replace(case, seed=other) for case in again]
+    invoked = ["lngrad", "check", "--standard", standard] if standard != AUTO else ["lngrad", "check"]
     invoked += ["--norm", norm] if norm else []
     invoked += ["--against", str(against)] if against else ["--impl", impl]
     options = Options(
         impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
-        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, invoked=shlex.join(invoked),
+        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, invoked=shlex.join(invoked),
     )  # fmt: skip
     start = monotonic()
-    results, interrupted = _run(chosen, options, json, resume, jobs, time_limit)
+    results, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
     seconds, console = monotonic() - start, Console(highlight=False)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:
@@ -138,6 +156,13 @@ def check(
         raise typer.Exit(FAILED)
     if not any(result.status == "passed" for result in results):
         fail("no case was checked: all are skipped", REFUSED)
+    skipped = sum(result.status == "skipped" for result in results)
+    most = int(max_skipped.rstrip("%")) * (len(results) / 100 if "%" in max_skipped else 1)
+    if skipped > most:
+        fail(
+            f"{skipped} of {len(results)} cases were skipped, more than --max-skipped {max_skipped}: that is no pass",
+            FAILED,
+        )
 
 
 def golden(
@@ -168,7 +193,10 @@ def golden(
 
 
 def certify(
-    impl: Annotated[str, Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function.")],
+    impl: Annotated[
+        str,
+        Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL."),
+    ],
     report: Annotated[
         Path | None, Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
     ] = None,
@@ -176,6 +204,15 @@ def certify(
         Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
     ] = None,
     trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
+    threads_variable: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="An environment variable that sets the kernel's number of threads, as OMP_NUM_THREADS; "
+            "a function of yours may have a parameter threads.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> None:
     """Measure what a kernel promises: bits that repeat, rows that do not depend on their batch, the order of its sums.
 
@@ -201,7 +238,7 @@ def certify(
         if one.counterexample:
             typer.echo(f"    {one.counterexample}")
 
-    certificate = measure(impl, trials, tell)
+    certificate = measure(impl, trials, tell, threads_variable)
     if report is not None:
         write_certificate_html(report, certificate)
     if json is not None:
@@ -267,10 +304,10 @@ def _run(
     from lngrad.check.processes.runner import default_jobs, run_cases
     from lngrad.check.reports.journal import Journal, key_of, read_journal
 
-    keys = {case.name: key_of(case, options) for case in cases}
+    keys = {case.label: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
-    found = {case.name: kept[keys[case.name]] for case in cases if keys[case.name] in kept}
-    waiting = [case for case in cases if case.name not in found]
+    found = {case.label: kept[keys[case.label]] for case in cases if keys[case.label] in kept}
+    waiting = [case for case in cases if case.label not in found]
     printed = 0
     console = Console(highlight=False)
     bar = progress(console, "cases", len(cases), len(found))
@@ -294,7 +331,7 @@ def _run(
             run_cases(waiting, options, jobs or default_jobs(), time_limit, done)
         except KeyboardInterrupt:
             interrupted = True
-    return [found[case.name] for case in cases if case.name in found], interrupted
+    return [found[case.label] for case in cases if case.label in found], interrupted
 
 
 def _print_result(console: Console, result: CaseResult) -> None:
@@ -319,6 +356,17 @@ def _print_summary(console: Console, results: Sequence[CaseResult], seconds: flo
     skipped = Counter(result.reason for result in results if result.status == "skipped")
     for reason, number in skipped.most_common(MAX_PRINTED):
         console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
+    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes)
+    for note, number in notes.most_common(MAX_PRINTED):
+        console.print(f"[dim]note {number}: {escape(note)}[/]")
+    timed = [(result, result.time) for result in results if result.time is not None]
+    if timed:
+        table = new_table("Time of a call, and its bytes over it as a share of a copy's speed", "case",
+                          right=("time", "GB/s", "of memory"))  # fmt: skip
+        for result, time in timed:
+            share = "" if result.of_memory is None else f"{result.of_memory:.0%}"
+            table.add_row(escape(result.name), f"{1e6 * time:.1f} µs", f"{result.nbytes / time / 1e9:.2f}", share)
+        console.print(table)
     mistakes = Counter(result.mistake for result in results if result.mistake)
     for mistake, number in mistakes.most_common(MAX_PRINTED):
         console.print(f"{number} × {escape(mistake)}")

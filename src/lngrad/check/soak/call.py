@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.implementations.ours import ENTRIES
+from lngrad.check.layouts import LAYOUTS, Guarded
 from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.core.problem import Forward, Grads
 from lngrad.typing import Array, Mask, Shape
 
-# How a large array lies in memory; "shared" repeats one row with stride 0, and is for inputs alone.
-LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
 ENTRY_POINTS = tuple(ENTRIES)
 """The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
@@ -25,8 +24,6 @@ ENTRY_POINTS = tuple(ENTRIES)
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
 _MAX_ELEMENTS = 1024  # of most calls; a few have long rows, or many
-_CANARY = 0xA5
-_MARGIN = 64  # bytes before and behind an array
 
 Given = dict[str, Array | None]
 
@@ -143,59 +140,6 @@ def _dtypes(rng: Random, dtype: str, entry_point: str) -> tuple[str, str]:
 def installed(entry_points: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some entry points whose framework is installed."""
     return tuple(one for one in entry_points if not ENTRIES[one].needs or find_spec(ENTRIES[one].needs))
-
-
-class Guarded:
-    """An array in the middle of memory that is filled with canaries, and in the gaps of which there are more.
-
-    Args:
-        values: What the array begins with, which must be there after a call; None for an output.
-    """
-
-    def __init__(self, shape: Shape, dtype: np.dtype[np.generic], layout: str, values: Array | None = None):
-        self.memory, self.array = _place(shape, dtype, layout)
-        if values is not None:
-            self.array[...] = values
-        self._before = self.memory.tobytes()
-
-    def unchanged(self) -> bool:
-        """Whether every byte is as it was."""
-        return self.memory.tobytes() == self._before
-
-    def gaps_unchanged(self) -> bool:
-        """Whether every byte that is none of the array's elements is as it was."""
-        if not self.array.size:
-            return self.unchanged()
-        now, before = self.memory.copy(), np.frombuffer(self._before, np.uint8)
-        offset = self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]
-        shadow, was = (
-            np.ndarray(self.array.shape, self.array.dtype, memory, offset, self.array.strides)
-            for memory in (now, before)
-        )
-        shadow[...] = was
-        return now.tobytes() == self._before
-
-
-def _place(shape: Shape, dtype: np.dtype[np.generic], layout: str) -> tuple[Array, Array]:
-    item = dtype.itemsize
-    big = tuple(2 * size for size in shape) if layout == "every second" else shape
-    if layout == "shared" and shape:
-        big = (min(1, shape[0]), *shape[1:])
-    memory = np.empty(prod(big) * item + 2 * _MARGIN + 1, np.uint8)
-    memory.fill(_CANARY)
-    start = _MARGIN + (1 if layout == "odd bytes" else 0)
-    order = big[::-1] if layout == "reversed axes" else big
-    array: Array = np.ndarray(order, dtype, memory, start)
-    if layout == "reversed axes":
-        array = array.transpose()
-    elif layout in ("every second", "backwards"):
-        step = slice(None, None, 2 if layout == "every second" else -1)
-        every: tuple[Any, ...] = (..., *[step] * len(shape))  # the dots keep an array without dimensions one
-        array = array[every]
-    elif layout == "shared":
-        array = np.broadcast_to(array, shape)
-        array = np.ndarray(shape, dtype, memory, start, array.strides)  # writable, to be filled
-    return memory, array
 
 
 def inputs(call: Call) -> dict[str, Guarded | None]:

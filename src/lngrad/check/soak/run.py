@@ -18,8 +18,9 @@ import numpy as np
 import lngrad
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.implementations.ours import ENTRIES
+from lngrad.check.layouts import Guarded
 from lngrad.check.soak import formula
-from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, Guarded, draw, inputs, installed, outputs
+from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, outputs
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError

@@ -215,6 +215,9 @@ MISTAKES: dict[str, Mistake] = {
     "mean subtracted": Mistake(
         "xhat is (x − mean)·rstd: RMSNorm subtracts no mean, its xhat is x·rstd.",
         inputs=lambda call: None if call.centred else changes.mean_of_x(call)),
+    "variance about the mean": Mistake(
+        "rstd is recomputed from the variance about the mean: RMSNorm's is of the mean square, about 0.",
+        inputs=lambda call: None if call.centred else changes.rstd_of_layer_norm(call)),
     "mean of dxhat subtracted": Mistake(
         "dx has layer normalization's − mean_dxhat: RMSNorm's gradient has no such term.",
         inputs=lambda call: changes.centred(call)),
@@ -359,10 +362,11 @@ MISTAKES: dict[str, Mistake] = {
         for products in (False, True)
     },
     **{
-        f"{dtype} sums of {only} alone": Mistake(
+        f"{dtype} sums of {only} alone{', of rounded products' * products}": Mistake(
             f"{only} is accumulated in {dtype}, the other column sum is not: keep it in float32 and round once.",
-            results=changes.narrow_sum(dtype, only), by_size=True, sums_only=True)
+            results=changes.narrow_sum(dtype, only, products), by_size=True, sums_only=True)
         for dtype in BOTH
+        for products in (False, True)
         for only in ("dgamma", "dbeta")
     },
     **{

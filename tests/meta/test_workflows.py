@@ -22,6 +22,8 @@ def test_a_workflow_calls_what_exists(file):
     workflow = yaml.safe_load(file.read_text("utf-8"))
     assert workflow["permissions"] == {"contents": "read"}, "a workflow may do no more than it needs"
     assert workflow[True], "'on' is True in YAML"
+    for action in re.findall(r"uses: (.*)", file.read_text("utf-8")):
+        assert re.search(r"@[0-9a-f]{40}  # v\d", action), f"{action}: a tag can be moved"
     jobs = workflow["jobs"]
     for job in jobs.values():
         needs = job.get("needs", [])

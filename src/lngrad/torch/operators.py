@@ -366,7 +366,8 @@ def _derivative(
 ) -> Any:
     """_gradients for the native code, which has None in the place of a mean that there is not."""
     mean = x.new_empty(0) if mean is None else mean
-    return _gradients(shape, beta_dtype, mask, x, mean, *rest, normalization=Normalization.of(centred, offset))
+    given: Any = (shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
+    return _gradients(*given)
 
 
 native.register("derivative", _derivative)

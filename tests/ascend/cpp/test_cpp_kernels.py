@@ -172,7 +172,7 @@ MUTATIONS = {
     ),
     "never written": (
         "        Duplicate(sums, 0.0f, 2 * columns_);\n", "",
-        r"{line}: Add: .*was never written.*\[ErrorRead2\]", "Add(sums, sums, work",
+        r"DataCopy: .*was never written.* was Add at {line} \[ErrorRead2\]", "Add(sums, sums, work",
     ),
     "used after FreeTensor": (
         "        inX_.FreeTensor(xhat);\n", "        inX_.FreeTensor(xhat);\n        Muls(xhat, xhat, 1.0f, columns_);\n",

@@ -21,6 +21,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.protocol import numbers_header
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
@@ -92,7 +93,9 @@ namespace tiling {{
 """
 
 
-_LAUNCH = re.compile(r"(?P<kernel>[A-Za-z_][\w:]*(?:<[^<>;]*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)")
+_LAUNCH = re.compile(
+    r"(?P<kernel>[A-Za-z_][\w:]*(?:<(?:[^<>;]|<[^<>;]*>)*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)"
+)
 
 
 def without_chevrons(text: str) -> str:
@@ -172,7 +175,8 @@ def build(
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [f"-I{folder}" for folder in (*include, source.parent)]
-    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
+    macros = {**socs.current().soc.macros, **define}
+    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in macros.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
     key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
     trusted = trusted_folder()

@@ -2,6 +2,8 @@
 #ifndef LNGRAD_PIPE_H
 #define LNGRAD_PIPE_H
 
+#include <exception>
+
 #include "lngrad/tensor.h"
 
 namespace AscendC {
@@ -146,9 +148,27 @@ public:
     {
         handle_ = static_cast<int32_t>(lngrad::perform(Op::PIPE_NEW, where).result);
         running_pipe = this;
+        owns_ = true;
+    }
+    // A copy is another name for the same pipe: only who made it ends it.
+    TPipe(const TPipe& other) : handle_(other.handle_) {}
+    TPipe& operator=(const TPipe& other)
+    {
+        handle_ = other.handle_;
+        owns_ = false;
+        return *this;
+    }
+    ~TPipe() noexcept(false)
+    {
+        if (running_pipe == this) running_pipe = nullptr;
+        if (owns_ && std::uncaught_exceptions() == 0) Reset();
     }
     void Init() {}
-    void Destroy(Where where = Where::here()) { Reset(where); }
+    void Destroy(Where where = Where::here())
+    {
+        Reset(where);
+        owns_ = false;
+    }
     void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, int64_t(handle_)); }
 
     template <TPosition pos, int32_t depth, auto mask>
@@ -192,6 +212,7 @@ private:
     }
 
     int32_t handle_ = -1;
+    bool owns_ = false;
 };
 
 inline TPipe* GetTPipePtr() { return running_pipe; }

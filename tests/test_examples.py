@@ -20,10 +20,11 @@ NEEDS = {
     "models_against_torch.py": ["torch"],
     "precision_against_torch.py": ["torch"],
     "train_digits.py": ["sklearn"],
+    "train_over_processes.py": ["torch"],
     "transformer_digits.py": ["torch", "sklearn", "matplotlib"],
     "triton_kernel.py": ["torch", "triton"],
 }
-ARGUMENTS = {"transformer_digits.py": ["pictures"]}
+ARGUMENTS = {"train_over_processes.py": ["1"], "transformer_digits.py": ["pictures"]}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,4 @@
-"""Layer normalization over several processes: DTensor rules for lngrad's operators, and column sums with fixed bits.
+"""Normalization over several processes: DTensor rules for lngrad's operators, and column sums with fixed bits.
 
 Importing this registers the rules; lngrad.torch does so by itself when the first DTensor comes.
 """
@@ -6,5 +6,6 @@ Importing this registers the rules; lngrad.torch does so by itself when the firs
 from lngrad.errors import PeerError
 from lngrad.torch.sharded import rules as _rules  # noqa: F401  # registers them
 from lngrad.torch.sharded.columns import all_reduce_columns
+from lngrad.torch.sharded.cuts import segment_borders
 
-__all__ = ["PeerError", "all_reduce_columns"]
+__all__ = ["PeerError", "all_reduce_columns", "segment_borders"]

@@ -121,14 +121,16 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
                                             lambda t: {"dx": dx(t) * np.where(np.arange(t.N) < 64, 1, -1)}),
     "a lock's count that is never set": ("part of the rows in the column sums", {"lead": (100,), "normalized": (40,)},
                                          lambda t: {"dgamma": (t.dy * t.xhat)[-16:].sum(0), "dbeta": t.dy[-16:].sum(0)}),
-    "gamma.size(-1) columns": ("dgamma over gamma's last size; dbeta over gamma's last size", {"normalized": (4, 12)}, lambda t: {
+    "gamma.size(-1) columns": ("dgamma over gamma's last size; dbeta over gamma's last size", {"normalized": (4, 12)},
+                               lambda t: {
         "dgamma": of_last_size(t, t.dy * t.xhat), "dbeta": of_last_size(t, t.dy)}),
     "columns that are never stored": ("columns of dx never written; columns of dgamma never written", TILES, lambda t: {
         "dx": np.where(np.arange(t.N) < 64, dx(t), np.nan),
         "dgamma": np.where(np.arange(t.N) < 64, (t.dy * t.xhat).sum(0), 7.5)}),
     "rows that are never stored": ("rows of dx never written", TILES,
                                    lambda t: {"dx": np.where(np.arange(t.M)[:, None] < 32, dx(t), np.nan)}),
-    "dot products in float16": ("row sums overflow float16", {"ranges": {**FROM_X, "dy": (-9000.0, 9000.0)}} | TILES, lambda t: {
+    "dot products in float16": ("row sums overflow float16", {"ranges": {**FROM_X, "dy": (-9000.0, 9000.0)}} | TILES,
+                                lambda t: {
         "dx": dx(t, second=(t.dxhat * t.xhat).sum(1, keepdims=True).astype(np.float16).astype(np.float64) / t.N)}),
     "rstd is hardly too large": ("rstd 1.0", TILES, lambda t: from_rstd(t, t.rstd * 1.01)),
     "averages of chunks": ("unweighted means of chunks", {"normalized": (100,)}, lambda t: means(

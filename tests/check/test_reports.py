@@ -197,3 +197,21 @@ def test_the_steps_of_the_workflow_run_here(tmp_path, monkeypatch, run):
     (upload,) = [step for step in steps if "upload-artifact" in step.get("uses", "")]
     for name in upload["with"]["path"].split():
         assert (tmp_path / name).is_file(), name
+
+
+def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys):
+    from rich.console import Console
+
+    from lngrad.check.result import CaseResult
+    from lngrad.cli.check import _print_result, _print_summary
+    from lngrad.cli.terminal import say
+
+    names = dict.fromkeys(("name", "reason", "mistake", "sentence", "facts", "command"), HOSTILE)
+    result = CaseResult(**{"source": "x.yaml", "standard": "mixed", "status": "failed", **names})
+    console = Console(force_terminal=False, width=400, highlight=False)
+    _print_result(console, result)
+    _print_summary(console, [result], 1.0)
+    say(HOSTILE)
+    shown = capsys.readouterr().out
+    assert shown.count(SHOWN) == 8
+    assert all(letter.isprintable() or letter == "\n" for letter in shown)

@@ -11,36 +11,50 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-NARROW = {
-    "NUMBA_CPU_NAME": "haswell",
-    "NUMBA_CPU_FEATURES": "+64bit,+avx,+avx2,+bmi,+bmi2,+cmov,+cx16,+f16c,+fma,+lzcnt,+movbe,+popcnt,+sse4.2",
-}
+V2 = "+64bit,+cmov,+cx8,+cx16,+fxsr,+mmx,+popcnt,+sahf,+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2"
+V3 = V2 + ",+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
+LEVELS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"}
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from golden_cases import CASES, FILE, OUTPUTS, hashes
-from lngrad.cpu.kernels import simd
+from lngrad.cpu.kernels import functions, simd
 golden = json.loads(FILE.read_text())
 chosen = [
     case for case in CASES
     if case.name.startswith("numba_cpu") and "bfloat16" in case.name and ("rows" in case.name or "in x" in case.name)
-]
+] if sys.argv[2] == "some" else [case for case in CASES if case.where == "everywhere"]
 wrong = []
 for case in chosen:
     got = hashes(case)
     wrong += [(case.name, name) for name in OUTPUTS if got.get(name) != golden[case.name].get(name)]
-print(simd.WIDE, len(chosen) > 10, wrong)
+print(functions.PROCESSOR, simd.WIDE, len(chosen) > (10 if sys.argv[2] == "some" else 400), wrong)
 """
 
 
-@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="another instruction set")
+def of_level(level, cases, tmp_path):
+    """What PROGRAM prints in a process of its own, with kernels of its own."""
+    variables = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": LEVELS[level], "XDG_CACHE_HOME": str(tmp_path)}
+    program = [sys.executable, "-c", PROGRAM, str(TESTS), cases]
+    result = subprocess.run(program, capture_output=True, text=True, env={**os.environ, **variables})
+    return result.stdout or result.stderr[-2000:]
+
+
+@pytest.mark.skipif(not IS_X86, reason="another instruction set")
 def test_narrow_vectors_give_the_golden_bits(tmp_path):
-    """In a process of its own, with kernels of its own: a machine with AVX-512 shows that eight lanes give its bits too."""
-    environment = {**os.environ, **NARROW, "XDG_CACHE_HOME": str(tmp_path)}
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(TESTS)], capture_output=True, text=True, env=environment
-    )
-    assert result.stdout == "False True []\n", result.stdout[-2000:] + result.stderr[-2000:]
+    """A machine with AVX-512 shows that eight lanes give its bits too."""
+    assert of_level("x86-64-v3", "some", tmp_path) == "x86-64-v3 False True []\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not IS_X86, reason="another instruction set")
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_of_x86_64_gives_all_golden_bits(level, tmp_path):
+    if level == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("a processor without AVX-512 can't run its code")
+    assert of_level(level, "all", tmp_path) == f"{level} {level == 'x86-64-v4'} True []\n"
 
 
 HALVES = """
@@ -68,7 +82,7 @@ with np.errstate(all="ignore"):
 """
 
 
-@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="another instruction set")
+@pytest.mark.skipif(not IS_X86, reason="another instruction set")
 @pytest.mark.parametrize(
     "variables", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}]
 )

@@ -15,7 +15,7 @@ from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
-from lngrad.torch.sharded.cuts import Cut  # noqa: E402
+from lngrad.torch.sharded.cuts import Cut, segment_borders  # noqa: E402
 from norms import with_own_means  # noqa: E402
 
 
@@ -85,3 +85,17 @@ def test_a_tensor_that_has_no_address_goes_to_the_formulas(monkeypatch):
     plain, _ = slices.row_means(dy, x, *given, cut)
     assert seen
     torch.testing.assert_close(wrapped.as_subclass(torch.Tensor), plain)
+
+
+def test_where_rows_can_be_cut():
+    assert [list(segment_borders(N)) for N in (8, 1023, 1024, 2047, 2048)] == [
+        [],
+        [],
+        [512],
+        [512, 1024],
+        [512, 1024, 1536],
+    ]
+    for N in (1023, 1024, 2600, 8192):
+        for border in range(0, N, 64):
+            cut = Cut(N, border, [], 0, [(0, border), (border, N - border)])
+            assert (cut.trees is not None) == (border == 0 or border in segment_borders(N)), (N, border)

@@ -45,7 +45,7 @@ def core(inputs):
     R = inputs.normalized_shape
     forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta)
     grads = lngrad.layer_norm_backward(
-        inputs.dy, inputs.x, forward.mean, forward.rstd, inputs.gamma, normalized_shape=R
+        inputs.dy, inputs.x, forward.mean, forward.rstd, inputs.gamma, normalized_shape=R, complete_mean=True
     )
     return forward, grads
 

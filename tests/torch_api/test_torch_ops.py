@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import lngrad  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
+from lngrad.core import reference  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
@@ -52,9 +53,23 @@ def test_gradients_through_autograd(case, dtype):
     check_same_bits(y.detach(), lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta).y)
     mean, rstd = lngrad.layer_norm(inputs.x, case.normalized)[1:]
     expected = lngrad.layer_norm_backward(
-        inputs.dy, inputs.x, mean, rstd, inputs.gamma, normalized_shape=case.normalized
+        inputs.dy, inputs.x, mean, rstd, inputs.gamma, normalized_shape=case.normalized, complete_mean=True
     )
     check_same_bits(tuple(grads), tuple(expected[: len(grads)]))
+
+
+@pytest.mark.parametrize("layer_norm", [door.layer_norm, torch.compile(door.layer_norm, backend="aot_eager")])
+def test_errors_do_not_grow_with_the_offset(layer_norm):
+    """torch's own dgamma is off by 5e-4 here."""
+    inputs = make_inputs(Case((130,), (768,), offset=1e4, spread=1.0), "float32")
+    x, gamma = tensor(inputs.x).requires_grad_(), tensor(inputs.gamma).requires_grad_()
+    y = layer_norm(x, (768,), gamma)
+    grads = torch.autograd.grad(y, (x, gamma), tensor(inputs.dy))
+    wide = [array.astype(np.float64) for array in (inputs.x, inputs.gamma, inputs.dy)]
+    exact = reference.layer_norm(*wide[:2])
+    truth = reference.layer_norm_backward(wide[2], wide[0], exact.mean, exact.rstd, wide[1])
+    for got, expected in zip((y.detach(), *grads), (exact.y, *truth[:2]), strict=True):
+        assert np.linalg.norm(got.numpy() - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("with_weight", [True, False])

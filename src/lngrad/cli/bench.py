@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, fail, need, new_table
+from lngrad.cli.terminal import REFUSED, UNFINISHED, escape, fail, need, new_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +100,7 @@ def bench(
         from lngrad.bench.plots import plot as draw
 
         draw([lines], plot, chosen.drawn)
-        console.print(f"picture written to {plot}")
+        say(f"picture written to {plot}")
 
 
 def _bench_of(device: str) -> Bench:
@@ -165,14 +165,14 @@ def run_and_print(
 
     about = machine()
     threads = " and ".join(map(str, settings.threads))
-    console.print(f"{about['cpu']}, {threads} threads, {about['cache']}")
+    console.print(f"{escape(about['cpu'])}, {threads} threads, {about['cache']}")
     planned = plan_of(bench, settings)
     recorded = read(json) if resume and json is not None and json.is_file() else []
     done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
     found = {which: done[which] for which in planned if which in done}
     dropped = left = 0
     with console.status("") as status:
-        for line in run(bench, settings, lambda text: console.print(text, style="yellow"), done):
+        for line in run(bench, settings, lambda text: console.print(escape(text), style="yellow"), done):
             if only_idle and line["others"] > BUSY:
                 dropped += 1
             else:
@@ -198,7 +198,7 @@ def run_and_print(
         text = f"other programs used up to {max(busy):.0%} of this machine during {len(busy)} of {len(lines)} jobs"
         console.print(f"{text}: do not quote those", style="yellow")
     if json is not None:
-        console.print(f"records appended to {json}")
+        say(f"records appended to {json}")
     return lines, left
 
 

@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, need, new_table, progress
+from lngrad.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    MISSING,
+    REFUSED,
+    escape,
+    existing,
+    fail,
+    need,
+    new_table,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +38,7 @@ if TYPE_CHECKING:
     from lngrad.check.reports.journal import Change
     from lngrad.check.result import CaseResult
 
+TOLD = 50  # calls of a soak between two lines about its progress
 MAX_PRINTED = 20  # failures, and other lines of a kind
 
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
@@ -148,7 +161,7 @@ def check(
         from lngrad.check.reports.html import write_report
 
         write_report(report, results, options, seconds, changed)
-        typer.echo(f"report: {report}")
+        say(f"report: {report}")
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
@@ -189,7 +202,7 @@ def golden(
     chosen = select(_of_norm(read_cases(cases, max_bytes), norm), filter, limit)
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
-    typer.echo(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
+    say(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
 
 
 def certify(
@@ -228,15 +241,15 @@ def certify(
     def tell(so_far: Certificate, one: Measured | None) -> None:
         nonlocal group
         if one is None:
-            typer.echo(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
+            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
             return
         if one.group != group:
             group = one.group
-            typer.echo(f"\n{group}")
+            say(f"\n{group}")
         counted = f"  ({one.trials} trials)" if one.trials > 1 else ""
-        typer.echo(f"  {one.name}: {one.answer}{counted}")
+        say(f"  {one.name}: {one.answer}{counted}")
         if one.counterexample:
-            typer.echo(f"    {one.counterexample}")
+            say(f"    {one.counterexample}")
 
     certificate = measure(impl, trials, tell, threads_variable)
     if report is not None:
@@ -266,17 +279,26 @@ def soak(
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    from lngrad.check.soak import ENTRY_POINTS
+    from rich.console import Console
+
+    from lngrad.check.soak import ENTRY_POINTS, Report
     from lngrad.check.soak import soak as run_calls
 
     chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
+    console = Console(stderr=True)
+
+    def tell(so_far: Report) -> None:
+        if so_far.calls % TOLD == 0:
+            status.update(f"{so_far.calls:,} calls, {len(so_far.violations)} violations")
+
     try:
-        report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen)
+        with console.status("compiling or loading kernels") as status:
+            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, tell=tell)
     except ValueError as error:
         fail(f"--{error}", REFUSED)
-    typer.echo(str(report))
+    say(str(report))
     if report.violations:
-        typer.echo(report.programs())
+        say(report.programs())
         raise typer.Exit(FAILED)
 
 
@@ -336,8 +358,6 @@ def _run(
 
 def _print_result(console: Console, result: CaseResult) -> None:
     """A failed case in a few lines: which, which rule and where, which mistake, how to see it again."""
-    from rich.markup import escape
-
     console.print(f"[bold red]failed[/] [bold]{escape(result.name)}[/]  [dim]{escape(result.facts)}[/]")
     console.print(f"  {escape(result.reason)}")
     if result.sentence:
@@ -350,8 +370,6 @@ def _print_result(console: Console, result: CaseResult) -> None:
 
 
 def _print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
-    from rich.markup import escape
-
     counts = Counter(result.status for result in results)
     skipped = Counter(result.reason for result in results if result.status == "skipped")
     for reason, number in skipped.most_common(MAX_PRINTED):
@@ -379,8 +397,6 @@ def _print_summary(console: Console, results: Sequence[CaseResult], seconds: flo
 
 def _print_changes(console: Console, changes: Sequence[Change]) -> None:
     """What got better and what got worse, and how many of each."""
-    from rich.markup import escape
-
     for change in changes[:MAX_PRINTED]:
         colour = {"better": "green", "worse": "red"}.get(change.kind, "yellow")
         console.print(f"[{colour}]{change.kind}[/] [bold]{escape(change.name)}[/]  {escape(change.text)}")

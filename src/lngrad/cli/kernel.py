@@ -15,7 +15,7 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, existing, fail, new_table
+from lngrad.cli.terminal import FAILED, existing, fail, new_table, say
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
@@ -49,6 +49,7 @@ def kernel_run(
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
     timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
+    remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
     force: Annotated[bool, Option("--force", help="Replace files of --save that exist.")] = False,
 ) -> None:
@@ -85,7 +86,9 @@ def kernel_run(
     for path, name in targets:
         write_tensor(path, result.arrays[name], replace=force)
     if report:
-        typer.echo(result.table)
+        say(result.table)
+    for remark in result.remarks if remarks else ():
+        say(f"remark: {remark}")
 
 
 def kernel_test(
@@ -153,6 +156,7 @@ class _Result(NamedTuple):
     arrays: Mapping[str, Any] = {}
     picture: str | None = None
     table: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
@@ -180,7 +184,7 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
     ours = [line for line in said if line.startswith("lngrad: ")]
     for line in said:
         if line not in ours:
-            typer.echo(line, err=True)
+            say(line, err=True)
     if isinstance(result, _Result):
         return result
     told = ours[-1].removeprefix("lngrad: ") if ours else f"{kernel}: {STOPPED if late else worker.how_it_died()}"
@@ -201,7 +205,9 @@ def _work(tasks: Connection, request: _Request) -> None:
         tasks.send(None)
         done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        tasks.send(_Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table()))
+        tasks.send(
+            _Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table(), done.remarks())
+        )
     except DeviceFault as fault:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
         tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes

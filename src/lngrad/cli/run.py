@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from lngrad import set_num_threads
-from lngrad.cli.terminal import REFUSED, existing, fail, progress
+from lngrad.cli.terminal import REFUSED, existing, fail, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -92,7 +91,7 @@ def run(
     start = perf_counter()
     tensors = read_tensors(input, NAMES)
     if tensors.others:
-        typer.echo(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
+        say(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
     try:
         blocks = RowBlocks(
             tensors.arrays, normalized_dims=normalized_dims, output_mask=mask, eps=eps, block_bytes=block_bytes,
@@ -110,7 +109,7 @@ def run(
             raise
         fail(f"{input}: {error}", REFUSED)
     results = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in wanted.items())
-    typer.echo(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
+    say(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
 
 
 def _use_soc(name: str, backend: str | None) -> None:

@@ -13,6 +13,7 @@ from html import escape
 
 from lngrad.ascend.device.pipes import PIPE_NAMES
 from lngrad.ascend.device.running import Instruction, site_text
+from lngrad.errors import printable
 
 STEP, ROW, LEFT, TOP, BOX = 26, 44, 110, 40, 22
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
@@ -48,12 +49,12 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
     for index, entry in enumerate(shown):
         x, y = left + index * step, top + pipes.index(entry[1]) * row
         places[id(entry)] = x + WIDE / 2, y + TALL / 2
-        red = entry is first or entry is second
-        colour, edge = ("#f4b0a8", "#c00") if red else (COLOURS[entry[1]], "#777")
+        colour, edge = ("#f4b0a8", "#c00") if entry is first or entry is second else (COLOURS[entry[1]], "#777")
+        name, line = escape(printable(entry[0])), escape(printable(site_text(entry[3])))
         parts.append(
             f'<rect x="{x}" y="{y}" width="{WIDE}" height="{TALL}" rx="4" fill="{colour}" stroke="{edge}"/>'
-            f'<text x="{x + WIDE / 2}" y="{y + 14}" text-anchor="middle">{escape(entry[0])}</text>'
-            f'<text x="{x + WIDE / 2}" y="{y + 27}" text-anchor="middle" font-size="10">{escape(site_text(entry[3]))}</text>'
+            f'<text x="{x + WIDE / 2}" y="{y + 14}" text-anchor="middle">{name}</text>'
+            f'<text x="{x + WIDE / 2}" y="{y + 27}" text-anchor="middle" font-size="10">{line}</text>'
         )
     for source, target in arrows:
         if id(source) in places and id(target) in places:
@@ -87,7 +88,7 @@ def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Ar
     width, height = LEFT + STEP * (longest + 1) + 20, TOP + len(blocks) * (4 * ROW + 30)
     for number, (title, log) in enumerate(blocks):
         top = TOP + number * (4 * ROW + 30)
-        parts.append(f'<text x="8" y="{top - 8}" font-weight="bold">{escape(title)}</text>')
+        parts.append(f'<text x="8" y="{top - 8}" font-weight="bold">{escape(printable(title))}</text>')
         for pipe, name in enumerate(PIPE_NAMES):
             y = top + pipe * ROW + BOX / 2
             parts.append(f'<text x="8" y="{y + 4}">{name}</text>')
@@ -116,7 +117,7 @@ def _box(entry: Instruction, x: float, y: float) -> str:
     name, pipe, core, site = entry
     label = f"block {core}: {name} at {site_text(site)}"
     return (
-        f'<g><title>{escape(label)}</title><rect x="{x}" y="{y}" width="{BOX}" height="{BOX}" rx="3" '
+        f'<g><title>{escape(printable(label))}</title><rect x="{x}" y="{y}" width="{BOX}" height="{BOX}" rx="3" '
         f'fill="{COLOURS[pipe]}" stroke="#777"/><text x="{x + BOX / 2}" y="{y + 15}" text-anchor="middle" font-size="8">'
         f"{escape(name[:4])}</text></g>"
     )
@@ -136,6 +137,7 @@ class BlockReport:
         tile_apis: Calls by name.
         instructions: Vector and copy instructions by name, those inside the tile APIs included.
         api_instructions: How many of these each tile API issued.
+        remarks: What is harmless here and worth a look, each with its line.
     """
 
     block: int
@@ -145,6 +147,7 @@ class BlockReport:
     tile_apis: dict[str, int]
     instructions: dict[str, int]
     api_instructions: dict[str, int]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,10 @@ class LaunchReport:
         for block in self.blocks:
             total.update(block.instructions)
         return dict(total.most_common())
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return the remarks of all blocks, each once."""
+        return tuple(dict.fromkeys(remark for block in self.blocks for remark in block.remarks))
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.layouts import LAYOUTS, Guarded
+from lngrad.check.soak.faults import FAULTS
 from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.core.problem import Forward, Grads
 from lngrad.typing import Array, Mask, Shape
@@ -24,6 +25,8 @@ ENTRY_POINTS = tuple(ENTRIES)
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
 _MAX_ELEMENTS = 1024  # of most calls; a few have long rows, or many
+_FAULTS = 1 / 100  # of all calls but JAX's, which neither survive a fork nor may call JAX from inside JAX
+_COMPILATIONS = 1 / 200  # of those: seconds each
 
 Given = dict[str, Array | None]
 
@@ -45,6 +48,7 @@ class Call:
         special: What is unusual about the values.
         entry_point: Which of the ways in.
         threads: With how many threads the call is repeated, for its bits; 0 does not repeat it.
+        fault: With which fault it is repeated, of `faults.FAULTS`; "" for none.
     """
 
     seed: int = 0
@@ -62,6 +66,7 @@ class Call:
     special: str = ""
     entry_point: str = "numba_cpu"
     threads: int = 0
+    fault: str = ""
 
 
 def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list[Call] | None = None) -> Call:
@@ -97,6 +102,8 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         entry_point=entry_point,
         threads=rng.randint(1, 4) if rng.random() < 0.2 else 0,
     )
+    if entry_point != "jax" and FAULTS and rng.random() < _FAULTS:
+        return _with_fault(call, rng)
     if entry_point != "jax" or traced is None:
         return call
     if len(traced) < 10 or rng.random() < 1 / 200:
@@ -107,6 +114,24 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         name: getattr(compiled, name) for name in ("lead", "normalized", "dtype", "parameters", "statistics", "mask")
     }
     return replace(call, **same)
+
+
+def _with_fault(call: Call, rng: Random) -> Call:
+    """The call with a fault; where memory or threads are to be missing, with a shape that wants some.
+
+    Torch shares large calls among OpenMP's threads, which do not survive a fork.
+    """
+    choices = (
+        "fork",
+        "signal handler",
+        "finalizer",
+        *(("no memory", "no threads") if call.entry_point.endswith("_cpu") else ()),
+    )
+    fault = "fork while compiling" if rng.random() < _COMPILATIONS else rng.choice(choices)
+    call = replace(call, fault=fault, place="")
+    if not fault.startswith("no ") or not call.normalized:
+        return call
+    return replace(call, lead=(rng.randint(200, 900),), normalized=(rng.randint(200, 600),))
 
 
 def _shape(rng: Random) -> tuple[Shape, Shape]:

@@ -152,6 +152,11 @@ class Cut:
         return tree.total(torch.zeros_like(like))
 
 
+def segment_borders(N: int) -> range:
+    """The columns at which rows of N elements can be cut among processes so that results have the bits of one process."""
+    return range(SEGMENT, max(1, N // SEGMENT) * SEGMENT, SEGMENT)
+
+
 def _chunk(size: int, parts: list[int], coordinates: tuple[int, ...]) -> tuple[int, int]:
     """(start, count) of a shard, as torch cuts a dimension for one mesh axis after the other."""
     start = 0

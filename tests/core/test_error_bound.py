@@ -1,0 +1,64 @@
+"""error_bound holds on random problems, and is not far from what is seen. scripts/error_bounds.py takes 10^5 of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.core import error_bound as module
+from lngrad.cpu.jobs import COMPENSATED_FROM, LANES, SEGMENT
+from lngrad.errors import DtypeError, NumberError, ShapeError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import error_bounds
+
+
+def test_it_holds_on_random_problems_and_is_within_ten_times_of_what_is_seen():
+    for case, shares in error_bounds.shares(320, seed=5).items():
+        most = np.array(shares).max(0)
+        assert (most <= 1).all(), (case, most)
+        assert (most >= 0.04).all(), (case, most)  # ten problems of a kind; of more the largest is above 0.1
+
+
+def test_a_wrong_gradient_exceeds_it(monkeypatch):
+    right = lngrad.layer_norm_backward
+
+    def wrong(dy, x, mean, rstd, gamma, **options):
+        return right(dy, x, mean * np.asarray(1 + 1e-6, mean.dtype), rstd, gamma, **options)
+
+    monkeypatch.setattr(lngrad, "layer_norm_backward", wrong)
+    share = error_bounds.share(100, 200, "float32", 100.0, True, np.random.default_rng(0))
+    assert share.dgamma > 1
+
+
+def test_what_it_grows_with():
+    bound = lngrad.error_bound
+    assert bound(64, 768, condition=1e4).dgamma > 500 * bound(64, 768, condition=1e4, complete_mean=True).dgamma
+    assert bound(64, 768, condition=1e4, complete_mean=True) == bound(64, 768, condition=8.0, complete_mean=True)
+    assert bound(64, 768, "bfloat16").dx > bound(64, 768, "float32").dx > bound(64, 768, "float64").dx
+    assert bound(64, 768, "bfloat16", gamma_dtype="float32").dgamma < 1e-5 < bound(64, 768, "bfloat16").dgamma
+    assert bound(1 << 20, 768).dbeta < 4 * bound(64, 768).dbeta
+
+
+def test_its_numbers_are_those_of_the_kernels():
+    assert (module._FROM, module._SEGMENT, module._LANES) == (COMPENSATED_FROM, SEGMENT, LANES)
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "arguments"),
+    [
+        (ShapeError, "^M: expected at least 1, got 0", {"M": 0}),
+        (ShapeError, "^N: expected at least 1, got 2.5", {"N": 2.5}),
+        (DtypeError, "^dtype: expected one of .*, got 'int8'", {"dtype": "int8"}),
+        (DtypeError, "^gamma_dtype: expected one of", {"gamma_dtype": "half"}),
+        (NumberError, "^condition: expected a finite number of at least 0, got -1", {"condition": -1}),
+    ],
+)
+def test_bad_arguments(error, text, arguments):
+    with pytest.raises(error, match=text):
+        lngrad.error_bound(**{"M": 4, "N": 8, **arguments})

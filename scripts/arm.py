@@ -1,6 +1,7 @@
 """Use the aarch64 wheel on an emulated ARM machine, and run tests with it: golden bits, precision, threads, the pool.
 
     python scripts/arm.py dist/lngrad-0.1.0-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.whl
+    python scripts/arm.py WHEEL --processors neoverse-n1 tests/cpu/test_pool.py -k many      these tests, one processor
 
 It needs apt, which fetches QEMU, proot and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels for that.
 Nothing is installed on this machine, and no rights of root are needed: proot starts every program of that Debian in QEMU.
@@ -25,7 +26,7 @@ from lngrad.cpu.processors import CHOICE, PROCESSORS
 ROOT = Path(__file__).parents[1]
 ARM = ROOT / "build" / "arm"
 TOOLS = {"qemu-aarch64-static": "qemu-user-static", "proot": "proot"}  # and the packages that have them
-PACKAGES = ("python3", "bash", "coreutils", "libgomp1")
+PACKAGES = ("python3", "bash", "coreutils", "libgomp1", "libstdc++6")
 NEEDED = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "sybil>=9", "pyyaml>=6")
 TESTS = (
     "tests/core/test_golden_bits.py", "tests/core/test_precision.py", "tests/core/test_special_values.py",
@@ -36,17 +37,16 @@ TESTS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("tests", nargs="*", default=TESTS, help="files of tests, and what else pytest takes")
     parser.add_argument("--processors", help="of these alone, with commas between")
-    options = parser.parse_args()
+    options, tests = parser.parse_known_args()  # files of tests, and what else pytest takes
     ARM.mkdir(parents=True, exist_ok=True)
     fetch_tools()
     fetch_root()
     install(options.wheel)
     known = [name for name, one in PROCESSORS.items() if one.architecture == "aarch64"]
     names = options.processors.split(",") if options.processors else known
-    said = {name: run_tests(name, options.tests) for name in names}
-    if names == known and options.tests is TESTS:
+    said = {name: run_tests(name, tests or list(TESTS)) for name in names}
+    if names == known and not tests:
         keep_record(options.wheel, said)
     failed = [name for name, line in said.items() if not is_passed(line)]
     if failed:
@@ -129,7 +129,8 @@ def run_tests(processor: str, tests: list[str]) -> str:
     }  # fmt: skip
     for library in (ARM / "host").glob("usr/lib/*-linux-gnu/libtalloc.so.2"):
         environment["LD_LIBRARY_PATH"] = str(library.parent)  # of proot alone
-    binds = [f"-b{ROOT}:/repository", f"-b{ARM / 'site'}:/site", "-b/proc", "-b/dev"]
+    places = (f"{ROOT}:/repository", f"{ARM / 'site'}:/site", "/proc", "/dev")
+    binds = [word for place in places for word in ("-b", place)]
     command = [tool("proot"), "-q", tool("qemu-aarch64-static"), "-r", ARM / "root", *binds, "-w", "/repository"]
     command += [
         "/usr/bin/env",

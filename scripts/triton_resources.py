@@ -2,7 +2,7 @@
 
     python scripts/triton_resources.py benchmarks/results/triton-resources.jsonl
 
-writes one line a kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes
+writes one line a norm, kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes
 of shared memory, and how many instructions there are in the kernel and in its longest loop, which
 is the one over rows.
 """
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,17 @@ _SHARED_BYTES = {
 }  # that a program may have (CUDA programming guide, table 30)
 # A width of every band, and those between powers of two that models have.
 WIDTHS = (64, 768, 1024, 1536, 2048, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
+WIDTHS_OF_THE_FAMILY = (64, 1024, 4096, 5120, 8192, 16384, 131072)  # its kernels are the same with other switches
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "float64": "*fp64"}
 _NARROW = {"N", "chunks", "span", "slots", "P"}  # 32-bit; other whole numbers have 64
 
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel as the backend launches it: all results, gamma and beta, contiguous aligned rows.
+    """A kernel as the backend launches it: all results and parameters that the norm has, contiguous aligned rows.
 
     Attributes:
+        norm: One of NORMS.
         kernel: Its name in gpu/kernels.
         N: Columns of a row.
         dtype: Of x, dy and gamma.
@@ -44,6 +47,7 @@ class Job:
         warps: 32 threads each.
     """
 
+    norm: str
     kernel: str
     N: int
     dtype: str
@@ -52,8 +56,27 @@ class Job:
     warps: int
 
 
-_ALL = {"WANT_DX": True, "WANT_DGAMMA": True, "WANT_DBETA": True, "HAS_GAMMA": True, "HAS_BETA": True}
-_PLAIN = {"SPLIT": False, "ALIGNED": True}
+_ALL = {"WANT_DX": True, "WANT_DGAMMA": True, "HAS_GAMMA": True, "SPLIT": False, "ALIGNED": True}
+# Whether there are a mean and a beta, and whether there is a residual, with an offset and an alpha besides.
+NORMS = {
+    "layer_norm": (True, False),
+    "rms_norm": (False, False),
+    "add_layer_norm": (True, True),
+    "add_rms_norm": (False, True),
+}
+
+
+def _switches(centred: bool, added: bool) -> dict[str, Any]:
+    """Compile-time arguments of a norm, and None for each array that it does not have."""
+    absent = () if centred else ("mean", "beta", "dbeta", "dbeta_parts")
+    absent += () if added else ("residual", "total", "dtotal")
+    return {
+        **dict.fromkeys(("CENTRED", "WANT_DBETA", "HAS_BETA"), centred),
+        **dict.fromkeys(("HAS_RESIDUAL", "HAS_DTOTAL"), added),
+        "OFFSET": float(added),
+        "ALPHA": 1.5 if added and centred else 1.0,
+        **dict.fromkeys(absent),
+    }
 
 
 def jobs() -> Iterator[Job]:
@@ -63,19 +86,21 @@ def jobs() -> Iterator[Job]:
     for dtype in ("float32", "bfloat16", "float16", "float64"):
         for architecture in ARCHITECTURES:
             seen = set()
-            for N in WIDTHS:
-                for name, shape in _launches(N, dtype, architecture):
+            for norm, N in product(NORMS, WIDTHS):
+                if norm != "layer_norm" and N not in WIDTHS_OF_THE_FAMILY:
+                    continue
+                for name, shape in _launches(N, dtype, architecture, dtotal=NORMS[norm][1]):
                     fields = {key.upper(): value for key, value in asdict(shape).items()}
-                    known = {**fields, **_ALL, **_PLAIN}
+                    known = {**fields, **_ALL, **_switches(*NORMS[norm])}
                     names = getattr(kernels, name).arg_names
                     constants = {key: known[key] for key in names if key in known}
                     key = name, shape.warps, *constants.values()
                     if key not in seen:
                         seen.add(key)
-                        yield Job(name, N, dtype, architecture, constants, shape.warps)
+                        yield Job(norm, name, N, dtype, architecture, constants, shape.warps)
 
 
-def _launches(N: int, dtype: str, architecture: int) -> Iterator[tuple[str, Any]]:
+def _launches(N: int, dtype: str, architecture: int, *, dtotal: bool) -> Iterator[tuple[str, Any]]:
     """Kernels and their launch policy, for rows of N columns."""
     from dataclasses import replace
 
@@ -83,7 +108,7 @@ def _launches(N: int, dtype: str, architecture: int) -> Iterator[tuple[str, Any]
 
     backward, forward = policy.backward(1, N, dtype), policy.forward(1, N, dtype)
     if isinstance(backward, policy.Tiles):
-        if backward.shared_bytes(dtype) > _SHARED_BYTES[architecture]:
+        if backward.shared_bytes(dtype, dtotal) > _SHARED_BYTES[architecture]:
             backward = replace(backward, stages=1)
         yield from (("backward_tiles", backward), ("finalize", policy.finalize_shape(N, dtype)))
     else:
@@ -124,6 +149,7 @@ def measure(job: Job) -> dict[str, Any]:
         if name in constants
     }
     return {
+        "norm": job.norm,
         "kernel": job.kernel,
         "N": job.N,
         "dtype": job.dtype,
@@ -143,7 +169,7 @@ def _type(name: str, dtype: str, accumulator: str, constants: dict[str, Any]) ->
         return "constexpr"
     if name in ("mean", "rstd", "sums", "dgamma_parts", "dbeta_parts"):
         return _POINTERS[accumulator]
-    if name in ("dy", "x", "y", "dx", "gamma", "beta", "dgamma", "dbeta"):
+    if name in ("dy", "x", "residual", "y", "total", "dtotal", "dx", "gamma", "beta", "dgamma", "dbeta"):
         return _POINTERS[dtype]
     return "fp64" if name == "eps" else "i32" if name in _NARROW else "i64"
 

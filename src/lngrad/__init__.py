@@ -14,7 +14,7 @@ register_backend(
     "numba_cpu", Backend("lngrad.cpu.plan", ("numba",), ("cpu",), family=True, prebuilt="lngrad.cpu.prebuilt")
 )
 register_backend("numpy_cpu", Backend("lngrad.core.numpy_backend", (), ("cpu",), family=True))
-register_backend("triton_gpu", Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",)))
+register_backend("triton_gpu", Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",), family=True))
 register_backend("ascend_sim", Backend("lngrad.ascend.simulated_backend", (), ("cpu",), contextual=True))
 
 __all__ = [

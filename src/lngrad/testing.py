@@ -158,10 +158,17 @@ def make_inputs(
 TOLERANCES = {"float32": 32.0, "float64": 32.0}
 
 
-def gradient_scales(inputs: Inputs) -> Grads:
-    """The sums of the absolute values of the terms of dx, dgamma and dbeta."""
+def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
+    """The sums of the absolute values of the terms of dx, dgamma and dbeta.
+
+    Args:
+        inputs: Of the gradients.
+        rounded_mean: Whether the mean may be rounded once more, as by who computes it from x, or x·rstd − mean·rstd.
+    """
     dy, xhat, dxhat, rstd = _absolute_terms(inputs)
     rows, axes = _axes(inputs)
+    if rounded_mean:
+        xhat = xhat + np.abs(_float64(inputs.total)).mean(axes, keepdims=True) * rstd
     mean_dxhat = dxhat.mean(axes, keepdims=True) if inputs.normalization.centred else 0.0
     dx = rstd * (dxhat + mean_dxhat + xhat * (dxhat * xhat).mean(axes, keepdims=True))
     if inputs.dtotal is not None:

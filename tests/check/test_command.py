@@ -109,7 +109,7 @@ def test_resume_keeps_what_is_done(bench, run):
         (["cases.yaml", "--impl", "nobody"], "--impl: expected one of numba_cpu"),
         (["cases.yaml", "--impl", "nobody:kernel"], "--impl: nobody:kernel: No module named 'nobody'"),
         (["cases.yaml", "--impl", "somebody:nothing"], "has no attribute 'nothing'"),
-        (["cases.yaml", "--standard", "strict"], "--standard: expected one of mixed, stat"),
+        (["cases.yaml", "--standard", "strict"], "--standard: expected one of auto, mixed, stat"),
         (["cases.yaml", "--resume"], "--resume: needs --json"),
         (["cases.yaml", "--filter", "zzz"], "--filter: none of 5 cases matches 'zzz'"),
         (["cases.yaml", "--against", "nowhere"], "nowhere: no such file or folder"),
@@ -133,7 +133,7 @@ def test_a_case_that_is_too_large_is_refused_before_it_is_allocated(bench, run):
 
 @pytest.mark.parametrize("form", ["bin", "npy", "npz", "safetensors"])
 def test_goldens_are_cases_again_and_judge_dumps(tmp_path, run, form):
-    result = run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "g", "--format", form, "--filter", "*_by_63_*")
+    result = run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "g", "--format", form, "--filter", "*_by_63_b*")
     assert result.exit_code == 0, result.output
     again = run("check", tmp_path / "g", "--impl", "numpy_cpu", "--standard", "exact")
     assert again.exit_code == 0, again.output
@@ -197,7 +197,7 @@ def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, run):
         impl, "lngrad.ascend.graph"
     )
     pytest.importorskip(module)
-    result = run("check", CASES, "--impl", impl, "--standard", standard)
+    result = run("check", CASES, "--impl", impl, "--standard", standard, "--max-skipped", "90%")
     assert result.exit_code == 0, result.output
 
 
@@ -214,7 +214,7 @@ def test_torch_s_column_sums_in_16_bits_are_named(run, threads, name):
     finally:
         torch.set_num_threads(before)
     if result.exit_code == 1:
-        assert name in result.output
+        assert name in result.output, result.output
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

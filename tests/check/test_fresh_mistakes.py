@@ -52,6 +52,17 @@ def whose(t: Terms, block: int) -> Any:
     return np.arange(t.M) // block * block
 
 
+def of_last_size(t: Terms, one: Any) -> Any:
+    sums = np.zeros(t.N)
+    sums[: t.normalized[-1]] = one.sum(0).reshape(-1, t.normalized[-1]).sum(0)
+    return sums
+
+
+def float16_dots(t: Terms) -> Any:
+    with np.errstate(all="ignore"):
+        return {"dx": dx(t, second=(t.dxhat * t.xhat).sum(1, keepdims=True).astype(np.float16) / np.float64(t.N))}
+
+
 FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] = {
     "dx is added to what lies in dy's memory": ("dy added to dx", {}, lambda t: {"dx": dx(t) + t.dy}),
     "column sums start from 1": ("1 added to dgamma; 1 added to dbeta", {},
@@ -111,6 +122,24 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
                             lambda t: {"dx": dx(t, dxhat=t.dy * t.gamma[:, np.arange(t.N) * 2 % t.N])}),
     "the last tile begins too early": ("part of the rows in the column sums", {"lead": (60,), "normalized": (40,)}, lambda t: {
         "dgamma": (t.dy * t.xhat).sum(0) + (t.dy * t.xhat)[44:48].sum(0), "dbeta": t.dy.sum(0) + t.dy[44:48].sum(0)}),
+    "the last tile has the opposite sign": ("dx times a factor a column: −1", TILES,
+                                            lambda t: {"dx": dx(t) * np.where(np.arange(t.N) < 64, 1, -1)}),
+    "a lock's count that is never set": ("part of the rows in the column sums", {"lead": (100,), "normalized": (40,)},
+                                         lambda t: {"dgamma": (t.dy * t.xhat)[-16:].sum(0), "dbeta": t.dy[-16:].sum(0)}),
+    "gamma.size(-1) columns": ("dgamma over gamma's last size; dbeta over gamma's last size", {"normalized": (4, 12)},
+                               lambda t: {
+        "dgamma": of_last_size(t, t.dy * t.xhat), "dbeta": of_last_size(t, t.dy)}),
+    "columns that are never stored": ("columns of dx never written; columns of dgamma never written", TILES, lambda t: {
+        "dx": np.where(np.arange(t.N) < 64, dx(t), np.nan),
+        "dgamma": np.where(np.arange(t.N) < 64, (t.dy * t.xhat).sum(0), 7.5)}),
+    "rows that are never stored": ("rows of dx never written", TILES,
+                                   lambda t: {"dx": np.where(np.arange(t.M)[:, None] < 32, dx(t), np.nan)}),
+    "dot products in float16": ("row sums overflow float16", {"ranges": {**FROM_X, "dy": (-9e3, 9e3)}} | TILES, float16_dots),
+    "rstd is hardly too large": ("rstd 1.0", TILES, lambda t: from_rstd(t, t.rstd * 1.01)),
+    "averages of chunks": ("unweighted means of chunks", {"normalized": (100,)}, lambda t: means(
+        t, lambda one: np.stack([one[:, :64].mean(1), one[:, 64:].mean(1)]).mean(0)[:, None])),
+    "three rows that are lost": ("part of the rows in the column sums", {"lead": (300,), "normalized": (40,)}, lambda t: {
+        "dgamma": np.delete(t.dy * t.xhat, [3, 170, 200], 0).sum(0), "dbeta": np.delete(t.dy, [3, 170, 200], 0).sum(0)}),
     "the last tile is added to itself": ("rows of dx counted twice", {"lead": (64,), "normalized": (40,)},
                                          lambda t: {"dx": np.concatenate([dx(t)[:48], 2 * dx(t)[48:]])}),
 }  # fmt: skip
@@ -126,6 +155,18 @@ def test_a_fresh_mistake_is_named(diagnosed, story, dtype, seed):
         assert found.mistake in (name, None), found
     else:
         assert (found.mistake or found.sentence).startswith(name), found
+
+
+def test_additions_lost_element_by_element_are_named_in_float32(diagnosed):
+    found = diagnosed(lambda t: {"dgamma": (t.dy * t.xhat * ~some(t, 0.01)).sum(0)}, lead=(65,), normalized=(64,))
+    assert found.mistake == "additions lost"
+
+
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
+def test_one_output_in_another_dtype_is_named(diagnosed, narrow):
+    kind = ml_dtypes.bfloat16 if narrow == "bfloat16" else np.float16
+    found = diagnosed(lambda t: {"dgamma": (t.dy * t.xhat).sum(0).astype(np.float32).astype(kind)})
+    assert found.mistake == f"dgamma rounded to {narrow}"
 
 
 def test_a_factor_of_some_columns_is_said_with_them(diagnosed):
@@ -156,7 +197,6 @@ STRANGE: dict[str, Callable[[Terms], dict[str, Any]]] = {
     "noise": lambda t: {"dx": dx(t) + 0.02 * np.random.default_rng(1).standard_normal(t.dy.shape)},
     "noise in a column sum": lambda t: {"dgamma": (t.dy * t.xhat).sum(0) + np.random.default_rng(1).standard_normal(t.N)},
     "some elements are lost": lambda t: {"dx": dx(t) * ~some(t, 0.05)},
-    "some additions are lost": lambda t: {"dgamma": (t.dy * t.xhat * ~some(t, 0.01)).sum(0), "dbeta": t.dy.sum(0)},
     "dropout without its mask": lambda t: {"dx": dx(t, dxhat=t.dxhat * ~some(t, 0.1) / 0.9)},
     "a tangent": lambda t: {"dx": np.tanh(dx(t))},
     "a rectifier": lambda t: {"dx": dx(t) * (t.x > 0)},

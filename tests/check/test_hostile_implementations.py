@@ -7,11 +7,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import lngrad
+from lngrad.check import comparison, judge
+from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations import find
 from lngrad.check.judge import Options, check_case
@@ -61,11 +64,7 @@ def changes(dy, x, mean, rstd, gamma):
     x *= 0
     return grads
 
-def slightly_wrong(dy, x, mean, rstd, gamma):
-    from lngrad.check import judge
-    def slowly(one):
-        return lambda *arguments: (time.sleep(1.5), one(*arguments))[1]
-    judge.diagnose, judge.true_grads = slowly(judge.diagnose), slowly(judge.true_grads)
+def wrong(dy, x, mean, rstd, gamma):
     grads = right(dy, x, mean, rstd, gamma)
     return grads._replace(dx=2 * grads.dx)
 
@@ -177,8 +176,17 @@ def test_the_program_in_c_passes_and_skips_what_it_does_not_take(tmp_path, make_
 
 
 def test_the_time_limit_counts_the_implementation_alone(module, make_case, monkeypatch):
-    """The truth and the diagnosis take 1.5 s each here, which is not the kernel's time."""
-    result = result_of(make_case(), "hostile:slightly_wrong", limit=2.0)
+    """The truth and the diagnosis take longer than the limit here."""
+
+    def slowly(one):
+        return lambda *arguments: (time.sleep(1.5), one(*arguments))[1]
+
+    monkeypatch.setattr(judge, "diagnose", slowly(judge.diagnose))
+    monkeypatch.setattr(comparison, "true_grads", slowly(comparison.true_grads))
+    monkeypatch.syspath_prepend(module)
+    kernels = KernelProcesses(1, 1.0)
+    result = check_case(make_case(), Options(impl="hostile:wrong"), kernels)
+    kernels.end()
     assert (result.status, result.mistake) == ("failed", "dx 2 times"), result
 
 

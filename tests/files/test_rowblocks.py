@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from lngrad.core.problem import Grads
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.files.rowblocks import RowBlocks
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
+from norms import NORMS, backward
 
 CASE = Case((700,), (24,))
 
@@ -50,6 +52,16 @@ def test_blocks_have_the_bits_of_one_call(dtype, chunks, backend):
     got = run(arrays_of(inputs), backend, block_bytes=block_bytes)
     check_grads(got, inputs)
     check_same_bits(got, whole(inputs, backend=backend))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_blocks_of_every_norm_have_the_bits_of_one_call(norm):
+    inputs = make_inputs(CASE, "bfloat16", **NORMS[norm])
+    arrays = arrays_of(replace(inputs, x=inputs.total), "dy", "x", "rstd", "gamma", "dtotal")
+    arrays |= arrays_of(inputs, "mean") if inputs.normalization.centred else {}
+    got = run(arrays, "numpy_cpu", block_bytes=3 * 64 * 24 * 2, normalization=inputs.normalization)
+    expected = backward(inputs, backend="numpy_cpu")
+    check_same_bits(got[: len(expected)], tuple(expected))
 
 
 @pytest.mark.parametrize("M", [0, 1, 63, 64, 65, 192, 320, 448, 1000])

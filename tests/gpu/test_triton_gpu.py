@@ -5,23 +5,48 @@ conftest.py turns the interpreter on. Tests marked gpu need a process without it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
 import lngrad  # noqa: E402
+import norms  # noqa: E402
 from lngrad.api import execute  # noqa: E402
-from lngrad.core.problem import Forward, Grads, Problem  # noqa: E402
+from lngrad.core.problem import (  # noqa: E402
+    BACKWARD,
+    FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    SLICE_BACKWARD,
+    WITH_RESIDUAL,
+    Forward,
+    Grads,
+    Problem,
+    RmsForward,
+    RmsGrads,
+    describe,
+)
 from lngrad.errors import BackendUnavailable  # noqa: E402
 from lngrad.gpu import kernels  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
 from lngrad.gpu.policy import Columns, Tiles  # noqa: E402
-from lngrad.testing import Case, Inputs, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.testing import (  # noqa: E402
+    Case,
+    GradientError,
+    Inputs,
+    Normalization,
+    check_forward,
+    check_grads,
+    check_same_bits,
+    make_inputs,
+)
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -75,6 +100,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+LAYOUTS = ["rows apart", "two levels", "columns apart"]
 REGIMES = ("slabs", "few long rows", "long rows")
 
 
@@ -244,6 +270,127 @@ def test_nan_stays_in_its_row() -> None:
     assert result.rstd[4].isnan().all()
 
 
+# --- The family -----------------------------------------------------------------------------------------------------
+
+
+def family(inputs: Inputs, directions: str = "forward backward", place: Any = tensor, **outs: Any) -> list[Any]:
+    """Forward and backward of the inputs' norm, which its switches say, from tensors that `place` makes of arrays."""
+    norm, results = inputs.normalization, []
+    for direction in directions.split():
+        operator = {"forward": (RMS_FORWARD, FORWARD), "backward": (RMS_BACKWARD, BACKWARD)}[direction][norm.centred]
+        x = inputs.x if direction == "forward" else inputs.total
+        given = {**vars(inputs), "x": x, **outs.get("given", {})}
+        if inputs.residual is not None:
+            operator = WITH_RESIDUAL[operator]
+        arrays = tuple(place(given[name]) for name in operator.inputs)
+        mask, out = outs.get("mask", operator.everything), outs.get("out")
+        if out is not None:  # which of the arguments a result takes the place of
+            named = dict(zip(operator.inputs, arrays, strict=True))
+            out = operator.results(*(named.get(out.get(name)) for name in operator.outputs))
+        problem, arrays = describe(operator, arrays, inputs.normalized_shape, mask, out, norm)
+        numbers = (1e-5,) if direction == "forward" else ()
+        results.append(operator.results(*execute(triton_gpu.plan(problem, 1), (*arrays, *numbers), out)))
+    return results
+
+
+FAMILY = [
+    (Case((3, 5, 7), (4, 6)), "float32"),
+    (Case((67,), (7,)), "float16"),
+    (Case((5,), (320,), gamma=False), "float32"),
+    (Case((3,), (768,)), "bfloat16"),
+    (Case((3,), (2305,), gamma_dtype="float32"), "bfloat16"),
+    (Case((9,), (33,)), "float64"),
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), FAMILY, ids=str)
+def test_norms(norm: dict[str, Any], case: Case, dtype: str) -> None:
+    inputs = make_inputs(case, dtype, **norm)
+    forward, grads = family(inputs)
+    check_forward(forward, inputs)
+    check_grads(grads, inputs)
+
+
+@in_every_regime
+def test_norms_in_long_rows(norm: dict[str, Any], regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right, and a row has the same bits whether its chunks went to one program or to many."""
+    inputs = make_inputs(Case((3,), (130,)), "bfloat16", **norm)
+    whole = family(inputs)
+    check_forward(whole[0], inputs)
+    check_grads(whole[1], inputs)
+    rows = norms.of_rows(inputs, slice(1, 2))
+    for multiprocessors in (1, 100):
+        monkeypatch.setattr(triton_policy, "_MULTIPROCESSORS", multiprocessors)
+        forward, grads = family(rows)
+        check_same_bits(tuple(forward), tuple(None if part is None else part[1:2].clone() for part in whole[0]))
+        check_same_bits(grads.dx, whole[1].dx[1:2].clone())
+
+
+@in_every_regime
+@pytest.mark.parametrize("how", ["", "two levels"])
+def test_norms_in_place_and_with_strides(regime: type, how: str) -> None:
+    """The total may replace x or the residual, y the other one, and dx any tensor that goes in."""
+    inputs = make_inputs(Case((2, 2), (130,)), "float32", normalization=norms.RMS._replace(offset=1.0), residual=True)
+
+    def place(array: Any) -> Any:
+        return tensor(array) if not how or array is None or array.ndim == 1 else strided(tensor(array), how)
+
+    expected, grads = family(inputs)
+    for out in ({"y": "x", "total": "residual"}, {"y": "residual", "total": "x"}):
+        (got,) = family(inputs, "forward", place, out=out)
+        check_same_bits(tuple(part.contiguous() for part in got), tuple(expected))
+    for name in ("dy", "x", "dtotal"):
+        (got,) = family(inputs, "backward", place, out={"dx": name})
+        check_same_bits(tuple(part.contiguous() for part in got), tuple(grads))
+
+
+@pytest.mark.parametrize("mask", [(True, False), (False, True), (False, False)], ids=str)
+@pytest.mark.parametrize("columns", [37, 200])
+def test_masks_of_rms_norm(columns: int, mask: tuple[bool, bool]) -> None:
+    inputs = make_inputs(Case((19,), (columns,)), "float32", normalization=norms.RMS)
+    (grads,) = family(inputs, "backward", mask=mask)
+    check_grads(grads, inputs, output_mask=mask)
+
+
+@pytest.mark.parametrize("wrong", ["centred", "offset", "dtotal", "residual", "alpha"])
+def test_a_forgotten_switch_is_rejected(wrong: str) -> None:
+    right = make_inputs(Case((9,), (40,)), "bfloat16", normalization=Normalization(False, 1.0, 1.3), residual=True)
+    changed = {
+        "centred": {"normalization": right.normalization._replace(centred=True)},
+        "offset": {"normalization": right.normalization._replace(offset=0.0)},
+        "alpha": {"normalization": right.normalization._replace(alpha=1.0)},
+        "dtotal": {"dtotal": np.zeros_like(right.dtotal)},
+        "residual": {"residual": np.zeros_like(right.residual)},
+    }[wrong]
+    forward, grads = family(replace(right, **changed))
+    parts = {**forward._asdict(), **grads._asdict()}
+    if wrong != "dtotal":
+        with pytest.raises(GradientError):
+            check_forward(RmsForward(parts["y"], parts["rstd"], parts["total"]), right)
+    if wrong not in ("residual", "alpha"):  # whose total is an argument of the backward
+        with pytest.raises(GradientError):
+            check_grads(RmsGrads(parts["dx"], parts["dgamma"]), right)
+
+
+def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch.ops.lngrad.norm runs for CUDA tensors, on the CPU."""
+    operators = pytest.importorskip("lngrad.torch.operators")
+    monkeypatch.setattr(operators, "make_plan", lambda problem: triton_gpu.plan(problem, 1))
+    forward, backward = operators._norm_kernels(operators._elsewhere)
+    switches = norm.get("normalization", Normalization())._replace(alpha=1.0)  # which torch's functions do not have
+    inputs = make_inputs(Case((9,), (40,)), "bfloat16", **{**norm, "normalization": switches})
+    parts = {name: tensor(array) for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}
+    shape, gamma, beta = inputs.normalized_shape, parts["gamma"], parts.get("beta")
+    results = forward(parts["x"], shape, gamma, beta, 1e-5, parts.get("residual"), *switches[:2])
+    grads = backward(
+        parts["dy"], tensor(inputs.total), shape, parts["mean"], parts["rstd"], gamma, (True, True, switches.centred),
+        parts.get("dtotal"), *switches[:2],
+    )  # fmt: skip
+    forward_there, grads_there = ([one for one in there if one.numel()] for there in (results, grads))
+    for got, there in zip(family(inputs), (forward_there, grads_there), strict=True):
+        check_same_bits(tuple(one for one in got if one is not None), tuple(there))
+
+
 # --- Bits -----------------------------------------------------------------------------------------------------------
 
 
@@ -289,9 +436,6 @@ def strided(array: Any, how: str) -> Any:
     if how == "two levels":
         return array.transpose(0, 1).contiguous().transpose(0, 1)
     return array.transpose(0, -1).contiguous().transpose(0, -1)  # columns apart
-
-
-LAYOUTS = ["rows apart", "two levels", "columns apart"]
 
 
 def check_layout(how: str, columns: int) -> None:
@@ -441,6 +585,15 @@ def test_numpy_is_not_served() -> None:
         triton_gpu.plan(problem, 1)
 
 
+def test_columns_of_longer_rows_are_not_served() -> None:
+    """Their xhat comes with what it lost, which the kernels would not add."""
+    dy, x, mean, rstd, gamma = tensors(make_inputs(Case((2,), (3,)), "float32"))
+    mask = SLICE_BACKWARD.everything
+    problem, _ = describe(SLICE_BACKWARD, (dy, x, mean, rstd, torch.zeros_like(mean), gamma), None, mask, None)
+    with pytest.raises(BackendUnavailable, match="takes whole rows, got columns of longer ones"):
+        triton_gpu.plan(problem, 1)
+
+
 def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     problem, _ = Problem.forward(torch.zeros(2, 3), None, None)
@@ -479,6 +632,19 @@ def test_on_a_device(case: Case, dtype: str) -> None:
         beta = None if inputs.beta is None else tensor(inputs.beta).cuda()
         result = lngrad.layer_norm(x, inputs.normalized_shape, gamma, beta)
         check_forward(Forward(*(t.cpu() for t in result)), inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", [*SMALL, *LOOPS], ids=str)
+def test_norms_on_a_device(norm: dict[str, Any], case: Case, dtype: str) -> None:
+    inputs = make_inputs(case, dtype, **norm)
+    given = {name: tensor(array).cuda() for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}
+    there = replace(inputs, **given)
+    for _ in range(2):
+        check_forward(type(norms.forward(inputs))(*on_the_host(norms.forward(there))), inputs)
+        arrays = replace(there, x=tensor(inputs.total).cuda(), residual=None)
+        check_grads(type(norms.backward(inputs))(*on_the_host(norms.backward(arrays))), inputs)
 
 
 @pytest.mark.gpu

@@ -185,6 +185,13 @@ def test_autocast_on_the_cpu_leaves_dtypes_alone(name):
             assert all(one.dtype is dtype for one in gradients(NORMS[name][0], arguments(name, dtype)))
 
 
+@pytest.mark.parametrize("operator", ["lngrad::layer_norm", "lngrad::norm"])
+def test_autocast_on_a_gpu_is_as_torchs_own(operator):
+    """torch has rules of the same key for layer_norm and rms_norm, and none of its own for the CPU."""
+    for name in (operator, "aten::rms_norm"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+
+
 def test_parameters_of_another_dtype_get_gradients_in_theirs():
     x, r, w, b = arguments("add layer", torch.bfloat16)
     given = x, r, w.float(), b.double()

@@ -56,6 +56,12 @@ class Soc:
     block_bytes: int = 32
 
     @property
+    def macros(self) -> dict[str, str]:
+        """The macros by which kernels ask the compiler for the architecture."""
+        core = {1001: "100", 2002: "200", 2201: "220", 3510: "310"}[self.arch]
+        return {"__CCE_AICORE__": core, "__NPU_ARCH__": str(self.arch)}
+
+    @property
     def regbase(self) -> bool:
         """Whether the tile APIs run the register-based (3510) code."""
         return self.arch == 3510
@@ -117,7 +123,12 @@ _TABLE = {
 # The names that a device reports for itself, or that operators are registered under, where one row
 # is for a family.
 _ALIASES = {
+    "Ascend310P1": "Ascend310P",
     "Ascend310P3": "Ascend310P",
+    "Ascend910PremiumA": "Ascend910A",
+    "Ascend910B2C": "Ascend910B2",
+    "Ascend910B4-1": "Ascend910B4",
+    **dict.fromkeys(("Ascend910_9391", "Ascend910_9381", "Ascend910_9372"), "Ascend910_93"),
     "Ascend910_9392": "Ascend910_93",
     "Ascend950PR_958b": "Ascend950",
     "Ascend950PR_9599": "Ascend950",

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from lngrad.check.layouts import LAYOUTS
 from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import LAYER_NORM, RMS_NORM, Normalization
 from lngrad.errors import FileFormatError
@@ -68,6 +69,10 @@ class CheckCase:
         standard: The name of the rule to judge by, None for the command's.
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
         norm: Which one it is, by its name in NORMS.
+        seed: Of its inputs; None for the run's.
+        layouts: How inputs lie in memory, by name, where that is not contiguous.
+        recomputed: What becomes of a result that is right for mean and rstd of x, where the case gives others.
+        calls: How often it is called with the same inputs, at least.
         enabled: False for a case that its file has switched off.
         others: Columns and keys that were read and not used.
     """
@@ -90,6 +95,10 @@ class CheckCase:
     tolerances: tuple[float, float] | None = None
     atol: float | None = None
     norm: str = "layer_norm"
+    seed: int | None = None
+    layouts: dict[str, str] = field(default_factory=dict)
+    recomputed: Literal["failed", "skipped"] = "failed"
+    calls: int = 2
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)
 
@@ -120,6 +129,16 @@ class CheckCase:
     @property
     def residual(self) -> bool:
         return NORMS[self.norm].residual
+
+    @property
+    def label(self) -> str:
+        """What tells it from others of a run: its name, and its seed where that is not the run's."""
+        return self.name if self.seed is None else f"{self.name}, seed {self.seed}"
+
+    @property
+    def takes_statistics_of_x(self) -> bool:
+        """Whether mean and the statistic are x's."""
+        return self.ranges.get("mean", ()) is None and self.ranges.get("statistic", ()) is None
 
     def range_of(self, name: str) -> Range:
         if name == "mean" and not self.normalization.centred:
@@ -152,5 +171,9 @@ class CheckCase:
                 raise FileFormatError(f"{where}: range of {name}: expected (low, high, special…), got {values}")
             if values is not None and values[0] > values[1]:
                 raise FileFormatError(f"{where}: range of {name}: expected low <= high, got {values[:2]}")
+        for name, layout in self.layouts.items():
+            if name not in INPUTS or layout not in LAYOUTS:
+                expected = f"one of {', '.join(LAYOUTS)} for some of {', '.join(INPUTS)}"
+                raise FileFormatError(f"{where}: layouts: expected {expected}, got {layout!r} for {name!r}")
         if not (math.isfinite(self.eps) and self.eps >= 0):
             raise FileFormatError(f"{where}: eps: expected a number from 0, got {self.eps}")

@@ -37,7 +37,7 @@ class DrawnInputs:
         inputs: What an implementation that takes rstd is given.
         exact: The same with rstd in float64 where the case gives a variance: what the truth is computed from.
         variance: As given; from rstd where the case gives that; without the eps that `eps` says.
-        eps: What is added to the variance: 0 if it came from rstd.
+        eps: What is added to the variance: the case's, but 0 where it came from an rstd that is not x's.
         start, stop: Which rows of the case these are.
     """
 
@@ -90,6 +90,8 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     normalized = len(case.normalized)
     x = arrays["x"].reshape(*lead, *case.normalized)
     dy = arrays["dy"].reshape(x.shape)
+    dy, x = (np.broadcast_to(one[:1], one.shape) if case.layouts.get(name) == "shared" else one
+             for name, one in (("dy", dy), ("x", x)))  # fmt: skip
     gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.normalized)
     residual, dtotal = (None if arrays[name] is None else arrays[name].reshape(x.shape) for name in ADDED)
     inputs = Inputs(dy, x, None, None, gamma, None, normalized, case.normalization, residual, dtotal)
@@ -103,9 +105,57 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
             rstd = exact.astype(wide)
         else:
             rstd = exact = statistic
-            variance, eps = (1 / statistic.astype(np.float64) ** 2).astype(wide), 0.0
+            eps = case.eps if case.takes_statistics_of_x else 0.0
+            variance = (1 / statistic.astype(np.float64) ** 2 - eps).astype(wide)
+            variance = np.maximum(variance, wide.type(0)) if eps else variance
     inputs = replace(inputs, mean=mean, rstd=rstd)
     return DrawnInputs(inputs, replace(inputs, rstd=exact), variance, eps, start, stop)
+
+
+def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
+    """All rows once more with other values, in turn of dy, of x with its statistics, or of all and gamma; the first are kept.
+
+    So a result that was kept for a shape, for some of the inputs or for their first elements is wrong here.
+    """
+    key = zlib.crc32(case.name.encode())
+    rng, one = np.random.default_rng([key, 1]), given.inputs
+    count, kind = max(1, case.M), key % 3
+
+    def scaled(array: Any) -> Any:
+        factors = rng.choice([-1.0, -0.5, 0.5], array.size)
+        factors[: min(8, array.size // 2)] = 1
+        with np.errstate(all="ignore"):
+            return (array * factors.reshape(array.shape)).astype(array.dtype)
+
+    def rolled(array: Any) -> Any:
+        rows = np.array(array).reshape(count, -1)
+        rows[1:] = np.roll(rows[1:], 1, axis=0)
+        return rows.reshape(array.shape)
+
+    changed: dict[str, Any] = {}
+    if kind != 1 or count < 3:
+        shared = case.layouts.get("dy") == "shared"
+        changed["dy"] = np.broadcast_to(scaled(one.dy[:1]), one.dy.shape) if shared else scaled(one.dy)
+    if kind == 2 and one.gamma is not None:
+        changed["gamma"] = scaled(one.gamma)
+    variance, exact = given.variance, given.exact.rstd
+    if kind and count >= 3 and one.x.size:
+        names = "x", "mean", "rstd", "residual", "dtotal"
+        changed |= {name: rolled(getattr(one, name)) for name in names if getattr(one, name) is not None}
+        variance, exact = rolled(variance), changed["rstd"] if exact is one.rstd else rolled(exact)
+    else:
+        exact = one.rstd if exact is one.rstd else exact
+    inputs = replace(one, **changed)
+    return replace(given, inputs=inputs, exact=replace(inputs, rstd=exact), variance=variance)
+
+
+def with_own_statistics(exact: Inputs, eps: float) -> Inputs:
+    """The same with mean and rstd of x itself, in float64: what a kernel computes that takes neither."""
+    with np.errstate(all="ignore"):
+        forward = reference.layer_norm(
+            exact.total, normalized=exact.normalized, eps=eps, normalization=exact.normalization
+        )
+    return replace(exact, mean=forward.mean, rstd=forward.rstd)
 
 
 def _statistics_of(x: Any, case: CheckCase, arrays: dict[str, Any]) -> None:

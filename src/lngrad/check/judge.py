@@ -1,28 +1,42 @@
-"""One case from its inputs to its result: draw, compute, compare with the float64 truth, diagnose."""
+"""One case from its inputs to its result: draw, call, compare with the float64 truth, call again, diagnose.
+
+A kernel is called with inputs A, with others, and with A again. What only these calls show comes before any diagnosis: after
+"not repeatable" nothing else is concluded.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from math import ceil
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lngrad.check.calls.kernel import Kernel, KernelError, Request, first_line, here
 from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.comparison import Comparison, Piece
+from lngrad.check.formats.fuzz import FUZZ
 from lngrad.check.formats.reading import dump_of
-from lngrad.check.implementations import Implementation, NotApplicable, find
-from lngrad.check.inputs import DrawnInputs, block_rows, draw, true_grads
+from lngrad.check.implementations import NotApplicable
+from lngrad.check.inputs import DrawnInputs, block_rows, draw, with_other_values
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
-from lngrad.check.result import CaseResult, OutputResult, RuleResult, WorstElement
-from lngrad.check.standards.rules import STANDARDS, Compared, Sums, Tolerances
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.check.result import CaseResult
+from lngrad.check.standards.rules import AUTO, STANDARDS, usual
+from lngrad.core.machine import available_bytes, copy_speed
 from lngrad.core.problem import Grads
-from lngrad.errors import FileFormatError
-from lngrad.testing import gradient_scales
+from lngrad.errors import BackendUnavailable, FileFormatError
+
+COPIES = 4  # of a case, that a call takes with its results on both sides of a pipe
+QUICK_SECONDS = 1.0  # a call that takes longer is not made with other inputs, layouts and threads
+SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
+THREADS = (1, 2, 3)
+DIAGNOSED = 1 << 23  # elements of a case whose failure is explained as a whole
+TIMED_SECONDS = 0.05  # of calls in a row, three times; the fastest counts
+OWN = "it computes mean and rstd from x itself"
+
+Kernels = Callable[..., Kernel]  # of a name, and of whether memory is filled before its calls
 
 
 @dataclass(frozen=True)
@@ -31,24 +45,27 @@ class Options:
 
     Attributes:
         impl: Name of the implementation.
-        standard: Name of the standard, for cases that have none of their own.
+        standard: Name of the standard, for cases that have none of their own; "auto" for stable where x is float32 or float64
+            and mixed where it has 16 bits.
         level: Of the standard `dual`.
         third: Implementation that gives the third-party result of `dual`.
         against: A folder of dumps to be judged instead of an implementation's results, or None.
         seed: Of the inputs.
         max_bytes: A case whose arrays take more is not run.
-        block_bytes: A case is computed in blocks of rows that take about this much.
+        block_bytes: Results are judged in blocks of rows that take about this much.
+        timed: Whether right ones are timed.
         invoked: The command up to the cases, for the line that reproduces a failure.
     """
 
     impl: str = "numba_cpu"
-    standard: str = "mixed"
+    standard: str = AUTO
     level: str = "L1"
     third: str = "torch"
     against: str | None = None
     seed: int = 0
     max_bytes: int = 8 << 30
     block_bytes: int = 512 << 20
+    timed: bool = False
     invoked: str = ""
 
 
@@ -63,24 +80,22 @@ def case_facts(case: CheckCase) -> str:
     return f"{norm}{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
 
 
-@cache
-def _impl(name: str) -> Implementation:
-    return find(name)
-
-
-Running = Callable[[bool], object]
-
-
-def check_case(case: CheckCase, options: Options, running: Running = bool) -> CaseResult:
+def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> CaseResult:
     """Run and judge one case. An exception of the implementation is a failed case; its text is the reason.
 
     Args:
         case, options: What to run.
-        running: Called with True before an implementation runs, and with False behind it.
+        kernels: Gives an implementation by its name; one that is not trusted lives in a process of its own.
+
+    Raises:
+        BackendUnavailable: There is no such implementation.
+        FileFormatError: The case asks for what does not exist.
     """
     standard = case.standard or options.standard
+    if standard == AUTO:
+        standard = usual(case.dtype)
     start = perf_counter()
-    bare = CaseResult(case.name, str(case.source), "skipped", "", case_facts(case), standard, others=case.others)
+    bare = CaseResult(case.label, str(case.source), "skipped", "", case_facts(case), standard, others=case.others)
     bare = replace(bare, command=command_of(case, options))
     if not case.enabled:
         return replace(bare, reason="switched off in its file")
@@ -90,196 +105,323 @@ def check_case(case: CheckCase, options: Options, running: Running = bool) -> Ca
         text = f"needs {case.nbytes} bytes, --max-bytes allows {options.max_bytes}"
         return replace(bare, status="failed", reason=f"too large: {text}")
     try:
-        outputs, diagnosis = _judge(case, options, standard, running)
+        result = _Trial(case, options, standard, kernels).result(bare)
+    except BackendUnavailable:
+        raise
     except NotApplicable as reason:
-        return replace(bare, reason=str(reason), seconds=perf_counter() - start)
+        result = replace(bare, reason=str(reason))
     except Exception as error:
-        text = f"{type(error).__name__}: {error}".splitlines()[0][:500]
-        return replace(bare, status="failed", reason=text, seconds=perf_counter() - start)
-    failed = [output for output in outputs if not output.passed]
-    return replace(
-        bare,
-        status="failed" if failed else "passed",
-        reason="; ".join(map(_reason, failed)),
-        outputs=tuple(outputs),
-        **diagnosis._asdict(),
-        seconds=perf_counter() - start,
-    )
+        text = str(error) if isinstance(error, KernelError) else first_line(error)
+        result = replace(bare, status="failed", reason=text)
+    return replace(result, seconds=perf_counter() - start)
 
 
 def command_of(case: CheckCase, options: Options) -> str:
     import shlex
 
-    return f"{options.invoked} {shlex.quote(case.source.file)} --seed {options.seed} --filter {shlex.quote('=' + case.name)}"
+    seed = options.seed if case.seed is None else case.seed
+    where = case.source.file if case.source.file.startswith(FUZZ) else shlex.quote(case.source.file)
+    return f"{options.invoked} {where} --seed {seed} --filter {shlex.quote('=' + case.name)}"
 
 
-def _reason(output: OutputResult) -> str:
-    broken = next(rule for rule in output.rules if not rule.holds)
-    if not output.histogram:
-        return f"{output.name}: {broken.name}"
-    text = f"{output.name}: {broken.name} is {broken.measured:.3g}, allowed {broken.limit:.3g}"
-    if not output.worst:
-        return text
-    worst = output.worst[0]
-    where = ", ".join(map(str, worst.index))
-    return (
-        f"{text}; {output.off:.2%} of the elements are off, the worst at ({where}) in row {worst.row}: "
-        f"expected {worst.golden:.9g}, got {worst.got:.9g}"
+class Finding(NamedTuple):
+    """What further calls show of a kernel; its name and a sentence."""
+
+    mistake: str
+    sentence: str
+
+
+class _Trial:
+    """The calls of one case, and what follows from them."""
+
+    def __init__(self, case: CheckCase, options: Options, standard: str, kernels: Kernels) -> None:
+        self.case, self.options, self.standard, self._kernels = case, options, standard, kernels
+        self.kernel = None if options.against else kernels(options.impl)
+        self.third = kernels(options.third) if standard == "dual" else None
+        rows = case.M if case.layouts else max(1, block_rows(case, options.block_bytes))
+        self.blocks = [(start, min(start + rows, case.M)) for start in range(0, case.M, rows)] if case.M else [(0, 0)]
+        self.is_whole = len(self.blocks) == 1 or (not options.against and COPIES * case.nbytes <= available_bytes())
+        self.notes: list[str] = []
+        self._drawn: DrawnInputs | None = None
+        self._calls = 0
+
+    def result(self, bare: CaseResult) -> CaseResult:
+        """The case's result.
+
+        Raises:
+            NotApplicable, KernelError: The implementation does not take the case, or raised something else.
+        """
+        first: Grads | None = None
+        finding: Finding | None = None
+        if self.is_whole and self.kernel is not None:
+            first = self._first()
+            found = self._compared(first)
+            if not found.passed and not found.broken and self._ignores_statistics(first):
+                found = self._with_own_statistics(first, found)
+            if not found.passed and self.case.layouts:
+                finding = self._without_layout()
+            finding = finding or self._further(found, first)
+        else:
+            if self.kernel is not None:
+                rows = self.blocks[0][1]
+                self.notes.append(
+                    f"called in {len(self.blocks)} blocks of {rows} rows, as memory is short: what goes wrong with more "
+                    f"rows in a call is not seen"
+                )
+            found = self._compare(self._pieces())
+        failed = finding is not None or not found.passed
+        made = replace(
+            bare, outputs=tuple(found.outputs), reason=found.reason, notes=tuple(self.notes), calls=self._calls
+        )
+        if finding is not None:
+            made = replace(
+                made, mistake=finding.mistake, sentence=finding.sentence, reason=found.reason or finding.mistake
+            )
+        elif failed:
+            made = replace(made, **self._diagnosed(found, first)._asdict())
+        elif self.options.timed and self.kernel is not None and self.is_whole:
+            made, failed = self._timed(made)
+        return replace(made, status="failed" if failed else "passed", notes=tuple(self.notes), calls=self._calls)
+
+    def _given(self, start: int, stop: int) -> DrawnInputs:
+        if self._drawn is None or (self._drawn.start, self._drawn.stop) != (start, stop):
+            seed = self.options.seed if self.case.seed is None else self.case.seed
+            self._drawn = draw(self.case, seed, start, stop, self.options.max_bytes)
+        return self._drawn
+
+    def _all_blocks(self) -> Iterator[DrawnInputs]:
+        return (self._given(*block) for block in self.blocks)
+
+    def _call(self, kernel: Kernel, request: Request) -> Grads:
+        if kernel.has_threads and request.threads is None:
+            request = replace(request, threads=kernel.threads)
+        self._calls += kernel is self.kernel
+        return kernel.call(request)
+
+    def _placed(self, given: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
+        """All rows as they are drawn, or others, in the kernel's memory."""
+        assert self.kernel is not None  # there is something to be called
+        blocks = self._all_blocks() if given is None else iter([given])
+        return self.kernel.memory.place(case or self.case, self.case.M, blocks)
+
+    def _first(self) -> Grads:
+        assert self.kernel is not None
+        try:
+            return self._call(self.kernel, self._placed())
+        except (NotApplicable, KernelError) as refusal:
+            if self.case.layouts and not getattr(refusal, "died", False):
+                self._call(self.kernel, self._placed(case=replace(self.case, layouts={})))
+                how = ", ".join(f"{name} with {layout}" for name, layout in self.case.layouts.items())
+                raise NotApplicable(f"it does not take this layout ({how}): {refusal}") from None
+            raise
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Calls with blocks of rows, or a device's dumps, a block after the other."""
+        for start, stop in self.blocks:
+            given = self._given(start, stop)
+            if self.kernel is None:
+                assert self.options.against is not None  # as there is no implementation
+                got = dump_of(self.case, self.options.against, start, stop, self.options.max_bytes)
+            else:
+                got = self._call(self.kernel, self.kernel.memory.place(self.case, stop - start, [given]))
+            yield Piece(start, stop, got, self._third_party([given], stop - start), [given])
+
+    def _third_party(self, blocks: Any, rows: int) -> Grads | None:
+        return None if self.third is None else self._call(self.third, self.third.memory.place(self.case, rows, blocks))
+
+    def _compare(self, pieces: Any, own_statistics: float | None = None) -> Comparison:
+        return Comparison(
+            self.case, self.standard, self.options.level, pieces, summed=self.kernel is not None,
+            own_statistics=own_statistics,
+        )  # fmt: skip
+
+    def _compared(self, got: Grads, given: DrawnInputs | None = None) -> Comparison:
+        """Results of all rows, beside the truth of the inputs as they are drawn, or of others."""
+        blocks = list(self._all_blocks()) if given is None and len(self.blocks) == 1 else self._all_blocks()
+        third = self._third_party(self._all_blocks(), self.case.M) if given is None else None
+        piece = Piece(0, self.case.M, got, third, blocks if given is None else [given])
+        return self._compare([piece], self._own_eps)
+
+    _own_eps: float | None = None  # set where the kernel computes statistics of its own
+
+    def _ignores_statistics(self, first: Grads) -> bool:
+        """Whether results are the same with another mean and rstd."""
+        case = self.case
+        if len(self.blocks) > 1 or not (case.takes_statistics_of_x or case.recomputed == "skipped"):
+            return False
+        given = self._given(*self.blocks[0])
+        one = given.inputs
+        with np.errstate(all="ignore"):
+            others = replace(one, mean=one.mean + one.mean.dtype.type(1), rstd=one.rstd * one.rstd.dtype.type(2))
+            changed = replace(
+                given, inputs=others, exact=others, variance=given.variance + given.variance.dtype.type(1)
+            )
+        try:
+            assert self.kernel is not None  # it has been called
+            return not _different(self._call(self.kernel, self._placed(changed)), first)
+        except (NotApplicable, KernelError):
+            return False
+
+    def _with_own_statistics(self, first: Grads, found: Comparison) -> Comparison:
+        """The verdict on a kernel that takes no statistics.
+
+        Raises:
+            NotApplicable: It is right, but not for the statistics of this case, which need not be taken.
+        """
+        for eps in {self.case.eps, self._given(*self.blocks[0]).eps, 1e-5}:
+            self._own_eps = eps
+            own = self._compared(first)
+            if own.passed and not (self.case.takes_statistics_of_x and self._own_eps == self.case.eps):
+                raise NotApplicable(
+                    f"{OWN}, and this case gives others. That is a choice: such cases say nothing about it"
+                )
+            if own.passed:
+                self.notes.append(f"{OWN}; that is a choice")
+                return own
+        self._own_eps = None
+        return found
+
+    def _without_layout(self) -> Finding | None:
+        """Whether inputs that lie otherwise make the difference."""
+        assert self.kernel is not None
+        try:
+            plain = self._call(self.kernel, self._placed(case=replace(self.case, layouts={})))
+        except (NotApplicable, KernelError):
+            return None
+        if not self._compared(plain).passed:
+            return None
+        which = " and ".join(f"{name} ({layout})" for name, layout in self.case.layouts.items())
+        return Finding(
+            "layout ignored",
+            f"It is right where all inputs are contiguous and wrong for {which}: it has to use their strides, or copy "
+            f"them, or raise NotImplementedError.",
+        )
+
+    def _further(self, found: Comparison, first: Grads) -> Finding | None:
+        """Other inputs of the same shape, and the first ones again; other numbers of threads."""
+        kernel = self.kernel
+        assert kernel is not None  # it has been called
+        if kernel.seconds > SLOW_SECONDS:
+            self.notes.append(f"called once: a call takes {kernel.seconds:.0f} s")
+            return None
+        is_quick, other = kernel.seconds <= QUICK_SECONDS, None
+        if is_quick and len(self.blocks) == 1:
+            given = with_other_values(self.case, self._given(*self.blocks[0]))
+            request = self._placed(given)  # where the first inputs were
+            if found.passed and (difference := _different(kernel.again(), first)):
+                return Finding(
+                    "results that change",
+                    f"Its results changed after it had returned, when the inputs did: {difference}.",
+                )
+            other = self._later(request)
+        request = self._placed()
+        for number in range(max(1, self.case.calls - 1)):
+            again = self._later(request)
+            if difference := _different(again, first):
+                if found.passed and self._compared(again).passed:
+                    self.notes.append(f"its bits differ from call to call: {difference}; all are right")
+                    break
+                return _not_repeatable(f"call {number + 2} with the same inputs: {difference}")
+        if not found.passed:
+            return self._raced(request, first)
+        if other is not None and not (second := self._compared(other, given)).passed:
+            if raced := self._raced(self._placed(given), other):
+                return raced
+            same = "It gave the first call's results once more" if not _different(other, first) else second.reason
+            return Finding(
+                "an earlier call's results",
+                f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
+                f"kept between calls, by shape or by a part of the values; or calls are counted.",
+            )
+        if is_quick and kernel.has_threads:
+            return self._with_threads(first)
+        return None
+
+    def _later(self, request: Request) -> Grads:
+        assert self.kernel is not None
+        try:
+            return self._call(self.kernel, request)
+        except (NotApplicable, KernelError) as error:
+            text = str(error) if str(error).startswith("it ") else f"in call {self._calls} of this case: {error}"
+            raise KernelError(text) from None
+
+    def _raced(self, request: Request, wrong: Grads) -> Finding | None:
+        """Whether a wrong result comes again."""
+        for _ in range(3):
+            if difference := _different(self._later(request), wrong):
+                return _not_repeatable(difference)
+        return None
+
+    def _with_threads(self, first: Grads) -> Finding | None:
+        for threads in THREADS:
+            request = replace(self._placed(), threads=threads)
+            got = self._later(request)
+            if _different(got, first) and not (found := self._compared(got)).passed:
+                return self._raced(request, got) or Finding(
+                    "number of threads",
+                    f"With {threads} threads it is wrong, and with the usual number right: {found.reason}.",
+                )
+        return None
+
+    def _diagnosed(self, found: Comparison, first: Grads | None) -> Diagnosis:
+        if found.kept is None or found.broken:
+            return Diagnosis(None, "")
+        shares = found.shares
+        if len(self.blocks) > 1:
+            if first is not None and self.case.M * self.case.N <= DIAGNOSED:
+                self.blocks = [(0, self.case.M)]
+                found = self._compared(first)
+                shares = found.shares
+            else:  # a block says nothing of the sums of all
+                shares = {name: share for name, share in shares.items() if name == OUTPUTS[0]}
+        if not shares or found.kept is None:
+            return Diagnosis(None, "no diagnosis: the case is too large")
+        try:
+            return diagnose(self.case, *found.kept, shares)
+        except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
+            return Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
+
+    def _timed(self, made: CaseResult) -> tuple[CaseResult, bool]:
+        """With the time of a call; and whether what came of timed calls is wrong."""
+        kernel = self._kernels(self.options.impl, filled=False)
+        request = kernel.memory.place(self.case, self.case.M, self._all_blocks())
+        kernel.call(request)
+        number, best = 1, float("inf")
+        for _ in range(3):
+            start = perf_counter()
+            kernel.repeat(request, number)
+            best = min(best, (perf_counter() - start) / number)
+            number = max(1, min(10_000, ceil(TIMED_SECONDS / best)))
+        last = self._compared(kernel.again())
+        share = None if kernel.on_device else self.case.nbytes / best / copy_speed(kernel.threads)
+        made = replace(made, time=best, nbytes=self.case.nbytes, of_memory=share)
+        if last.passed:
+            return made, False
+        sentence = f"The calls that were timed gave other results than the first: {last.reason}."
+        return replace(made, reason=last.reason, mistake="an earlier call's results", sentence=sentence), True
+
+
+def _not_repeatable(difference: str) -> Finding:
+    return Finding(
+        "not repeatable",
+        f"Equal calls gave different results, and not all of them right: {difference}. A race, a sum that is not set to zero, "
+        f"or memory that nobody has written. Nothing else can be concluded.",
     )
 
 
-def _judge(case: CheckCase, options: Options, standard: str, running: Running) -> tuple[list[OutputResult], Diagnosis]:
-    impl = None if options.against else _impl(options.impl)
-    third = _impl(options.third) if standard == "dual" else None
-    judges = {name: _Judge(case, options, standard, index) for index, name in enumerate(OUTPUTS)}
-    dx = judges["dx"]
-    step = max(1, block_rows(case, options.block_bytes))
-    starts = range(0, case.M, step) if case.M else (0,)
-    blocks: list[tuple[Grads, Grads, Grads, Grads | None]] = []  # the result, the truth, its scales, the third party's
-    kept: tuple[DrawnInputs, Grads] | None = None
-    kept_failed = False
-    for start in starts:
-        given = draw(case, options.seed, start, min(start + step, case.M), options.max_bytes)
-        got = _results(case, given, impl, options, running)
-        truth = true_grads(given.exact)
-        with np.errstate(all="ignore"):
-            scales = gradient_scales(given.exact)
-        other = _run(third, case, given, running) if third else None
-        dx.add(got.dx, truth.dx, scales.dx, other and other.dx, start)
-        if kept is None or (dx.failed and not kept_failed):
-            kept, kept_failed = (given, got), dx.failed
-        # What adds up to dgamma and dbeta stays.
-        got, truth, scales = (grads._replace(dx=None) for grads in (got, truth, scales))
-        blocks.append((got, truth, scales, other and other._replace(dx=None)))
-    for name in OUTPUTS[1:]:
-        total, true, scale, from_third = (
-            None if which[0] is None else _total([getattr(grads, name) for grads in which])
-            for which in zip(*blocks, strict=True)
-        )
-        if options.against:
-            total = getattr(blocks[0][0], name)  # the dump's sums over all rows
-        judges[name].add(total, true, scale, from_third, 0)
-    outputs = [one.output(third is not None) for one in judges.values() if one.wanted or one.broken]
-    if all(output.passed for output in outputs) or kept is None or any(one.broken for one in judges.values()):
-        return outputs, Diagnosis(None, "")
-    shares = {name: one.share for name, one in judges.items() if one.share is not None}
-    try:
-        return outputs, diagnose(case, *kept, shares)
-    except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
-        return outputs, Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
-
-
-def _total(parts: list[Any]) -> Any:
-    """The sum over blocks, in float64 and rounded once; a single one as it is."""
-    if len(parts) == 1 or parts[0] is None:
-        return parts[0]
-    return np.sum([part.astype(np.float64) for part in parts], axis=0).astype(parts[0].dtype)
-
-
-def _results(
-    case: CheckCase, given: DrawnInputs, impl: Implementation | None, options: Options, running: Running
-) -> Grads:
-    if impl is None:
-        assert options.against is not None  # as no implementation was looked up
-        return dump_of(case, options.against, given.start, given.stop, options.max_bytes)
-    # An implementation gets copies: the truth is computed from the inputs as they were.
-    names = "dy", "x", "mean", "rstd", "gamma", "residual", "dtotal"
-    arrays = {name: getattr(given.inputs, name) for name in names}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
-    copies: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
-    own = replace(given, inputs=replace(given.inputs, **copies), variance=np.array(given.variance))
-    got = _run(impl, case, own, running)
-    for name, array in arrays.items():
-        if _changed(copies[name], array):
-            raise RuntimeError(f"it changed its input {name}")
-    return got
-
-
-def _changed(after: Any, before: Any) -> bool:
-    """Whether a bit differs; of bfloat16 too, which has no comparison of its own for NaN."""
-    kind = f"u{after.dtype.itemsize}"
-    first, second = (np.ascontiguousarray(one).view(kind) for one in (after, before))
-    return bool((first != second).any())
-
-
-def _run(impl: Implementation, case: CheckCase, given: DrawnInputs, running: Running) -> Grads:
-    running(True)
-    try:
-        return Grads(*(None if one is None else as_numpy(one) for one in impl(case, given)))
-    finally:
-        running(False)
-
-
-class _Judge:
-    """The sums of one output, and its rules at the end.
-
-    Attributes:
-        wanted: Whether the case asks for it.
-        broken: Why it can't be judged, "" if it can.
-        share: Of the first rows that are off, how much of its tolerance each element uses; None if none are off.
-    """
-
-    def __init__(self, case: CheckCase, options: Options, standard: str, index: int) -> None:
-        self.name, self.dtype, self.wanted = OUTPUTS[index], case.output_dtypes[index], case.output_mask[index]
-        self.shape = case.normalized if index else case.shape
-        self.N, self.standard = case.N, STANDARDS[standard]
-        rtol, part = case.tolerances or (None, None)
-        self.tolerances = Tolerances(rtol, part, case.atol, options.level)
-        self.sums, self.third = (Sums(1 if index else case.M, case.N) for _ in range(2))
-        self.share: Any = None
-        self.broken = ""
-
-    @property
-    def failed(self) -> bool:
-        return self.share is not None or bool(self.broken)
-
-    def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
-        """Judge rows from `start` on of dx, or all of dgamma or dbeta."""
-        if not self.wanted:
-            if got is not None:
-                self.broken = f"expected None, as it is masked off, got {got.dtype} {got.shape}"
-        elif got is None:
-            self.broken = "expected a result, got None"
-        elif got.shape != truth.shape:
-            self.broken = f"expected shape {truth.shape}, got {got.shape}"
-        elif got.dtype.name != self.dtype:
-            self.broken = f"expected {self.dtype}, got {got.dtype}"
-        if self.broken or not self.wanted:
-            return
-        share = self._into(self.sums, got, truth, scale, start)
-        if self.share is None and (share > 1).any():
-            self.share = share
-        if third is not None:
-            self._into(self.third, third, truth, scale, start)
-
-    def _into(self, sums: Sums, got: Any, truth: Any, scale: Any, start: int) -> Any:
-        got, truth, scale = (one.reshape(-1, max(1, self.N)) for one in (got, truth, scale))
-        if not got.size:
-            return np.zeros(got.shape)
-        with np.errstate(all="ignore"):
-            golden = truth.astype(numpy_dtype(self.dtype)).astype(np.float64)
-            compared = Compared(got.astype(np.float64), golden, truth, scale, self.dtype, self.tolerances)
-            share = self.standard.share(compared)
-            sums.add(compared, share, start)
-        return share
-
-    def output(self, dual: bool) -> OutputResult:
-        sums, inf = self.sums, math.inf
-        if self.broken:
-            rule = RuleResult(self.broken, inf, 0.0, False)
-            return OutputResult(self.name, self.dtype, self.shape, False, (rule,), 1.0, inf, inf, inf, ())
-        judged = self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None)
-        rules = tuple(RuleResult(rule.name, float(rule.measured), float(rule.limit), rule.holds) for rule in judged)
-        found = OutputResult(
-            self.name, self.dtype, self.shape, all(rule.holds for rule in rules), rules, sums.mean("off"), sums.most["error"],
-            sums.most["ulp"], sums.most["share"], tuple(sums.histogram.tolist()),
-        )  # fmt: skip
-        if found.passed:
-            return found
-        worst = tuple(
-            WorstElement(
-                tuple(map(int, np.unravel_index(row * self.N + column, self.shape))), row, column, golden, got, share
-            )
-            for share, row, column, golden, got in sums.worst
-        )
-        return replace(found, worst=worst, map=tuple(map(tuple, sums.map.tolist())))
+def _different(got: Grads, expected: Grads) -> str:
+    """Where two results first differ in bits; "" if nowhere."""
+    for name, one, other in zip(OUTPUTS, got, expected, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return f"{name} is there in one of them only"
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return f"{name} is {one.dtype} {one.shape}, and was {other.dtype} {other.shape}"
+        first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+        unlike = np.flatnonzero(first != second) // one.dtype.itemsize
+        if unlike.size:
+            at = tuple(map(int, np.unravel_index(int(unlike[0]), one.shape)))
+            number = np.unique(unlike).size
+            return f"{name} differs in {number} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"
+    return ""

@@ -1,6 +1,6 @@
 """A plugin for pytest: `pytest --lngrad-impl module:function` makes one test of every case, with the diagnosis in the failure.
 
-It runs cases in pytest's own process; a kernel that may crash or hang is better checked by `lngrad check`.
+The kernel is called in a process of its own, one for all cases: a crash is a failed test.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
+from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase
-from lngrad.check.formats.reading import read_cases
+from lngrad.check.formats.reading import read_cases, shipped
 from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult
-from lngrad.check.standards.rules import STANDARDS
+from lngrad.check.standards.rules import AUTO, STANDARDS
+from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 
-STARTER = Path(__file__).parent / "formats" / "starter.yaml"
 MAX_BYTES = 8 << 30
+TIME_LIMIT = 300.0  # seconds of a call
+_KERNELS = pytest.StashKey[KernelProcesses]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,8 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--lngrad-impl", metavar="IMPL", help="check this implementation: module:function, or as in lngrad check"
     )
-    group.addoption("--lngrad-cases", metavar="PATH", action="append", help="case files; default: a dozen of our own")
-    group.addoption("--lngrad-standard", metavar="NAME", default="mixed", choices=[*STANDARDS], help="default: mixed")
+    group.addoption("--lngrad-cases", metavar="PATH", action="append", help="case files; default: as of lngrad check")
+    group.addoption(
+        "--lngrad-standard",
+        metavar="NAME",
+        default=AUTO,
+        choices=[AUTO, *STANDARDS],
+        help="default: stable, and mixed where x has 16 bits",
+    )
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,12 +46,19 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if not impl:
         return
     options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=f"lngrad check --impl {impl}")
-    paths = [Path(path) for path in config.getoption("--lngrad-cases") or [STARTER]]
+    paths = [Path(path) for path in config.getoption("--lngrad-cases") or [shipped()]]
     try:
         cases = read_cases(paths, MAX_BYTES)
     except LngradError as error:
         raise pytest.UsageError(str(error)) from None
-    items += [CaseItem.from_parent(session, name=f"lngrad[{case.name}]", case=case, options=options) for case in cases]
+    session.stash[_KERNELS] = KernelProcesses(get_num_threads(), TIME_LIMIT)
+    items += [CaseItem.from_parent(session, name=f"lngrad[{case.label}]", case=case, options=options) for case in cases]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the processes."""
+    if _KERNELS in session.stash:
+        session.stash[_KERNELS].end()
 
 
 class WrongGradients(Exception):
@@ -66,7 +82,7 @@ class CaseItem(pytest.Item):
         Raises:
             WrongGradients: It failed.
         """
-        result = check_case(self.case, self.options)
+        result = check_case(self.case, self.options, self.session.stash[_KERNELS])
         if result.status == "skipped":
             pytest.skip(result.reason)
         if result.status == "failed":

@@ -113,6 +113,11 @@ class CaseResult:
         weights: Which rows or columns entered sums that do not take all of them once.
         command: Reproduces it.
         seconds: Of computing and judging.
+        notes: What is worth knowing besides, a line each.
+        calls: How often the implementation was called.
+        time: Seconds of a call, where it was timed.
+        nbytes: Of all inputs and outputs, each once.
+        of_memory: These over that time, as a share of a copy's speed.
         key: Of everything that the result depends on: a resumed run takes a result only if its key is the same.
     """
 
@@ -129,6 +134,11 @@ class CaseResult:
     weights: tuple[Weights, ...] = ()
     command: str = ""
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    calls: int = 0
+    time: float | None = None
+    nbytes: int = 0
+    of_memory: float | None = None
     key: str = ""
     others: dict[str, str] = field(default_factory=dict)
 
@@ -159,7 +169,13 @@ class CaseResult:
             Weights(**{**one, "runs": tuple((int(first), int(number), float(w)) for first, number, w in one["runs"])})
             for one in entry.get("weights", ())
         )
-        return CaseResult(**{**entry, "outputs": tuple(outputs), "formulas": formulas, "weights": weights})
+        values = {
+            "outputs": tuple(outputs),
+            "formulas": formulas,
+            "weights": weights,
+            "notes": tuple(entry.get("notes", ())),
+        }
+        return CaseResult(**(entry | values))
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any], sequence: Callable[[Iterable[Any]], Any] = list) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, fail, need, new_table
+from lngrad.cli.terminal import REFUSED, UNFINISHED, escape, fail, need, new_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +47,13 @@ def bench(
         str, Option(help="Numbers of threads, separated by commas.", show_default="what the machine grants")
     ] = "",
     rounds: Annotated[int, Option(min=1, help="Turns of each contestant.")] = 15,
+    norm: Annotated[
+        str,
+        Option(
+            help="layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
+            "and the peers separate,torch,llama,compile,compile_llama."
+        ),
+    ] = "layer_norm",
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
     json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None,
     resume: Annotated[
@@ -84,7 +91,7 @@ def bench(
     from lngrad.bench.cases import check_plot
     from lngrad.bench.runner import why_not
 
-    chosen = _bench_of(device)
+    chosen = _bench_of(device, norm)
     try:
         settings = settings_of(chosen, scopes, cases, dtypes, peers, threads, rounds, quick)
         if plot is not None:
@@ -100,10 +107,18 @@ def bench(
         from lngrad.bench.plots import plot as draw
 
         draw([lines], plot, chosen.drawn)
-        console.print(f"picture written to {plot}")
+        say(f"picture written to {plot}")
 
 
-def _bench_of(device: str) -> Bench:
+def _bench_of(device: str, norm: str) -> Bench:
+    if norm != "layer_norm":
+        from lngrad.bench.family import TIMED, FamilyBench
+
+        if norm not in TIMED:
+            fail(f"--norm: expected one of layer_norm, {', '.join(TIMED)}, got {norm!r}", REFUSED)
+        if device == "cuda":
+            fail(f"--norm: expected layer_norm with --device cuda, got {norm!r}", REFUSED)
+        return FamilyBench(norm)
     if device == "cuda":
         from lngrad.bench.cuda import CudaBench
 
@@ -165,14 +180,14 @@ def run_and_print(
 
     about = machine()
     threads = " and ".join(map(str, settings.threads))
-    console.print(f"{about['cpu']}, {threads} threads, {about['cache']}")
+    console.print(f"{escape(about['cpu'])}, {threads} threads, {about['cache']}")
     planned = plan_of(bench, settings)
     recorded = read(json) if resume and json is not None and json.is_file() else []
     done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
     found = {which: done[which] for which in planned if which in done}
     dropped = left = 0
     with console.status("") as status:
-        for line in run(bench, settings, lambda text: console.print(text, style="yellow"), done):
+        for line in run(bench, settings, lambda text: console.print(escape(text), style="yellow"), done):
             if only_idle and line["others"] > BUSY:
                 dropped += 1
             else:
@@ -198,7 +213,7 @@ def run_and_print(
         text = f"other programs used up to {max(busy):.0%} of this machine during {len(busy)} of {len(lines)} jobs"
         console.print(f"{text}: do not quote those", style="yellow")
     if json is not None:
-        console.print(f"records appended to {json}")
+        say(f"records appended to {json}")
     return lines, left
 
 

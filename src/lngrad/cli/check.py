@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, INTERRUPTED, MISSING, REFUSED, existing, fail, need, progress
+from lngrad.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    MISSING,
+    REFUSED,
+    escape,
+    existing,
+    fail,
+    need,
+    new_table,
+    progress,
+    say,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +38,7 @@ if TYPE_CHECKING:
     from lngrad.check.reports.journal import Change
     from lngrad.check.result import CaseResult
 
+TOLD = 50  # calls of a soak between two lines about its progress
 MAX_PRINTED = 20  # failures, and other lines of a kind
 
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
@@ -50,12 +64,17 @@ def check(
         str,
         Option(
             help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
-            "module:function, triton:module:function or 'cmd:./program {in} {out}' of yours; or mutant:NAME."
+            "of yours module:function, triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; "
+            "or mutant:NAME."
         ),
     ] = "numba_cpu",
     standard: Annotated[
-        str, Option(help="mixed, stat, close, cosine, binary, dual or exact; a case's own goes first.")
-    ] = "mixed",
+        str,
+        Option(
+            help="auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact or stable; "
+            "a case's own goes first."
+        ),
+    ] = "auto",
     norm: NormName = None,
     level: Annotated[str, Option(help="Of the standard dual: L0, L1 or L2.")] = "L1",
     third: Annotated[str, Option(help="Implementation that the standard dual compares with.")] = "torch",
@@ -72,27 +91,36 @@ def check(
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Keep the results that the --json file has already.")] = False,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
-    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a case; then it has failed.")] = 300.0,
+    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0,
     seed: Seed = 0,
+    seeds: Annotated[int, Option(min=1, help="Every case with so many seeds, from --seed on.")] = 1,
+    fuzz: Annotated[int, Option(min=0, metavar="N", help="N cases besides, of random shapes, dtypes and layouts.")] = 0,
+    time: Annotated[bool, Option("--time", help="Time right results too, one case after the other.")] = False,
+    max_skipped: Annotated[
+        str, Option(metavar="N|N%", help="More skipped cases than this are no pass: exit code 1.")
+    ] = "50%",
     filter: Filter = None,
     limit: Limit = None,
     max_bytes: MaxBytes = 8 << 30,
-    block_bytes: Annotated[int, Option(min=1, help="A larger case is computed in blocks of rows.")] = 512 << 20,
+    block_bytes: Annotated[int, Option(min=1, help="A larger case is judged in blocks of rows.")] = 512 << 20,
 ) -> None:
     """Say whether gradients are right, and if not, which mistake they look like.
 
-    Exit code 0: all passed; 1: some failed; 2: an option or a file can't be used, or no case applies.
+    Exit code 0: all passed; 1: some failed, or too many were skipped; 2: an option or a file can't be used, or no case applies.
 
     Example: lngrad check --impl numpy_cpu --limit 5
     """
     from rich.console import Console
 
+    from lngrad.check.formats.fuzz import fuzzed
     from lngrad.check.formats.reading import FAMILY, read_cases, select, shipped
     from lngrad.check.judge import Options
     from lngrad.check.reports.journal import changes, read_journal, write_junit
-    from lngrad.check.standards.rules import LEVELS, STANDARDS
+    from lngrad.check.standards.rules import AUTO, LEVELS, STANDARDS
 
-    _one_of("--standard", standard, STANDARDS)
+    _one_of("--standard", standard, (AUTO, *STANDARDS))
+    if re.fullmatch(r"\d+%?", max_skipped) is None:
+        fail(f"--max-skipped: expected a number of cases, or a share as 50%, got {max_skipped!r}", REFUSED)
     _one_of("--level", level, LEVELS)
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
@@ -109,16 +137,19 @@ def check(
     read = read_cases(cases or [shipped(), FAMILY], max_bytes)
     if norm is None and not cases and (":" in impl or against):
         norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
-    chosen = select(_of_norm(read, norm), filter, limit)
-    invoked = ["lngrad", "check", "--standard", standard] if standard != "mixed" else ["lngrad", "check"]
+    chosen = select(_of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
+    for other in range(seed + 1, seed + seeds):
+        again = select(_of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
+        chosen += [replace(case, seed=other) for case in again]
+    invoked = ["lngrad", "check", "--standard", standard] if standard != AUTO else ["lngrad", "check"]
     invoked += ["--norm", norm] if norm else []
     invoked += ["--against", str(against)] if against else ["--impl", impl]
     options = Options(
         impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
-        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, invoked=shlex.join(invoked),
+        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, invoked=shlex.join(invoked),
     )  # fmt: skip
     start = monotonic()
-    results, interrupted = _run(chosen, options, json, resume, jobs, time_limit)
+    results, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
     seconds, console = monotonic() - start, Console(highlight=False)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:
@@ -130,7 +161,7 @@ def check(
         from lngrad.check.reports.html import write_report
 
         write_report(report, results, options, seconds, changed)
-        typer.echo(f"report: {report}")
+        say(f"report: {report}")
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
@@ -138,6 +169,13 @@ def check(
         raise typer.Exit(FAILED)
     if not any(result.status == "passed" for result in results):
         fail("no case was checked: all are skipped", REFUSED)
+    skipped = sum(result.status == "skipped" for result in results)
+    most = int(max_skipped.rstrip("%")) * (len(results) / 100 if "%" in max_skipped else 1)
+    if skipped > most:
+        fail(
+            f"{skipped} of {len(results)} cases were skipped, more than --max-skipped {max_skipped}: that is no pass",
+            FAILED,
+        )
 
 
 def golden(
@@ -164,11 +202,14 @@ def golden(
     chosen = select(_of_norm(read_cases(cases, max_bytes), norm), filter, limit)
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
-    typer.echo(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
+    say(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
 
 
 def certify(
-    impl: Annotated[str, Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function.")],
+    impl: Annotated[
+        str,
+        Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL."),
+    ],
     report: Annotated[
         Path | None, Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
     ] = None,
@@ -176,6 +217,15 @@ def certify(
         Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
     ] = None,
     trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
+    threads_variable: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="An environment variable that sets the kernel's number of threads, as OMP_NUM_THREADS; "
+            "a function of yours may have a parameter threads.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> None:
     """Measure what a kernel promises: bits that repeat, rows that do not depend on their batch, the order of its sums.
 
@@ -191,17 +241,17 @@ def certify(
     def tell(so_far: Certificate, one: Measured | None) -> None:
         nonlocal group
         if one is None:
-            typer.echo(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
+            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
             return
         if one.group != group:
             group = one.group
-            typer.echo(f"\n{group}")
+            say(f"\n{group}")
         counted = f"  ({one.trials} trials)" if one.trials > 1 else ""
-        typer.echo(f"  {one.name}: {one.answer}{counted}")
+        say(f"  {one.name}: {one.answer}{counted}")
         if one.counterexample:
-            typer.echo(f"    {one.counterexample}")
+            say(f"    {one.counterexample}")
 
-    certificate = measure(impl, trials, tell)
+    certificate = measure(impl, trials, tell, threads_variable)
     if report is not None:
         write_certificate_html(report, certificate)
     if json is not None:
@@ -229,17 +279,26 @@ def soak(
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    from lngrad.check.soak import ENTRY_POINTS
+    from rich.console import Console
+
+    from lngrad.check.soak import ENTRY_POINTS, Report
     from lngrad.check.soak import soak as run_calls
 
     chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
+    console = Console(stderr=True)
+
+    def tell(so_far: Report) -> None:
+        if so_far.calls % TOLD == 0:
+            status.update(f"{so_far.calls:,} calls, {len(so_far.violations)} violations")
+
     try:
-        report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen)
+        with console.status("compiling or loading kernels") as status:
+            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, tell=tell)
     except ValueError as error:
         fail(f"--{error}", REFUSED)
-    typer.echo(str(report))
+    say(str(report))
     if report.violations:
-        typer.echo(report.programs())
+        say(report.programs())
         raise typer.Exit(FAILED)
 
 
@@ -267,10 +326,10 @@ def _run(
     from lngrad.check.processes.runner import default_jobs, run_cases
     from lngrad.check.reports.journal import Journal, key_of, read_journal
 
-    keys = {case.name: key_of(case, options) for case in cases}
+    keys = {case.label: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
-    found = {case.name: kept[keys[case.name]] for case in cases if keys[case.name] in kept}
-    waiting = [case for case in cases if case.name not in found]
+    found = {case.label: kept[keys[case.label]] for case in cases if keys[case.label] in kept}
+    waiting = [case for case in cases if case.label not in found]
     printed = 0
     console = Console(highlight=False)
     bar = progress(console, "cases", len(cases), len(found))
@@ -294,13 +353,11 @@ def _run(
             run_cases(waiting, options, jobs or default_jobs(), time_limit, done)
         except KeyboardInterrupt:
             interrupted = True
-    return [found[case.name] for case in cases if case.name in found], interrupted
+    return [found[case.label] for case in cases if case.label in found], interrupted
 
 
 def _print_result(console: Console, result: CaseResult) -> None:
     """A failed case in a few lines: which, which rule and where, which mistake, how to see it again."""
-    from rich.markup import escape
-
     console.print(f"[bold red]failed[/] [bold]{escape(result.name)}[/]  [dim]{escape(result.facts)}[/]")
     console.print(f"  {escape(result.reason)}")
     if result.sentence:
@@ -313,12 +370,21 @@ def _print_result(console: Console, result: CaseResult) -> None:
 
 
 def _print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
-    from rich.markup import escape
-
     counts = Counter(result.status for result in results)
     skipped = Counter(result.reason for result in results if result.status == "skipped")
     for reason, number in skipped.most_common(MAX_PRINTED):
         console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
+    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes)
+    for note, number in notes.most_common(MAX_PRINTED):
+        console.print(f"[dim]note {number}: {escape(note)}[/]")
+    timed = [(result, result.time) for result in results if result.time is not None]
+    if timed:
+        table = new_table("Time of a call, and its bytes over it as a share of a copy's speed", "case",
+                          right=("time", "GB/s", "of memory"))  # fmt: skip
+        for result, time in timed:
+            share = "" if result.of_memory is None else f"{result.of_memory:.0%}"
+            table.add_row(escape(result.name), f"{1e6 * time:.1f} µs", f"{result.nbytes / time / 1e9:.2f}", share)
+        console.print(table)
     mistakes = Counter(result.mistake for result in results if result.mistake)
     for mistake, number in mistakes.most_common(MAX_PRINTED):
         console.print(f"{number} × {escape(mistake)}")
@@ -331,8 +397,6 @@ def _print_summary(console: Console, results: Sequence[CaseResult], seconds: flo
 
 def _print_changes(console: Console, changes: Sequence[Change]) -> None:
     """What got better and what got worse, and how many of each."""
-    from rich.markup import escape
-
     for change in changes[:MAX_PRINTED]:
         colour = {"better": "green", "worse": "red"}.get(change.kind, "yellow")
         console.print(f"[{colour}]{change.kind}[/] [bold]{escape(change.name)}[/]  {escape(change.text)}")

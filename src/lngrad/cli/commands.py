@@ -18,7 +18,7 @@ from lngrad.cli.bench import bench
 from lngrad.cli.check import certify, check, golden, soak
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
-from lngrad.cli.kernel import kernel_run
+from lngrad.cli.kernel import kernel_run, kernel_test
 from lngrad.cli.run import run
 from lngrad.cli.sdk import CutAtRun, sdk
 from lngrad.cli.terminal import in_one_line
@@ -51,7 +51,7 @@ for function, says in COMMANDS.items():
 
 kernels = typer.Typer(help="Run Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
 kernels.command("run")(in_one_line(kernel_run))
-kernels.callback()(lambda: None)  # keeps "run" a word of its own while it is the only one
+kernels.command("test")(in_one_line(kernel_test))
 app.add_typer(kernels, name="kernel")
 
 

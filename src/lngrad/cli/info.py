@@ -7,11 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Annotated
 
-import typer
 from typer import Option
 
 from lngrad import backends, get_num_threads
-from lngrad.cli.terminal import REFUSED, fail
+from lngrad.cli.terminal import REFUSED, fail, say
 from lngrad.errors import install_command
 
 # What an extra of the distribution is for, and the distributions that it installs.
@@ -57,7 +56,7 @@ def info(
         "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
     }
     _echo(facts)
-    typer.echo("\nwhat needs more than lngrad itself:")
+    say("\nwhat needs more than lngrad itself:")
     extras = {what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()}
     _echo({"lngrad sdk": _compiler(c_compiler), "lngrad kernel": _compiler(cxx_compiler), **extras})
 
@@ -65,7 +64,7 @@ def info(
 def _echo(facts: dict[str, str]) -> None:
     width = max(map(len, facts))
     for name, fact in facts.items():
-        typer.echo(f"{name:{width}}  {fact}")
+        say(f"{name:{width}}  {fact}")
 
 
 def _installed(extra: str, *distributions: str) -> str:
@@ -127,14 +126,14 @@ def _warm() -> None:
     from lngrad.cpu.entries import compile_ahead, kernels
 
     if prebuilt.why_not() is None:
-        typer.echo(f"kernels: {_kernels()}")
+        say(f"kernels: {_kernels()}")
     elif cache.why_not():
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
     else:
         for kernel in track(kernels(), "Compiling", console=Console(stderr=True)):
             compile_ahead(*kernel)
-        typer.echo(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
-    typer.echo(f"torch native code: {_native(build=True)}")
+        say(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
+    say(f"torch native code: {_native(build=True)}")
 
 
 def _native(*, build: bool) -> str:
@@ -148,7 +147,7 @@ def _native(*, build: bool) -> str:
         return f"none: {reason}"
     if not build or native.is_off():
         return building.state()
-    typer.echo("Compiling the native code between torch and the kernels, about a minute", err=True)
+    say("Compiling the native code between torch and the kernels, about a minute", err=True)
     try:
         return str(building.build())
     except (building.BuildError, OSError) as reason:

@@ -15,8 +15,8 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, existing, fail
-from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
+from lngrad.cli.terminal import FAILED, existing, fail, new_table, say
+from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
@@ -49,6 +49,7 @@ def kernel_run(
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
     timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
+    remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
     force: Annotated[bool, Option("--force", help="Replace files of --save that exist.")] = False,
 ) -> None:
@@ -85,7 +86,57 @@ def kernel_run(
     for path, name in targets:
         write_tensor(path, result.arrays[name], replace=force)
     if report:
-        typer.echo(result.table)
+        say(result.table)
+    for remark in result.remarks if remarks else ():
+        say(f"remark: {remark}")
+
+
+def kernel_test(
+    folder: Annotated[Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.")],
+    gtest: Annotated[
+        Path | None, Option(help="A folder with include/gtest and libgtest.", show_default="the system's")
+    ] = None,
+    define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
+    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.")] = None,
+    soc: Annotated[str, Option(help="The simulated SoC.")] = "Ascend910B1",
+    mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
+    time_limit: Annotated[float, Option(help="Seconds for a test.", min=0.01)] = 120.0,
+) -> None:
+    """Build an operator's own gtest unit tests for the simulated NPU, and run them.
+
+    The folder is one of CANN's operator library, or like one of them: op_kernel/ and tests/ut/op_kernel/ with test_*.cpp,
+    a tiling header and the compiler's options in CMakeLists.txt. Where a test takes its process down, each gets one of its
+    own. In the mode "device", what the hardware runs without a word, runs, and races are not looked for.
+
+    Example: lngrad kernel test ops-nn/norm/layer_norm_grad_v3
+
+    Exit codes: 0 all tests passed, 1 one did not, 2 there are none, or there is no compiler.
+    """
+    from rich.console import Console
+
+    from lngrad.ascend.sdk.operator_tests import MODES, run_operator
+
+    existing(folder, gtest, *(include or ()))
+    modes = tuple(MODES) if mode == "both" else (mode,)
+    options = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
+    table = new_table(folder.name, "test", *modes, "why", show_lines=True)
+    passed = True
+    with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch:
+        found = run_operator(
+            folder, Path(scratch), soc=soc, gtest=gtest, options=options, modes=modes, time_limit=time_limit
+        )
+        for file in found:
+            if file.error:
+                why = printable(f"does not compile: {file.error}", markup=True)
+                table.add_row(printable(file.path.name, markup=True), *("-" for _ in modes), why)
+            for name, cases in file.by_name().items():
+                whys = dict.fromkeys(case.why for case in cases if case.why)
+                shown = (printable(text, markup=True) for text in (name, "\n".join(whys)))
+                table.add_row(next(shown), *(case.state for case in cases), next(shown))
+            passed = passed and not file.error and all(case.state == "passed" for case in file.cases)
+    Console().print(table)
+    if not passed:
+        raise typer.Exit(FAILED)
 
 
 class _Request(NamedTuple):
@@ -105,6 +156,7 @@ class _Result(NamedTuple):
     arrays: Mapping[str, Any] = {}
     picture: str | None = None
     table: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
@@ -132,7 +184,7 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
     ours = [line for line in said if line.startswith("lngrad: ")]
     for line in said:
         if line not in ours:
-            typer.echo(line, err=True)
+            say(line, err=True)
     if isinstance(result, _Result):
         return result
     told = ours[-1].removeprefix("lngrad: ") if ours else f"{kernel}: {STOPPED if late else worker.how_it_died()}"
@@ -153,7 +205,9 @@ def _work(tasks: Connection, request: _Request) -> None:
         tasks.send(None)
         done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        tasks.send(_Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table()))
+        tasks.send(
+            _Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table(), done.remarks())
+        )
     except DeviceFault as fault:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
         tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes

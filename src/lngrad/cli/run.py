@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from lngrad import set_num_threads
-from lngrad.cli.terminal import REFUSED, existing, fail, progress
+from lngrad.cli.terminal import REFUSED, existing, fail, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -23,7 +22,7 @@ def run(
             metavar="INPUT",
             show_default=False,
             help="A .npz, a .safetensors or a folder of .npy with dy and x; mean with rstd or variance, or neither; "
-            "and gamma if there is one.",
+            "gamma if there is one; and dtotal, which is added to dx, where x is the sum of a residual stream.",
         ),
     ],
     output: Annotated[
@@ -43,8 +42,12 @@ def run(
     threads: Annotated[
         int | None, Option(min=1, help="At most this many.", show_default="what the machine grants")
     ] = None,
+    norm: Annotated[
+        str, Option(help="layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.")
+    ] = "layer_norm",
     eps: Annotated[
-        float | None, Option(help="Added to the variance where rstd is computed.", show_default="1e-5")
+        float | None,
+        Option(help="Added to the variance where rstd is computed.", show_default="1e-5, of RMSNorm torch's"),
     ] = None,
     normalized_dims: Annotated[
         int | None, Option(help="How many of x's last dimensions.", show_default="as many as gamma has, or 1")
@@ -68,6 +71,7 @@ def run(
 
     from rich.console import Console
 
+    from lngrad.check.case import NORMS
     from lngrad.core.dtypes import bytes_of
     from lngrad.core.plan import make_plan
     from lngrad.files.reading import read_tensors
@@ -79,17 +83,20 @@ def run(
         set_num_threads(threads)
     if soc is not None:
         _use_soc(soc, backend)
+    if norm not in NORMS:
+        fail(f"--norm: expected one of {', '.join(NORMS)}, got {norm!r}", REFUSED)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):
         fail(f"{output}: is the input, and is not replaced", REFUSED)
     start = perf_counter()
     tensors = read_tensors(input, NAMES)
     if tensors.others:
-        typer.echo(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
+        say(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
     try:
         blocks = RowBlocks(
-            tensors.arrays, normalized_dims=normalized_dims, output_mask=mask, eps=eps, block_bytes=block_bytes
-        )
+            tensors.arrays, normalized_dims=normalized_dims, output_mask=mask, eps=eps, block_bytes=block_bytes,
+            normalization=NORMS[norm].normalization,
+        )  # fmt: skip
         used = make_plan(blocks.problem, backend).backend
         specs = dict(zip(blocks.problem.out, blocks.problem.outputs(), strict=True))
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items() if spec is not None}
@@ -102,7 +109,7 @@ def run(
             raise
         fail(f"{input}: {error}", REFUSED)
     results = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in wanted.items())
-    typer.echo(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
+    say(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
 
 
 def _use_soc(name: str, backend: str | None) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.terminal import REFUSED, existing, fail
+from lngrad.cli.terminal import REFUSED, existing, fail, say
 
 _PROGRAM = "lngrad.sdk.program"
 
@@ -79,10 +79,10 @@ def sdk(
         if not is_toolkit(folder):
             fail(f"{folder}: expected a folder that `lngrad sdk` wrote", REFUSED)
         words = compile_flags(folder) * cflags + link_flags(folder) * libs
-        typer.echo(shlex.join(words))
+        say(shlex.join(words))
         return
     write_toolkit(folder, settings)
-    typer.echo(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
+    say(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
 
 
 def _run(folder: Path | None, settings: Any, words: list[str], time_limit: float | None) -> None:

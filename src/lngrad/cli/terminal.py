@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from lngrad.errors import LngradError, install_command
+from lngrad.errors import LngradError, install_command, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +59,18 @@ def _as_typed(text: str, function: Callable[..., None]) -> str:
 
 def fail(text: str, code: int) -> NoReturn:
     """End the command with one line on stderr."""
-    typer.echo(f"lngrad: {text}", err=True)
+    say(f"lngrad: {text}", err=True)
     raise typer.Exit(code)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line for the terminal, in which names from files and programs move nothing."""
+    typer.echo(printable(text), err=err)
+
+
+def escape(text: str) -> str:
+    """The same inside rich's markup."""
+    return printable(text, markup=True)
 
 
 def existing(*paths: Path | None) -> None:

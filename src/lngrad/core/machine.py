@@ -100,6 +100,35 @@ def second_level_bytes() -> int:
         return 1 << 19
 
 
+def available_bytes() -> int:
+    """Memory that can be had without swapping, as Linux and its control group tell it; elsewhere 2^40."""
+    found = [1 << 40]
+    found += [int(line.split()[1]) * 1024 for line in _lines(Path("/proc/meminfo")) if line.startswith("MemAvailable:")]
+    group = Path("/sys/fs/cgroup")
+    limit, used = (_lines(group / name) for name in ("memory.max", "memory.current"))
+    if limit and used and limit[0].isdigit():
+        found.append(max(0, int(limit[0]) - int(used[0])))
+    return min(found)
+
+
+@cache
+def copy_speed(threads: int) -> float:
+    """Bytes a second, read and written, of copies of 32 MiB by so many threads; the best of five."""
+    from concurrent.futures import ThreadPoolExecutor
+    from time import perf_counter
+
+    import numpy as np
+
+    pairs = [(np.ones(1 << 22), np.empty(1 << 22)) for _ in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        times = []
+        for _ in range(6):
+            start = perf_counter()
+            list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), pairs))
+            times.append(perf_counter() - start)
+    return threads * 2 * pairs[0][0].nbytes / min(times[1:])
+
+
 def huge_pages() -> str:
     """When Linux gives memory in huge pages: always, madvise (NumPy asks for them, for large arrays) or never."""
     for line in _lines(Path("/sys/kernel/mm/transparent_hugepage/enabled")):

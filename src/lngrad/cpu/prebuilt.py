@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lngrad.core.cache_folder import kept
 from lngrad.cpu.cache import SETTINGS, sources
-from lngrad.cpu.processors import Processor, processor
+from lngrad.cpu.processors import Processor, fitting
 
 FOLDER = Path(__file__).parent / "prebuilt"
 INSTALL = "pip install 'lngrad[numba]'"
@@ -42,16 +42,16 @@ def library() -> tuple[Path, Processor] | str:
         return f"{forced[0]} is set"
     if not FOLDER.is_dir():
         return "this installation was not made from a wheel that has them"
-    fitting = processor()
-    if fitting is None:
-        return "this processor has less than those that the wheel has them for"
-    path = FOLDER / f"{fitting.name}.so"
+    here = [(FOLDER / f"{one.name}.so", one) for one in fitting()]
+    path, processor = next((found for found in here if found[0].exists()), (None, None))
+    if path is None or processor is None:
+        return "this processor can run none of those in the package"
     content = kept(path)
     if content is None:
-        return f"{path} is not there or not whole"
-    if symbol("begin", fitting).encode() not in content:
+        return f"{path} is not whole"
+    if symbol("begin", processor).encode() not in content:
         return f"{path} is of other sources"
-    return path, fitting
+    return path, processor
 
 
 def why_not() -> str | None:

@@ -89,13 +89,13 @@ HERE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), p
 ARCHITECTURE = CHOSEN.architecture if CHOSEN else HERE  # that kernels are compiled for
 
 
-def processor() -> Processor | None:
-    """The processor whose kernels this one takes; None if it can run those of none, or Linux does not tell what it has."""
-    return CHOSEN or first_fit(HERE, processor_facts())
+def fitting() -> list[Processor]:
+    """Those whose kernels this processor can run, the best first; none where Linux does not tell what it has."""
+    return [CHOSEN] if CHOSEN else fits(HERE, processor_facts())
 
 
-def first_fit(architecture: str, facts: dict[str, str]) -> Processor | None:
-    """The first of PROCESSORS that a processor with these facts can run.
+def fits(architecture: str, facts: dict[str, str]) -> list[Processor]:
+    """Those of PROCESSORS that a processor with these facts can run.
 
     Args:
         architecture: x86_64 or aarch64.
@@ -103,7 +103,5 @@ def first_fit(architecture: str, facts: dict[str, str]) -> Processor | None:
     """
     flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
     maker = facts.get("vendor_id", "")
-    for one in PROCESSORS.values():
-        if flags and one.architecture == architecture and one.maker in ("", maker) and one.flags <= flags:
-            return one
-    return None
+    alike = [one for one in PROCESSORS.values() if one.architecture == architecture and one.maker in ("", maker)]
+    return [one for one in alike if flags and one.flags <= flags]

@@ -13,15 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.api import layer_norm, layer_norm_backward
+from lngrad.api import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from lngrad.core.arrays import Output, empty
 from lngrad.core.column_tree import CHUNK, ColumnTree
-from lngrad.core.dtypes import bytes_of, numpy_dtype
-from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.core.dtypes import UNIT_ROUNDOFF, bytes_of, numpy_dtype
+from lngrad.core.problem import (
+    BACKWARD,
+    LAYER_NORM,
+    RMS_BACKWARD,
+    WITH_RESIDUAL,
+    Forward,
+    Grads,
+    Normalization,
+    Problem,
+    RmsForward,
+    RmsGrads,
+    describe,
+)
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.typing import Array, Mask
 
-NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma")
+NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dtotal")
 
 
 class RowBlocks:
@@ -40,29 +52,33 @@ class RowBlocks:
         output_mask: Mask = (True, True, True),
         eps: float | None = None,
         block_bytes: int = 256 << 20,
+        normalization: Normalization = LAYER_NORM,
     ):
         """Check everything that can be known without data.
 
         Args:
             arrays: dy, x (*A, *R); mean and rstd, or mean and variance, one element a row, or neither, which are then
-                computed from x; gamma (*R) or absent.
+                computed from x; gamma (*R) or absent; dtotal as dy, or absent, which is added to dx. Without a centre no mean.
             normalized_dims: Of R; None: as many as gamma has, or 1.
-            output_mask: Which of dx, dgamma, dbeta are wanted.
-            eps: Added to the variance where rstd is computed; None: 1e-5.
+            output_mask: Which of dx, dgamma, dbeta are wanted; of a norm without a centre, of the first two.
+            eps: Added to the variance where rstd is computed; None: 1e-5, or without a centre rms_norm's default.
+            normalization: Which norm it is.
             block_bytes: A block's dy, x and dx take about this much together, but it has at least 64 rows.
 
         Raises:
             FileFormatError: An array is missing, or one too many.
             ShapeError, DtypeError: An array or option breaks a rule.
         """
-        self._statistics = _statistics_in(arrays)
+        self._statistics = _statistics_in(arrays, normalization.centred)
         if eps is not None and self._statistics == "rstd":
             raise FileFormatError("eps: has no effect where rstd is given; leave it out")
-        self._eps = 1e-5 if eps is None else eps
+        accumulator = "float64" if arrays["x"].dtype == np.float64 else "float32"
+        default = 1e-5 if normalization.centred else 2 * UNIT_ROUNDOFF[accumulator]
+        self._eps = default if eps is None else eps
         if not (math.isfinite(self._eps) and self._eps >= 0):
             raise ShapeError(f"eps: expected a number that is finite and not negative, got {eps}")
         self._arrays = arrays
-        self.problem = _describe(arrays, self._statistics, normalized_dims, output_mask)
+        self.problem = _describe(arrays, self._statistics, normalized_dims, output_mask, normalization)
         row_bytes = 3 * self.problem.N * bytes_of(self.problem.dtype)
         self.rows = CHUNK << max(0, (block_bytes // max(1, row_bytes * CHUNK)).bit_length() - 1)
 
@@ -95,7 +111,7 @@ class RowBlocks:
                     tree.add(part)
             advance(stop - start)
         _, *parameters = problem.outputs()
-        for name, tree, output in zip(("dgamma", "dbeta"), (dgamma, dbeta), parameters, strict=True):
+        for name, tree, output in zip(("dgamma", "dbeta"), (dgamma, dbeta), parameters, strict=False):
             if output is not None:
                 write(name, tree.total().astype(numpy_dtype(output.dtype)))
 
@@ -103,35 +119,36 @@ class RowBlocks:
         """Gradients of some rows: dx in the memory given, dgamma and dbeta in the accumulator's dtype."""
         problem = self.problem
         dy, x = (_rows(self._arrays[name], problem, start, stop) for name in ("dy", "x"))
+        dtotal = _rows(self._arrays["dtotal"], problem, start, stop) if "dtotal" in self._arrays else None
         mean, rstd = self._statistics_of(x, start, stop, memory, backend)
         parts = (
             empty("numpy", Output.of(problem.normalized_shape, problem.accumulator)) if wanted else None
             for wanted in problem.wanted[1:]
         )
-        return layer_norm_backward(
-            dy,
-            x,
-            mean,
-            rstd,
-            self._arrays.get("gamma"),
-            normalized_shape=problem.normalized_shape,
-            output_mask=problem.wanted,
-            out=Grads(memory if problem.wanted[0] else None, *parts),
-            backend=backend,
-        )
+        gamma, out = self._arrays.get("gamma"), (memory if problem.wanted[0] else None, *parts)
+        options: dict[str, Any] = {
+            "normalized_shape": problem.normalized_shape, "output_mask": problem.wanted, "backend": backend,
+            "offset": problem.normalization.offset, "dtotal": dtotal,
+        }  # fmt: skip
+        if problem.normalization.centred:
+            return layer_norm_backward(dy, x, mean, rstd, gamma, out=Grads(*out), **options)
+        return Grads(*rms_norm_backward(dy, x, rstd, gamma, out=RmsGrads(*out), **options), None)
 
     def _statistics_of(self, x: Array, start: int, stop: int, memory: Array, backend: str | None) -> tuple[Any, Any]:
         if self._statistics == "x":
             # y is not wanted; it goes where dx will replace it.
-            out = Forward(memory, None, None)
             gamma = self._arrays.get("gamma")  # of no effect on the statistics but by its dtype
-            forward = layer_norm(x, self.problem.normalized_shape, gamma, eps=self._eps, out=out, backend=backend)
+            given = x, self.problem.normalized_shape, gamma
+            if not self.problem.normalization.centred:
+                out = RmsForward(memory, None)
+                return None, rms_norm(*given, eps=self._eps, out=out, backend=backend).rstd
+            forward = layer_norm(*given, eps=self._eps, out=Forward(memory, None, None), backend=backend)
             return forward.mean, forward.rstd
-        mean = self._arrays["mean"].reshape(-1)[start:stop]
-        given = self._arrays[self._statistics].reshape(-1)[start:stop]
+        mean = self._arrays["mean"].reshape(-1)[start:stop] if "mean" in self._arrays else None
+        statistic = self._arrays[self._statistics].reshape(-1)[start:stop]
         if self._statistics == "rstd":
-            return mean, given
-        variance = given.astype(np.float64)
+            return mean, statistic
+        variance = statistic.astype(np.float64)
         if np.any(variance < 0):
             row = int(np.argmax(variance < 0))
             raise FileFormatError(
@@ -140,7 +157,7 @@ class RowBlocks:
         return mean, (1 / np.sqrt(variance + self._eps)).astype(numpy_dtype(self.problem.accumulator))
 
 
-def _statistics_in(arrays: dict[str, Array]) -> str:
+def _statistics_in(arrays: dict[str, Array], centred: bool) -> str:
     """What rstd comes from: itself, variance or x."""
     for name in ("dy", "x"):
         if name not in arrays:
@@ -148,13 +165,15 @@ def _statistics_in(arrays: dict[str, Array]) -> str:
     given = [name for name in ("rstd", "variance") if name in arrays]
     if len(given) == 2:
         raise FileFormatError("variance: expected rstd or variance, got both")
-    if bool(given) != ("mean" in arrays):
+    if centred and bool(given) != ("mean" in arrays):
         missing = "mean" if given else "rstd"
         raise FileFormatError(f"{missing}: is missing; expected mean with rstd or variance, or neither to compute them")
     return given[0] if given else "x"
 
 
-def _describe(arrays: dict[str, Array], statistics: str, normalized_dims: int | None, mask: Mask) -> Problem:
+def _describe(
+    arrays: dict[str, Array], statistics: str, normalized_dims: int | None, mask: Mask, normalization: Normalization
+) -> Problem:
     """The facts of the whole call. Statistics that are yet to be computed are stood in for by one zero."""
     x, gamma = arrays["x"], arrays.get("gamma")
     dims = (1 if gamma is None else gamma.ndim) if normalized_dims is None else normalized_dims
@@ -164,9 +183,14 @@ def _describe(arrays: dict[str, Array], statistics: str, normalized_dims: int | 
     zero = np.zeros((), np.float64 if x.dtype == np.float64 else np.float32)
     mean = rstd = np.broadcast_to(zero, x.shape[:split])
     if statistics != "x":
-        mean, rstd = arrays["mean"], arrays[statistics]
+        mean, rstd = arrays.get("mean", mean), arrays[statistics]
+    operator = BACKWARD if normalization.centred else RMS_BACKWARD
+    if "dtotal" in arrays:
+        operator = WITH_RESIDUAL[operator]
+    given = {"gamma": gamma, **arrays, "mean": mean, "rstd": rstd}
     try:
-        return Problem.backward(arrays["dy"], x, mean, rstd, gamma, x.shape[split:], mask)[0]
+        inputs = tuple(given[name] for name in operator.inputs)
+        return describe(operator, inputs, x.shape[split:], mask[: len(operator.outputs)], None, normalization)[0]
     except (ShapeError, DtypeError) as error:
         if not str(error).startswith("rstd:"):
             raise

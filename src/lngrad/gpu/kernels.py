@@ -12,6 +12,10 @@ a row need not be. Which blocks a row's sums are made of, and their order, is a 
 tl.sum adds as the elements lie in registers; that the compiler chooses, by ALIGNED and the alignment of pointers too.
 In the forward, long rows are taken in chunks whose statistics are merged in order, by one program or by two kernels alike: y,
 mean and rstd of a row are the same bits either way. Source of the formulas: docs/math.md.
+
+The whole family is computed here; its switches are compile-time. CENTRED: mean is that of the row, else 0, and neither read nor
+written. OFFSET is added to gamma. HAS_RESIDUAL: total = ALPHA·x + residual is rounded to x's dtype, written, and normalized in
+place of x. HAS_DTOTAL: the gradient of a total is added to dx.
 """
 
 import triton
@@ -101,6 +105,25 @@ def columns(values, cols, N, default, HAS: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
+def scale_of(gamma, cols, N, OFFSET: tl.constexpr, HAS: tl.constexpr, ACC: tl.constexpr):
+    """offset + gamma at some columns, or offset + 1 if there is none."""
+    scale = columns(gamma, cols, N, 1.0, HAS, ACC)
+    if OFFSET != 0.0:  # or -0.0 would become 0.0
+        scale += tl.full(cols.shape, OFFSET, ACC)
+    return scale
+
+
+@triton.jit
+def statistic(values, rows, inside, HAS: tl.constexpr, ACC: tl.constexpr):
+    """mean or rstd of some rows; 0 in rows that do not exist, and for a mean that there is not."""
+    if HAS:
+        result = tl.load(values + rows, inside, other=0.0).to(ACC)
+    else:
+        result = (rows * 0).to(ACC)
+    return result
+
+
+@triton.jit
 def load(start, cols, N, inside, RAGGED: tl.constexpr, ACC: tl.constexpr):
     """A tile of x and where it is valid; 0 elsewhere. RAGGED False: all its columns are below N, and need no mask."""
     if RAGGED:
@@ -108,6 +131,23 @@ def load(start, cols, N, inside, RAGGED: tl.constexpr, ACC: tl.constexpr):
     else:
         valid = inside
     return tl.load(start + cols, valid, other=0.0).to(ACC), valid
+
+
+@triton.jit
+def load_total(
+    x_start, residual_start, total_start, total, cols, N, inside,
+    HAS_RESIDUAL: tl.constexpr, ALPHA: tl.constexpr, RAGGED: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """A tile of what is normalized and where it is valid: x as load gives it, or the total, which is written too."""
+    tile, valid = load(x_start, cols, N, inside, RAGGED, ACC)
+    if HAS_RESIDUAL:
+        residual, valid = load(residual_start, cols, N, inside, RAGGED, ACC)
+        if ALPHA != 1.0:
+            tile *= tl.full(tile.shape, ALPHA, ACC)
+        rounded = round_to(tile + residual, total)
+        tl.store(total_start + cols, rounded, valid)
+        tile = rounded.to(ACC)
+    return tile, valid
 
 
 @triton.jit
@@ -132,7 +172,8 @@ def merge(count, mean, squares, block_count, block_mean, block_squares):
 
 # A value of 1 or a multiple of 16 would compile once more for each of these.
 _VALUES = [
-    "M", "N", "inner", "dy_outer", "dy_inner", "x_outer", "x_inner", "dx_outer", "dx_inner", "y_outer", "y_inner", "eps",
+    "M", "N", "inner", "dy_outer", "dy_inner", "x_outer", "x_inner", "dx_outer", "dx_inner", "y_outer", "y_inner",
+    "residual_outer", "residual_inner", "total_outer", "total_inner", "dtotal_outer", "dtotal_inner", "eps",
     "chunks", "span", "slots",
 ]  # fmt: skip
 
@@ -142,15 +183,18 @@ _VALUES = [
 
 @triton.jit(do_not_specialize=_VALUES)
 def forward_tiles(
-    x, gamma, beta, y, mean, rstd, M: tl.int64, N: tl.int32, inner: tl.int64,
-    x_outer: tl.int64, x_inner: tl.int64, y_outer: tl.int64, y_inner: tl.int64, eps: tl.float64,
-    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
+    x, gamma, beta, residual, y, mean, rstd, total, M: tl.int64, N: tl.int32, inner: tl.int64,
+    x_outer: tl.int64, x_inner: tl.int64, y_outer: tl.int64, y_inner: tl.int64,
+    residual_outer: tl.int64, residual_inner: tl.int64, total_outer: tl.int64, total_inner: tl.int64, eps: tl.float64,
+    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    CENTRED: tl.constexpr, OFFSET: tl.constexpr, ALPHA: tl.constexpr,
+    SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """y, mean and rstd of ROWS whole rows, x read once.
+    """y, mean, rstd and the total of ROWS whole rows, x and residual read once.
 
-    Shapes: x, y M rows of N; gamma, beta (N,); mean, rstd (M,).
-    Caller: (PIECES - 1)·BLOCK < N <= PIECES·BLOCK; cdiv(M, ROWS) programs. y may be x.
+    Shapes: x, residual, y, total M rows of N; gamma, beta (N,); mean, rstd (M,).
+    Caller: (PIECES - 1)·BLOCK < N <= PIECES·BLOCK; cdiv(M, ROWS) programs. y and total may be x and residual.
     Source: docs/math.md, forward.
     """
     if ALIGNED:
@@ -160,18 +204,28 @@ def forward_tiles(
     inside = rows < M
     block = tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
     x_start = x + row_start(rows, inner, x_outer, x_inner, SPLIT, ALIGNED)
+    residual_start, total_start = x_start, x_start  # of which nothing is read and written without a residual
+    if HAS_RESIDUAL:
+        residual_start = residual + row_start(rows, inner, residual_outer, residual_inner, SPLIT, ALIGNED)
+        total_start = total + row_start(rows, inner, total_outer, total_inner, SPLIT, ALIGNED)
     tiles = ()
-    total = tl.zeros([ROWS, BLOCK], ACC)
+    added = tl.zeros([ROWS, BLOCK], ACC)
     for i in tl.static_range(PIECES):
-        x_tile, valid = load(x_start, i * BLOCK + block, N, inside, i == PIECES - 1, ACC)
+        x_tile, valid = load_total(
+            x_start, residual_start, total_start, total, i * BLOCK + block, N, inside,
+            HAS_RESIDUAL, ALPHA, i == PIECES - 1, ACC,
+        )  # fmt: skip
         tiles = tiles + (x_tile,)
-        total += x_tile
-    centre = tl.sum(total, 1, keep_dims=True) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
-    # The mean was rounded; what is left of it matters where the offset is large beside the spread.
-    rest = tl.zeros([ROWS, BLOCK], ACC)
-    for i in tl.static_range(PIECES):
-        rest += tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre, 0.0)
-    shift = tl.sum(rest, 1, keep_dims=True) * inverse
+        added += x_tile
+    if CENTRED:
+        centre = tl.sum(added, 1, keep_dims=True) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
+        # The mean was rounded; what is left of it matters where the offset is large beside the spread.
+        rest = tl.zeros([ROWS, BLOCK], ACC)
+        for i in tl.static_range(PIECES):
+            rest += tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre, 0.0)
+        shift = tl.sum(rest, 1, keep_dims=True) * inverse
+    else:
+        centre, shift = tl.zeros([ROWS, 1], ACC), tl.zeros([ROWS, 1], ACC)
     squares = tl.zeros([ROWS, BLOCK], ACC)
     for i in tl.static_range(PIECES):
         centred = tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre - shift, 0.0)
@@ -180,48 +234,63 @@ def forward_tiles(
     y_start = y + row_start(rows, inner, y_outer, y_inner, SPLIT, ALIGNED)
     for i in tl.static_range(PIECES):
         cols = i * BLOCK + block
-        result = (tiles[i] - centre - shift) * rstd_row * columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
+        result = (tiles[i] - centre - shift) * rstd_row * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
         result += columns(beta, cols, N, 0.0, HAS_BETA, ACC)
         tl.store(y_start + cols, round_to(result, y), inside & (cols < N))
-    tl.store(mean + rows, (centre + shift).to(mean.dtype.element_ty), inside)
+    if CENTRED:
+        tl.store(mean + rows, (centre + shift).to(mean.dtype.element_ty), inside)
     tl.store(rstd + rows, rstd_row.to(rstd.dtype.element_ty), inside)
 
 
 @triton.jit
-def _chunk_statistics(x_start, chunk, N, BLOCK: tl.constexpr, ACC: tl.constexpr):
-    """How many columns a chunk has, their mean, and the sum of the squares of what is left."""
+def _chunk_statistics(
+    x_start, residual_start, total_start, total, chunk, N, HAS_RESIDUAL: tl.constexpr, ALPHA: tl.constexpr,
+    CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """How many columns a chunk has, their mean, and the sum of the squares of what is left; their total is written."""
     cols = chunk * BLOCK + tl.arange(0, BLOCK)
-    x_tile, valid = load(x_start, cols, N, cols < N, True, ACC)
+    x_tile, valid = load_total(
+        x_start, residual_start, total_start, total, cols, N, cols < N, HAS_RESIDUAL, ALPHA, True, ACC
+    )
     count = tl.minimum(N - chunk * BLOCK, BLOCK).to(ACC)
-    inverse = 1.0 / count
-    centre = tl.sum(x_tile, 0) * inverse
-    centred = tl.where(valid, x_tile - centre, 0.0)
-    shift = tl.sum(centred, 0) * inverse
-    centred = tl.where(valid, centred - shift, 0.0)
-    return count, centre + shift, tl.sum(centred * centred, 0)
+    if CENTRED:
+        inverse = 1.0 / count
+        centre = tl.sum(x_tile, 0) * inverse
+        centred = tl.where(valid, x_tile - centre, 0.0)
+        shift = tl.sum(centred, 0) * inverse
+        centred = tl.where(valid, centred - shift, 0.0)
+        mean = centre + shift
+    else:
+        centred, mean = x_tile, count * 0.0
+    return count, mean, tl.sum(centred * centred, 0)
 
 
 @triton.jit
 def _write_chunk(
     x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row,
-    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """y of a chunk of columns of one row."""
+    """y of a chunk of columns of one row, of the total where there is one."""
     cols = chunk * BLOCK + tl.arange(0, BLOCK)
     x_tile, valid = load(x_start, cols, N, cols < N, True, ACC)
-    result = (x_tile - mean_row) * rstd_row * columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
+    result = (x_tile - mean_row) * rstd_row * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
     result += columns(beta, cols, N, 0.0, HAS_BETA, ACC)
     tl.store(y_start + cols, round_to(result, y), valid)
 
 
 @triton.jit(do_not_specialize=_VALUES)
 def forward_chunks(
-    x, gamma, beta, y, mean, rstd, M: tl.int64, N: tl.int32, inner: tl.int64,
-    x_outer: tl.int64, x_inner: tl.int64, y_outer: tl.int64, y_inner: tl.int64, eps: tl.float64, chunks: tl.int32,
-    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
+    x, gamma, beta, residual, y, mean, rstd, total, M: tl.int64, N: tl.int32, inner: tl.int64,
+    x_outer: tl.int64, x_inner: tl.int64, y_outer: tl.int64, y_inner: tl.int64,
+    residual_outer: tl.int64, residual_inner: tl.int64, total_outer: tl.int64, total_inner: tl.int64, eps: tl.float64,
+    chunks: tl.int32,
+    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    CENTRED: tl.constexpr, OFFSET: tl.constexpr, ALPHA: tl.constexpr,
+    SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As forward_tiles, for rows that do not fit: one sweep for the statistics, one for y, whose x lies in L2 by then.
+    """As forward_tiles, for rows that do not fit: one sweep for the statistics and the total, one for y, whose x or total lies
+    in L2 by then.
 
     Shapes: see forward_tiles. Caller: chunks·BLOCK columns reach N; M programs.
     Source: docs/math.md, forward.
@@ -232,23 +301,38 @@ def forward_chunks(
     row = tl.cast(tl.program_id(0), tl.int64)
     x_start = x + row_start(row, inner, x_outer, x_inner, SPLIT, ALIGNED)
     y_start = y + row_start(row, inner, y_outer, y_inner, SPLIT, ALIGNED)
-    count, mean_row, squares = _chunk_statistics(x_start, 0, N, BLOCK, ACC)
+    residual_start, total_start = x_start, x_start
+    if HAS_RESIDUAL:
+        residual_start = residual + row_start(row, inner, residual_outer, residual_inner, SPLIT, ALIGNED)
+        total_start = total + row_start(row, inner, total_outer, total_inner, SPLIT, ALIGNED)
+    count, mean_row, squares = _chunk_statistics(
+        x_start, residual_start, total_start, total, 0, N, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
+    )
     for chunk in tl.range(1, chunks, num_stages=STAGES):
-        more, block_mean, block_squares = _chunk_statistics(x_start, chunk, N, BLOCK, ACC)
+        more, block_mean, block_squares = _chunk_statistics(
+            x_start, residual_start, total_start, total, chunk, N, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
+        )
         count, mean_row, squares = merge(count, mean_row, squares, more, block_mean, block_squares)
     rstd_row = rstd_of(squares * inverse, eps, ACC)
+    if HAS_RESIDUAL:
+        tl.debug_barrier()  # what a thread reads of the total may be what another has written
     for chunk in tl.range(0, chunks, num_stages=STAGES):
-        _write_chunk(x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, BLOCK, ACC)
-    tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
+        _write_chunk(
+            total_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, OFFSET, BLOCK, ACC
+        )
+    if CENTRED:
+        tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
     tl.store(rstd + row, rstd_row.to(rstd.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=_VALUES)
 def forward_sums(
-    x, sums, M: tl.int64, N: tl.int32, inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64, chunks: tl.int32,
+    x, residual, sums, total, M: tl.int64, N: tl.int32, inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64,
+    residual_outer: tl.int64, residual_inner: tl.int64, total_outer: tl.int64, total_inner: tl.int64, chunks: tl.int32,
+    HAS_RESIDUAL: tl.constexpr, CENTRED: tl.constexpr, ALPHA: tl.constexpr,
     SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """For few long rows: the statistics of every chunk, a program each, as forward_chunks takes them.
+    """For few long rows: the total and the statistics of every chunk, a program each, as forward_chunks takes them.
 
     Shapes: sums (2, chunks, M): means and centred squares. Caller: M·chunks programs.
     """
@@ -257,7 +341,13 @@ def forward_sums(
     chunk = tl.program_id(0) % chunks
     row = tl.cast(tl.program_id(0) // chunks, tl.int64)
     x_start = x + row_start(row, inner, x_outer, x_inner, SPLIT, ALIGNED)
-    count, block_mean, block_squares = _chunk_statistics(x_start, chunk, N, BLOCK, ACC)
+    residual_start, total_start = x_start, x_start
+    if HAS_RESIDUAL:
+        residual_start = residual + row_start(row, inner, residual_outer, residual_inner, SPLIT, ALIGNED)
+        total_start = total + row_start(row, inner, total_outer, total_inner, SPLIT, ALIGNED)
+    count, block_mean, block_squares = _chunk_statistics(
+        x_start, residual_start, total_start, total, chunk, N, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
+    )
     at = tl.cast(chunk, tl.int64) * M + row
     tl.store(sums + at, block_mean)
     tl.store(sums + tl.cast(chunks, tl.int64) * M + at, block_squares)
@@ -267,12 +357,12 @@ def forward_sums(
 def forward_columns(
     x, gamma, beta, sums, y, mean, rstd, M: tl.int64, N: tl.int32, inner: tl.int64,
     x_outer: tl.int64, x_inner: tl.int64, y_outer: tl.int64, y_inner: tl.int64, eps: tl.float64, chunks: tl.int32,
-    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
-    BLOCK: tl.constexpr,
+    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, CENTRED: tl.constexpr, OFFSET: tl.constexpr,
+    SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Behind forward_sums: y of a chunk a program, which merges the statistics of its whole row for itself.
 
-    Shapes: sums (2, chunks, M); the others as in forward_tiles. Caller: M·chunks programs.
+    Shapes: sums (2, chunks, M); the others as in forward_tiles. Caller: M·chunks programs; x is the total where there is one.
     Source: docs/math.md, forward.
     """
     if ALIGNED:
@@ -290,9 +380,12 @@ def forward_columns(
         more = tl.minimum(N - other * BLOCK, BLOCK).to(ACC)
         count, mean_row, squares = merge(count, mean_row, squares, more, tl.load(at), tl.load(at + behind))
     rstd_row = rstd_of(squares * inverse, eps, ACC)
-    _write_chunk(x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, BLOCK, ACC)
+    _write_chunk(
+        x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, OFFSET, BLOCK, ACC
+    )
     if chunk == 0:
-        tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
+        if CENTRED:
+            tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
         tl.store(rstd + row, rstd_row.to(rstd.dtype.element_ty))
 
 
@@ -301,9 +394,11 @@ def forward_columns(
 
 @triton.jit(do_not_specialize=_VALUES)
 def backward_tiles(
-    dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M: tl.int64, N: tl.int32, inner: tl.int64,
-    dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64,
+    dy, x, mean, rstd, gamma, dtotal, dx, dgamma_parts, dbeta_parts, M: tl.int64, N: tl.int32, inner: tl.int64,
+    dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64,
+    dtotal_outer: tl.int64, dtotal_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64,
     WANT_DX: tl.constexpr, WANT_DGAMMA: tl.constexpr, WANT_DBETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
+    HAS_DTOTAL: tl.constexpr, CENTRED: tl.constexpr, OFFSET: tl.constexpr,
     SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, SLABS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -312,8 +407,10 @@ def backward_tiles(
     SLABS 2: a pair of programs shares its rows. Both sum the whole row, and each finishes its half of the columns; the half
     that one of them loads from memory, the other finds in L2.
 
-    Shapes: dy, x, dx M rows of N; mean, rstd (M,); gamma (N,); dgamma_parts, dbeta_parts (programs / SLABS, N), written whole.
-    Caller: (PIECES - 1)·SLABS·BLOCK < N <= PIECES·SLABS·BLOCK; a multiple of SLABS programs. dx may be dy or x if SLABS is 1.
+    Shapes: dy, x, dtotal, dx M rows of N; mean, rstd (M,); gamma (N,); dgamma_parts, dbeta_parts (programs / SLABS, N), written
+    whole.
+    Caller: (PIECES - 1)·SLABS·BLOCK < N <= PIECES·SLABS·BLOCK; a multiple of SLABS programs. dx may be dtotal, and dy or x if
+    SLABS is 1.
     Source: docs/math.md, backward.
     """
     program, programs = tl.program_id(0) // SLABS, tl.num_programs(0) // SLABS
@@ -326,15 +423,15 @@ def backward_tiles(
     scales = ()
     if SLABS == 1:  # registers are for gamma too
         for i in tl.static_range(PIECES):
-            scales = scales + (columns(gamma, i * BLOCK + block, N, 1.0, HAS_GAMMA, ACC),)
+            scales = scales + (scale_of(gamma, i * BLOCK + block, N, OFFSET, HAS_GAMMA, ACC),)
     # Tiles of sums, not rows: adding to them takes no exchange between threads. They are folded once, at the end.
     dgamma_sums = zeros(ROWS, BLOCK, PIECES, ACC)
     dbeta_sums = zeros(ROWS, BLOCK, PIECES, ACC)
     for tile in tl.range(program, tl.cdiv(M, ROWS), programs, num_stages=STAGES):
         rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # (ROWS, 1)
         inside = rows < M
-        mean_row = tl.load(mean + rows, inside, other=0.0).to(ACC)
-        rstd_row = tl.load(rstd + rows, inside, other=0.0).to(ACC)
+        mean_row = statistic(mean, rows, inside, CENTRED, ACC)
+        rstd_row = statistic(rstd, rows, inside, True, ACC)
         dy_start = dy + row_start(rows, inner, dy_outer, dy_inner, SPLIT, ALIGNED)
         x_start = x + row_start(rows, inner, x_outer, x_inner, SPLIT, ALIGNED)
         dxhats, xhats = (), ()
@@ -350,7 +447,7 @@ def backward_tiles(
             if SLABS == 1:
                 dxhat = dy_tile * scales[i]
             else:
-                dxhat = dy_tile * columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
+                dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
             dxhats, xhats = dxhats + (dxhat,), xhats + (xhat,)
             dxhat_sum += dxhat
             dxhat_xhat_sum += dxhat * xhat
@@ -365,17 +462,24 @@ def backward_tiles(
                 for i in tl.static_range(PIECES):
                     cols = other_slab + i * BLOCK + block
                     dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, i >= PIECES - 2, ACC)
-                    dxhat = dy_tile * columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
+                    dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
                     other_sum += dxhat
                     other_xhat_sum += dxhat * xhat
                 dxhat_sum += other_sum  # a sum of two, the same bits whichever comes first
                 dxhat_xhat_sum += other_xhat_sum
-            mean_dxhat = tl.sum(dxhat_sum, 1, keep_dims=True) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
+            mean_dxhat = tl.zeros([ROWS, 1], ACC)
+            if CENTRED:
+                mean_dxhat = tl.sum(dxhat_sum, 1, keep_dims=True) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
             mean_dxhat_xhat = tl.sum(dxhat_xhat_sum, 1, keep_dims=True) * inverse
             dx_start = dx + row_start(rows, inner, dx_outer, dx_inner, SPLIT, ALIGNED)
+            if HAS_DTOTAL:
+                dtotal_start = dtotal + row_start(rows, inner, dtotal_outer, dtotal_inner, SPLIT, ALIGNED)
             for i in tl.static_range(PIECES):
                 cols = slab + i * BLOCK + block
                 result = rstd_row * (dxhats[i] - mean_dxhat - xhats[i] * mean_dxhat_xhat)
+                if HAS_DTOTAL:
+                    more, valid = load(dtotal_start, cols, N, inside, i >= PIECES - SLABS, ACC)
+                    result += more
                 tl.store(dx_start + cols, round_to(result, dx), inside & (cols < N))
     for i in tl.static_range(PIECES):
         cols = slab + i * BLOCK + tl.arange(0, BLOCK)
@@ -390,8 +494,8 @@ def backward_tiles(
 def sum_chunks(
     dy, x, mean, rstd, gamma, sums, M: tl.int64, N: tl.int32, inner: tl.int64,
     dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64, span: tl.int32, slots: tl.int32,
-    HAS_GAMMA: tl.constexpr, SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    HAS_GAMMA: tl.constexpr, CENTRED: tl.constexpr, OFFSET: tl.constexpr,
+    SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """For long rows: the two row sums of `span` chunks of BLOCK columns, added in order: one chunk a program, or all.
 
@@ -402,8 +506,8 @@ def sum_chunks(
         N = N // 16 * 16
     slot = tl.program_id(0) % slots
     row = tl.cast(tl.program_id(0) // slots, tl.int64)
-    mean_row = tl.load(mean + row).to(ACC)
-    rstd_row = tl.load(rstd + row).to(ACC)
+    mean_row = statistic(mean, row, True, CENTRED, ACC)
+    rstd_row = statistic(rstd, row, True, True, ACC)
     dy_start = dy + row_start(row, inner, dy_outer, dy_inner, SPLIT, ALIGNED)
     x_start = x + row_start(row, inner, x_outer, x_inner, SPLIT, ALIGNED)
     dxhat_sum = tl.zeros([1], ACC)
@@ -411,8 +515,9 @@ def sum_chunks(
     for chunk in tl.range(slot * span, slot * span + span, num_stages=STAGES):
         cols = chunk * BLOCK + tl.arange(0, BLOCK)
         dy_tile, xhat = terms(dy_start, x_start, cols, N, cols < N, mean_row, rstd_row, True, ACC)
-        dxhat = dy_tile * columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
-        dxhat_sum += tl.sum(dxhat, 0)
+        dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
+        if CENTRED:
+            dxhat_sum += tl.sum(dxhat, 0)
         dxhat_xhat_sum += tl.sum(dxhat * xhat, 0)
     at = tl.cast(slot, tl.int64) * M + row + tl.arange(0, 1)
     tl.store(sums + at, dxhat_sum)
@@ -421,31 +526,32 @@ def sum_chunks(
 
 @triton.jit(do_not_specialize=_VALUES)
 def backward_columns(
-    dy, x, mean, rstd, gamma, sums, dx, dgamma, dbeta, M: tl.int64, N: tl.int32, inner: tl.int64,
-    dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64,
-    slots: tl.int32,
+    dy, x, mean, rstd, gamma, dtotal, sums, dx, dgamma, dbeta, M: tl.int64, N: tl.int32, inner: tl.int64,
+    dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64,
+    dtotal_outer: tl.int64, dtotal_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64, slots: tl.int32,
     WANT_DX: tl.constexpr, WANT_DGAMMA: tl.constexpr, WANT_DBETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
+    HAS_DTOTAL: tl.constexpr, CENTRED: tl.constexpr, OFFSET: tl.constexpr,
     SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Behind sum_chunks: BLOCK columns of all rows a program, dgamma and dbeta of which it finishes alone.
 
     Shapes: sums (2, slots, M); dgamma, dbeta (N,) in their final dtype.
-    Caller: cdiv(N, BLOCK) programs. dx may be dy or x.
+    Caller: cdiv(N, BLOCK) programs. dx may be dy, x or dtotal.
     Source: docs/math.md, backward.
     """
     if ALIGNED:
         N = N // 16 * 16
     inverse = inverse_of(N, True, ACC)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
-    scale = columns(gamma, cols, N, 1.0, HAS_GAMMA, ACC)
+    scale = scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
     dgamma_sum = tl.zeros([ROWS, BLOCK], ACC)
     dbeta_sum = tl.zeros([ROWS, BLOCK], ACC)
     for tile in tl.range(0, tl.cdiv(M, ROWS), num_stages=STAGES):
         rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # (ROWS, 1)
         inside = rows < M
-        mean_row = tl.load(mean + rows, inside, other=0.0).to(ACC)
-        rstd_row = tl.load(rstd + rows, inside, other=0.0).to(ACC)
+        mean_row = statistic(mean, rows, inside, CENTRED, ACC)
+        rstd_row = statistic(rstd, rows, inside, True, ACC)
         dy_start = dy + row_start(rows, inner, dy_outer, dy_inner, SPLIT, ALIGNED)
         x_start = x + row_start(rows, inner, x_outer, x_inner, SPLIT, ALIGNED)
         dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, True, ACC)
@@ -458,10 +564,15 @@ def backward_columns(
             mean_dxhat_xhat = tl.zeros([ROWS, 1], ACC)
             for slot in range(slots):
                 at = sums + tl.cast(slot, tl.int64) * M + rows
-                mean_dxhat += tl.load(at, inside, other=0.0)
+                if CENTRED:
+                    mean_dxhat += tl.load(at, inside, other=0.0)
                 mean_dxhat_xhat += tl.load(at + tl.cast(slots, tl.int64) * M, inside, other=0.0)
             dxhat = dy_tile * scale
             result = rstd_row * (dxhat - mean_dxhat * inverse - xhat * (mean_dxhat_xhat * inverse))
+            if HAS_DTOTAL:
+                dtotal_start = dtotal + row_start(rows, inner, dtotal_outer, dtotal_inner, SPLIT, ALIGNED)
+                more, valid = load(dtotal_start, cols, N, inside, True, ACC)
+                result += more
             dx_at = dx + row_start(rows, inner, dx_outer, dx_inner, SPLIT, ALIGNED) + cols
             tl.store(dx_at, round_to(result, dx), inside & (cols < N))
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -20,7 +20,7 @@ import triton.language as tl
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import Problem
+from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
@@ -34,8 +34,11 @@ def plan(problem: Problem, threads: int) -> Plan:
     """Choose the regime; threads are the CPU's, and of no interest here.
 
     Raises:
-        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter.
+        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter; or xhat comes with what it lost,
+            which is for columns of longer rows.
     """
+    if "lost" in problem.inputs:
+        raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
     if problem.kind != "torch":
         raise BackendUnavailable(f"backend: triton_gpu takes torch tensors, got {problem.kind} arrays")
     if problem.device == "cpu" and not kernels.INTERPRETED:
@@ -77,7 +80,7 @@ def _backward(problem: Problem) -> tuple[Steps, int]:
     if isinstance(regime, Columns):
         sums = 2 * regime.sums.slots * problem.M if problem.wanted[0] else 0
         return Steps(backward_columns, regime, *_arguments(problem, regime.sums, regime)), sums
-    if regime.shared_bytes(dtype) > _shared_bytes(problem.device):
+    if regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
         regime = replace(regime, stages=1)
     parts = policy.parts_for(regime, problem.M, problem.N, dtype)
     finalize = policy.finalize_shape(problem.N, dtype) if any(problem.wanted[1:]) else None
@@ -94,8 +97,9 @@ def _arguments(
     specs = {**problem.inputs, **problem.out}
     strides = row_strides(problem, {name: specs[name] for name in problem.operator.tensors if wanted.get(name, True)})
     shared = {
-        **{f"WANT_{name.upper()}": one for name, one in wanted.items()},
-        **{f"HAS_{name.upper()}": spec is not None for name, spec in problem.inputs.items()},
+        **{f"WANT_{name.upper()}": wanted.get(name, False) for name in ROLES},
+        **{f"HAS_{name.upper()}": problem.inputs.get(name) is not None for name in ROLES},
+        **{name.upper(): value for name, value in problem.normalization._asdict().items()},
         "SPLIT": strides.split,
         "ALIGNED": strides.aligned,
         "ACC": _ACC[problem.accumulator],
@@ -106,7 +110,7 @@ def _arguments(
         for shape in shapes
     )
     sizes = {"M": problem.M, "N": problem.N, "inner": strides.inner}
-    for name in problem.operator.tensors:
+    for name in (name for name, role in ROLES.items() if role is Role.TENSOR):
         sizes[f"{name}_outer"], sizes[f"{name}_inner"] = strides.steps.get(name, (0, 0))
     return constants, sizes, strides.copied
 

@@ -37,9 +37,10 @@ class Tiles:
     most_parts: int
     stages: int
 
-    def shared_bytes(self, dtype: str) -> int:
-        """Shared memory that more than one stage takes, by the compiler's reports: dy and x, and the other slab of gamma."""
-        return (self.slabs + 1) * self.rows * self.block * self.pieces * self.slabs * bytes_of(dtype) + 256
+    def shared_bytes(self, dtype: str, dtotal: bool) -> int:
+        """Shared memory that more than one stage takes, by the compiler's reports: dy, x, the other slab of gamma, dtotal."""
+        slabs = (self.slabs + 1) * self.slabs + dtotal
+        return slabs * self.rows * self.block * self.pieces * bytes_of(dtype) + 256
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.plan import Plan
-from lngrad.core.problem import Problem
+from lngrad.core.problem import ROLES, Problem
 from lngrad.gpu import kernels
 from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
 from lngrad.typing import Tensor
@@ -53,7 +53,10 @@ def run(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace
     """Compute every wanted output."""
     operator, steps = plan.problem.operator, plan.steps
     with on_device(inputs[0]):
-        arguments = dict(steps.sizes)
+        arguments = {
+            **dict.fromkeys(ROLES),
+            **steps.sizes,
+        }  # a kernel is told of what a norm does not have that it is None
         for name, array in zip(operator.inputs, inputs, strict=False):
             arguments[name] = _rows(array, name in steps.copied) if name in operator.tensors else _vector(array)
         arguments.update(zip(operator.numbers, inputs[len(operator.inputs) :], strict=True))
@@ -99,6 +102,10 @@ def forward_chunks(plan: Plan, arguments: _Arguments, workspace: Tensor) -> None
     if regime.spread:
         arguments["sums"] = _elements(workspace, problem)
         launch(kernels.forward_sums, problem.M * regime.chunks, arguments, **constants)
+        if arguments["total"] is not None:  # which has been written by then
+            arguments |= {
+                name.replace("total", "x"): arguments[name] for name in ("total", "total_outer", "total_inner")
+            }
         launch(kernels.forward_columns, problem.M * regime.chunks, arguments, **constants)
     else:
         launch(kernels.forward_chunks, problem.M, arguments, **constants)
@@ -144,7 +151,8 @@ def parts_size(problem: Problem, parts: int) -> int:
 
 def _parts(problem: Problem, parts: int, workspace: Any) -> tuple[Any, Any]:
     """dgamma_parts and dbeta_parts, None where not wanted."""
-    _, dgamma, dbeta = problem.wanted
+    wanted = dict(zip(problem.out, problem.wanted, strict=True))
+    dgamma, dbeta = wanted["dgamma"], wanted.get("dbeta", False)
     if not (dgamma or dbeta):
         return None, None
     elements, size = _elements(workspace, problem), parts_size(problem, parts)

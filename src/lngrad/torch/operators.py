@@ -362,13 +362,12 @@ def _gradients(
 
 
 def _derivative(
-    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dy: Any,
-    dmean: Any, drstd: Any, dtotal: Any,
-) -> Any:  # fmt: skip
+    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any
+) -> Any:
     """_gradients for the native code, which has None in the place of a mean that there is not."""
     mean = x.new_empty(0) if mean is None else mean
-    normalization = Normalization.of(centred, offset)
-    return _gradients(shape, beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd, dtotal, normalization)
+    given: Any = (shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
+    return _gradients(*given)
 
 
 native.register("derivative", _derivative)

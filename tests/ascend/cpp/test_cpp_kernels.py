@@ -172,7 +172,7 @@ MUTATIONS = {
     ),
     "never written": (
         "        Duplicate(sums, 0.0f, 2 * columns_);\n", "",
-        r"{line}: Add: .*was never written.*\[ErrorRead2\]", "Add(sums, sums, work",
+        r"DataCopy: .*was never written.* was Add at {line} \[ErrorRead2\]", "Add(sums, sums, work",
     ),
     "used after FreeTensor": (
         "        inX_.FreeTensor(xhat);\n", "        inX_.FreeTensor(xhat);\n        Muls(xhat, xhat, 1.0f, columns_);\n",
@@ -180,7 +180,7 @@ MUTATIONS = {
     ),
     "computed before DeQue": (
         "        inDy_.EnQue(dy);\n", "        Adds(dy, dy, 0.0f, columns_);\n        inDy_.EnQue(dy);\n",
-        r"{line}: Adds: .*is allocated.*EnQue and DeQue it.*\[ErrorBuffer2\]", "Adds(dy, dy, 0.0f",
+        r"{line}: Adds reads .* nothing orders the two.*or EnQue and DeQue\) \[ErrorSync2\]", "Adds(dy, dy, 0.0f",
     ),
     "never freed at the end": (
         "        outDx_.FreeTensor(dx);\n", "        if (row + 1 != first_ + rows_) outDx_.FreeTensor(dx);\n",

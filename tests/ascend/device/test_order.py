@@ -286,7 +286,9 @@ class TestPictures:
         root = ElementTree.fromstring(caught.value.svg)
         red = [rect for rect in root.iter("{http://www.w3.org/2000/svg}rect") if rect.get("stroke") == "#c00"]
         assert len(red) == 2
-        assert any(line.get("stroke-dasharray") for line in root.iter("{http://www.w3.org/2000/svg}line"))
+        texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert any(text.startswith("missing: SetFlag<HardEvent::V_MTE3>") for text in texts)
+        assert sum(text.startswith("test_order.py:") for text in texts) >= 2
 
     def test_a_launch_has_a_timeline_if_it_keeps_one(self):
         arrays = np.arange(2 * N, dtype=F), np.zeros(2 * N, F)

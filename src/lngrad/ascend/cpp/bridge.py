@@ -66,7 +66,7 @@ def _handle_host(op: int, integers: tuple[int, ...]) -> int:
         if integers[0] < 0:
             raise ShapeError(f"GmAlloc: expected a size of at least 0 bytes, got {integers[0]}")
         memory = aligned_bytes(integers[0], ALIGNMENT)
-        memory[:] = 0xFF
+        memory[:] = 0  # as CANN's CPU twin: programs leave parts of their tiling to it
         with _lock:
             _memory[address_of(memory)] = memory
         return address_of(memory)

@@ -21,6 +21,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.protocol import numbers_header
 from lngrad.ascend.tiling.structs import (
     LayerNormGradBetaTiling,
@@ -45,7 +46,8 @@ _MATH = (
 ALIASES = (
     "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
     "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
-    "utils/debug/asc_printf.h", "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
+    "utils/debug/asc_printf.h", "utils/debug/asc_dump.h", "utils/debug/asc_assert.h",
+    "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
     *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
 )  # fmt: skip
 
@@ -92,7 +94,9 @@ namespace tiling {{
 """
 
 
-_LAUNCH = re.compile(r"(?P<kernel>[A-Za-z_][\w:]*(?:<[^<>;]*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)")
+_LAUNCH = re.compile(
+    r"(?P<kernel>[A-Za-z_][\w:]*(?:<(?:[^<>;]|<[^<>;]*>)*>)?)\s*<<<(?P<numbers>[^<>;]*)>>>\s*\(\s*(?P<rest>\)?)"
+)
 
 
 def without_chevrons(text: str) -> str:
@@ -110,6 +114,7 @@ def without_chevrons(text: str) -> str:
 
     def plain(launch: re.Match[str]) -> str:
         numbers = [one.strip() for one in launch["numbers"].split(",")]
+        numbers += ["nullptr"] * (len(numbers) == 2)  # without a stream: the default one
         if len(numbers) != 3:
             line = text.count("\n", 0, launch.start()) + 1
             raise CompileError(
@@ -172,7 +177,8 @@ def build(
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [f"-I{folder}" for folder in (*include, source.parent)]
-    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
+    macros = {**socs.current().soc.macros, **define}
+    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in macros.items()]
     text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
     key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
     trusted = trusted_folder()

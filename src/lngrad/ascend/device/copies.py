@@ -63,7 +63,11 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     last_local, last_global = (b.blocks - 1) * b.local_step, (b.blocks - 1) * b.global_step
     name, position = f"{role} ({core.owner(start)})", local.GetPosition()
-    if core.rules.checked and position not in positions:
+    if (
+        core.rules.checked
+        and position not in positions
+        and (api == "DataCopy" or position not in (*COPY_IN, *COPY_OUT))
+    ):
         raise PositionFault(
             f"{api}: {name} must be at {' or '.join(p.value for p in positions)}, it is at {position.value} "
             "[ErrorBuffer1]"
@@ -79,18 +83,24 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     instruction = (api, pipe, core.index, core.site or site)
     reached = whole if inward and b.local_step >= whole else filled
     core.touch(instruction, role, local.handle, _runs(start, b.blocks, reached, b.local_step), bit)
+    here = _rows(core.ub.data, start, b.blocks, reached, b.local_step)
+    there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
+
+    def unchanged() -> bool:
+        return bool((here == there).all())
+
     if core.rules.ordering:
         atomic = not inward and core.atomic is not None
         for begin, stop in _runs(first, b.blocks, b.nbytes, b.global_step):
-            core.touch_global(instruction, region, begin, stop, not inward, atomic)
-    here = _rows(core.ub.data, start, b.blocks, reached, b.local_step)
-    there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
+            core.touch_global(instruction, region, begin, stop, not inward, atomic, unchanged)
     if inward:
         _move_in(local.dtype, here, there, b)
         if b.undefined:  # the device leaves arbitrary bytes around each block
             for begin in range(start, start + last_local + 1, b.local_step):
-                core.ub.forget(begin, begin + b.left)
-                core.ub.forget(begin + b.left + b.nbytes, begin + reached)
+                core.ub.forget(begin, begin + b.left, "is padding that DataCopyPad leaves undefined")
+                core.ub.forget(
+                    begin + b.left + b.nbytes, begin + reached, "is padding that DataCopyPad leaves undefined"
+                )
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
         if core.atomic is None:
@@ -121,7 +131,7 @@ def _move_in(dtype: Dtype, here: Array, there: Array, b: Blocks) -> None:
 def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
     if count == 1:
         return memory[start : start + nbytes].reshape(1, nbytes)
-    return as_strided(memory[start:], (count, nbytes), (step, 1))
+    return as_strided(memory[start:], (count, nbytes), (step * memory.itemsize, memory.itemsize))
 
 
 def _runs(start: int, count: int, nbytes: int, step: int) -> list[tuple[int, int]]:
@@ -141,11 +151,16 @@ def _copy_local(site: Site, dst: LocalTensor, src: LocalTensor, b: Blocks) -> No
         stop = local.start + (b.blocks - 1) * step + b.nbytes
         check_place("DataCopy", f"{role} ({core.owner(local.start)})", local.start, stop, local.end, BLOCK_BYTES)
         ranges.append(_runs(local.start, b.blocks, b.nbytes, step))
-        core.touch(instruction, role, local.handle, ranges[-1], bit)
+        if role == "dst":
+            poison = _rows(core.ub.poison, src.start, b.blocks, b.nbytes, b.global_step).copy()
+        core.touch(instruction, role, local.handle, ranges[-1], bit, carries=True)
     if any(a < d and c < b_ for a, b_ in ranges[0] for c, d in ranges[1]) and ranges[0] != ranges[1]:
         raise AlignmentFault("DataCopy: dst and src overlap")
     source = _rows(core.ub.data, src.start, b.blocks, b.nbytes, b.global_step).copy()
     _rows(core.ub.data, dst.start, b.blocks, b.nbytes, b.local_step)[...] = source
+    if poison.any():
+        _rows(core.ub.poison, dst.start, b.blocks, b.nbytes, b.local_step)[...] = poison
+        core.ub.doubt(ranges[1])
     core.tally.instructions["DataCopy"] += 1
     core.log.append(instruction)
 
@@ -366,18 +381,30 @@ def TransDataTo5HD(
     )
     for repeat in range(repeats):
         blocks: dict[str, list[Array]] = {"srcList": [], "dstList": []}
+        poison: list[Array] = []
         for side, tensors, stride, bit in sides:
             for index, tensor in enumerate(tensors):
                 role, start = f"{side}[{index}]", tensor.start + repeat * stride * BLOCK_BYTES
                 stop = start + BLOCK_BYTES
                 check_place(api, f"{role} ({core.owner(start)})", start, stop, tensor.end, BLOCK_BYTES)
-                core.touch(instruction, role, tensor.handle, ((start, stop),), bit)
+                if side == "srcList":
+                    poison.append(core.ub.poison[start:stop].reshape(-1, dtype.itemsize).max(axis=1))
+                core.touch(instruction, role, tensor.handle, ((start, stop),), bit, carries=True)
                 blocks[side].append(core.ub.data[start:stop].view(dtype))
         if len({tensor.start for tensor in dstList}) != TRANSPOSED:
             raise DeviceFault(f"{api}: the tensors of dstList must be different blocks")
-        rows = np.stack(blocks["srcList"])
-        columns = rows.T if dtype.itemsize == 2 else rows.reshape(2, 8, 8).transpose(2, 0, 1).reshape(TRANSPOSED, 8)
-        for target, column in zip(blocks["dstList"], columns, strict=True):
+        for target, column in zip(blocks["dstList"], _transposed(blocks["srcList"]), strict=True):
             target[...] = column
+        if any(numbers.any() for numbers in poison):
+            for tensor, column in zip(dstList, _transposed(poison), strict=True):
+                start = tensor.start + repeat * nchwconvParams.dstRepStride * BLOCK_BYTES
+                core.ub.poison[start : start + BLOCK_BYTES] = np.repeat(column, dtype.itemsize)
+                core.ub.doubt([(start, start + BLOCK_BYTES)])
     core.tally.instructions[api] += 1
     core.log.append(instruction)
+
+
+def _transposed(rows: list[Array]) -> Array:
+    """Return the 16 rows of TransDataTo5HD's target: of 16 elements of 16 bits, or of 8 of 32 bits."""
+    every = np.stack(rows)
+    return every.T if every.shape[1] == TRANSPOSED else every.reshape(2, 8, 8).transpose(2, 0, 1).reshape(TRANSPOSED, 8)

@@ -8,7 +8,7 @@ that there is one place for the rules, the counters and the texts.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
 from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
 from lngrad.ascend.device.report import BlockReport
-from lngrad.ascend.device.running import Instruction, Site, kernel_site, warn_at_kernel
+from lngrad.ascend.device.running import Instruction, Site, kernel_site, site_text, warn_at_kernel
 from lngrad.ascend.device.schedule import BlockSchedule
 from lngrad.ascend.device.unified_buffer import READ_V, UNUSED, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
@@ -122,6 +122,7 @@ class Core:
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
+        self.remarks: dict[str, None] = {}
         self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
@@ -169,11 +170,12 @@ class Core:
                     if allocation.handle != src2 or allocation.forbidden & READ_V:
                         self.refuse(plan.name, "src1", allocation, src2, -1, V, False)
         instruction = (plan.name, V, self.index, self.site or site)
-        known = self.clock.known[V]
+        known, poisoned = self.clock.known[V], False
         for access in plan.reads:
             for span in access.spans:
                 if not (span.live and span.valid and span.write_epoch <= known[span.writer_pipe]):
-                    access.spans = tuple(self._check_read(access.role, access.runs, instruction))
+                    access.spans = tuple(self._check_read(access.runs, instruction))
+                    poisoned = not self.ub.settle(access.spans) or poisoned
                     break
         for span in plan.write.spans:
             if span.live and span.write_epoch <= known[span.writer_pipe]:
@@ -186,6 +188,8 @@ class Core:
             for access in plan.reads:
                 self.ub.warn_stale(access.runs)
             self.ub.unmark_stale(plan.write.runs)
+        if poisoned:
+            self._spread(plan, instruction)
         if not self.quiet:
             with np.errstate(all="ignore"):
                 plan.function(*((scalar,) if plan.arguments is None else plan.arguments))
@@ -200,12 +204,29 @@ class Core:
                     span.read_epochs[1] = epoch
                     span.readers[1] = instruction
         for span in plan.write.spans:
-            span.valid = True
+            if not span.valid and not poisoned:
+                self.ub.give_value(span)
             span.writer = instruction
             span.write_epoch = epoch
             span.writer_pipe = 1
+        if poisoned:
+            for span in plan.write.spans:
+                span.valid = False
+            self.ub.settle(plan.write.spans)
         self._counts[plan.op] += 1
         self.log.append(instruction)
+
+    def _spread(self, plan: PlannedInstruction, instruction: Instruction) -> None:
+        """Let dst have no value where it depends on bytes that have none; offsets must have one."""
+        poison = self.ub.poison
+        if plan.name == "Gather":
+            self.report_poison(plan.reads[1].role, plan.reads[1].runs, instruction)
+        for access in plan.reads:
+            for start, stop in access.runs:
+                for number in np.unique(poison[start:stop]).tolist():
+                    origin = self.ub.origin(number)
+                    origin.first = origin.first or instruction
+        plan.spread(poison)
 
     def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int, int]) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
@@ -226,8 +247,9 @@ class Core:
         return plan
 
     def touch(
-        self, instruction: Instruction, role: str, handle: int, runs: Sequence[tuple[int, int]], bit: int
-    ) -> None:
+        self, instruction: Instruction, role: str, handle: int, runs: Sequence[tuple[int, int]], bit: int,
+        carries: bool = False,
+    ) -> None:  # fmt: skip
         """Check and keep one access to the Unified Buffer that is not a planned instruction.
 
         Args:
@@ -236,6 +258,7 @@ class Core:
             handle: Of the tensor.
             runs: Byte ranges.
             bit: What it does, as in ``Allocation.forbidden``.
+            carries: Whether the caller carries on which bytes have no value; else reading them is reported.
         """
         pipe, writing = instruction[1], not bit & 9
         allocation = self.ub.handles[handle]
@@ -244,24 +267,27 @@ class Core:
             self.refuse(instruction[0], role, allocation, handle, start, pipe, writing)
         if writing:
             for span in self._check_write(role, runs, instruction):
-                span.valid, span.writer = True, instruction
+                if not span.valid:
+                    self.ub.give_value(span)
+                span.writer = instruction
                 span.write_epoch, span.writer_pipe = self.clock.now[pipe], pipe
             if runs:
                 self.ub.peak = max(self.ub.peak, runs[-1][1])
         else:
-            for span in self._check_read(role, runs, instruction):
+            spans = self._check_read(runs, instruction)
+            if not self.ub.settle(spans) and not carries:
+                self.report_poison(role, runs, instruction)
+            for span in spans:
                 span.read_epochs[pipe], span.readers[pipe] = self.clock.now[pipe], instruction
         if self.ub.stale:
             (self.ub.unmark_stale if writing else self.ub.warn_stale)(runs)
 
-    def _check_read(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
+    def _check_read(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
         found: list[Span] = []
         for start, stop in runs:
             spans = self.ub.spans.cover(start, stop)
             for span in spans:
-                if not span.valid:
-                    self._no_value(role, start, stop, instruction)
                 if span.write_epoch > known[span.writer_pipe]:
                     raise self._race(span, span.writer, True, instruction, False)
             found += spans
@@ -285,19 +311,33 @@ class Core:
         conflict = Conflict(earlier, wrote, span.stop - span.start)
         return race(conflict, later, writes, self.owner(span.start), self.log, self.arrows)
 
-    def _no_value(self, role: str, start: int, stop: int, instruction: Instruction) -> None:
-        """Refuse a read of bytes that nothing wrote; "device" warns, for the hardware reads something."""
-        holes = [span for span in self.ub.spans.cover(start, stop) if not span.valid]
-        missing = sum(hole.stop - hole.start for hole in holes)
-        text = (
-            f"{instruction[0]}: {role} ({self.owner(start)}) was never written at byte {holes[0].start}, {missing} of "
-            f"the {stop - start} bytes read hold no value [ErrorRead2]"
-        )
-        if self.rules.checked:
-            raise PoisonFault(text)
-        warn_at_kernel(text)
-        for hole in holes:
-            hole.valid = True
+    def report_poison(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> None:
+        """Refuse a use of bytes that have no value; "device" warns, for the hardware uses something.
+
+        Raises:
+            PoisonFault: Naming who made them, who read them first, and who uses them.
+        """
+        for start, stop in runs:
+            holes = np.flatnonzero(self.ub.poison[start:stop])
+            if not holes.size:
+                continue
+            first = start + int(holes[0])
+            origin = self.ub.origin(int(self.ub.poison[first]))
+            by = origin.first
+            text = (
+                f"{instruction[0]}: {role} ({self.owner(start)}) {origin.text} at byte {first}, {holes.size} of the "
+                f"{stop - start} bytes read hold no value"
+                + (f"; the first to read such bytes was {by[0]} at {site_text(by[3])}" if by else "")
+                + " [ErrorRead2]"
+            )
+            if self.rules.checked:
+                raise PoisonFault(text)
+            warn_at_kernel(text)
+            self.ub.poison[start:stop] = 0
+
+    def remark(self, text: str) -> None:
+        """Keep what is harmless here and worth a look, once a place."""
+        self.remarks.setdefault(f"{site_text(self.site or kernel_site())}: {text}")
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""
@@ -307,24 +347,36 @@ class Core:
     def refuse(
         self, api: str, role: str, allocation: Allocation, handle: int, start: int, pipe: int, writing: bool
     ) -> None:
-        """Raise for a tensor that is dead, or whose queue has it in a state that forbids the access."""
+        """Refuse a tensor that is dead, and remark one whose queue has it in a state that forbids the access.
+
+        Raises:
+            LifetimeFault: It was freed.
+            QueueFault: The state forbids it, and no races are looked for.
+        """
         if not self.rules.checked and allocation.handle != handle and allocation in self.ub.allocations:
             return  # freed, or handed out again: the hardware does not know
         name = f"{allocation.name} at byte {allocation.start if start < 0 else start}"
         code = "ErrorWrite1" if writing else "ErrorRead1"
         if allocation.handle != handle:
             raise LifetimeFault(f"{api}: {role} ({name}) was freed and must not be used any more [{code}]")
-        if allocation.state is State.ENQUED:
-            raise LifetimeFault(f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]")
         inward = allocation.position is TPosition.VECIN
         step = "the copy and the computation" if inward else "the computation and the copy"
-        if allocation.state is State.ALLOCATED:
-            fix = f"EnQue and DeQue it between {step}"
+        if allocation.state is State.ENQUED:
+            text = f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]"
         else:
-            fix = f"free it and allocate a new one before the next {'copy' if inward else 'computation'}"
-        raise QueueFault(
-            f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} [ErrorBuffer2]"
-        )
+            if allocation.state is State.ALLOCATED:
+                fix = f"EnQue and DeQue it between {step}"
+            else:
+                fix = f"free it and allocate a new one before the next {'copy' if inward else 'computation'}"
+            text = (
+                f"{api}: {role} ({name}) is {allocation.state.value}, {PIPE_WORDS[pipe]} must not use it: {fix} "
+                "[ErrorBuffer2]"
+            )
+        if not self.rules.ordering:
+            raise QueueFault(text)
+        # Whether something is missing, the search for races knows.
+        self.remark(text)
+        allocation.forbidden = 0
 
     def record(self, name: str, pipe: int, site: Site) -> Instruction:
         """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
@@ -333,9 +385,18 @@ class Core:
         return instruction
 
     def touch_global(
-        self, instruction: Instruction, region: GlobalRegion, start: int, stop: int, writing: bool, atomic: bool = False
+        self,
+        instruction: Instruction,
+        region: GlobalRegion,
+        start: int,
+        stop: int,
+        writing: bool,
+        atomic: bool = False,
+        unchanged: Callable[[], bool] = lambda: False,
     ) -> None:
         """Check and keep one access to bytes of global memory.
+
+        ``unchanged`` says whether it writes what is there already: two such writes need no order.
 
         Raises:
             RaceFault: Nothing orders it behind an earlier one.
@@ -344,7 +405,12 @@ class Core:
             return
         place = (region.start + start, region.start + stop)
         conflict = self.order.note(self.clock, place, instruction, writing, atomic)
-        if conflict is not None:
+        if conflict is not None and conflict.writes and writing and unchanged():
+            self.remark(
+                f"{instruction[0]} and {conflict.instruction[0]} at {site_text(conflict.instruction[3])} write the same "
+                f"values to {region.name}, and nothing orders the two"
+            )
+        elif conflict is not None:
             raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
 
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
@@ -418,6 +484,7 @@ class Core:
             dict(tally.tile_apis),
             dict(self.instructions().most_common()),
             dict(tally.api_instructions),
+            tuple(self.remarks),
         )
 
 

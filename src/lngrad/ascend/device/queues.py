@@ -16,6 +16,7 @@ from lngrad.ascend.device.core import Core, current_core, running
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
+from lngrad.ascend.device.running import caller, site_text
 from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,
@@ -109,7 +110,8 @@ class TQue(_Memory):
         checked = core.rules.checked
         if checked:
             _check_position_limit(core, self.position)
-            core.ub.forget(slot.start, slot.start + slot.size)
+            place = site_text(core.site or caller())
+            core.ub.forget(slot.start, slot.start + slot.size, f"was not written since AllocTensor at {place}")
         slot.enter(State.ALLOCATED, checked)
         core.ub.new_handle(slot)
         self._wait(slot, 0)
@@ -125,10 +127,8 @@ class TQue(_Memory):
             QueueFault: The tensor is not an allocated one of this queue, or the queue is full.
         """
         core = self._own("EnQue", tensor)
-        if tensor.allocation.state is not State.ALLOCATED:
-            raise QueueFault(
-                f"EnQue: {tensor.describe()} is {tensor.allocation.state.value}, expected allocated [ErrorBuffer2]"
-            )
+        if tensor.allocation.state not in (State.ALLOCATED, State.DEQUED):
+            raise QueueFault(f"EnQue: {tensor.describe()} waits in its queue already, DeQue it first [ErrorBuffer2]")
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
         tensor.allocation.enter(State.ENQUED, core.rules.checked)
@@ -165,7 +165,9 @@ class TQue(_Memory):
         """
         core = self._own("FreeTensor", tensor)
         slot = tensor.allocation
-        if slot.state is State.ENQUED:
+        if slot.state is State.ENQUED and not core.rules.checked:
+            self._waiting = deque(waiting for waiting in self._waiting if waiting.allocation is not slot)
+        elif slot.state is State.ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
         slot.enter(State.FREE, core.rules.checked)
         slot.flag = core.clock.release(QUEUE_PIPES[self.position][1])

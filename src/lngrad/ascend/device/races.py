@@ -209,5 +209,5 @@ def race(
         f"{head}, and nothing orders the two: {first[0]} at {site_text(first[3])} ({PIPE_WORDS[first[1]]}), then "
         f"{second[0]} at {site_text(second[3])} ({PIPE_WORDS[second[1]]}). Missing between them: {missing} [{code}]"
     )
-    fault.svg = race_svg(log, arrows, first, second)
+    fault.svg = race_svg(log, arrows, first, second, missing)
     return fault

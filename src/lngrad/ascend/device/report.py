@@ -13,39 +13,74 @@ from html import escape
 
 from lngrad.ascend.device.pipes import PIPE_NAMES
 from lngrad.ascend.device.running import Instruction, site_text
+from lngrad.errors import printable
 
 STEP, ROW, LEFT, TOP, BOX = 26, 44, 110, 40, 22
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
-SHOWN = 60  # instructions around a race
+SHOWN = 6  # instructions of a race's picture
+WIDE, TALL = 136, 34  # a box with an instruction's name and line
 Arrows = Iterable[tuple[Instruction, Instruction]]
 
 
-def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, second: Instruction) -> str:
-    """Return the last instructions of a block with the two of a race in red.
+def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, second: Instruction, missing: str) -> str:
+    """Return the last instructions of a block, by name and line, with the two of a race in red.
 
     Args:
         log: What the block has issued.
         arrows: Pairs of a set flag and the wait for it.
-        first: The earlier access; drawn in front where it is no longer in the log.
+        first: The earlier access.
         second: The later one, which was not executed.
+        missing: What would order the two.
     """
-    shown = [*list(log)[-SHOWN:], second]
-    if not any(entry is first for entry in shown):
-        shown.insert(0, first)
-    return timeline_svg([("the race", shown)], arrows, (first, second))
+    log = list(log)
+    since = next((place for place, entry in enumerate(log) if entry is first), 0)
+    issued = [entry for entry in log if entry is not first]
+    left_out = max(0, len(issued) - since - (SHOWN - 2))
+    shown = [first, *issued[since + left_out :][-(SHOWN - 2) :], second]
+    pipes = [pipe for pipe in range(len(PIPE_NAMES)) if any(entry[1] == pipe for entry in shown)]
+    left, step, row, top = 56, WIDE + 14, TALL + 34, 34
+    width, height = left + step * len(shown), top + row * len(pipes) + 34
+    places: dict[int, tuple[float, float]] = {}
+    parts = []
+    for number, pipe in enumerate(pipes):
+        y = top + number * row + TALL / 2
+        parts.append(f'<text x="8" y="{y + 4}" font-weight="bold">{PIPE_NAMES[pipe]}</text>')
+        parts.append(f'<line x1="{left - 8}" y1="{y}" x2="{width - 8}" y2="{y}" stroke="#ccc"/>')
+    for index, entry in enumerate(shown):
+        x, y = left + index * step, top + pipes.index(entry[1]) * row
+        places[id(entry)] = x + WIDE / 2, y + TALL / 2
+        colour, edge = ("#f4b0a8", "#c00") if entry is first or entry is second else (COLOURS[entry[1]], "#777")
+        name, line = escape(printable(entry[0])), escape(printable(site_text(entry[3])))
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="{WIDE}" height="{TALL}" rx="4" fill="{colour}" stroke="{edge}"/>'
+            f'<text x="{x + WIDE / 2}" y="{y + 14}" text-anchor="middle">{name}</text>'
+            f'<text x="{x + WIDE / 2}" y="{y + 27}" text-anchor="middle" font-size="10">{line}</text>'
+        )
+    for source, target in arrows:
+        if id(source) in places and id(target) in places:
+            (x1, y1), (x2, y2) = places[id(source)], places[id(target)]
+            side = TALL / 2 if y2 > y1 else -TALL / 2
+            ends = f'x1="{x1}" y1="{y1 + side}" x2="{x2}" y2="{y2 - side}"'
+            parts.append(f'<line {ends} stroke="#555" marker-end="url(#head)"/>')
+    (x1, y1), (x2, y2) = places[id(first)], places[id(second)]
+    path = f"M{x1},{y1 - TALL / 2} C{x1},{top - 26} {x2},{top - 26} {x2},{y2 - TALL / 2}"
+    parts.append(f'<path d="{path}" fill="none" stroke="#c00" stroke-width="2" stroke-dasharray="5 3"/>')
+    middle = (x1 + x2) / 2
+    parts.append(f'<text x="{middle}" y="12" text-anchor="middle" fill="#c00">missing: {escape(missing)}</text>')
+    between = f"; {left_out} instructions behind the first are left out" if left_out else ""
+    legend = (
+        f"red: the same bytes, and nothing orders the two; arrow: a flag, set and waited for; a row a pipe{between}"
+    )
+    parts.append(f'<text x="8" y="{height - 10}" fill="#555">{legend}</text>')
+    return _svg(width, height, parts)
 
 
-def timeline_svg(
-    blocks: Sequence[tuple[str, Sequence[Instruction]]],
-    arrows: Arrows,
-    red: tuple[Instruction, Instruction] | None = None,
-) -> str:
+def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Arrows) -> str:
     """Return an SVG with one group of four rows for every block.
 
     Args:
         blocks: (title, instructions in issue order).
         arrows: Pairs of a set flag and the wait for it.
-        red: Two instructions that nothing orders.
     """
     places: dict[int, tuple[float, float]] = {}
     parts: list[str] = []
@@ -53,7 +88,7 @@ def timeline_svg(
     width, height = LEFT + STEP * (longest + 1) + 20, TOP + len(blocks) * (4 * ROW + 30)
     for number, (title, log) in enumerate(blocks):
         top = TOP + number * (4 * ROW + 30)
-        parts.append(f'<text x="8" y="{top - 8}" font-weight="bold">{escape(title)}</text>')
+        parts.append(f'<text x="8" y="{top - 8}" font-weight="bold">{escape(printable(title))}</text>')
         for pipe, name in enumerate(PIPE_NAMES):
             y = top + pipe * ROW + BOX / 2
             parts.append(f'<text x="8" y="{y + 4}">{name}</text>')
@@ -61,16 +96,15 @@ def timeline_svg(
         for index, entry in enumerate(log):
             x, y = LEFT + index * STEP, top + entry[1] * ROW
             places[id(entry)] = (x + BOX / 2, y + BOX / 2)
-            parts.append(_box(entry, x, y, red is not None and any(entry is one for one in red)))
+            parts.append(_box(entry, x, y))
     for source, target in arrows:
         if id(source) in places and id(target) in places:
             (x1, y1), (x2, y2) = places[id(source)], places[id(target)]
             parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#head)"/>')
-    if red is not None and all(id(one) in places for one in red):
-        (x1, y1), (x2, y2) = (places[id(one)] for one in red)
-        parts.append(
-            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#c00" stroke-width="2" stroke-dasharray="5 3"/>'
-        )
+    return _svg(width, height, parts)
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11">\n<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" '
@@ -79,13 +113,12 @@ def timeline_svg(
     )
 
 
-def _box(entry: Instruction, x: float, y: float, red: bool) -> str:
+def _box(entry: Instruction, x: float, y: float) -> str:
     name, pipe, core, site = entry
-    colour, edge = ("#f4b0a8", "#c00") if red else (COLOURS[pipe], "#777")
     label = f"block {core}: {name} at {site_text(site)}"
     return (
-        f'<g><title>{escape(label)}</title><rect x="{x}" y="{y}" width="{BOX}" height="{BOX}" rx="3" '
-        f'fill="{colour}" stroke="{edge}"/><text x="{x + BOX / 2}" y="{y + 15}" text-anchor="middle" font-size="8">'
+        f'<g><title>{escape(printable(label))}</title><rect x="{x}" y="{y}" width="{BOX}" height="{BOX}" rx="3" '
+        f'fill="{COLOURS[pipe]}" stroke="#777"/><text x="{x + BOX / 2}" y="{y + 15}" text-anchor="middle" font-size="8">'
         f"{escape(name[:4])}</text></g>"
     )
 
@@ -104,6 +137,7 @@ class BlockReport:
         tile_apis: Calls by name.
         instructions: Vector and copy instructions by name, those inside the tile APIs included.
         api_instructions: How many of these each tile API issued.
+        remarks: What is harmless here and worth a look, each with its line.
     """
 
     block: int
@@ -113,6 +147,7 @@ class BlockReport:
     tile_apis: dict[str, int]
     instructions: dict[str, int]
     api_instructions: dict[str, int]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +166,10 @@ class LaunchReport:
         for block in self.blocks:
             total.update(block.instructions)
         return dict(total.most_common())
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return the remarks of all blocks, each once."""
+        return tuple(dict.fromkeys(remark for block in self.blocks for remark in block.remarks))
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

@@ -12,7 +12,7 @@ from lngrad.ascend.device.core import running
 from lngrad.ascend.device.descriptors import COUNT
 from lngrad.ascend.device.global_memory import GlobalAddress
 from lngrad.ascend.device.global_tensor import GlobalTensor
-from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
+from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE3, V
 from lngrad.ascend.device.running import caller
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
@@ -129,38 +129,28 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core, site = running("InitOutput"), caller()
     gm.window("InitOutput", 0, size)
     _, dtype = gm.bound("InitOutput")
-    room = pop_stack_buffer(core)
-    nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32)
-    if room.nbytes < nbytes:
-        raise DeviceFault(f"InitOutput: needs {nbytes} bytes of Unified Buffer, {room.nbytes} are left")
-    place = Allocation("InitOutput's buffer", TPosition.VECOUT, room.start, nbytes, State.BUFFER)
-    core.ub.new_handle(place)
-    source = LocalTensor(core, place, dtype, room.start, nbytes)
-    count = source.GetSize()
-    descriptor = (
-        DUPLICATE,
-        source.code,
-        COUNT,
-        count,
-        0,
-        0,
-        1,
-        1,
-        1,
-        8,
-        8,
-        8,
-        source.start,
-        source.end,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
+    if size == 0:
+        return
+    ub, start = core.ub, core.ub.next_free
+    nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32, (ub.size - start) // 32 * 32)
+    if not nbytes:
+        raise DeviceFault("InitOutput: needs 32 bytes of Unified Buffer, none are left")
+    held = (
+        (ub.data[start : start + nbytes].view(dtype) == dtype.type(value)).reshape(-1, 32 // dtype.itemsize).all(axis=1)
     )
-    core.issue(site, value, source.handle, 0, 0, descriptor)
+    held &= ~ub.poison[start : start + nbytes].reshape(-1, 32).any(axis=1)
+    filled = int(np.argmin(np.append(held, False))) * (32 // dtype.itemsize)
+    place = Allocation("InitOutput's buffer", TPosition.VECOUT, start, nbytes, State.BUFFER)
+    ub.new_handle(place)
+    source = LocalTensor(core, place, dtype, start, nbytes)
+    count = source.GetSize()
+    if filled:  # a device fills it again with the same value, while copies from it may still run
+        core.remark("InitOutput behind InitOutput: nothing waits for the copies of the first one")
+    if filled < count:
+        rest = source[filled:]
+        form = (COUNT, count - filled, 0, 0, 1, 1, 1, 8, 8, 8)
+        descriptor = (DUPLICATE, rest.code, *form, rest.start, rest.end, *(0,) * 7)
+        core.issue(site, value, rest.handle, 0, 0, descriptor)
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize

@@ -12,7 +12,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import Snapshot
 from lngrad.ascend.device.races import Span, Spans
-from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.running import Instruction, warn_at_kernel
 from lngrad.ascend.faults import CapacityFault
 from lngrad.typing import Array, Bytes
 
@@ -46,6 +46,7 @@ class State(enum.Enum):
 
 
 UNUSED = (State.FREE, State.BUFFER)
+MAX_ORIGINS = 60_000
 
 # What may be forbidden: one bit for each unit and direction.
 READ_V, WRITE_V, WRITE_MTE2, READ_MTE3 = 1, 2, 4, 8
@@ -102,6 +103,14 @@ class Registers:
     extreme: tuple[float, int] = (0.0, 0)
 
 
+@dataclass
+class Origin:
+    """Why bytes have no value: what happened, who owned them, and the first instruction that read them."""
+
+    text: str
+    first: Instruction | None = None
+
+
 class UnifiedBuffer:
     """The Unified Buffer of one core.
 
@@ -113,6 +122,8 @@ class UnifiedBuffer:
         data: All bytes; 0xFF (NaN in every float format) where nothing was written.
         typed: The same bytes as arrays of each element type, by its code.
         handles: Every allocation by handle, also those that were freed.
+        poison: For every byte 0, or the number of the origin of its having no value. Copies and computations carry it
+            on; where it reaches global memory, an address or the scalar unit, it is reported.
         on_release: What is called when everything is taken back: queues forget their memory.
     """
 
@@ -124,6 +135,9 @@ class UnifiedBuffer:
             self.data[: self.size // dtype.itemsize * dtype.itemsize].view(dtype) for dtype in DTYPES
         )
         self.spans = Spans(Span, self.size)
+        self.poison = np.ones(self.size, np.uint16)
+        self._origins = [Origin("has a value"), Origin("was never written")]
+        self._origin_numbers: dict[str, int] = {}
         self.next_free = 0
         self.peak = 0
         self.allocations: list[Allocation] = []
@@ -169,19 +183,54 @@ class UnifiedBuffer:
         self.next_free = 0
         self.stale.clear()
 
-    def forget(self, start: int, stop: int) -> None:
-        """Let [start, stop) have no value; who touched it last stays known."""
+    def forget(self, start: int, stop: int, text: str = "was never written") -> None:
+        """Let [start, stop) have no value, for the reason ``text``; who touched it last stays known."""
+        number = self._origin_numbers.get(text)
+        if number is None:
+            if len(self._origins) >= MAX_ORIGINS:  # the numbers have 16 bits
+                self._origins[2:], self._origin_numbers = [], {}
+            number = self._origin_numbers[text] = len(self._origins)
+            self._origins.append(Origin(text))
+        self.poison[start:stop] = number
         for span in self.spans.cover(start, stop):
             span.valid = False
         self.unmark_stale(((start, stop),))
 
+    def origin(self, number: int) -> Origin:
+        """Return the origin of a number of ``poison``."""
+        return self._origins[min(number, len(self._origins) - 1)]
+
+    def settle(self, spans: Sequence[Span]) -> bool:
+        """Note which spans have a value throughout, and return whether all have."""
+        whole = True
+        for span in spans:
+            if not span.valid:
+                span.valid = not self.poison[span.start : span.stop].any()
+                whole = whole and span.valid
+        return whole
+
+    def doubt(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Look again at ranges to which bytes without a value were carried."""
+        for start, stop in runs:
+            spans = self.spans.cover(start, stop)
+            for span in spans:
+                span.valid = False
+            self.settle(spans)
+
+    def give_value(self, span: Span) -> None:
+        """Note that every byte of a span was written."""
+        self.poison[span.start : span.stop] = 0
+        span.valid = True
+
     def copy_to(self, start: int, stop: int, target: UnifiedBuffer, there: int) -> None:
         """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of another buffer."""
-        target.data[there : there + stop - start] = self.data[start:stop]
-        for span in self.spans.cover(start, stop):
-            if span.valid:
-                for copied in target.spans.cover(span.start - start + there, span.stop - start + there):
-                    copied.valid = True
+        end = there + stop - start
+        target.data[there:end] = self.data[start:stop]
+        target.poison[there:end] = self.poison[start:stop] != 0
+        spans = target.spans.cover(there, end)
+        for span in spans:
+            span.valid = False
+        target.settle(spans)
 
     def mark_stale(self, start: int, stop: int, text: str) -> None:
         """Warn with ``text`` when somebody reads of [start, stop) from now on."""

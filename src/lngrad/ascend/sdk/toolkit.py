@@ -27,6 +27,7 @@ from lngrad.ascend.cpp.compiling import header_files
 from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.soc import get
 from lngrad.core.machine import c_compiler
 from lngrad.errors import LngradError
 
@@ -81,8 +82,9 @@ def is_toolkit(folder: Path) -> bool:
 
 
 def cflags(folder: Path) -> list[str]:
-    """What a compiler needs to find the headers."""
-    return _include(folder.resolve())
+    """What a compiler needs to find the headers, and to know the SoC as kernels ask for it."""
+    soc = folder.resolve() / "include" / "lngrad" / "soc.h"
+    return [*_include(folder.resolve()), *(["-include", str(soc)] if soc.is_file() else [])]  # older folders lack it
 
 
 def libs(folder: Path) -> list[str]:
@@ -100,6 +102,9 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
     shim = resources("lngrad.ascend.sdk") / "shim"
     return {
         **{f"include/{path}": text for path, text in (headers() | header_files()).items()},
+        "include/lngrad/soc.h": "".join(
+            f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in get(settings.soc).macros.items()
+        ),
         **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
         "src/frame.h": frame_header(),
         "src/entry_points.c": entry_points(),

@@ -109,6 +109,11 @@ def LayerNormGrad(
         raise DtypeError(f"{call.api}: shapeInfo must be a LayerNormGradShapeInfo(DataFormat.ND), got {shapeInfo!r}")
     if layout is not DataFormat.ND:
         raise DeviceFault(f"{call.api}: dataFormat must be ND, got {layout.name}")
+    for name in ("bLength", "sLength", "hLength", *(() if regbase else ("nohCalSize",))):
+        if getattr(tiling, name) < 1:
+            raise TilingError(
+                f"{call.api}: {name} must be above 0, got {getattr(tiling, name)}; the tiling was never filled"
+            )
     call.check(H, isReuseSource, tiling.stackBufferSize)
     given, touched = call.temp.GetSize(), 0 if regbase else stack_bytes_touched(tiling)
     if tiling.stackBufferSize < touched <= given:  # the chunks pass the buffer that the tiling was made for

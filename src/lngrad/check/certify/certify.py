@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lngrad.check.calls.process import with_variable
 from lngrad.check.certify.bits import batch_invariance, repeatability
 from lngrad.check.certify.measured import Certificate, Measured
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
@@ -19,19 +20,21 @@ COLUMNS = ((300, 64), (1000, 64))  # shapes whose column sums are revealed; the 
 
 
 def certify(
-    name: str, trials: int = 20, tell: Callable[[Certificate, Measured | None], None] | None = None
-) -> Certificate:
+    name: str, trials: int = 20, tell: Callable[[Certificate, Measured | None], None] | None = None,
+    threads_variable: str | None = None,
+) -> Certificate:  # fmt: skip
     """Measure everything.
 
     Args:
         name: As for `lngrad check --impl`.
         trials: Of each promise, with other seeds; more find rarer failures.
         tell: Called with the certificate so far and what was measured last, at first without: on a simulator it takes minutes.
+        threads_variable: The environment variable that says how many threads it has, where that is its only switch.
 
     Raises:
         BackendUnavailable: There is no such implementation here, or it does not take float32 of 64 columns.
     """
-    subject = find(name)
+    subject = find(name) if threads_variable is None else with_variable(name, threads_variable)
     certificate = Certificate(name, subject.described(), processor(), "float32", ())
     if tell is not None:
         tell(certificate, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lngrad.check.case import ADDED, NORMS, OUTPUTS, CheckCase, Range, Source
+from lngrad.check.case import ADDED, INPUTS, NORMS, OUTPUTS, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
 from lngrad.core.dtypes import accumulator_for
 from lngrad.errors import FileFormatError
@@ -12,7 +12,7 @@ from lngrad.files.boundary import as_format_error
 
 KEYS = (
     "name", "shape", "normalized", "dtype", "gamma", "statistics", "outputs", "output_mask", "given", "eps", "ranges",
-    "norm", "surface", "standard", "enabled",
+    "norm", "surface", "standard", "layouts", "recomputed", "calls", "enabled",
 )  # fmt: skip
 MAX_DEPTH = 8
 SURFACES = ("graph", "graph_v3", "aclnn")
@@ -141,6 +141,9 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
         norm=value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}"),
         surface=value("surface", None, (None, *SURFACES), ", ".join(SURFACES)),
         standard=cells["standard"].string() if "standard" in cells else None,
+        layouts={name: cell.string() for name, cell in _only(cells.get("layouts"), INPUTS).items()},
+        recomputed=value("recomputed", "failed", ("failed", "skipped"), "failed or skipped"),
+        calls=int(cells["calls"].number()) if "calls" in cells else 2,
         enabled=flag(cells["enabled"]) if "enabled" in cells else True,
     )
 

@@ -38,9 +38,8 @@ _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
 
 
 def shipped() -> Path:
-    """The case file that comes with lngrad: inside of the installed package, or in cases/ of a checkout."""
-    inside = Path(__file__).parents[1] / "cases"
-    return (inside if inside.is_dir() else Path(__file__).parents[4] / "cases") / "ttk_aclnn.csv"
+    """The case file that comes with lngrad."""
+    return Path(__file__).parent / "default.yaml"
 
 
 def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:

@@ -184,13 +184,17 @@ class Implementation:
         Raises:
             NotApplicable: The case is not for it.
         """
+        results: Any = self.prepared(case, given, out)() or out
+        return Grads(*results)
+
+    def prepared(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> Call:
+        """The call that computes them; see __call__."""
         if case.norm not in self.norms:
             raise NotApplicable(f"{self.name} does not compute {case.norm}")
         for rule in self.takes:
             if reason := rule(case, given):
                 raise NotApplicable(reason)
-        results: Any = self.backward(replace(Arguments.of(case, given), out=out))() or out
-        return Grads(*results)
+        return self.backward(replace(Arguments.of(case, given), out=out))
 
     def versions(self) -> dict[str, str]:
         """The version by distribution."""

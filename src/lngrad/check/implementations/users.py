@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 from lngrad.check.case import NORMS, OUTPUTS
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
+from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array, as_numpy
 from lngrad.core.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.core.problem import Grads
@@ -43,7 +44,9 @@ _PARAMETERS = (
 def users_function(name: str, on_gpu: bool = False) -> Implementation:
     """A function of the user's, module:function; it is given what its parameters are named after.
 
-    A NotImplementedError from it skips the case. Results that are masked off are dropped if it does not take the mask.
+    A NotImplementedError from it skips the case. Results that are masked off are dropped if it does not take the mask. One that
+    takes dx, dgamma or dbeta writes these: they are full of NaN, and what it writes beside them is seen. One that takes threads
+    can be asked for a number of them.
 
     Args:
         name: Of the module and the function in it.
@@ -65,10 +68,12 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
     parameters = inspect.signature(target).parameters
     catches = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     wanted = [name for name in _PARAMETERS if catches or name in parameters]
+    written = [name for name in OUTPUTS if name in parameters]
+    threads: dict[str, int] = {}
     needed = [
         name
         for name, one in parameters.items()
-        if name not in _PARAMETERS
+        if name not in (*_PARAMETERS, *OUTPUTS, "threads")
         and one.default is one.empty
         and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
@@ -79,17 +84,47 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
 
     def backward(a: Arguments) -> Grads:
         arguments = a.map(on_device) if on_gpu else a
-        possible = {name: getattr(arguments, name) for name in wanted}
+        possible = {name: getattr(arguments, name) for name in wanted} | threads
+        guards = _outputs(a, written)
+        outputs = {name: one and (on_device(one.array) if on_gpu else one.array) for name, one in guards.items()}
         try:
             with np.errstate(all="ignore") if on_gpu else nullcontext():  # Triton's interpreter computes with NumPy
-                results = three(target(**possible), f"{module}:{function}", a.normalization.centred)
+                made = target(**possible, **outputs)
+                made = (None,) * len(OUTPUTS) if made is None and written else made
+                results = three(made, f"{module}:{function}", a.normalization.centred)
         except NotImplementedError as reason:
             raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
+        for name, given in possible.items():
+            if getattr(given, "is_cuda", False) and as_numpy(given.cpu()).tobytes() != getattr(a, name).tobytes():
+                raise RuntimeError(f"it changed its input {name}")
+        given_back = {
+            name: one.cpu() if hasattr(one, "cpu") else one for name, one in outputs.items() if one is not None
+        }
+        results = results._replace(**{name: as_numpy(one) for name, one in given_back.items()})
+        for name, one in guards.items():
+            if one is not None and not one.gaps_unchanged():
+                raise RuntimeError(f"it writes outside of {name}")
         if "output_mask" not in wanted:  # it can't know which results are not wanted
             results = a.masked(results)
         return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
 
-    return Implementation(name, unprepared(backward), norms=NORMS)
+    takes_threads = "threads" in parameters
+    return Implementation(
+        name,
+        unprepared(backward),
+        norms=NORMS,
+        set_threads=(lambda number: threads.update(threads=number)) if takes_threads else None,
+    )
+
+
+def _outputs(a: Arguments, names: Sequence[str]) -> dict[str, Guarded | None]:
+    """Memory for results that a function writes itself; None for those that are masked off."""
+    found: dict[str, Guarded | None] = {}
+    for name in names:
+        index = OUTPUTS.index(name)
+        shape, dtype = (a.normalized_shape if index else a.x.shape), numpy_dtype(a.dtypes[index])
+        found[name] = Guarded(shape, dtype, "plain", np.full(shape, np.nan)) if a.output_mask[index] else None
+    return found
 
 
 def _narrowed(result: Any, dtype: str) -> Any:
@@ -175,7 +210,7 @@ def program(template: str) -> Implementation:
             _write(inside, a)
             made = [word.replace("{in}", str(inside)).replace("{out}", str(outside)) for word in words]
             try:
-                done = subprocess.run(made, capture_output=True, check=False, preexec_fn=_ends_with_us)
+                done = subprocess.run(made, capture_output=True, check=False, preexec_fn=ends_with_parent)
             except OSError as error:
                 raise FileFormatError(f"--impl: cmd: {words[0]}: {error.strerror}") from None
             said = done.stderr.decode(errors="replace").strip()[-_MAX_STDERR:]
@@ -191,8 +226,8 @@ def program(template: str) -> Implementation:
     )  # fmt: skip
 
 
-def _ends_with_us() -> None:
-    """On Linux: a program does not outlive the worker that is ended for its time limit."""
+def ends_with_parent() -> None:
+    """On Linux: this process does not outlive the one that started it."""
     if sys.platform == "linux":
         import ctypes
         import signal

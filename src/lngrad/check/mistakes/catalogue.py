@@ -26,6 +26,7 @@ class Mistake:
         results: The change of the gradients, or None.
         by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
         rounding: It changes roundings only, so only bits show it.
+        unwritten: NaN in its results stands for what memory held.
         sums_only: It leaves dx alone, and takes long to make: not looked at where dgamma and dbeta are right.
     """
 
@@ -35,6 +36,7 @@ class Mistake:
     by_size: bool = False
     rounding: bool = False
     sums_only: bool = False
+    unwritten: bool = False
 
     def changed(self, call: Call) -> Inputs | None:
         """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
@@ -48,7 +50,7 @@ class Mistake:
         """The gradients with the mistake, in float64; None where it makes no difference."""
         if self.results is None:
             inputs = self.changed(call)
-            return None if inputs is None else true_grads(inputs)
+            return None if inputs is None else self._compared(true_grads(inputs), call.true)
         if not call.inputs.x.size:
             return None
         with np.errstate(all="ignore"):
@@ -56,7 +58,14 @@ class Mistake:
         if made is None:
             return None
         pairs = zip(Grads._fields, call.true, strict=True)
-        return Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs))
+        return self._compared(Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs)), call.true)
+
+    def _compared(self, made: Grads, true: Grads) -> Grads:
+        """An infinity for a NaN that is none of memory's: it must be in the result to explain it."""
+        if self.unwritten:
+            return made
+        pairs = zip(made, true, strict=True)
+        return Grads(*(np.where(np.isnan(one) & np.isfinite(right), np.inf, one) for one, right in pairs))
 
 
 def _rstd(new: changes.RstdOf, sentence: str) -> Mistake:
@@ -132,6 +141,56 @@ MISTAKES: dict[str, Mistake] = {
         for dtype in BOTH
     },
     **{
+        f"statistics of x rounded to {dtype}": Mistake(
+            f"mean and rstd are computed from x rounded to {dtype}: compute them from x itself.",
+            inputs=changes.statistics_of_narrow_x(dtype))
+        for dtype in BOTH
+    },
+    **{
+        f"{name}, recomputed from x": Mistake(
+            f"mean and rstd are recomputed from x, and {text}; the interface takes those that are given.",
+            inputs=changes.recomputed(new))
+        for name, text, new in (
+            ("variance over N - 1", "the variance is divided by N - 1",
+             lambda variance, eps, N: 1 / np.sqrt(variance * N / max(N - 1, 1) + eps)),
+            ("eps outside the root", "eps is added to the root, and not under it",
+             lambda variance, eps, N: 1 / (np.sqrt(variance) + eps)),
+            ("eps missing", "eps is not added", lambda variance, eps, N: 1 / np.sqrt(variance)),
+            ("eps added twice", "eps is added twice", lambda variance, eps, N: 1 / np.sqrt(variance + 2 * eps)),
+        )
+    },
+    **{
+        f"{kind} averaged over chunks of {chunk}": Mistake(
+            f"{what} plain averages over chunks of {chunk} columns, of which the last is shorter: weight each chunk by its "
+            "size.", inputs=changes.statistics_of_chunks(chunk, mean_too))
+        for kind, what, mean_too in (("statistics", "mean and variance are", True), ("variance", "the variances are", False))
+        for chunk in (16, 32, 64, 128, 256, 512, 1024)
+    },
+    # Of indices and masks.
+    "last column masked off": Mistake(
+        "the last column is not loaded: the mask of the loads ends one column early (cols < N, not N - 1).",
+        inputs=changes.last_column_off(0.0)),
+    "last column masked off, xhat too": Mistake(
+        "the last column counts as zero in dy and xhat: the mask ends one column early (cols < N, not N - 1).",
+        inputs=changes.last_column_off(None)),
+    "last column masked off in loads and stores": Mistake(
+        "the last column is neither loaded nor stored: the mask ends one column early (cols < N, not N - 1).",
+        results=changes.last_column_unwritten, unwritten=True),
+    **{
+        f"row offset in {kind}{' of loads and stores' * stores}": Mistake(
+            f"row·N is computed in {kind} and wraps at element {1 << bits}, in the loads{' and stores' * stores}: make the "
+            "type of the offset 64 bits wide.", inputs=None if stores else changes.wrapped(bits, kind),
+            results=changes.wrapped_stores(bits, kind) if stores else None, unwritten=stores)
+        for kind, bits in (("int16", 15), ("uint16", 16))
+        for stores in (False, True)
+    },
+    **{
+        f"gamma broadcast along {'axes' if len(axes) > 1 else 'axis'} {' and '.join(map(str, axes))}": Mistake(
+            f"gamma's first elements along {' and '.join(map(str, axes))} of its axes are used for all: its index lacks "
+            "these axes.", inputs=changes.gamma_broadcast(axes))
+        for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
+    },
+    **{
         name: Mistake(
             "gamma is read in the order of the transposed normalized dimensions.",
             inputs=changes.gamma_transposed(back))
@@ -165,6 +224,9 @@ MISTAKES: dict[str, Mistake] = {
     "mean subtracted": Mistake(
         "xhat is (x − mean)·rstd: RMSNorm subtracts no mean, its xhat is x·rstd.",
         inputs=lambda call: None if call.centred else changes.mean_of_x(call)),
+    "variance about the mean": Mistake(
+        "rstd is recomputed from the variance about the mean: RMSNorm's is of the mean square, about 0.",
+        inputs=lambda call: None if call.centred else changes.rstd_of_layer_norm(call)),
     "mean of dxhat subtracted": Mistake(
         "dx has layer normalization's − mean_dxhat: RMSNorm's gradient has no such term.",
         inputs=lambda call: changes.centred(call)),
@@ -253,7 +315,8 @@ MISTAKES: dict[str, Mistake] = {
         for word, verb, factor in (("lost", "lack", 0.0), ("counted twice", "have twice", 2.0))
     },
     "sums added twice": Mistake(
-        "dgamma and dbeta are twice what they should be: partial sums are added into a buffer that has them already.",
+        "dgamma and dbeta are twice what they should be: partial sums are added into a buffer that has them already: "
+        "is it, with its locks and counts, set to zero before each call?",
         results=lambda call: {"dgamma": 2 * call.true.dgamma, "dbeta": 2 * call.true.dbeta}),
     "dgamma and dbeta swapped": Mistake(
         "dgamma and dbeta are exchanged.", results=lambda call: {"dgamma": call.true.dbeta, "dbeta": call.true.dgamma}),
@@ -267,6 +330,13 @@ MISTAKES: dict[str, Mistake] = {
             f"dgamma's xhat is (y - beta)/gamma with the gamma of the row's place in a tile of {tile}: gamma's index is "
             "the column.", results=changes.xhat_from_output(tile))
         for tile in (16, 32, 64)
+    },
+    **{
+        f"xhat from y/{text} at {least:g}": Mistake(
+            f"xhat is recovered from the output as (y - beta)/gamma, with gamma {what} {least:g}: where gamma is smaller, xhat "
+            "is lost. Keep x, mean and rstd for the backward.", results=changes.clamped(least, signed))
+        for signed, text, what in ((True, "gamma clamped", "clamped in size to"), (False, "max(gamma)", "raised to"))
+        for least in (0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
     },
     # Columns that are never computed.
     "last column lost": Mistake(
@@ -299,6 +369,22 @@ MISTAKES: dict[str, Mistake] = {
         for dtype in BOTH
         for block in (32, 64, 128, 256)
         for products in (False, True)
+    },
+    **{
+        f"{dtype} sums of {only} alone{', of rounded products' * products}": Mistake(
+            f"{only} is accumulated in {dtype}, the other column sum is not: keep it in float32 and round once.",
+            results=changes.narrow_sum(dtype, only, products), by_size=True, sums_only=True)
+        for dtype in BOTH
+        for products in (False, True)
+        for only in ("dgamma", "dbeta")
+    },
+    **{
+        f"{dtype} sums of {groups} groups of rows": Mistake(
+            f"the partial sums of dgamma and dbeta are kept in {dtype}, {groups} of them, each of every {groups}th row, as in "
+            "Triton's tutorial, whose buffers have the weight's dtype: make them float32.",
+            results=changes.narrow_groups(dtype, groups), by_size=True, sums_only=True)
+        for dtype in BOTH
+        for groups in (64, 96, 128, 256)
     },
     **{
         f"xhat rounded to {dtype}": Mistake(

@@ -14,10 +14,10 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.fit import Terms, narrowed, terms_of, wide
+from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.core.problem import Grads, Normalization
+from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
@@ -60,6 +60,8 @@ Changes: TypeAlias = "dict[str, Any] | None"
 Change = Callable[[Call], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
 P = ParamSpec("P")
+SAME = 1e-3  # of rstd: what is given is x's own
+CANCELLED = 1e-5  # of rstd: less is no cancellation
 MAX_SEQUENTIAL = 8192  # rows that are added one by one in Python
 _DIGITS = {"float16": 11, "bfloat16": 8}
 
@@ -137,6 +139,10 @@ def centred(call: Call, statistics: Change = lambda call: {}) -> Changes:
     return {"normalization": call.inputs.normalization._replace(centred=True), **(statistics(call) or {})}
 
 
+def rstd_of_layer_norm(call: Call) -> Changes:
+    return {"rstd": (statistics_of(call, call.inputs.x, LAYER_NORM) or {})["rstd"]}
+
+
 @configured
 def offset_times(call: Call, factor: float) -> Changes:
     norm = call.inputs.normalization
@@ -174,6 +180,111 @@ def other_total(call: Call, alpha: float | None, beside: float | None, rounded: 
     return {"x": wide(total.astype(x.dtype)) if rounded else total}
 
 
+@configured
+def statistics_of_narrow_x(call: Call, dtype: str) -> Changes:
+    x = wide(call.inputs.x)
+    rounded = narrowed(x, dtype)
+    return None if (rounded == x).all() else statistics_of(call, rounded, call.inputs.normalization)
+
+
+@configured
+def recomputed(call: Call, new: RstdOf) -> Changes:
+    """Other statistics than those that are given, and with another rstd than x's."""
+    own = statistics_of_x(call) or {}
+    if np.abs(own["rstd"].reshape(-1) / wide(call.inputs.rstd).reshape(-1) - 1).max() < SAME:
+        return None
+    variance = np.maximum(1 / own["rstd"] ** 2 - call.case.eps, 0)
+    return {"mean": own["mean"], "rstd": new(variance, call.case.eps, call.case.N)}
+
+
+@configured
+def statistics_of_chunks(call: Call, chunk: int, mean_too: bool) -> Changes:
+    """The averages of a row's chunks averaged, the shorter last one as if it were as long."""
+    t = call.terms
+    if chunk >= t.N or not t.N % chunk:
+        return None
+
+    def average(one: Array) -> Array:
+        return row_mean(chunk_means(one, chunk))
+
+    mean = (average(t.x) if mean_too else row_mean(t.x)) if call.centred else 0.0
+    variance = average((t.x - mean) ** 2)
+    shape = np.asarray(call.inputs.rstd).shape
+    changed = {"rstd": (1 / np.sqrt(variance + call.case.eps)).reshape(shape)}
+    return changed | ({"mean": np.asarray(mean).reshape(shape)} if call.centred else {})
+
+
+@configured
+def last_column_off(call: Call, x: float | None) -> Changes:
+    """dy of the last column is 0, and so is x, or xhat with None."""
+    t, shape = call.terms, call.inputs.x.shape
+    dy, other = t.dy.copy(), t.x.copy()
+    if t.N < 2:
+        return None
+    dy[:, -1], other[:, -1] = 0.0, t.mean[:, 0] if x is None else x
+    return {"dy": dy.reshape(shape), "x": other.reshape(shape)}
+
+
+def last_column_unwritten(call: Call) -> Changes:
+    """NaN stands for what memory held."""
+    changed = last_column_off(0.0)(call)
+    if changed is None:
+        return None
+    made = true_grads(replace(call.inputs, **changed))._asdict()
+    for one in made.values():
+        one.reshape(-1, call.case.N)[:, -1] = np.nan
+    return made
+
+
+def _places(t: Terms, bits: int, kind: str) -> Array | None:
+    """Where each element lies by a row offset that wraps; None where none does."""
+    if 1 << bits >= t.M * t.N:
+        return None
+    starts = (np.arange(t.M) * t.N).astype(kind).astype(np.int64)
+    return np.asarray((starts[:, None] + np.arange(t.N)) % (t.M * t.N))
+
+
+@configured
+def wrapped(call: Call, bits: int, kind: str) -> Changes:
+    """Rows of dy and x from a row offset that wraps."""
+    t, shape, places = call.terms, call.inputs.x.shape, _places(call.terms, bits, kind)
+    return (
+        None if places is None else {name: getattr(t, name).reshape(-1)[places].reshape(shape) for name in ("dy", "x")}
+    )
+
+
+@configured
+def wrapped_stores(call: Call, bits: int, kind: str) -> Changes:
+    """The same, and dx stored there: NaN stands for what memory held."""
+    t, changed, places = call.terms, wrapped(bits, kind)(call), _places(call.terms, bits, kind)
+    if changed is None or places is None:
+        return None
+    made = true_grads(replace(call.inputs, **changed))._asdict()
+    dx = np.full(t.M * t.N, np.nan)
+    dx[places] = made["dx"].reshape(t.M, t.N)
+    return made | {"dx": dx}
+
+
+@configured
+def gamma_broadcast(call: Call, axes: tuple[int, ...]) -> Changes:
+    """gamma's first elements along some of its axes, in place of all."""
+    gamma, shape = call.inputs.gamma, call.inputs.normalized_shape
+    if gamma is None or max(axes) >= len(shape) or len(axes) == len(shape) or min(shape[axis] for axis in axes) < 2:
+        return None
+    index = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(len(shape)))
+    return {"gamma": np.broadcast_to(wide(gamma)[index], shape)}
+
+
+@configured
+def clamped(call: Call, least: float, signed: bool) -> Changes:
+    """xhat from y and a gamma that is clamped."""
+    t = call.terms
+    small = (
+        np.where(t.gamma < 0, -1.0, 1.0) * np.maximum(np.abs(t.gamma), least) if signed else np.maximum(t.gamma, least)
+    )
+    return None if (small == t.gamma).all() else _with_xhat(call, t.xhat * t.gamma / small)
+
+
 def mean_of_x(call: Call) -> Changes:
     return {"mean": wide(call.inputs.x).mean(call.normalized_axes, keepdims=True)}
 
@@ -185,10 +296,14 @@ def uncentred_variance(call: Call) -> Changes:
 
 def cancelling_variance(call: Call) -> Changes:
     """The variance as E[x²] − E[x]², in float32."""
+    if not call.centred:
+        return None
     x, axes = np.asarray(call.inputs.x).astype(np.float32), call.normalized_axes
     mean = x.mean(axes, keepdims=True, dtype=np.float32)
     variance = (x * x).mean(axes, keepdims=True, dtype=np.float32) - mean * mean
-    return {"rstd": 1 / np.sqrt(np.maximum(variance, 0).astype(np.float64) + call.case.eps)}
+    rstd = 1 / np.sqrt(np.maximum(variance, 0).astype(np.float64) + call.case.eps)
+    exact = (statistics_of_x(call) or {})["rstd"]
+    return {"rstd": rstd} if np.abs(rstd / exact - 1).max() > CANCELLED else None
 
 
 def padded_variance(call: Call) -> Changes:
@@ -327,6 +442,28 @@ def narrow_sums(call: Call, dtype: str, parts: int = 1, block: int = 0, products
         totals = (totals.astype(np.float64) + row).astype(narrow)
     whole = totals.astype(np.float64).sum(0)
     return {"dgamma": whole[0], "dbeta": whole[1]}
+
+
+@configured
+def narrow_sum(call: Call, dtype: str, only: str, products: bool) -> Changes:
+    """One of the two column sums in a narrow dtype."""
+    made = narrow_sums(dtype, products=products)(call)
+    return None if made is None else {only: made[only]}
+
+
+@configured
+def narrow_groups(call: Call, dtype: str, groups: int) -> Changes:
+    """Rounded products added in a narrow dtype, in so many groups of every groups-th row."""
+    t = call.terms
+    if groups >= t.M or t.M // groups > MAX_SEQUENTIAL:
+        return None
+    added = narrowed(np.stack([t.dy * t.xhat, t.dy], axis=1), dtype)
+    rows = np.concatenate([added, np.zeros((-t.M % groups, *added.shape[1:]))]).reshape(-1, groups, *added.shape[1:])
+    totals = np.zeros(rows.shape[1:], numpy_dtype(dtype))
+    for row in rows:
+        totals = (totals.astype(np.float64) + row).astype(totals.dtype)
+    dgamma, dbeta = totals.astype(np.float64).sum(0)
+    return {"dgamma": dgamma, "dbeta": dbeta}
 
 
 @configured

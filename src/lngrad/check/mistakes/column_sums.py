@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from lngrad.check.mistakes.fit import SUMS, TINY, Difference, Explanation, Fit, coefficient_text
-from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.sum_weights import (
+    BLOCKS,
+    describe_places,
+    describe_weights,
+    recover_weights,
+    runs_of,
+    why_so_many_columns,
+)
 from lngrad.check.result import Weights
 from lngrad.typing import Array
 
@@ -17,6 +24,11 @@ _TIMES = {
     "1/M": "{name} is divided by the number of rows: it is their sum, and no mean.",
     "1/N": "{name} is divided by the number of columns: it is a sum over rows.",
 }
+TYPICAL = 16.0  # bounds are that many times a sum's usual error
+MAX_ROWS_LEFT = 0.05  # of the error's square, by weights of rows
+MIN_LOST = 4  # columns
+MIN_NAMED = 0.5  # of the wrong columns: others lack more than one
+MAX_CHANCE = 0.02  # that some row's product is what is missing
 MIN_FACTOR = 0.01  # that a whole column sum is off by
 MAX_COLUMNS = 0.95  # wrong, for columns that are right to be left out
 MAX_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger cases
@@ -100,17 +112,61 @@ def explain_column_weights(fit: Fit) -> Explanation | None:
     true = fit.true
     weights = np.round(fit.result / true)
     weights = np.where(np.abs(true) <= fit.bound, 1.0, weights)
-    if (weights == 1).all() or not set(weights.tolist()) <= {0.0, 1.0, 2.0} or not (weights == 1).any():
+    if (weights == 1).all() or not set(weights.tolist()) <= {-1.0, 0.0, 1.0, 2.0} or not (weights == 1).any():
         return None
     if not fit.explains(weights * true):
         return None
-    text = describe_weights(weights, "column")
+    text = describe_weights(weights, "column") + why_so_many_columns(weights == 1, fit.terms.normalized, fit.name)
     return fit.explanation(
         f"part of the columns of {fit.name}",
         f"not every column of {fit.name} is right: {text}.",
         f"**w_column**·{SUMS[fit.name]}",
         Weights(fit.name, "column", runs_of(weights), text),
     )
+
+
+def explain_last_size(fit: Fit) -> Explanation | None:
+    """Columns that are counted by gamma's last size: all other axes are added up in the first of them."""
+    last = fit.terms.normalized[-1]
+    if len(fit.terms.normalized) < 2 or not 4 <= last < len(fit.result):
+        return None
+    folded, bound = fit.true.reshape(-1, last).sum(0), fit.bound.reshape(-1, last).sum(0)
+    if not (np.abs(folded - fit.result[:last]) <= bound).all():
+        return None
+    return fit.explanation(
+        f"{fit.name} over gamma's last size",
+        f"{fit.name} has {last} sums, over the other normalized axes too, in its first elements: gamma.size(-1) was taken for "
+        "the number of columns, which is the product of its sizes.",
+        f"Σ_rows,**axes** {_summed(fit.name)}",
+    )
+
+
+def explain_lost_additions(fit: Fit) -> Explanation | None:
+    """One addition lost in most wrong columns, of another row, or block of rows, in each: as atomics do that are none."""
+    t = fit.terms
+    if t.dy.size > MAX_WEIGHTED:
+        return None
+    lost, tolerance = fit.true - fit.result, fit.bound / TYPICAL
+    wrong = np.abs(lost) > fit.bound
+    if wrong.sum() < MIN_LOST:
+        return None
+    product = (t.dy * t.xhat if fit.name == "dgamma" else t.dy)[:, wrong]
+    for block in (one for one in BLOCKS if 2 * one <= t.M):
+        parts = product if block == 1 else np.add.reduceat(product, np.arange(0, t.M, block), axis=0)
+        spread = np.maximum(parts.std(0), TINY)
+        chance = len(parts) * tolerance[wrong] / spread
+        if np.median(chance) > MAX_CHANCE:
+            continue
+        found = np.abs(parts - lost[wrong]) <= tolerance[wrong]
+        if np.mean(found.any(0)) >= MIN_NAMED:
+            what = "a row's product" if block == 1 else f"the sum of a block of {block} rows"
+            return fit.explanation(
+                "additions lost",
+                f"in {wrong.sum()} of {t.N} columns {fit.name} lacks {what}, of another place in each: threads add to the same "
+                "element, and lose what others add: use atomic additions, a lock, or partial sums.",
+                f"Σ_rows **w_row_column**·{_summed(fit.name)}",
+            )
+    return None
 
 
 def explain_wrong_axis(fit: Fit) -> Explanation | None:
@@ -158,12 +214,20 @@ def explain_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
 
 
 def _weights_of_rows(fit: Fit, A: Array) -> Array | None:
-    return recover_weights(A, fit.result, lambda weights: fit.explains(A @ weights))
+    most = MAX_ROWS_LEFT * fit.squares_left(A.sum(1))
+    return recover_weights(
+        A, fit.result, lambda weights: fit.explains(A @ weights) and fit.squares_left(A @ weights) <= most, few=True
+    )
 
 
 def _why_so_many(weights: Array, fit: Fit) -> str:
     """What a number of rows that are counted is known for."""
     lead, counted = fit.terms.lead, int((weights == 1).sum())
+    if (weights[-counted:] == 1).all() and not weights[:-counted].any() and counted & (counted - 1) == 0:
+        return (
+            ": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the lock's "
+            "count, which says so"
+        )
     if not (weights[:counted] == 1).all():
         return ""
     if len(lead) > 1 and counted == lead[0]:

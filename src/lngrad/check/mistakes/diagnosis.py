@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,6 +17,8 @@ from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import Call
 from lngrad.check.mistakes.column_sums import (
     explain_column_weights,
+    explain_last_size,
+    explain_lost_additions,
     explain_other_sum,
     explain_rows,
     explain_wrong_axis,
@@ -27,6 +30,8 @@ from lngrad.check.mistakes.misplaced import (
     explain_factors,
     explain_gamma,
     explain_moved,
+    explain_narrow_store,
+    explain_overflow,
     explain_unwritten,
 )  # fmt: skip
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
@@ -55,8 +60,9 @@ ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order o
 
 # What may explain one wrong output, in this order.
 EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
-    "dx": (explain_unwritten, explain_dx),
-    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_moved, explain_added),
+    "dx": (explain_unwritten, explain_narrow_store, explain_overflow, explain_dx),
+    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_unwritten, explain_moved,
+                        explain_added, explain_last_size, explain_narrow_store),
     # Of dx, and rare beside another mistake: only where the inputs are right.
     "dx alone": (explain_partial_means, explain_tiled_means, explain_means_of_other_rows, explain_factors, explain_gamma,
                  explain_moved, explain_added, explain_narrow_means),
@@ -65,11 +71,20 @@ EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
 OTHER_INPUTS = (inputs_of_other_rows, another_statistic)
 
 
+def one_blas_thread() -> AbstractContextManager[object]:
+    """The matrices are small: several threads of a BLAS wait longer for each other than they compute."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    return threadpool_limits(1, user_api="blas")  # type: ignore[no-any-return]
+
+
 def explain(fit: Fit) -> Explanation | None:
     """The first explanation of a wrong output; None if there is none."""
     if fit.name != "dx":
         usable = len(fit.result) >= 4 and fit.is_finite
-        explainers = EXPLAINERS["dgamma or dbeta"] if usable else ()
+        explainers = EXPLAINERS["dgamma or dbeta"] if usable else (explain_unwritten, explain_last_size)
     else:
         explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx alone"] if fit.depth > 1 else ())
     return next((found for one in explainers if (found := one(fit)) is not None), None)
@@ -92,7 +107,7 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         got: The result, in its own dtypes.
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_blas_thread():
         call = Call(case, given.exact)
         truth, scales, terms = call.true, gradient_scales(given.exact), call.terms
         outputs = [
@@ -226,7 +241,10 @@ def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int 
     fits = [Fit.of(terms, output, truth, depth) for output in outputs if output.is_wrong]
     found = {fit.name: one for fit in fits if (one := explain(fit)) is not None}
     sums = [fit for fit in fits if fit.name != "dx" and fit.name not in found]
-    return found | explain_rows(sums) if sums and depth > 1 else found
+    if not sums or depth == 1:
+        return found
+    rows = explain_rows(sums)
+    return found | (rows or {fit.name: one for fit in sums if fit.is_finite and (one := explain_lost_additions(fit))})
 
 
 def _with_other_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:
@@ -270,12 +288,12 @@ def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanat
 
 
 def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
-    """Whether some rows of dx obey a formula with these inputs: a look at a few spares one at all of a large case."""
+    """Whether some rows of dx obey a formula with these inputs: a look at a few spares one at all."""
     dx = next((one for one in outputs if one.name == "dx"), None)
     M, shape = changed.mean.size, changed.normalized_shape
-    if dx is None or M <= MAX_ROWS:
+    if dx is None:
         return True
-    rows = np.linspace(0, M - 1, MAX_ROWS).astype(int)
+    rows = np.linspace(0, M - 1, min(M, MAX_ROWS)).astype(int)
 
     def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
         return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
@@ -284,7 +302,28 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
     few = replace(changed, **some(changed, tensors), **some(changed, "mean rstd", (1,) * len(shape)))
     part = replace(dx, **some(dx, "result true scale"))
     wrong, (other,) = _beside(few, [part])
-    return other.is_explained or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
+    terms = terms_of(few)
+    if other.is_explained:
+        return True
+    if not _in_span(terms, Fit.of(terms, other, wrong, depth=1)):
+        return False
+    return M <= MAX_ROWS or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
+
+
+def _in_span(terms: Terms, fit: Fit) -> bool:
+    """Whether each row of dx is a sum of dxhat or dy, xhat and 1, as every formula of one row is, whatever its numbers."""
+    weight = 1 / np.maximum(fit.bound, 1e-12)[..., None]
+    if not np.isfinite(weight).all() or not fit.is_finite or not np.isfinite(terms.xhat).all():
+        return True
+    target = (fit.of_norm[..., None] * weight)[..., 0]
+    for first in (terms.dxhat, terms.dy):
+        basis = np.stack([first, terms.xhat, np.ones_like(first)], axis=-1) * weight
+        basis /= np.maximum(np.sqrt(np.square(basis).sum(1, keepdims=True)), 1e-30)
+        gram = basis.swapaxes(1, 2) @ basis + 1e-12 * np.eye(3)
+        found = np.linalg.solve(gram, basis.swapaxes(1, 2) @ target[..., None])
+        if np.mean(np.abs((basis @ found)[..., 0] - target) <= SLACK) >= EXPLAINED:
+            return True
+    return False
 
 
 def _only_rounding(call: Call, outputs: Sequence[Output]) -> Diagnosis:

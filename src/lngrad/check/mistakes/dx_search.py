@@ -171,7 +171,7 @@ def _formula(found: _Found, terms: Terms) -> str:
             continue
         size = coefficient if number == 0 else abs(coefficient)
         if size != 1 or (coefficient < 0 and number):
-            text += f"**{coefficient_text(size, terms.N, terms.M)}**·"
+            text += f"**{coefficient_text(size, terms.N, terms.M, of_mean=number > 0)}**·"
         text += term.text if term == right and found.rights[number] else f"**{term.text}**"
     return terms.with_dtotal(text, ")")
 
@@ -239,7 +239,7 @@ def _differences(best: _Found, terms: Terms) -> list[Difference]:
 
 def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:
     """A term that is there with another number before it, and what such a number is known for."""
-    N, times = terms.N, coefficient_text(coefficient, terms.N, terms.M)
+    N, times = terms.N, coefficient_text(coefficient, terms.N, terms.M, of_mean=label != _LABELS[0])
     if label == _LABELS[0]:
         return Difference(f"{label} {times} times", f"dx has {times} times {label}: {takes}.")
     padded = {f"N/{P}": (P, why) for P, why in padded_sizes(N).items()}.get(times)
@@ -253,6 +253,9 @@ def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) 
 
 
 def _other_term(term: Term, label: str) -> Difference:
+    if term.outer.startswith("γ") and term.of == "dy":
+        return Difference(f"gamma outside the {label}", f"gamma stands before the {label}, and not inside it: the mean is of "
+                          "dy·gamma.")  # fmt: skip
     if term.outer.startswith("γ"):
         return Difference(f"gamma twice in the {label}", f"the term with the {label} is multiplied by gamma once more: "
                           "gamma is in dxhat already.")  # fmt: skip

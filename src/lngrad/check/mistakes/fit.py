@@ -120,6 +120,12 @@ def row_mean(array: Array) -> Array:
     return np.asarray(array.mean(1, keepdims=True))
 
 
+def chunk_means(array: Array, chunk: int) -> Array:
+    """The means of each row's chunks of so many columns, (rows, chunks)."""
+    starts = np.arange(0, array.shape[1], chunk)
+    return np.asarray(np.add.reduceat(array, starts, axis=1) / np.diff(np.append(starts, array.shape[1])))
+
+
 def row_sum(array: Array) -> Array:
     return np.asarray(array.sum(1, keepdims=True))
 
@@ -180,9 +186,13 @@ class Output:
         return np.asarray(error_share(self.result, expected, scale, ACCUMULATORS[self.result.dtype.name]))
 
     def shares_beside(self, expected: Array) -> tuple[Array, Array]:
-        """How much of the tolerances each element uses beside a mistake's, and beside the right one, both with one scale."""
-        scale = self.scale + np.abs(expected - self.true)
-        return self._shares(expected, scale), self._shares(self.true, scale)
+        """How much of the tolerances each element uses beside a mistake's, and beside the right one, both with one scale.
+
+        Where a mistake writes nothing, which NaN stands for, there may be anything.
+        """
+        unwritten = np.isnan(expected) & np.isfinite(self.true)
+        scale = self.scale + np.abs(np.where(unwritten, self.true, expected) - self.true)
+        return np.where(unwritten, 0.0, self._shares(expected, scale)), self._shares(self.true, scale)
 
     @cached_property
     def is_wrong(self) -> bool:
@@ -310,10 +320,11 @@ def padded_sizes(N: int) -> dict[int, str]:
     return found
 
 
-def coefficient_text(value: float, N: int, M: int) -> str:
-    """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), or a few digits."""
+def coefficient_text(value: float, N: int, M: int, of_mean: bool = False) -> str:
+    """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), of a row mean N over a padded N, or a few digits."""
+    padded = padded_sizes(N) if of_mean else {}
     for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),
-                         ("M", M), ("1/M", 1 / max(M, 1)), *((f"N/{P}", N / P) for P in padded_sizes(N))):  # fmt: skip
+                         ("M", M), ("1/M", 1 / max(M, 1)), *((f"N/{P}", N / P) for P in padded)):  # fmt: skip
         if number not in (0.0, 1.0, 2.0, 0.5) and abs(abs(value) - number) < 1e-9 * number:
             return text if value > 0 else f"−{text}"
     halves = {0.5: "1/2", 1.5: "3/2", 0.25: "1/4"}

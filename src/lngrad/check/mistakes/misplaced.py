@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +19,21 @@ from lngrad.check.mistakes.fit import (
     coefficient_text,
     narrowed,
 )
-from lngrad.check.mistakes.sum_weights import describe_places, describe_weights, maps_through, runs_of
+from lngrad.check.mistakes.sum_weights import (
+    describe_places,
+    describe_weights,
+    maps_through,
+    runs_of,
+    why_so_many_columns,
+)
 from lngrad.check.result import Weights
+from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF
 from lngrad.typing import Array, Shape
 
 MIN_LINE = 4  # elements of a row or column, so that none is taken for another by chance
 MAX_MOVED = 1 << 22  # elements
 MAX_ADDED_LEFT = 0.1  # of the error: what is added is nearly all of it
+MIN_FACTOR = 1e-4  # off 1, for a factor
 MAX_UNKNOWNS = 1024  # of the least squares problem for gamma
 MIN_ROWS = 6  # of which that problem is made: each gives N − 2 equations
 EQUATIONS = 1 << 13  # the more, the less does the rounding of 16-bit results matter
@@ -33,10 +42,14 @@ PLAIN = (1.0, -1.0, 2.0, 0.5)
 
 
 def explain_unwritten(fit: Fit) -> Explanation | None:
-    """Whole rows or columns of dx that are zero, or twice what they should be, where all others are right."""
+    """Whole rows or columns that hold what memory held: of dx also zero, or twice what they should be. All others are right."""
     right = np.abs(fit.true - fit.result) <= fit.bound
+    if fit.name != "dx":
+        return _holding_one_value(fit, "column", ~right)
     for axis, what in ((1, "row"), (0, "column")):
         odd = ~right.all(axis) & (right.mean(axis) < EXPLAINED)
+        if (found := _holding_one_value(fit, what, odd)) is not None:
+            return found
         for weight, name, text in ((0.0, "never written", "zero"), (2.0, "counted twice", "twice what it should be")):
             some = odd & (np.abs(weight * fit.true - fit.result) <= weight * fit.bound).all(axis)
             if some.any() and not some.all() and (some | (right.mean(axis) >= EXPLAINED)).all():
@@ -46,6 +59,74 @@ def explain_unwritten(fit: Fit) -> Explanation | None:
                     f"{what}s of dx {name}", f"dx is {text} in whole {what}s: {which}.", f"**w_{what}**·{fit.right}",
                     Weights("dx", what, runs_of(weights), which),
                 )  # fmt: skip
+    return None
+
+
+def _holding_one_value(fit: Fit, what: str, odd: Any) -> Explanation | None:
+    """Lines that are NaN, or one number other than 0, where all others are right: never written.
+
+    NaN rows count where they lie together: the NaN of a row sum fills rows too.
+    """
+    axis = 1 if what == "row" else -1
+    lines: Array = fit.result[odd] if axis == 1 else fit.result[..., odd]
+    if (
+        not lines.size
+        or odd.all()
+        or not np.isfinite(fit.true).all()
+        or (fit.name != "dx" and odd.sum() > 0.95 * odd.size)
+    ):
+        return None
+    value = lines.reshape(-1)[0]
+    if value == 0 or not (np.isnan(lines).all() or (lines == value).all()):
+        return None
+    places = np.flatnonzero(odd)
+    if what == "row" and np.isnan(value) and (len(places) < 2 or places[-1] - places[0] >= len(places)):
+        return None
+    which = describe_places(odd, what)
+    return fit.explanation(
+        f"{what}s of {fit.name} never written",
+        f"{fit.name} is {value:.4g} in {which}, and right in all others: what the memory held before. Look at the mask of the "
+        "store, at the last tile, and at the size of the grid"
+        f"{why_so_many_columns(~odd, fit.terms.normalized, fit.name) if what == 'column' else ''}.",
+        f"{fit.right} **where it is written**",
+    )
+
+
+def explain_narrow_store(fit: Fit) -> Explanation | None:
+    """The right result, rounded to a narrower dtype than it has."""
+    if not fit.is_finite:
+        return None
+    size = np.maximum(np.abs(fit.true), TINY)
+    for dtype in ("float16", "bfloat16"):
+        unit = UNIT_ROUNDOFF[dtype]
+        if np.median(fit.bound / size) > 0.5 * unit or (narrowed(fit.result, dtype) != fit.result).any():
+            continue
+        if np.mean(np.abs(fit.result - fit.true) <= 1.01 * unit * size + fit.bound + SMALLEST[dtype]) >= EXPLAINED:
+            return fit.explanation(
+                f"{fit.name} rounded to {dtype}",
+                f"{fit.name} is right to {dtype}, and declared wider: it is stored, or cast, in {dtype} on the way.",
+                f"**{dtype}(**{fit.right}**)**",
+            )
+    return None
+
+
+MAX_FLOAT16 = 65504.0
+
+
+def explain_overflow(fit: Fit) -> Explanation | None:
+    """Rows of dx that are not finite, where a row sum is beyond float16's largest number; the others are finite."""
+    rows = ~np.isfinite(fit.result).all(1)
+    if not rows.any() or not np.isfinite(fit.true).all():
+        return None
+    for label, one in zip(("dxhat", "dxhat·xhat"), fit.terms.averaged, strict=True):
+        certain, possible = np.abs(one.sum(1)) > MAX_FLOAT16, np.abs(one).sum(1) > MAX_FLOAT16
+        if (certain == rows).all() or (((certain <= rows) & (rows <= possible)).all() and not possible.all()):
+            return fit.explanation(
+                "row sums overflow float16",
+                f"dx is not finite in {int(rows.sum())} of {len(fit.result)} rows, those whose sum of {label} is beyond 65504: "
+                "the sum, or the dot product, is kept in float16. Add up in float32.",
+                fit.right,
+            )
     return None
 
 
@@ -157,7 +238,7 @@ def explain_factors(fit: Fit) -> Explanation | None:
         if (
             not fit.explains(factors * true)
             or fit.squares_left(factors * true) > MAX_SQUARES_LEFT * fit.squares_left(true)
-            or not wrong.any()
+            or not (wrong & (np.abs(found - 1) > MIN_FACTOR)).any()
             or np.ptp(found) <= known.max()
         ):
             continue
@@ -182,6 +263,8 @@ def _row_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]:
         if np.mean(np.abs(found - narrowed(rstd, dtype) / rstd) <= known) >= EXPLAINED:
             return f": rstd in {dtype}", f"rstd rounded to {dtype} over rstd"
     wrong = np.flatnonzero(np.abs(found - 1) > known)
+    if (np.abs(found[wrong] + 1) <= known[wrong]).all():
+        return ": −1", "−1"
     for text, used in maps_through(
         wrong, lambda row: np.abs(found[row] - rstd / rstd[row]) <= known[row], terms.lead, "row"
     ):
@@ -191,7 +274,9 @@ def _row_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]:
 
 
 def _column_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]:
-    gamma = terms.gamma[0]
+    gamma, wrong = terms.gamma[0], np.abs(found - 1) > known
+    if (np.abs(found[wrong] + 1) <= known[wrong]).all():
+        return ": −1", "−1"
     with np.errstate(divide="ignore"):
         for name, factor in (("gamma", gamma), ("1/gamma", 1 / gamma), ("1 + gamma", 1 + gamma)):
             if np.mean(np.abs(found - factor) <= known * np.maximum(1.0, np.abs(factor))) >= EXPLAINED:

@@ -130,11 +130,16 @@ def _roundings(name: str, given: Array) -> Statistics:
         yield narrowed(given, dtype), Difference(f"{name} rounded to {dtype}", text)
 
 
+def _digits(factor: float) -> str:
+    """As many as tell it from 1."""
+    return next((text for digits in (4, 6, 8) if (text := f"{factor:.{digits}g}") != "1"), "1")
+
+
 # A function of rstd that is off by one number in all rows, its inverse, and the mistake's name and sentence.
 _Function = Callable[[Array], Array]
 _WAYS: tuple[tuple[_Function, _Function, Callable[[float], tuple[str, str]]], ...] = (
     (np.log, np.exp, lambda apart: (
-        f"rstd {np.exp(apart):.4g} times", f"the result has {np.exp(apart):.4g} times the given rstd in every row.")),
+        f"rstd {_digits(np.exp(apart))} times", f"the result has {_digits(np.exp(apart))} times the given rstd in every row.")),
     (lambda rstd: rstd**-2.0, lambda variance: np.maximum(variance, TINY) ** -0.5, lambda apart: (
         "another eps",
         f"the variance under the root is {apart:+.3g} off in every row: another eps, or eps added twice or not at all.")),

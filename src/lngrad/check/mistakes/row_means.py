@@ -53,6 +53,8 @@ def explain_partial_means(fit: Fit) -> Explanation | None:
 def explain_tiled_means(fit: Fit) -> Explanation | None:
     """Row means of a tile of columns each, in place of the row's: by itself, as its part of the sum, or up to the tile."""
     t = fit.terms
+    if fit.explains(t.dx()):
+        return None
     for tile in TILES:
         if tile >= t.N:
             return None
@@ -65,6 +67,8 @@ def explain_tiled_means(fit: Fit) -> Explanation | None:
              "sums are not added up", [one / t.N for one in sums]),
             ("sums up to the tile", f"have the sums of the columns up to the end of the tile of {tile}: dx is computed before "
              "the sums are complete", [np.cumsum(one, axis=1) / t.N for one in sums]),
+            ("unweighted means of chunks", f"are averages over chunks of {tile} columns, of which the last is shorter: weight "
+             "each by its size", [row_mean(one / sizes) * np.ones_like(one) for one in sums]),
         ):  # fmt: skip
             if fit.explains(t.dx(*(np.repeat(one, sizes, axis=1) for one in made))):
                 formula = fit.terms.dx_text(f"**mean_tile_{tile}(dxhat)**", f"**mean_tile_{tile}(dxhat·xhat)**")

@@ -20,23 +20,26 @@ PERIODS = (2, 3, 4, 8)
 MAX_DENSE = 2048  # unknowns of a least squares problem
 ENOUGH = 1.25  # sums for each unknown, so that the fit is a test as well
 NEAR = 0.05  # of a whole number
+MAX_LOST = 8  # terms, one by one
 MAX_RULES = 4  # of a kind
 LOOKED_AT = 4  # places, one by one
 
 Fits = Callable[[Array], bool]
 
 
-def recover_weights(A: Array, b: Array, fits: Fits) -> Array | None:
+def recover_weights(A: Array, b: Array, fits: Fits, few: bool = False) -> Array | None:
     """Weights of the terms.
 
     Args:
         A: (sums, terms), b: (sums,). Rows of A should have about the same size.
+        few: Whether a few terms anywhere may be lost: where the result is known well.
         fits: Whether given weights explain the result; the last word on every candidate.
 
     Returns:
         The simplest weights that fit and are not all the same; None if there are none.
     """
-    for weights in chain(_prefixes(A, b), _periodic(A, b), _of_blocks(A, b)):
+    others = _but_for_a_few(A, b) if few else ()
+    for weights in chain(_prefixes(A, b), _periodic(A, b), _of_blocks(A, b), others):
         if not (weights == weights[0]).all() and fits(weights):
             return weights
     return None
@@ -54,6 +57,18 @@ def _of_blocks(A: Array, b: Array) -> Iterator[Array]:
         whole = np.round(weights)
         if rank == blocks and np.isfinite(weights).all() and np.abs(weights - whole).max() <= NEAR:
             yield np.repeat(whole, block)[:terms]
+
+
+def _but_for_a_few(A: Array, b: Array) -> Iterator[Array]:
+    """One to MAX_LOST terms lost, or counted twice: one by one, the term that leaves the least."""
+    for sign, weight in ((1.0, 0.0), (-1.0, 2.0)):
+        left, weights = sign * (A.sum(1) - b), np.ones(A.shape[1])
+        squares = np.square(A).sum(0)
+        for _ in range(min(MAX_LOST, A.shape[1] - 1)):
+            term = int(np.argmin(np.where(weights == 1, squares - 2 * (left @ A), np.inf)))
+            weights[term] = weight
+            left = left - A[:, term]
+            yield weights.copy()
 
 
 def _prefixes(A: Array, b: Array) -> Iterator[Array]:
@@ -104,7 +119,11 @@ def describe_weights(weights: Array, what: str) -> str:
     """
     odd = weights != 1
     values = set(weights[odd].tolist())
-    verb = {0.0: "missing", 2.0: "counted twice"}.get(next(iter(values)), "") if len(values) == 1 else ""
+    verb = (
+        {0.0: "missing", 2.0: "counted twice", -1.0: "of the opposite sign"}.get(next(iter(values)), "")
+        if len(values) == 1
+        else ""
+    )
     verb = verb or (f"counted {next(iter(values)):g} times" if len(values) == 1 else "weighted by other numbers than 1")
     total, number = len(weights), int(odd.sum())
     if values == {0.0} and number > total / 2:
@@ -136,6 +155,14 @@ def _places(chosen: Array, what: str) -> str:
             return f"every {ordinal(step // size)} {block}, from {what} {first} on: {number} {what}s"
     shown = ", ".join(str(start) if size == 1 else f"{start} to {start + size - 1}" for start, size, _ in runs[:6])
     return f"{number} {what}s ({shown}{', …' if len(runs) > 6 else ''})"
+
+
+def why_so_many_columns(right: Array, dims: Shape, name: str) -> str:
+    """What it means that as many columns as the last size of gamma are right, from the first on."""
+    counted = int(right.sum())
+    if len(dims) < 2 or counted != dims[-1] or not right[:counted].all():
+        return ""
+    return f", as many as gamma.size(-1): {name} has as many elements as gamma, the product of its sizes"
 
 
 def ordinal(number: int) -> str:

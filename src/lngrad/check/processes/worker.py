@@ -13,8 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-LOG_CHARACTERS = 400
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+from lngrad.check.calls.process import BLAS_THREADS, how_it_died
 
 
 class Worker:
@@ -67,12 +66,7 @@ class Worker:
     def how_it_died(self) -> str:
         """The signal or the exit code, and the end of what it wrote."""
         self.process.join(5)
-        code = self.process.exitcode
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        said = self.said()[-LOG_CHARACTERS:].strip()
-        return f"crashed ({how})" + (f"; it said: {' / '.join(said.splitlines()[-4:])}" if said else "")
+        return how_it_died(self.process.exitcode, self.said())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 from lngrad.check.judge import Options
 from lngrad.check.reports.journal import Change
 from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
-from lngrad.check.standards.rules import HISTOGRAM, STANDARDS
+from lngrad.check.standards.rules import HISTOGRAM, meaning
 from lngrad.errors import printable
 from lngrad.files.writing import write_text
 
@@ -57,7 +57,7 @@ def write_report(
         mistakes=mistakes.most_common(),
         sentences={result.mistake: result.sentence for result in failed if result.mistake},
         options=options,
-        meaning=STANDARDS[options.standard].meaning,
+        meaning=meaning(options.standard),
         seconds=seconds,
         heat=_heat,
         bars=_bars,

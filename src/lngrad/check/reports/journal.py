@@ -24,7 +24,7 @@ _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 def key_of(case: CheckCase, options: Options) -> str:
     """Of everything that a result depends on: the case as read, and the options; not the code of the implementation."""
-    asked = [options.impl, options.standard, options.level, options.third, options.against, options.seed]
+    asked = [options.impl, options.standard, options.level, options.third, options.against, options.seed, options.timed]
     text = json.dumps([asdict(case), asked], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

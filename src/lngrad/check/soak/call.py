@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.implementations.ours import ENTRIES
+from lngrad.check.layouts import LAYOUTS, Guarded
+from lngrad.check.soak.faults import FAULTS
 from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.core.problem import Forward, Grads
 from lngrad.typing import Array, Mask, Shape
 
-# How a large array lies in memory; "shared" repeats one row with stride 0, and is for inputs alone.
-LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "shared")
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
 ENTRY_POINTS = tuple(ENTRIES)
 """The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
@@ -25,8 +25,8 @@ ENTRY_POINTS = tuple(ENTRIES)
 PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
 _MAX_ELEMENTS = 1024  # of most calls; a few have long rows, or many
-_CANARY = 0xA5
-_MARGIN = 64  # bytes before and behind an array
+_FAULTS = 1 / 100  # of all calls but JAX's, which neither survive a fork nor may call JAX from inside JAX
+_COMPILATIONS = 1 / 200  # of those: seconds each
 
 Given = dict[str, Array | None]
 
@@ -48,6 +48,7 @@ class Call:
         special: What is unusual about the values.
         entry_point: Which of the ways in.
         threads: With how many threads the call is repeated, for its bits; 0 does not repeat it.
+        fault: With which fault it is repeated, of `faults.FAULTS`; "" for none.
     """
 
     seed: int = 0
@@ -65,6 +66,7 @@ class Call:
     special: str = ""
     entry_point: str = "numba_cpu"
     threads: int = 0
+    fault: str = ""
 
 
 def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list[Call] | None = None) -> Call:
@@ -100,6 +102,8 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         entry_point=entry_point,
         threads=rng.randint(1, 4) if rng.random() < 0.2 else 0,
     )
+    if entry_point != "jax" and FAULTS and rng.random() < _FAULTS:
+        return _with_fault(call, rng)
     if entry_point != "jax" or traced is None:
         return call
     if len(traced) < 10 or rng.random() < 1 / 200:
@@ -110,6 +114,24 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         name: getattr(compiled, name) for name in ("lead", "normalized", "dtype", "parameters", "statistics", "mask")
     }
     return replace(call, **same)
+
+
+def _with_fault(call: Call, rng: Random) -> Call:
+    """The call with a fault; where memory or threads are to be missing, with a shape that wants some.
+
+    Torch shares large calls among OpenMP's threads, which do not survive a fork.
+    """
+    choices = (
+        "fork",
+        "signal handler",
+        "finalizer",
+        *(("no memory", "no threads") if call.entry_point.endswith("_cpu") else ()),
+    )
+    fault = "fork while compiling" if rng.random() < _COMPILATIONS else rng.choice(choices)
+    call = replace(call, fault=fault, place="")
+    if not fault.startswith("no ") or not call.normalized:
+        return call
+    return replace(call, lead=(rng.randint(200, 900),), normalized=(rng.randint(200, 600),))
 
 
 def _shape(rng: Random) -> tuple[Shape, Shape]:
@@ -143,59 +165,6 @@ def _dtypes(rng: Random, dtype: str, entry_point: str) -> tuple[str, str]:
 def installed(entry_points: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some entry points whose framework is installed."""
     return tuple(one for one in entry_points if not ENTRIES[one].needs or find_spec(ENTRIES[one].needs))
-
-
-class Guarded:
-    """An array in the middle of memory that is filled with canaries, and in the gaps of which there are more.
-
-    Args:
-        values: What the array begins with, which must be there after a call; None for an output.
-    """
-
-    def __init__(self, shape: Shape, dtype: np.dtype[np.generic], layout: str, values: Array | None = None):
-        self.memory, self.array = _place(shape, dtype, layout)
-        if values is not None:
-            self.array[...] = values
-        self._before = self.memory.tobytes()
-
-    def unchanged(self) -> bool:
-        """Whether every byte is as it was."""
-        return self.memory.tobytes() == self._before
-
-    def gaps_unchanged(self) -> bool:
-        """Whether every byte that is none of the array's elements is as it was."""
-        if not self.array.size:
-            return self.unchanged()
-        now, before = self.memory.copy(), np.frombuffer(self._before, np.uint8)
-        offset = self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]
-        shadow, was = (
-            np.ndarray(self.array.shape, self.array.dtype, memory, offset, self.array.strides)
-            for memory in (now, before)
-        )
-        shadow[...] = was
-        return now.tobytes() == self._before
-
-
-def _place(shape: Shape, dtype: np.dtype[np.generic], layout: str) -> tuple[Array, Array]:
-    item = dtype.itemsize
-    big = tuple(2 * size for size in shape) if layout == "every second" else shape
-    if layout == "shared" and shape:
-        big = (min(1, shape[0]), *shape[1:])
-    memory = np.empty(prod(big) * item + 2 * _MARGIN + 1, np.uint8)
-    memory.fill(_CANARY)
-    start = _MARGIN + (1 if layout == "odd bytes" else 0)
-    order = big[::-1] if layout == "reversed axes" else big
-    array: Array = np.ndarray(order, dtype, memory, start)
-    if layout == "reversed axes":
-        array = array.transpose()
-    elif layout in ("every second", "backwards"):
-        step = slice(None, None, 2 if layout == "every second" else -1)
-        every: tuple[Any, ...] = (..., *[step] * len(shape))  # the dots keep an array without dimensions one
-        array = array[every]
-    elif layout == "shared":
-        array = np.broadcast_to(array, shape)
-        array = np.ndarray(shape, dtype, memory, start, array.strides)  # writable, to be filled
-    return memory, array
 
 
 def inputs(call: Call) -> dict[str, Guarded | None]:

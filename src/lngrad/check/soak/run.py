@@ -18,8 +18,10 @@ import numpy as np
 import lngrad
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.implementations.ours import ENTRIES
+from lngrad.check.layouts import Guarded
 from lngrad.check.soak import formula
-from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, Guarded, draw, inputs, installed, outputs
+from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, outputs
+from lngrad.check.soak.faults import REFUSED, SAME, inject
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import Forward, Grads
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
@@ -35,25 +37,31 @@ class Violation(Exception):
     """A call gave what it must not; the text says what."""
 
 
-def run(call: Call) -> list[str]:
+def run(call: Call, faults: Counter[str] | None = None) -> list[str]:
     """Run one call; returns what was refused, and rightly so.
+
+    Args:
+        call: Which.
+        faults: Where the outcome of its fault is counted.
 
     Raises:
         Violation: A result is wrong, memory was written that must not be, or an exception came that none expects.
     """
     with np.errstate(all="ignore"):
         given = inputs(call)
-        refused = [_refusal(call, kind, given) for kind in (Forward, Grads)]
+        refused = [_refusal(call, kind, given, Counter() if faults is None else faults) for kind in (Forward, Grads)]
         for name, array in given.items():
             if array is not None and not array.unchanged():
                 raise Violation(f"{name}: was written")
     return [reason for reason in refused if reason]
 
 
-def _refusal(call: Call, kind: type[Forward] | type[Grads], given: dict[str, Guarded | None]) -> str:
+def _refusal(
+    call: Call, kind: type[Forward] | type[Grads], given: dict[str, Guarded | None], faults: Counter[str]
+) -> str:
     """Why the forward or the backward was refused, "" if it was taken."""
     try:
-        _check(call, {name: None if one is None else one.array for name, one in given.items()}, kind)
+        _check(call, {name: None if one is None else one.array for name, one in given.items()}, kind, faults)
     except NotApplicable as reason:
         return str(reason)
     except OverlapError as reason:
@@ -73,7 +81,7 @@ def _refusal(call: Call, kind: type[Forward] | type[Grads], given: dict[str, Gua
     return ""
 
 
-def _check(call: Call, given: Given, kind: type[Forward] | type[Grads]) -> None:
+def _check(call: Call, given: Given, kind: type[Forward] | type[Grads], faults: Counter[str]) -> None:
     names = ("x", "gamma", "beta") if kind is Forward else ("dy", "x", "mean", "rstd", "gamma")
     given = {name: given[name] for name in names}
     entry = ENTRIES[call.entry_point]
@@ -103,12 +111,22 @@ def _check(call: Call, given: Given, kind: type[Forward] | type[Grads]) -> None:
     for name, result, (exact, scale) in zip(kind._fields, got, expected, strict=False):
         if result is not None:
             _compare(name, result, exact, scale, accumulator_for(call.dtype, call.parameters))
-    # Another number of threads gives the same bits, unless inputs are overwritten by now.
-    if call.threads and not call.place:
-        before = [None if one is None else one.tobytes() for one in got]
+    if call.place:  # inputs are overwritten by now
+        return
+
+    def bits() -> list[bytes | None]:
+        return [None if one is None else one.tobytes() for one in results()]
+
+    before = [None if one is None else one.tobytes() for one in got]
+    if call.threads:
         with _threads(call.threads):
-            if before != [None if one is None else one.tobytes() for one in results()]:
+            if before != bits():
                 raise Violation(f"other bits with {call.threads} threads")
+    if call.fault:
+        outcome = inject(call.fault, bits, before, call.seed)
+        if outcome not in (SAME, REFUSED):
+            raise Violation(f"{call.fault}: {outcome}")
+        faults[f"{call.fault}: {outcome}"] += 1
 
 
 def _rows(call: Call, given: Given, size: int) -> list[Any]:
@@ -158,17 +176,20 @@ class Report:
         calls: How many were made.
         seconds: How long they took.
         refusals: How often each refusal came that is right, by its kind.
+        faults: How often each fault was injected, with its outcome.
         violations: Calls that broke a rule, each with what was wrong.
     """
 
     calls: int = 0
     seconds: float = 0.0
     refusals: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[Call, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{self.calls:,} calls in {self.seconds:.0f} s, {len(self.violations)} violations"]
         lines += [f"  {count:9,} refused: {reason}" for reason, count in self.refusals.most_common()]
+        lines += [f"  {count:9,} faults: {outcome}" for outcome, count in sorted(self.faults.items())]
         return "\n".join(lines)
 
     def programs(self) -> str:
@@ -177,7 +198,12 @@ class Report:
 
 
 def soak(
-    *, calls: int | None = None, seconds: float | None = None, seed: int = 0, entry_points: Sequence[str] = ENTRY_POINTS
+    *,
+    calls: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    entry_points: Sequence[str] = ENTRY_POINTS,
+    tell: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
 
@@ -186,6 +212,7 @@ def soak(
         seconds: For how long; None: as long as the calls take, and a minute if `calls` is None too.
         seed: Equal seeds draw equal calls.
         entry_points: Which entry points to use: those of them whose framework is installed.
+        tell: Called after each call with the report so far.
 
     Raises:
         BackendUnavailable: An entry point has no such name, or none of them is installed.
@@ -212,10 +239,11 @@ def soak(
                 break
             call = draw(rng, tuple(entry_points), traced)
             try:
-                report.refusals.update(run(call))
+                report.refusals.update(run(call, report.faults))
             except Violation as violation:
                 report.violations.append((call, str(violation)))
             report.calls += 1
+            tell(report)
     report.seconds = time.monotonic() - start
     return report
 

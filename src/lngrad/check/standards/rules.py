@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for, numpy_dtype
+from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for, bytes_of, numpy_dtype
 from lngrad.testing import error_share
 
 FAR_ULP = 32
@@ -257,6 +257,8 @@ def _mixed_share(one: Compared) -> Any:
     return one.within(*_MIXED[one.dtype][:2])
 
 
+AUTO = "auto"
+
 STANDARDS = {
     "mixed": Standard(
         "99 % within atol + rtol·|golden|, and none far off", _mixed_share,
@@ -283,4 +285,19 @@ STANDARDS = {
     "exact": Standard(
         "one rounding, and what a float32 sum may lose: lngrad's own table", _exact_share,
         lambda sums, *_: [Rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]),
+    "stable": Standard(  # its scales are larger: of a difference of x·rstd and mean·rstd
+        "exact, where the mean may be rounded once more", _exact_share,
+        lambda sums, *_: [Rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]),
 }  # fmt: skip
+
+
+def usual(dtype: str) -> str:
+    """The standard of AUTO for a dtype of x: `mixed` is loose in float32, where it would take results of float16."""
+    return "mixed" if bytes_of(dtype) == 2 else "stable"
+
+
+def meaning(name: str) -> str:
+    """A standard in words."""
+    if name != AUTO:
+        return STANDARDS[name].meaning
+    return f"float32 and float64: {STANDARDS['stable'].meaning}; 16 bits: {STANDARDS['mixed'].meaning}"

@@ -103,9 +103,9 @@ inline void SetKernelMode(KernelMode) {}
     lngrad::run_kernel(#kernel, lngrad::Where::here(), kernel, int64_t(blocks), ##__VA_ARGS__)
 
 // A launch as host programs write it: ACLRT_LAUNCH_KERNEL(kernel)(blocks, stream, arguments…).
-#define ACLRT_LAUNCH_KERNEL(kernel)                                                                       \
-    [](auto blocks, auto /* stream */, auto... arguments) {                                               \
-        lngrad::run_kernel(#kernel, lngrad::Where::here(), kernel, int64_t(blocks), arguments...);        \
+#define ACLRT_LAUNCH_KERNEL(...)                                                                       \
+    [&](auto blocks, auto /* stream */, auto... arguments) {                                              \
+        lngrad::run_kernel(#__VA_ARGS__, lngrad::Where::here(), __VA_ARGS__, int64_t(blocks), arguments...);   \
         return 0;                                                                                         \
     }
 

@@ -2,6 +2,8 @@
 #ifndef LNGRAD_PIPE_H
 #define LNGRAD_PIPE_H
 
+#include <exception>
+
 #include "lngrad/tensor.h"
 
 namespace AscendC {
@@ -138,6 +140,40 @@ private:
     int32_t handle_ = -1;
 };
 
+// Memory of the Unified Buffer by address, without a pipe: pieces lie one behind the other.
+template <Hardware hard = Hardware::UB>
+class LocalMemAllocator {
+public:
+    uint32_t GetCurAddr() const { return head_; }
+    template <TPosition pos, class T>
+    LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
+    {
+        LocalTensor<T> tensor(pos, head_, tileSize, where);
+        head_ += tileSize * sizeof(T) / LocalTensor<T>::per_byte;
+        return tensor;
+    }
+    template <TPosition pos, class T, uint32_t tileSize>
+    LocalTensor<T> Alloc(Where where = Where::here())
+    {
+        return Alloc<pos, T>(tileSize, where);
+    }
+    template <class T>
+    LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
+    {
+        // What is not in the Unified Buffer is refused when it is asked for.
+        return Alloc<hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1, T>(tileSize, where);
+    }
+    template <class T, uint32_t tileSize>
+    LocalTensor<T> Alloc(Where where = Where::here())
+    {
+        // What is not in the Unified Buffer is refused when it is asked for.
+        return Alloc<hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1, T>(tileSize, where);
+    }
+
+private:
+    uint32_t head_ = 0;
+};
+
 inline thread_local TPipe* running_pipe = nullptr;
 
 class TPipe {
@@ -146,9 +182,27 @@ public:
     {
         handle_ = static_cast<int32_t>(lngrad::perform(Op::PIPE_NEW, where).result);
         running_pipe = this;
+        owns_ = true;
+    }
+    // A copy is another name for the same pipe: only who made it ends it.
+    TPipe(const TPipe& other) : handle_(other.handle_) {}
+    TPipe& operator=(const TPipe& other)
+    {
+        handle_ = other.handle_;
+        owns_ = false;
+        return *this;
+    }
+    ~TPipe() noexcept(false)
+    {
+        if (running_pipe == this) running_pipe = nullptr;
+        if (owns_ && std::uncaught_exceptions() == 0) Reset();
     }
     void Init() {}
-    void Destroy(Where where = Where::here()) { Reset(where); }
+    void Destroy(Where where = Where::here())
+    {
+        Reset(where);
+        owns_ = false;
+    }
     void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, int64_t(handle_)); }
 
     template <TPosition pos, int32_t depth, auto mask>
@@ -192,6 +246,7 @@ private:
     }
 
     int32_t handle_ = -1;
+    bool owns_ = false;
 };
 
 inline TPipe* GetTPipePtr() { return running_pipe; }

@@ -1,0 +1,178 @@
+"""Run the unit tests of CANN's norm kernels, and its host examples, on the simulated NPU; write docs/upstream.md.
+
+    python scripts/upstream.py ops-nn --gtest /usr            all operators of norm/ and experimental/norm/
+    python scripts/upstream.py ops-nn --only layer_norm_grad_v3 --print
+
+ops-nn is a checkout of the operator library (hicann/ops-nn), which stays as it is. It takes one to two hours of a core.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from lngrad import __version__
+from lngrad.ascend.sdk.operator_tests import MODES, TestFile, run_operator
+from lngrad.ascend.sdk.program import compile_program
+from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
+from lngrad.errors import LngradError
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "upstream.md"
+ROOMS = ("norm", "experimental/norm")
+
+# What a person has found behind a test that does not pass, by operator ("" for any) and words of its text. "ours": the
+# simulator is too strict or lacks something; "upstream": a true fault; "test": it contradicts itself or its kernel.
+JUDGEMENTS: dict[tuple[str, str], str] = {
+    ("", "framework's temporary buffer"): "ours: InitOutput behind InitOutput, which write equal values",
+    ("", "InitOutput: the GmAlloc memory"): "test: its workspace is smaller than what the kernel clears",
+    ("layer_norm_grad_v3", "is allocated, the vector unit must not use it"): (
+        "ours: a VECIN buffer used as plain memory, which the hardware takes and CANN's checker reports"
+    ),
+    ("layer_norm_grad_v3", "was never written"): "test: tiling of 20 columns with blocks for 18",
+    ("layer_norm_grad_v3", "has 0 elements from here on"): "test: a workspace smaller than the tiling says",
+    ("layer_normalization_grad", "that Add reads"): "upstream: no V_MTE2 flag before DataCopy reuses the buffer",
+}
+
+
+class Row(NamedTuple):
+    """An operator's files, or why there are none for this machine."""
+
+    room: str
+    operator: str
+    files: list[TestFile]
+    refused: str = ""
+
+
+def _operator(room: str, folder: Path, toolkit: Path, gtest: Path | None, time_limit: float) -> Row:
+    with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
+        try:
+            found = run_operator(folder, Path(scratch), toolkit=toolkit, gtest=gtest, time_limit=time_limit)
+            files = list(found)
+        except LngradError as error:
+            return Row(room, folder.name, [], str(error))
+    print(folder.name, *(file.error or [file.count(mode) for mode in MODES] for file in files), file=sys.stderr)
+    return Row(room, folder.name, files)
+
+
+def _example(source: Path, toolkit: Path) -> str:
+    """Why a host example does not run, "" if it does."""
+    program = toolkit.parent / source.stem
+    try:
+        compile_program(source, program, [*cflags(toolkit), f"-I{source.parent}"], libs(toolkit))
+    except LngradError as error:
+        return str(error).partition(": ")[2].splitlines()[0]
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
+    said = done.stdout.strip().splitlines()
+    return f"ended with {done.returncode}: {said[-1] if said else ''}" if done.returncode else ""
+
+
+def _judgement(operator: str, why: str) -> str:
+    found = [text for (name, word), text in JUDGEMENTS.items() if name in (operator, "") and word in why]
+    return found[0] if found else "not judged"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "0x…", " ".join(text.split())).replace("|", "\\|")[:220]
+
+
+def _table(rows: list[Row]) -> str:
+    lines = ["| operator | compiles | " + " | ".join(MODES) + " |", "|---|---|" + "---|" * len(MODES)]
+    total = dict.fromkeys(MODES, 0)
+    cases = compiled = operators = 0
+    for row in rows:
+        if row.refused:
+            continue
+        operators += 1
+        builds = [not file.error for file in row.files]
+        compiled += all(builds)
+        counts = {mode: [file.count(mode) for file in row.files] for mode in MODES}
+        cells = [f"{sum(one for one, _ in pairs)} of {sum(all_ for _, all_ in pairs)}" for pairs in counts.values()]
+        for mode, pairs in counts.items():
+            total[mode] += sum(one for one, _ in pairs)
+        cases += sum(all_ for _, all_ in counts["checked"])
+        error = next((file.error for file in row.files if file.error), "")
+        lines.append(f"| {row.operator} | {'yes' if all(builds) else _cell(error)} | {' | '.join(cells)} |")
+    sums = " | ".join(f"**{passed} of {cases}**" for passed in total.values())
+    return "\n".join([*lines, f"| **{operators} operators** | **{compiled}** | {sums} |"])
+
+
+def _failures(rows: list[Row]) -> str:
+    lines = ["| operator | test | mode | what is told | judgement |", "|---|---|---|---|---|"]
+    for row in rows:
+        for file in row.files:
+            for case in file.cases:
+                if case.state != "passed":
+                    what = f"{case.state}: {_cell(case.why)}"
+                    judged = _judgement(row.operator, case.why)
+                    lines.append(
+                        f"| {row.operator} | {case.name.partition('.')[2]} | {case.mode} | {what} | {judged} |"
+                    )
+    return "\n".join(lines)
+
+
+def _examples(results: dict[str, str]) -> str:
+    runs = [name for name, why in results.items() if not why]
+    lines = [f"{len(runs)} of {len(results)} run: {', '.join(f'`{name}`' for name in runs)}.", ""]
+    lines += ["The others:", "", "| example | why |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {_cell(why)} |" for name, why in results.items() if why)])
+
+
+def main(
+    library: Annotated[Path, typer.Argument(metavar="OPS_NN", help="A checkout of the operator library.")],
+    gtest: Annotated[Path | None, typer.Option(help="A folder with include/gtest and libgtest.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Operators whose unit tests to run; all by default.")] = None,
+    jobs: Annotated[int, typer.Option(help="Operators at a time.")] = 2,
+    time_limit: Annotated[float, typer.Option(help="Seconds for a test.")] = 120.0,
+    to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
+) -> None:
+    """Run them, and write the page."""
+    commit = subprocess.run(["git", "-C", str(library), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
+    folders = [
+        (room, one.parents[2]) for room in ROOMS for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
+    ]
+    wanted = [(room, folder) for room, folder in folders if not only or folder.name in only]
+    with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
+        toolkit = Path(scratch) / "toolkit"
+        write_toolkit(toolkit, Settings())
+        with ThreadPoolExecutor(jobs) as pool:
+            rows = list(pool.map(lambda one: _operator(one[0], one[1], toolkit, gtest, time_limit), wanted))
+        sources = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
+        results = {f"{one.parents[1].name}/{one.stem}": _example(one, toolkit) for one in sources}
+    left = f"\n\n**Not all were run**: {len(wanted)} of {len(folders)} operators, by `--only`." if only else ""
+    others = sorted(row.operator for row in rows if row.refused)
+    page = f"""# CANN's own programs on the simulated NPU
+
+Written by `scripts/upstream.py`, with lngrad {__version__}, from ops-nn {commit.stdout.strip() or "of unknown commit"}.
+No file of it is changed or kept here. `checked`: what CANN's checker reports is an error, and races are looked for.
+`device`: what the hardware runs without a word, runs. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
+
+## Unit tests of norm kernels
+
+{_table(rows)}{left}
+
+Left out, as their tests are for the register API of Ascend 950, which is not simulated: {", ".join(others) or "none"}.
+
+## Tests that do not pass
+
+{_failures(rows)}
+
+## Host examples of the norm family
+
+{_examples(results)}
+"""
+    if to_stdout:
+        print(page)
+    else:
+        PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

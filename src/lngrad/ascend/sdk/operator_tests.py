@@ -1,0 +1,238 @@
+"""The unit tests of an operator's folder, as CANN's operator library has them, built against the toolkit and run.
+
+A folder has op_kernel/ and tests/ut/op_kernel/ with test_*.cpp for gtest, a *_tiling_def.h that its kernels are compiled
+behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Kernels find those of other operators beside
+their own, and tests their data four folders above the one that they run in: both are laid out so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lngrad.ascend import soc as socs
+from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
+from lngrad.core.machine import cxx_compiler
+from lngrad.errors import LngradError
+
+# What CANN's checker reports is an error, races are looked for; what the hardware runs without a word, runs.
+MODES = {"checked": "strictness=checked", "device": "strictness=device,ordering=off"}
+OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 950's register API
+_CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
+_WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
+_ARCH = {1001: ("100", "1001"), 2002: ("200", "2002"), 2201: ("220", "2201"), 3510: ("310", "3510")}
+_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined reference to .*")
+_FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
+
+
+class Case(NamedTuple):
+    """One test in one mode: "passed", "failed" or "crashed", and the first line that says why."""
+
+    name: str
+    mode: str
+    state: str
+    why: str = ""
+
+
+@dataclass
+class TestFile:
+    """A test_*.cpp: why it does not compile, or its cases."""
+
+    path: Path
+    error: str = ""
+    cases: list[Case] = field(default_factory=list)
+
+    def by_name(self) -> dict[str, list[Case]]:
+        """Each test's cases, one a mode."""
+        names = dict.fromkeys(case.name for case in self.cases)
+        return {name: [case for case in self.cases if case.name == name] for name in names}
+
+    def count(self, mode: str) -> tuple[int, int]:
+        """Cases that passed in a mode, and all."""
+        states = [case.state for case in self.cases if case.mode == mode]
+        return states.count("passed"), len(states)
+
+
+def run_operator(
+    folder: Path,
+    scratch: Path,
+    *,
+    toolkit: Path | None = None,
+    soc: str = socs.DEFAULT,
+    gtest: Path | None = None,
+    options: Sequence[str] = (),
+    modes: Sequence[str] = tuple(MODES),
+    time_limit: float = 120.0,
+) -> Iterator[TestFile]:
+    """Build and run the unit tests of an operator's kernels.
+
+    Args:
+        folder: The operator's.
+        scratch: An empty folder, or the one of an operator of the same library, for what is built.
+        toolkit: A toolkit folder, written if it is not there; None for one of its own.
+        soc: The simulated SoC.
+        gtest: A folder with include/gtest and lib/libgtest.a; None for the system's.
+        options: For the compiler, behind those of the operator's CMakeLists.txt.
+        modes: Of MODES.
+        time_limit: Seconds for a case.
+
+    Yields:
+        Each test file when its cases have run. Those of 950's register API are left out.
+
+    Raises:
+        LngradError: There are no such tests, or no compiler.
+    """
+    tests = folder / "tests" / "ut" / "op_kernel"
+    sources = [
+        one for one in sorted(tests.rglob("test_*.cpp")) if not OTHER_MACHINE.search(str(one.relative_to(tests)))
+    ]
+    if not sources:
+        raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
+    toolkit = toolkit or scratch / "toolkit"
+    if not is_toolkit(toolkit):
+        write_toolkit(toolkit, Settings(soc=soc))
+    kernels = _staged(folder.resolve(), scratch)
+    flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
+    flags += [*_own_options(tests), *options]
+    for source in sources:
+        built = scratch / "built" / f"{folder.name}-{source.stem}"
+        built.mkdir(parents=True, exist_ok=True)
+        result = TestFile(
+            source, _build(source, kernels / f"{folder.name}.cpp", built, flags, _gtest_libs(gtest), toolkit)
+        )
+        if not result.error:
+            place = scratch / "build" / "tests" / "ut" / "op_kernel"
+            place.mkdir(parents=True, exist_ok=True)
+            names = _names(built / "tests")
+            for mode in modes:
+                result.cases += _run(built / "tests", names, mode, place, time_limit)
+        yield result
+
+
+def _staged(folder: Path, scratch: Path) -> Path:
+    """Copy the kernels of the operator and of those beside it to where they include each other. Returns the operator's."""
+    root = scratch / "tbe" / "ascendc"
+    library = next((one for one in folder.parents if (one / "common" / "inc" / "op_kernel").is_dir()), None)
+    kernels = {one.parent.name: one for one in folder.parent.glob("*/op_kernel")}
+    if library is not None:
+        kernels["inc"] = library / "common" / "inc" / "op_kernel"
+        first = folder.relative_to(library).parts[0]
+        if not (scratch / first).exists():
+            (scratch / first).symlink_to(library / first, target_is_directory=True)
+    for name, kernel in kernels.items():
+        if not (root / name).exists():
+            shutil.copytree(kernel, root / name)
+    return root / folder.name
+
+
+def _soc_flags(soc: str) -> list[str]:
+    core, arch = _ARCH[socs.get(soc).arch]
+    return [f"-D__CCE_AICORE__={core}", f"-D__NPU_ARCH__={arch}", f'-DUT_SOC_VERSION="{soc}"']
+
+
+def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> list[str]:
+    above = [one / "tests" / "ut" / part for one in folder.resolve().parents for part in ("op_kernel", "common")]
+    folders = [kernels, kernels.parent, kernels.parent / "common", tests, *(one for one in above if one.is_dir())]
+    headers = (tests / name.format(folder.name) for name in ("{}_tiling_def.h", "{}_tiling.h", "test_{}_def.h"))
+    ahead = [word for one in list(filter(Path.is_file, headers))[:1] for word in ("-include", str(one))]
+    return [*(f"-I{one}" for one in folders), *([f"-I{gtest / 'include'}"] if gtest else []), *ahead]
+
+
+def _own_options(tests: Path) -> list[str]:
+    """The compiler's options in the folder's CMakeLists.txt."""
+    file = tests / "CMakeLists.txt"
+    text = re.sub(r"(?m)^\s*#.*$", "", file.read_text(errors="replace")) if file.is_file() else ""
+    call = _CASES.search(text)
+    words = [quoted or plain for quoted, plain in _WORD.findall(call["words"])] if call else []
+    return [option for word in words if word.startswith("-") for option in word.split()]
+
+
+def _gtest_libs(gtest: Path | None) -> list[str]:
+    places = [] if gtest is None else sorted({one.parent for one in gtest.rglob("libgtest.*")})
+    return [*(f"-L{one}" for one in places), "-lgtest_main", "-lgtest", "-lpthread"]
+
+
+def _build(source: Path, kernel: Path, built: Path, flags: list[str], gtest: list[str], toolkit: Path) -> str:
+    """Compile and link one test file with its kernel. Returns the first error, "" for none."""
+    own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
+    helpers = [one.with_suffix(".cpp") for one in _helpers(source, flags)]
+    sources = [source, *([kernel] if kernel.is_file() and not own else []), *helpers]
+    objects = [built / f"{one.stem}.o" for one in sources]
+    compiler = required(cxx_compiler)
+    commands = [
+        [*compiler, *flags, "-c", str(one), "-o", str(made)] for one, made in zip(sources, objects, strict=True)
+    ]
+    commands.append([*compiler, *map(str, objects), *gtest, *libs(toolkit), "-o", str(built / "tests")])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            found = _ERROR.search(done.stderr)
+            return (
+                found[0].strip()
+                if found
+                else done.stderr.strip()[:200] or f"the compiler failed with {done.returncode}"
+            )
+    return ""
+
+
+def _helpers(source: Path, flags: list[str]) -> list[Path]:
+    """Headers that a test includes by name, with a .cpp beside them."""
+    names = re.findall(r'#include\s+"(\w+)\.h"', source.read_text(errors="replace"))
+    found = (Path(flag[2:]) / f"{name}.h" for name in names for flag in flags if flag.startswith("-I"))
+    return [path for path in found if path.is_file() and path.with_suffix(".cpp").is_file()]
+
+
+def _names(program: Path) -> list[str]:
+    listed = subprocess.run([str(program), "--gtest_list_tests"], capture_output=True, text=True, check=False).stdout
+    names, suite = [], ""
+    for line in listed.splitlines():
+        word = line.split("#")[0].strip()
+        if line.startswith(" "):
+            names.append(f"{suite}{word}")
+        elif word.endswith("."):
+            suite = word
+    return names
+
+
+def _run(program: Path, names: list[str], mode: str, place: Path, time_limit: float) -> list[Case]:
+    """Run tests in one process; one by one where that ends without a report."""
+    report = program.parent / "report.json"
+    report.unlink(missing_ok=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # its gen_data.py needs NumPy
+    environment = {**os.environ, "LNGRAD_KERNEL": MODES[mode], "PATH": path}
+    command = [str(program), f"--gtest_filter={':'.join(names)}", f"--gtest_output=json:{report}"]
+    why = ""
+    try:
+        done = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True, errors="replace",
+            timeout=time_limit * len(names), check=False,
+        )  # fmt: skip
+        ours = [line.removeprefix("lngrad: ") for line in done.stderr.splitlines() if line.startswith("lngrad: ")]
+        why = ours[-1] if ours else f"ended with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"not done within {time_limit:g} s"
+    if report.is_file():
+        suites = json.loads(report.read_text())["testsuites"]
+        return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
+    if len(names) == 1:
+        return [Case(names[0], mode, "crashed", why)]
+    return [case for name in names for case in _run(program, [name], mode, place, time_limit)]
+
+
+def _case(name: str, mode: str, told: dict[str, Any]) -> Case:
+    failures = told.get("failures", ())
+    if not failures:
+        return Case(name, mode, "passed")
+    text = failures[0]["failure"]
+    thrown = re.search(r'description "(.*?)" thrown', text, re.DOTALL)
+    lines = (thrown[1] if thrown else text).strip().splitlines()
+    return Case(name, mode, "failed", " ".join(line.strip() for line in lines[:4]))

@@ -1,0 +1,299 @@
+"""What is asked of an implementation, and the answers in the process that it lives in.
+
+Whoever judges writes inputs to a file in memory; the side that calls has a descriptor that can't write it. Results are
+copied out as soon as a call returns. Nothing of the truth is on this side.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lngrad.check.case import CheckCase
+from lngrad.check.implementations import Implementation, NotApplicable, find
+from lngrad.check.inputs import DrawnInputs
+from lngrad.check.layouts import laid_out, room
+from lngrad.core.arrays import as_numpy
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
+from lngrad.core.threads import get_num_threads
+from lngrad.testing import Inputs
+from lngrad.typing import Array, Shape
+
+_LINE = 64  # bytes; every array's room begins on one
+_AROUND = 0xFF  # NaN in every dtype: what is read beside an array shows
+_POISON = 0xFE  # as glibc fills what it allocates: large numbers
+_CACHED_BYTES, _CACHED_BLOCKS = 1024, 8  # smaller blocks are kept by NumPy, so many of a size
+_KEPT = ("beta", "gamma")  # do not grow with the rows
+_OF_CASE = dict.fromkeys(("rstd", "variance"), "statistic")
+
+
+class KernelError(Exception):
+    """An implementation raised, died, did something that it must not do, or took too long; the text says what.
+
+    Attributes:
+        died: Whether its process is gone.
+    """
+
+    died = False
+
+
+class Place(NamedTuple):
+    """An array in the shared memory."""
+
+    start: int
+    shape: Shape
+    dtype: str
+    layout: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call.
+
+    Attributes:
+        case: What is asked.
+        given: The inputs, with a Place for each array.
+        nbytes: Of the memory that they lie in.
+        threads: With its own switch set to so many; None leaves it.
+        copied: Whether it gets copies that it can write, and is told of if it does.
+    """
+
+    case: CheckCase
+    given: DrawnInputs
+    nbytes: int
+    threads: int | None = None
+    copied: bool = False
+
+
+class Kernel(Protocol):
+    """An implementation that can be called, wherever it lives. All methods raise NotApplicable and KernelError.
+
+    Attributes:
+        memory: Where its inputs are written.
+        has_threads: Whether it has a switch for the number of threads.
+        on_device: Whether it computes in other memory than this machine's.
+        threads: How many it has where a request does not say.
+        seconds: Of the last call.
+    """
+
+    memory: Memory
+    has_threads: bool
+    on_device: bool
+    threads: int
+    seconds: float
+
+    def call(self, request: Request) -> Grads:
+        """Copies of the results, as they were when the call returned."""
+
+    def again(self) -> Grads:
+        """The same results, read once more."""
+
+    def repeat(self, request: Request, number: int) -> None:
+        """So many calls in a row; their results are `again`'s."""
+
+
+class Memory:
+    """A file in memory: this side writes it."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("lngrad-check")
+            self.read_only = os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY)
+        else:
+            self._file, path = tempfile.mkstemp(prefix="lngrad-check-")
+            self.read_only = os.open(path, os.O_RDONLY)
+            os.unlink(path)
+        self._bytes = np.empty(0, np.uint8)
+
+    def place(self, case: CheckCase, rows: int, blocks: Iterable[DrawnInputs]) -> Request:
+        """Write the inputs of so many rows, which come in blocks; all at once where the case has a layout."""
+        cursor, places = 0, dict[str, Place]()
+        for number, block in enumerate(blocks):
+            arrays = arrays_of(block)
+            if not number:
+                first = block
+                for name, array in arrays.items():
+                    shape = array.shape
+                    if name not in _KEPT and block.stop - block.start < rows:
+                        shape = (*(case.lead if rows == case.M else (rows,)), *array.shape[1:])
+                    places[name] = Place(
+                        cursor, shape, array.dtype.name, case.layouts.get(_OF_CASE.get(name, name), "plain")
+                    )
+                    cursor += -(-room(shape, array.itemsize, places[name].layout) // _LINE) * _LINE
+                self._grow(cursor)
+                self._bytes[:cursor] = _AROUND
+            for name, array in arrays.items():
+                target = self._view(places[name])
+                if target.size == array.size:
+                    target[...] = array
+                elif name not in _KEPT:
+                    begin = block.start - first.start
+                    target.reshape(rows, -1)[begin : begin + len(array)] = array.reshape(len(array), -1)
+        given = with_arrays(replace(first, stop=first.start + rows), places)
+        return Request(case, given, cursor)
+
+    def _view(self, place: Place) -> Array:
+        return laid_out(self._bytes, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
+
+    def _grow(self, nbytes: int) -> None:
+        if nbytes > self._bytes.size:
+            os.ftruncate(self._file, nbytes)
+            self._bytes = np.frombuffer(mmap.mmap(self._file, nbytes), np.uint8)
+
+    def close(self) -> None:
+        """Give the memory back once nobody has it mapped."""
+        os.close(self._file)
+        os.close(self.read_only)
+
+
+def arrays_of(given: DrawnInputs) -> dict[str, Array]:
+    """All arrays of a call by name; "exact" is the rstd that the truth is computed from, where it is another."""
+    found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
+    arrays = {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
+    arrays["variance"] = given.variance
+    return arrays if given.exact.rstd is given.inputs.rstd else arrays | {"exact": given.exact.rstd}
+
+
+def with_arrays(given: DrawnInputs, arrays: dict[str, Any]) -> DrawnInputs:
+    """The same with other arrays."""
+    inputs = replace(given.inputs, **{name: one for name, one in arrays.items() if name not in ("variance", "exact")})
+    exact = replace(inputs, rstd=arrays.get("exact", inputs.rstd))
+    return replace(given, inputs=inputs, exact=exact, variance=arrays["variance"])
+
+
+class _Writable:
+    """Memory that says it can be written, which some libraries insist on; the pages say no."""
+
+    def __init__(self, array: Array):
+        self.array = array
+        address = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"version": 3, "shape": array.shape, "typestr": "|u1", "data": (address, False)}
+
+
+class Caller:
+    """Makes calls of an implementation in this process, on memory of which it has a descriptor."""
+
+    def __init__(self, subject: Implementation, descriptor: int):
+        self.subject, self._descriptor = subject, descriptor
+        self._bytes = np.empty(0, np.uint8)
+        self._results: Grads = Grads(None, None, None)
+
+    def call(self, request: Request) -> Grads:
+        """Copies of the results.
+
+        Raises:
+            NotApplicable, Exception: Whatever the implementation raises.
+            RuntimeError: It changed an input that it could write.
+        """
+        given = self._given(request)
+        if request.threads is not None and self.subject.set_threads is not None:
+            self.subject.set_threads(request.threads)
+        _poison(request.case)
+        results = self.subject(request.case, given)
+        copies = Grads(*(None if one is None else np.array(as_numpy(one)) for one in results))
+        self._results = results
+        if request.copied:
+            self._unchanged(request, given)
+        return copies
+
+    def again(self) -> Grads:
+        """The results of the last call, as they are now."""
+        return Grads(*(None if one is None else np.array(as_numpy(one)) for one in self._results))
+
+    def repeat(self, request: Request, number: int) -> None:
+        """So many calls, of what can't be prepared."""
+        call = self.subject.prepared(request.case, self._given(request))
+        for _ in range(number):
+            results = call()
+        self._results = Grads(*results)
+
+    def _given(self, request: Request) -> DrawnInputs:
+        if self._bytes.size < request.nbytes:
+            mapped = mmap.mmap(self._descriptor, request.nbytes, access=mmap.ACCESS_READ)
+            self._bytes = np.asarray(_Writable(np.frombuffer(mapped, np.uint8)))
+        arrays = {name: self._view(place) for name, place in _places(request)}
+        if request.copied:
+            arrays = {name: array.copy() for name, array in arrays.items()}
+        return with_arrays(request.given, arrays)
+
+    def _view(self, place: Place) -> Array:
+        return laid_out(self._bytes, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
+
+    def _unchanged(self, request: Request, given: DrawnInputs) -> None:
+        after = arrays_of(given)
+        for name, place in _places(request):
+            if name in after and after[name].tobytes() != self._view(place).tobytes():
+                raise RuntimeError(f"it changed its input {name}")
+
+
+def _places(request: Request) -> Iterator[tuple[str, Place]]:
+    given = request.given
+    found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
+    found |= {"variance": given.variance, "exact": given.exact.rstd}
+    return ((name, place) for name, place in found.items() if isinstance(place, Place))
+
+
+def _poison(case: CheckCase) -> None:
+    """Fill what NumPy keeps of freed results; larger blocks are filled by the C library, see `process`."""
+    for nbytes in {case.N * 4, case.N * 2, case.N * 8, case.M * case.N * 4, case.M * case.N * 2}:
+        if 0 < nbytes < _CACHED_BYTES:
+            blocks = [np.full(nbytes, _POISON, np.uint8) for _ in range(_CACHED_BLOCKS)]
+            del blocks
+
+
+class Here:
+    """An implementation in this process. It gets copies: a write to read-only memory would end the process.
+
+    Its number of threads is this process's, and left as it is.
+    """
+
+    on_device = has_threads = False
+
+    def __init__(self, subject: Implementation):
+        self.memory = Memory()
+        self._caller = Caller(subject, self.memory.read_only)
+        self.seconds, self.threads = 0.0, get_num_threads()
+
+    def call(self, request: Request) -> Grads:
+        start = perf_counter()
+        results: Grads = self._told(lambda: self._caller.call(replace(request, copied=True)))
+        self.seconds = perf_counter() - start
+        return results
+
+    def again(self) -> Grads:
+        results: Grads = self._told(self._caller.again)
+        return results
+
+    def repeat(self, request: Request, number: int) -> None:
+        self._told(lambda: self._caller.repeat(request, number))
+
+    def _told(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except NotApplicable:
+            raise
+        except Exception as error:
+            raise KernelError(first_line(error)) from None
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:500]
+
+
+@cache
+def here(name: str, filled: bool = False) -> Kernel:
+    """An implementation in this process, for those that are trusted. Memory is as it is.
+
+    Raises:
+        BackendUnavailable: There is none of this name.
+    """
+    return Here(find(name))

@@ -1,0 +1,323 @@
+"""An implementation in a process of its own: asked over a pipe, timed from outside, and ended with all that it started.
+
+What comes back is JSON and raw bytes, nothing that could run anything on this side. Memory that the process allocates is
+filled first, as far as the C library does that. The process leads a session, so that a signal reaches its children too.
+This keeps mistakes and tricks of a kernel away from the judge; it is no sandbox against an attacker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable, find
+from lngrad.check.implementations.implementation import unprepared
+from lngrad.check.implementations.users import ends_with_parent
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core.dtypes import DTYPES, numpy_dtype
+from lngrad.core.problem import Grads
+from lngrad.core.threads import set_num_threads
+from lngrad.errors import BackendUnavailable, LngradError
+from lngrad.testing import Inputs
+
+CALL_SECONDS = 600.0  # that a call may take which is certified
+START_SECONDS = 120.0  # to import and look an implementation up, on a loaded machine
+TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
+LOG_CHARACTERS = 400
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+FILLED = {"MALLOC_PERTURB_": "1", "MallocScribble": "1"}  # glibc's and macOS's way to fill what is allocated and freed
+_MOST_WORDS = 1 << 20  # bytes of a message
+_WRITES = {signal.SIGSEGV, signal.SIGBUS}
+_BROKEN = (EOFError, OSError, ValueError, KeyError, TypeError)  # of a pipe that somebody else writes to, too
+
+
+class _Ended(KernelError):
+    """The process died; by which signal, if by one."""
+
+    died = True
+
+    def __init__(self, text: str, by: int | None):
+        super().__init__(text)
+        self.by = by
+
+
+class KernelProcess:
+    """A kernel in a process; one that died is started again with the next call.
+
+    Args:
+        name: As for find.
+        threads: At most this many for lngrad's own backends and for BLAS.
+        time_limit: Seconds that a call may take.
+        filled: Whether memory is filled, which takes time.
+
+    Attributes:
+        variables: Its environment.
+    """
+
+    def __init__(self, name: str, threads: int, time_limit: float, filled: bool = True):
+        self.name, self.threads, self.time_limit = name, threads, time_limit
+        self.memory = Memory()
+        self.has_threads = self.on_device = False
+        self.seconds = 0.0  # of the last call, the way there and back included
+        self.variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection
+        self._writes = False  # to its inputs, as was seen: it gets copies from then on
+
+    def call(self, request: Request) -> Grads:
+        if self._writes:
+            return self._results(self._ask("call", replace(request, copied=True)))
+        try:
+            return self._results(self._ask("call", request))
+        except _Ended as ended:
+            if ended.by not in _WRITES:
+                raise
+            try:
+                self._ask("call", replace(request, copied=True))
+            except _Ended:
+                raise ended from None
+            except KernelError:
+                self._writes = True
+                raise
+            self._writes = True
+        raise KernelError("it writes to its inputs, and puts back what was there")
+
+    def again(self) -> Grads:
+        return self._results(self._ask("again", None))
+
+    def repeat(self, request: Request, number: int) -> None:
+        self._ask("repeat", request, number)
+
+    def end(self) -> None:
+        """End the process and its children."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                self._process.kill()
+            self._process.wait()
+            self._pipe.close()
+            self._log.close()
+            self._process = None
+
+    def _ask(self, kind: str, *arguments: Any) -> dict[str, Any]:
+        if self._process is None:
+            self.start()
+        try:
+            self._pipe.send((kind, *arguments))
+            start = monotonic()
+            told = self._told(self.time_limit, f"not done within {self.time_limit:g} s (--time-limit)")
+            self.seconds = monotonic() - start
+        except _BROKEN:
+            raise self._death() from None
+        if told["kind"] == "skipped":
+            raise NotApplicable(str(told["text"]))
+        if told["kind"] == "raised":
+            raise KernelError(str(told["text"]))
+        return told
+
+    def _told(self, seconds: float, late: str) -> dict[str, Any]:
+        if not self._pipe.poll(seconds):
+            assert self._process is not None  # it was asked
+            self._process.send_signal(signal.SIGXCPU)  # at which a simulated kernel tells where it is (lngrad/watch.h)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(TELL_SECONDS)
+            said = self._said()
+            self.end()
+            raise KernelError(late + _it_said(said))
+        told = json.loads(self._pipe.recv_bytes(_MOST_WORDS))
+        if not isinstance(told, dict) or "kind" not in told:
+            raise EOFError
+        return told
+
+    def _results(self, told: dict[str, Any]) -> Grads:
+        """The arrays of an answer. Of one whose size can't be right nothing but dtype and shape is taken."""
+        arrays = []
+        try:
+            for one in told["arrays"]:
+                arrays.append(None if one is None else self._array(one["dtype"], tuple(one["shape"]), one["sent"]))
+        except _BROKEN:
+            raise self._death() from None
+        return Grads(*arrays)
+
+    def _array(self, name: str, shape: tuple[int, ...], sent: bool) -> Any:
+        dtype = numpy_dtype(name) if name in DTYPES else np.dtype(name)
+        if not sent:
+            return np.broadcast_to(np.zeros((), dtype), shape)
+        array = np.empty(shape, dtype)
+        if array.nbytes and self._pipe.recv_bytes_into(array.reshape(-1).view(np.uint8)) != array.nbytes:
+            raise EOFError
+        return array
+
+    def start(self) -> None:
+        """Start the process, and look the implementation up in it.
+
+        Raises:
+            BackendUnavailable: There is none.
+        """
+        self._pipe, theirs = Pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process lives
+        given = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from lngrad.check.calls.process import serve; serve{given!r}"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=(theirs.fileno(), self.memory.read_only), stdin=subprocess.DEVNULL,
+            stdout=self._log, stderr=self._log, start_new_session=True, env=self.variables,
+        )  # fmt: skip
+        theirs.close()
+        try:
+            told = self._told(START_SECONDS, f"--impl: {self.name}: not imported within {START_SECONDS:g} s")
+        except (EOFError, OSError):
+            raise BackendUnavailable(f"--impl: {self.name}: {self._death()}") from None
+        if told["kind"] != "ready":
+            self.end()
+            raise BackendUnavailable(str(told["text"]))
+        self.has_threads, self.on_device = bool(told["threads"]), bool(told["device"])
+
+    def _death(self) -> _Ended:
+        """What became of a process that does not answer."""
+        assert self._process is not None  # it was asked
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            code = None
+        said = self._said()
+        self.end()
+        return _Ended(how_it_died(code, said), -code if code is not None and code < 0 else None)
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+
+def how_it_died(code: int | None, said: str) -> str:
+    """The signal or the exit code of a process, and the end of what it wrote."""
+    how = f"exit code {code}"
+    if code is not None and code < 0:
+        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"crashed ({how}){_it_said(said)}"
+
+
+def _it_said(text: str) -> str:
+    lines = text[-LOG_CHARACTERS:].strip().splitlines()[-4:]
+    return f"; it said: {' / '.join(lines)}" if lines else ""
+
+
+class KernelProcesses:
+    """Kernel processes by name, for those who judge; `filled` ones are checked, others timed."""
+
+    def __init__(self, threads: int, time_limit: float):
+        self._threads, self._time_limit = threads, time_limit
+        self._running: dict[tuple[str, bool], KernelProcess] = {}
+
+    def __call__(self, name: str, filled: bool = True) -> KernelProcess:
+        if (name, filled) not in self._running:
+            self._running[name, filled] = KernelProcess(name, self._threads, self._time_limit, filled)
+            self._running[name, filled].start()
+        return self._running[name, filled]
+
+    def end(self) -> None:
+        """End all."""
+        for one in self._running.values():
+            one.end()
+            one.memory.close()
+        self._running.clear()
+
+
+def with_variable(name: str, variable: str) -> Implementation:
+    """An implementation whose number of threads is an environment variable: a process anew for each number.
+
+    Raises:
+        BackendUnavailable: There is none of this name.
+    """
+    kernel = KernelProcess(name, 1, CALL_SECONDS, filled=False)
+    kernel.start()
+
+    def backward(a: Arguments) -> Grads:
+        assert a.case is not None  # of whoever certifies
+        one = Inputs(a.dy, a.x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape))
+        given = DrawnInputs(one, a.exact or one, a.variance, a.eps, 0, a.M)
+        return kernel.call(kernel.memory.place(a.case, a.M, [given]))
+
+    def set_threads(number: int) -> None:
+        kernel.end()
+        kernel.variables |= {variable: str(number), BLAS_THREADS: str(number)}
+
+    return Implementation(
+        name, unprepared(backward), where=f"in a process of its own, {variable} set", set_threads=set_threads,
+        elsewhere="it runs in a process of its own",
+    )  # fmt: skip
+
+
+def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: int) -> None:
+    """The other side: make calls until nobody asks any more. What an implementation prints goes to the log."""
+    import resource
+
+    ends_with_parent()
+    if os.getppid() != parent:
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    pipe = Connection(pipe_descriptor)
+    set_num_threads(threads)
+    try:
+        subject = find(name)
+    except Exception as error:  # whatever a user's module raises at its import
+        known = isinstance(error, LngradError)
+        _tell(pipe, kind="refused", text=str(error) if known else f"--impl: {name}: {type(error).__name__}: {error}")
+        return
+    caller = Caller(subject, memory)
+    _tell(pipe, kind="ready", threads=subject.set_threads is not None, device=subject.where.startswith("on "))
+    asked: Any = None
+    while True:
+        try:
+            kind, *arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if kind == "repeat":
+                caller.repeat(*arguments)
+                _tell(pipe, kind="done")
+                continue
+            results = caller.again() if kind == "again" else caller.call(*arguments)
+        except NotApplicable as reason:
+            _tell(pipe, kind="skipped", text=str(reason))
+        except Exception as error:
+            _tell(pipe, kind="raised", text=first_line(error))
+        else:
+            asked = arguments[0] or asked
+            _send(pipe, results, asked)
+
+
+def _tell(pipe: Connection, **told: Any) -> None:
+    pipe.send_bytes(json.dumps(told).encode())
+
+
+def _send(pipe: Connection, results: Grads, request: Request) -> None:
+    case, data = request.case, []
+    told: list[dict[str, Any] | None] = []
+    sizes = (request.given.stop - request.given.start) * case.N, case.N, case.N
+    for array, size, dtype in zip(results, sizes, case.output_dtypes, strict=True):
+        if array is None:
+            told.append(None)
+            continue
+        sent = array.size == size and array.dtype.name == dtype
+        told.append({"dtype": array.dtype.name, "shape": array.shape, "sent": sent})
+        if sent and array.nbytes:
+            data.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    _tell(pipe, kind="done", arrays=told)
+    for one in data:
+        pipe.send_bytes(one)

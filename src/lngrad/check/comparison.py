@@ -1,0 +1,220 @@
+"""Results against the float64 truth of the same inputs, some rows at a time; what is known of each output at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.inputs import DrawnInputs, true_grads, with_own_statistics
+from lngrad.check.result import OutputResult, RuleResult, WorstElement
+from lngrad.check.standards.rules import STANDARDS, Compared, Sums, Tolerances
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
+from lngrad.testing import gradient_scales
+
+
+class Piece(NamedTuple):
+    """What one call had and gave: rows [start, stop), its results, a third party's for the standard dual, and its inputs."""
+
+    start: int
+    stop: int
+    got: Grads
+    third: Grads | None
+    blocks: Iterable[DrawnInputs]
+
+
+class Comparison:
+    """The results of a case beside what they should be.
+
+    Args:
+        case, standard, level: By which rule.
+        pieces: All calls, in the order of their rows.
+        summed: Whether dgamma and dbeta of the pieces are parts of a sum; else each piece has the whole.
+        own_statistics: The truth is that of x's mean and rstd with this epsilon, whatever is given.
+
+    Attributes:
+        outputs: All that are wanted, or there although they are not.
+        passed, broken: Whether all of them are right; whether one can't be judged at all.
+        shares: Of outputs that are off, how much of its tolerance each element uses, in the rows of `kept`.
+        kept: The inputs of the first block of rows, or of the first whose dx is off, and their call's results.
+    """
+
+    def __init__(
+        self, case: CheckCase, standard: str, level: str, pieces: Iterable[Piece], *, summed: bool = True,
+        own_statistics: float | None = None,
+    ) -> None:  # fmt: skip
+        judges = {name: _Output(case, standard, level, index) for index, name in enumerate(OUTPUTS)}
+        dx, sums = judges["dx"], {name: _ColumnSum() for name in OUTPUTS[1:]}
+        self.kept: tuple[DrawnInputs, Grads] | None = None
+        was_off = False
+        for number, piece in enumerate(pieces):
+            shape = (
+                case.shape if (piece.start, piece.stop) == (0, case.M) else (piece.stop - piece.start, *case.normalized)
+            )
+            dx.take(piece.got.dx, shape)
+            for name in OUTPUTS[1:]:
+                judges[name].take(getattr(piece.got, name), case.normalized)
+                if summed or not number:
+                    sums[name].got.append(getattr(piece.got, name))
+                    sums[name].third.append(piece.third and getattr(piece.third, name))
+            for given in piece.blocks:
+                exact = given.exact if own_statistics is None else with_own_statistics(given.exact, own_statistics)
+                truth = true_grads(exact)
+                scales = truth  # of nothing
+                if exact.x.size:
+                    with np.errstate(all="ignore"):
+                        scales = gradient_scales(exact, rounded_mean=standard == "stable" or own_statistics is not None)
+                here = slice(given.start - piece.start, given.stop - piece.start)
+                got, third = (_rows(one, piece, here, truth.dx) for one in (piece.got, piece.third))
+                dx.add(got, truth.dx, scales.dx, third, given.start)
+                if self.kept is None or (dx.failed and not was_off):
+                    self.kept = given, piece.got._replace(dx=got)
+                    was_off = dx.failed
+                for name, one in sums.items():
+                    one.add(getattr(truth, name), getattr(scales, name))
+        for name, one in sums.items():
+            judges[name].add(_total(one.got), one.truth, one.scale, _total(one.third), 0)
+        with_third = standard == "dual"
+        self.outputs = [one.result(with_third) for one in judges.values() if one.wanted or one.broken]
+        self.passed = all(output.passed for output in self.outputs)
+        self.broken = any(one.broken for one in judges.values())
+        self.shares = {name: one.share for name, one in judges.items() if one.share is not None}
+
+    @property
+    def reason(self) -> str:
+        """Which rules failed, where, and by how much; "" if none did."""
+        return "; ".join(_reason(output) for output in self.outputs if not output.passed)
+
+
+class _ColumnSum:
+    """One of dgamma and dbeta: the pieces' own, and the truth so far."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.third: list[Any] = []
+        self.truth: Any = 0.0
+        self.scale: Any = 0.0
+
+    def add(self, truth: Any, scale: Any) -> None:
+        if truth is None:  # without a centre there is no beta
+            return
+        with np.errstate(all="ignore"):
+            self.truth, self.scale = self.truth + truth, self.scale + scale
+
+
+def _rows(grads: Grads | None, piece: Piece, here: slice, like: Any) -> Any:
+    """Some rows of dx; all of it as it is."""
+    dx = None if grads is None else grads.dx
+    if dx is None or here == slice(0, piece.stop - piece.start) or dx.size % max(1, piece.stop - piece.start):
+        return dx
+    return dx.reshape(piece.stop - piece.start, -1)[here].reshape(like.shape)
+
+
+def _total(parts: list[Any]) -> Any:
+    """The sum of calls, in float64 and rounded once; a single one as it is."""
+    if len(parts) == 1 or any(part is None or part.shape != parts[0].shape for part in parts):
+        return parts[0]
+    return np.sum([part.astype(np.float64) for part in parts], axis=0).astype(parts[0].dtype)
+
+
+def _reason(output: OutputResult) -> str:
+    broken = next(rule for rule in output.rules if not rule.holds)
+    if not output.histogram:
+        return f"{output.name}: {broken.name}"
+    text = f"{output.name}: {broken.name} is {broken.measured:.3g}, allowed {broken.limit:.3g}"
+    if not output.worst:
+        return text
+    worst = output.worst[0]
+    where = ", ".join(map(str, worst.index))
+    return (
+        f"{text}; {output.off:.2%} of the elements are off, the worst at ({where}) in row {worst.row}: "
+        f"expected {worst.golden:.9g}, got {worst.got:.9g}"
+    )
+
+
+class _Output:
+    """The sums of one output, and its rules at the end.
+
+    Attributes:
+        wanted: Whether the case asks for it.
+        broken: Why it can't be judged, "" if it can.
+        share: Of the first rows that are off, how much of its tolerance each element uses; None if none are off.
+    """
+
+    def __init__(self, case: CheckCase, standard: str, level: str, index: int) -> None:
+        self.name, self.dtype, self.wanted = OUTPUTS[index], case.output_dtypes[index], case.output_mask[index]
+        self.shape = case.normalized if index else case.shape
+        self.N, self.standard, self._takes_nan = case.N, STANDARDS[standard], standard != "binary"
+        rtol, part = case.tolerances or (None, None)
+        self.tolerances = Tolerances(rtol, part, case.atol, level)
+        self.sums, self.third = (Sums(1 if index else case.M, case.N) for _ in range(2))
+        self.share: Any = None
+        self.broken = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.share is not None or bool(self.broken)
+
+    def take(self, got: Any, shape: tuple[int, ...]) -> None:
+        """Look at what a call gave: is it there, and has it the shape and dtype of the case?"""
+        if not self.wanted:
+            if got is not None:
+                self.broken = (
+                    f"expected None, as it is masked off, got {got.dtype} {got.shape}; or don't take output_mask"
+                )
+        elif got is None:
+            self.broken = "expected a result, got None"
+        elif got.shape != shape:
+            self.broken = f"expected shape {shape}, got {got.shape}"
+        elif got.dtype.name != self.dtype:
+            self.broken = f"expected {self.dtype}, got {got.dtype}"
+
+    def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
+        """Judge rows from `start` on of dx, or all of dgamma or dbeta."""
+        if self.broken or not self.wanted:
+            return
+        share = self._into(self.sums, got, truth, scale, start)
+        if self.share is None and (share > 1).any():
+            self.share = share
+        if third is not None:
+            self._into(self.third, third, truth, scale, start)
+
+    def _into(self, sums: Sums, got: Any, truth: Any, scale: Any, start: int) -> Any:
+        got, truth, scale = (one.reshape(-1, max(1, self.N)) for one in (got, truth, scale))
+        if not got.size:
+            return np.zeros(got.shape)
+        with np.errstate(all="ignore"):
+            golden = truth.astype(numpy_dtype(self.dtype)).astype(np.float64)
+            wide = got.astype(np.float64)
+            if self._takes_nan:  # where infinity is right: a sum with a compensation makes NaN of it
+                wide = np.where(np.isnan(wide) & np.isinf(truth), golden, wide)
+            compared = Compared(wide, golden, truth, scale, self.dtype, self.tolerances)
+            share = self.standard.share(compared)
+            sums.add(compared, share, start)
+        return share
+
+    def result(self, dual: bool) -> OutputResult:
+        sums, inf = self.sums, math.inf
+        if self.broken:
+            rule = RuleResult(self.broken, inf, 0.0, False)
+            return OutputResult(self.name, self.dtype, self.shape, False, (rule,), 1.0, inf, inf, inf, ())
+        judged = self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None)
+        rules = tuple(RuleResult(rule.name, float(rule.measured), float(rule.limit), rule.holds) for rule in judged)
+        found = OutputResult(
+            self.name, self.dtype, self.shape, all(rule.holds for rule in rules), rules, sums.mean("off"), sums.most["error"],
+            sums.most["ulp"], sums.most["share"], tuple(sums.histogram.tolist()),
+        )  # fmt: skip
+        if found.passed:
+            return found
+        worst = tuple(
+            WorstElement(
+                tuple(map(int, np.unravel_index(row * self.N + column, self.shape))), row, column, golden, got, share
+            )
+            for share, row, column, golden, got in sums.worst
+        )
+        return replace(found, worst=worst, map=tuple(map(tuple, sums.map.tolist())))

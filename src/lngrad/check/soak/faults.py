@@ -1,0 +1,255 @@
+"""Faults around a call that is right without them: it gives the same bits then, or an error that the documents name.
+
+Some happen in a forked child, which is watched: one that hangs or dies is a violation, and the soak goes on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import lngrad
+
+Bits = Callable[[], list[bytes | None]]  # the call, and the bytes of its results
+
+SAME = "the same bits"
+REFUSED = "an error for want of memory, and the same bits once there was some"
+LIMIT_S = 120.0  # what takes longer hangs
+_NESTED = 10  # calls at most inside a call
+_SLACK = 2 << 20  # bytes: how much more address space than what is used there is at most
+
+
+def inject(fault: str, bits: Bits, expected: list[bytes | None], seed: int) -> str:
+    """Repeat a call with one of FAULTS. Returns the outcome, which is a violation unless it is SAME or REFUSED.
+
+    Args:
+        fault: Its name.
+        bits: The call.
+        expected: What it gives without a fault.
+        seed: Of what is random.
+    """
+    return FAULTS[fault](lambda: bits() == expected, Random(seed))
+
+
+def _outcome(same: bool) -> str:
+    return SAME if same else "other bits"
+
+
+def _memory(same: Callable[[], bool], rng: Random) -> str:
+    """The address space ends somewhere above what is used."""
+
+    def work() -> str:
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + rng.randrange(_SLACK), most))
+        try:
+            return _outcome(same())
+        except (MemoryError, RuntimeError) as error:  # torch's is a RuntimeError
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        return REFUSED if same() else "other bits after an error for want of memory"
+
+    return _in_child(work)
+
+
+def _threads(same: Callable[[], bool], rng: Random) -> str:
+    """The system starts no threads, and a child has none yet."""
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def work() -> str:
+        threading.Thread.start = _thread.start_new_thread = refused  # type: ignore[assignment,method-assign]  # in this child
+        lngrad.set_num_threads(4)
+        return _outcome(same())
+
+    return _in_child(work)
+
+
+def _fork(same: Callable[[], bool], rng: Random) -> str:
+    """A fork while another thread makes the call again and again."""
+    over = threading.Event()
+    wrong: list[str] = []
+
+    def busy() -> None:
+        while not over.is_set():
+            if not same():
+                wrong.append("other bits in a thread beside a fork")
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    time.sleep(rng.random() * 2e-3)
+    try:
+        outcome = _in_child(lambda: _outcome(same()))
+    finally:
+        over.set()
+        thread.join()
+    return wrong[0] if wrong else outcome
+
+
+def _signal(same: Callable[[], bool], rng: Random) -> str:
+    """A signal handler makes the call inside the call, some times over."""
+    if threading.current_thread() is not threading.main_thread():
+        return SAME  # signals are the main thread's
+    left, wrong, calling = _NESTED, [], False
+
+    def heard(*_: object) -> None:
+        nonlocal left, calling
+        if left and not calling:
+            left, calling = left - 1, True
+            try:
+                if not same():
+                    wrong.append("other bits in a signal handler")
+            except Exception as error:
+                wrong.append(f"in a signal handler: {type(error).__name__}: {error}")
+            calling = False
+
+    before = signal.signal(signal.SIGALRM, heard)
+    every = 10 ** rng.uniform(-5, -3)
+    signal.setitimer(signal.ITIMER_REAL, every, every)
+    try:
+        outcome = _outcome(same())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        left = 0
+        time.sleep(0)  # the last one may have to be handled yet
+        signal.signal(signal.SIGALRM, before)
+    return wrong[0] if wrong else outcome
+
+
+def _finalizer(same: Callable[[], bool], rng: Random) -> str:
+    """The garbage collector comes often, and runs finalizers that make the call inside the call."""
+    left, wrong = _NESTED, []
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                Garbage()  # for the next time
+                try:
+                    # A context of its own: CPython before 3.12 crashes where one ContextVar.set, as np.errstate has it, is
+                    # inside another (hamt.c).
+                    if not copy_context().run(same):
+                        wrong.append("other bits in a finalizer")
+                except Exception as error:
+                    wrong.append(f"in a finalizer: {type(error).__name__}: {error}")
+
+    with _collecting(rng.randint(1, 30)):
+        Garbage()
+        outcome = _outcome(same())
+    left = 0
+    gc.collect()
+    return wrong[0] if wrong else outcome
+
+
+@contextmanager
+def _collecting(threshold: int) -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(threshold, 1, 1 << 30)  # the oldest generation would take a second
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+_COMPILING = """
+import os, sys, threading, time, warnings
+import numpy as np
+import lngrad
+from lngrad.testing import Case, make_inputs
+
+def bits(dtype):
+    one = make_inputs(Case((70,), (48,)), dtype)
+    return b"".join(g.tobytes() for g in lngrad.layer_norm_backward(one.dy, one.x, one.mean, one.rstd, one.gamma))
+
+warnings.simplefilter("ignore")
+beside, own, after = sys.argv[1], sys.argv[2], float(sys.argv[3])
+thread = threading.Thread(target=bits, args=(beside,))
+thread.start()
+time.sleep(after)
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(write, bits(own))
+    os._exit(0)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+assert os.read(read, 1 << 20) == bits(own)
+"""
+
+
+def _compile(same: Callable[[], bool], rng: Random) -> str:
+    """A fork while another thread compiles, in a process that finds no kernels on disk."""
+    dtypes = rng.sample(("float32", "bfloat16", "float16", "float64"), 2)
+    given = [sys.executable, "-c", _COMPILING, *dtypes, str(rng.random() * 4)]
+    with TemporaryDirectory() as folder:
+        environment = {**os.environ, "XDG_CACHE_HOME": folder}
+        process = subprocess.Popen(given, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            _, errors = process.communicate(timeout=5 * LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return "hung"
+    return SAME if process.returncode == 0 else f"ended with {process.returncode}: {errors[-300:]}"
+
+
+def _in_child(work: Callable[[], str]) -> str:
+    """What a forked child says; or that it hung, or how it ended."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python where there are threads, and of JAX
+        child = os.fork()
+    if child == 0:
+        try:
+            try:
+                text = work()
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+            os.write(write, text.encode()[:1000])
+        finally:
+            os._exit(0)
+    os.close(write)
+    end, ended = time.monotonic() + LIMIT_S, 0
+    while not ended and time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended:
+            time.sleep(5e-4)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read().decode()
+    return "hung" if not ended else text or f"died: {status}"
+
+
+FAULTS: dict[str, Callable[[Callable[[], bool], Random], str]] = (
+    {
+        "no memory": _memory, "no threads": _threads, "fork": _fork, "signal handler": _signal, "finalizer": _finalizer,
+        "fork while compiling": _compile,
+    }
+    if hasattr(os, "fork")
+    else {}
+)  # fmt: skip
+"""What can be injected, by name; nothing where a system does not fork."""

@@ -1,0 +1,89 @@
+"""Faults around calls: each is injected, and each finds what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from random import Random
+
+import pytest
+
+import lngrad
+from lngrad.check.soak import Call, Violation, draw, run
+from lngrad.check.soak import faults as injected
+from lngrad.check.soak.faults import FAULTS
+
+pytestmark = pytest.mark.skipif(not FAULTS, reason="no fork on this system")
+QUICK = tuple(FAULTS)[:-1]
+
+
+@pytest.mark.parametrize("fault", [*QUICK, pytest.param("fork while compiling", marks=pytest.mark.slow)])
+def test_a_call_survives_each_fault(fault):
+    outcomes = Counter()
+    for lead, entry_point in (((700,), "numba_cpu"), ((3, 4), "numpy_cpu")):
+        run(Call(lead=lead, normalized=(300,), entry_point=entry_point, fault=fault), outcomes)
+    assert sum(outcomes.values()) == 4  # forward and backward of both
+    assert set(outcomes) <= {f"{fault}: {injected.SAME}", f"{fault}: {injected.REFUSED}"}
+
+
+def test_every_fault_is_drawn():
+    calls = [draw(Random(seed), ("numba_cpu", "numpy_cpu")) for seed in range(3000)]
+    drawn = Counter(call.fault for call in calls)
+    assert set(QUICK) <= set(drawn)
+    assert 10 < sum(drawn.values()) - drawn[""] < 100
+    assert not any(draw(Random(seed), ("jax",)).fault for seed in range(300))
+
+
+def _inside_itself():
+    """A backward that is wrong where it is called inside itself."""
+    right, depth = lngrad.layer_norm_backward, 0
+
+    def backward(*arguments, **options):
+        nonlocal depth
+        depth += 1
+        _ = [[k] for k in range(100)]  # the garbage collector may come, and then signals
+        time.sleep(5e-3 if depth == 1 else 0)
+        grads = right(*arguments, **options)
+        if depth > 1:
+            grads.dx[...] = 0
+        depth -= 1
+        return grads
+
+    return backward
+
+
+def _in_a_child(do):
+    right, parent = lngrad.layer_norm_backward, os.getpid()
+
+    def backward(*arguments, **options):
+        if os.getpid() != parent:
+            do()
+        return right(*arguments, **options)
+
+    return backward
+
+
+def _without_threads():
+    threading.Thread(target=int).start()
+    raise AssertionError("a thread started")
+
+
+PLANTED = {
+    ("finalizer", "other bits in a finalizer"): _inside_itself,
+    ("signal handler", "other bits in a signal handler"): _inside_itself,
+    ("fork", "hung"): lambda: _in_a_child(lambda: time.sleep(60)),
+    ("fork", f"died: {int(signal.SIGKILL)}"): lambda: _in_a_child(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    ("no threads", "RuntimeError: can't start new thread"): lambda: _in_a_child(_without_threads),
+    ("no memory", "MemoryError"): lambda: _in_a_child(lambda: bytearray(1 << 60)),
+}
+
+
+@pytest.mark.parametrize(("fault", "outcome"), PLANTED, ids=lambda one: one)
+def test_a_planted_mistake_is_found(fault, outcome, monkeypatch):
+    monkeypatch.setattr(lngrad, "layer_norm_backward", PLANTED[fault, outcome]())
+    monkeypatch.setattr(injected, "LIMIT_S", 1.0)
+    with pytest.raises(Violation, match=f"^{fault}: {outcome}"):
+        run(Call(lead=(64,), normalized=(32,), fault=fault))

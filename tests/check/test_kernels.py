@@ -1,0 +1,213 @@
+"""Right kernels of every style pass the default cases; kernels that only look right are caught, and what they do is said."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "kernels"))
+
+import cheats
+import right
+
+from lngrad.check.calls.process import KernelProcesses
+from lngrad.check.case import CheckCase
+from lngrad.check.formats.fuzz import fuzzed
+from lngrad.check.formats.reading import read_cases, shipped
+from lngrad.check.judge import Options, check_case
+from lngrad.check.result import CaseResult
+
+DEFAULT = read_cases([shipped()], 1 << 33)
+
+
+@pytest.fixture
+def results_of() -> Iterator:
+    """The results of cases, of a function in a process of its own."""
+    kernels = KernelProcesses(1, 60.0)
+
+    def results(impl: str, cases: list[CheckCase], **options) -> list[CaseResult]:
+        return [check_case(case, Options(impl=impl, **options), kernels) for case in cases]
+
+    yield results
+    kernels.end()
+
+
+def named(*names: str) -> list[CheckCase]:
+    return [case for case in DEFAULT if case.name in names]
+
+
+def assert_no_failure(results: list[CaseResult]) -> None:
+    assert [(one.name, one.reason, one.sentence) for one in results if one.status == "failed"] == []
+    assert any(one.status == "passed" for one in results)
+
+
+@pytest.mark.parametrize("place", range(len(right.KERNELS)))
+def test_right_kernels_of_every_style_pass(results_of, place):
+    """Every case is for one of them, or two."""
+    function = right.KERNELS[place].__name__
+    if "torch" in function:
+        pytest.importorskip("torch")
+    small = [case for case in DEFAULT if case.M * case.N < 50_000]
+    assert_no_failure(results_of(f"right:{function}", small[place :: len(right.KERNELS)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [one.__name__ for one in right.KERNELS])
+def test_right_kernels_of_every_style_pass_all_default_cases(results_of, function):
+    assert_no_failure(results_of(f"right:{function}", DEFAULT + fuzzed(60, 0)))
+
+
+# Where each is seen, and how it is called, or what the reason says.
+SEEN = {
+    "stack_walk": ("tail", ""), "patched_judge": ("tail", ""), "patched_numpy": ("tail", ""), "freed_memory": ("tail", ""),
+    "cached_by_shape": ("tail", "an earlier call's results"), "cached_by_x": ("one element", "an earlier call's results"),
+    "right_when_small": ("3 by 20000", ""), "right_ten_times": ("small", "not repeatable"),
+    "mutate_and_restore": ("tail", "it writes to its inputs, and puts back what was there"),
+    "in_place": ("tail", "it changed its input dy"), "alias": ("one row", "results that change"), "late": ("tail", ""),
+    "accumulator": ("tail", "not repeatable"), "race": ("small", "not repeatable"),
+    "contiguous_alone": ("dy with gaps", "layout ignored"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [one.__name__ for one in cheats.KERNELS])
+def test_kernels_that_only_look_right_are_caught(results_of, function):
+    case, text = SEEN[function]
+    (result,) = results_of(f"cheats:{function}", named(case))
+    assert result.status == "failed"
+    assert text in f"{result.mistake} {result.reason}"
+    assert "not repeatable" not in str(result.mistake) or not result.formulas  # nothing else is concluded
+
+
+def test_results_of_timed_calls_are_judged_again(results_of):
+    (result,) = results_of("right:plain", named("tail"), timed=True)
+    assert result.status == "passed"
+    assert result.time > 0
+    assert result.of_memory > 0
+    (result,) = results_of("cheats:right_until_timed", named("tail"), timed=True)
+    assert (result.status, result.mistake) == ("failed", "an earlier call's results")
+
+
+def test_too_many_skipped_cases_are_no_pass(run, monkeypatch):
+    monkeypatch.chdir(Path(cheats.__file__).parent)
+    few = ("check", "--impl", "cheats:refuses_most", "--filter", "* by *", "--fuzz", 0)
+    result = run("check", "--impl", "cheats:refuses_most", "--filter", "*a*l*")
+    assert result.exit_code == 1, result.output
+    assert "0 failed" in result.output
+    assert "cases were skipped, more than --max-skipped 50%: that is no pass" in result.output
+    assert run(*few, "--max-skipped", "few").exit_code == 2
+    assert run("check", "--impl", "cheats:refuses_most", "--filter", "*a*l*", "--max-skipped", "99%").exit_code == 0
+
+
+def test_who_computes_statistics_is_told_that_this_is_a_choice(results_of):
+    ours, others, far = results_of(
+        "right:ignoring", named("tail", "far from zero", "given statistics"), standard="exact"
+    )
+    assert (ours.status, others.status, far.status) == ("passed", "passed", "skipped")
+    assert others.notes == ("it computes mean and rstd from x itself; that is a choice",)
+    assert far.reason.startswith(
+        "it computes mean and rstd from x itself, and this case gives others. That is a choice"
+    )
+
+
+def test_bits_that_differ_are_a_note_where_all_are_right(results_of):
+    (result,) = results_of("right:threaded", fuzzed(1, 0))
+    assert result.status == "passed"
+
+
+ROWS = """
+import right
+def backward(dy, x, mean, rstd, gamma, normalized_shape):
+    grads = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+    grads[0][65535:] = 0
+    return grads
+def once(dy, x, mean, rstd, gamma, normalized_shape):
+    assert len(x) == 70001, len(x)
+    return right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+def outside(dy, x, mean, rstd, gamma, normalized_shape, dx):
+    grads = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+    if dx is not None:
+        dx[...] = grads[0]
+        base = dx.base if dx.base is not None else dx
+        while base.base is not None:
+            base = base.base
+        base[-1] = 0
+    return grads
+"""
+
+
+def test_a_case_is_called_whole_and_judged_in_blocks(results_of, tmp_path, monkeypatch):
+    (tmp_path / "rows.py").write_text(ROWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    case = named("rows beyond 65535")
+    (whole,) = results_of("rows:once", case, block_bytes=1 << 20)
+    assert whole.status == "passed", whole.reason
+    assert whole.notes == ()
+    (wrong,) = results_of("rows:backward", case, block_bytes=1 << 20)
+    assert wrong.status == "failed"
+    assert "in row " in wrong.reason
+    monkeypatch.setattr("lngrad.check.judge.available_bytes", lambda: 0)
+    (parts,) = results_of("right:plain", case, block_bytes=1 << 23)
+    assert parts.status == "passed", parts.reason
+    assert "blocks of 5461 rows, as memory is short" in parts.notes[0]
+
+
+def test_what_is_written_beside_a_given_output_is_seen(results_of, tmp_path, monkeypatch):
+    (tmp_path / "rows.py").write_text(ROWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    (result,) = results_of("rows:outside", named("tail"))
+    assert "it writes outside of dx" in result.reason
+
+
+def test_an_output_that_is_masked_off_tells_of_the_way_out(results_of):
+    (result,) = results_of("right:plain", named("dx alone"))
+    assert result.status == "passed"
+    (result,) = results_of("cheats:returns_all", named("dx alone"))
+    assert "expected None, as it is masked off" in result.reason
+    assert "or don't take output_mask" in result.reason
+
+
+CHILD = """
+import os, subprocess, sys, time
+def hangs(dy, x, mean, rstd, gamma):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(os.environ["CHILD"], "w") as file:
+        file.write(str(child.pid))
+    time.sleep(600)
+"""
+
+
+def test_the_time_limit_ends_what_a_kernel_has_started(tmp_path, monkeypatch):
+    (tmp_path / "child.py").write_text(CHILD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CHILD", str(tmp_path / "pid"))
+    kernels = KernelProcesses(1, 1.5)
+    result = check_case(named("tail")[0], Options(impl="child:hangs"), kernels)
+    kernels.end()
+    assert "not done within 1.5 s" in result.reason
+    process = int((tmp_path / "pid").read_text())
+    until = time.monotonic() + 5
+    while time.monotonic() < until and alive(process):
+        time.sleep(0.05)
+    assert not alive(process)
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_fuzzed_cases_are_drawn_from_the_seed_and_the_command_draws_them_again(results_of):
+    first, again = fuzzed(5, 3), fuzzed(40, 3)
+    assert first == again[:5]
+    assert fuzzed(5, 4) != first
+    assert len({(case.lead, case.normalized, case.dtype) for case in again}) > 30
+    (result,) = results_of("right:plain", first[4:], seed=3, invoked="lngrad check --impl x")
+    assert result.command == "lngrad check --impl x --fuzz 5 --seed 3 --filter '=fuzz 4'"

@@ -31,11 +31,12 @@ SCOPES = {
 
 
 def main() -> int:
-    """Rewrite README.md and its Chinese twin, docs/performance.md, docs/benchmarks.html and docs/bench.svg."""
+    """Rewrite the READMEs, docs/performance.md, docs/performance-tables.md, docs/benchmarks.html and docs/bench.svg."""
     machines = machines_in(RESULTS)
     for name in READMES:
         _replace(ROOT / name, readme(machines, name))
     _replace(ROOT / "docs" / "performance.md", performance(machines))
+    _replace(ROOT / "docs" / "performance-tables.md", tables(machines))
     (ROOT / "docs" / "benchmarks.html").write_text(page(machines), encoding="utf-8")
     plot(list(machines.values()), PICTURE)
     return 0
@@ -84,17 +85,20 @@ def readme(machines: dict[str, list[Record]], name: str) -> str:
 
 
 def performance(machines: dict[str, list[Record]]) -> str:
-    """The whole summary, and our times by machine, scope and number of threads."""
+    """The summary, and the backward by shape."""
     short = {_short(name): lines for name, lines in machines.items()}
-    about = (
-        "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost."
-    )
-    parts = [summary(short, every=True), about, ratios_table(short, "kernel")]
+    about = "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost."
+    return "\n\n".join([summary(short, every=False), about, ratios_table(short, "kernel")])
+
+
+def tables(machines: dict[str, list[Record]]) -> str:
+    """The whole summary, and our times by machine, scope and number of threads."""
+    parts = [summary({_short(name): lines for name, lines in machines.items()}, every=True)]
     for name, lines in machines.items():
-        parts.append(f"### {name}")
+        parts.append(f"## {name}")
         for scope, title in SCOPES.items():
             for threads in thread_counts(lines, scope):
-                parts.append(f"#### {title}, {_count(threads)}\n\n{times_table(lines, scope, threads)}")
+                parts.append(f"### {title}, {_count(threads)}\n\n{times_table(lines, scope, threads)}")
     return "\n\n".join(parts)
 
 

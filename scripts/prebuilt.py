@@ -34,7 +34,8 @@ from lngrad.cpu.processors import CHOICE, CHOSEN, HERE, PROCESSORS, Processor
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ROOT / "build" / "prebuilt"
 LINK = ("-shared", "-s", "-z", "noseparate-code", "-z", "noexecstack", "--hash-style=gnu", "--build-id=none")
-GIVEN = {"memcpy", "memmove", "memset"}  # what every C library has, in all of its versions
+# What every process with Python in it has, in all versions of the C library; fma for processors without the instruction.
+GIVEN = {"fma", "fmaf", "memcpy", "memmove", "memset"}
 MOST_BYTES = 8_000_000  # of a wheel
 # Tools that take one wheel's metadata for all of them must still find Numba on other systems.
 WITHOUT_WHEEL = "platform_system != 'Linux' or (platform_machine != 'x86_64' and platform_machine != 'aarch64')"

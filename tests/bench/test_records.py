@@ -134,6 +134,7 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
     for path, text in (
         *((name, generate.readme(machines, name)) for name in generate.READMES),
         ("docs/performance.md", generate.performance(machines)),
+        ("docs/performance-tables.md", generate.tables(machines)),
         ("docs/benchmarks.html", generate.page(machines)),
     ):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"

@@ -34,6 +34,7 @@ WHERE = {
         for eps in (1e-6, 1e-8, 2.0**-23, 2.0**-10, 2.0**-7)
     },
     "mean subtracted": {"norm": "rms_norm"},
+    "variance about the mean": {"norm": "rms_norm"},
     "mean of dxhat subtracted": {"norm": "gemma_rms_norm"},
     "layer normalization for RMSNorm": STREAM,
     "layer normalization for RMSNorm, with its own statistics": {"norm": "rms_norm"},

@@ -282,6 +282,40 @@ def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
     check_same_bits(got[finite], total[finite])
 
 
+COUNTER = """\
+#include "kernel_operator.h"
+using namespace AscendC;
+extern "C" __global__ __aicore__ void counter(GM_ADDR x, GM_ADDR y) {
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 1024);
+    GlobalTensor<float> source, target;
+    source.SetGlobalBuffer((__gm__ float*)x);
+    target.SetGlobalBuffer((__gm__ float*)y);
+    LocalTensor<float> a = buffer.Get<float>();
+    DataCopy(a, source, 104);
+    PipeBarrier<PIPE_ALL>();
+    SetMaskCount();
+    SetVectorMask<float, MaskMode::COUNTER>(0, 100);
+    Add<float, false>(a, a, a, MASK_PLACEHOLDER, 1, {1, 1, 1, 8, 8, GAP});
+    SetMaskNorm();
+    ResetMask();
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(target, a, 104);
+}
+"""
+
+
+def test_the_counter_mode_counts_elements_and_refuses_gaps(tmp_path):
+    """100 of 104 elements are doubled; repeats with gaps are not simulated, and say so."""
+    (tmp_path / "counter.cpp").write_text(COUNTER)
+    x, y = np.random.default_rng(0).standard_normal((2, 104)).astype(np.float32)
+    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 8}), 1, x, y)
+    np.testing.assert_array_equal(y, np.concatenate([2 * x[:100], x[100:]]))
+    with pytest.raises(DeviceFault, match=r"Add: in the counter mode .* got \(1, 1, 1\) and \(8, 8, 9\)"):
+        launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 9}), 1, x, y)
+
+
 def test_headers_name_what_python_names():
     numbers = header_files()["lngrad/numbers.h"]
     assert "Add = 0," in numbers

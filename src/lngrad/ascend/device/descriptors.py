@@ -20,7 +20,7 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 BLOCK_BYTES = 32
-COUNT, MASK, BITS = 0, 1, 2  # the forms of an instruction
+COUNT, MASK, BITS, COUNTER = 0, 1, 2, 3  # the forms of an instruction
 PACKED = struct.Struct("<21q")  # a descriptor as bytes
 P = TypeVar("P")
 Mask = Union[int, Sequence[int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
@@ -195,7 +195,8 @@ class Descriptor(NamedTuple):
     Attributes:
         op: Place in ``OPERATIONS``.
         types: Codes of the element types, ``dst | src0 << 8 | src1 << 16 | src2 << 24``.
-        form: COUNT; MASK: the first ``n`` elements of each repeat; BITS: a bit mask.
+        form: COUNT; MASK: the first ``n`` elements of each repeat; BITS: a bit mask; COUNTER: a form with strides in the
+            counter mode, in which the mask register counts elements.
         n: Elements; or elements of a repeat; or bits 0 to 63 of the mask.
         high: Bits 64 to 127 of the mask.
         repeat: Repeats; ignored by the count form.

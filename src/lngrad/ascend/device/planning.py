@@ -15,6 +15,7 @@ import numpy as np
 from lngrad.ascend.device.descriptors import (
     BLOCK_BYTES,
     COUNT,
+    COUNTER,
     Descriptor,
     Geometry,
     Names,
@@ -105,6 +106,20 @@ def _planned(
     )
 
 
+def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
+    """The count form of an instruction in the counter mode, which it is where its repeats follow each other without gaps."""
+    lanes = REPEAT_BYTES // max(DTYPES[code].itemsize for code in codes)
+    blocks = (d.dst_block, d.src0_block, d.src1_block)[: len(codes)]
+    repeats = (d.dst_repeat, d.src0_repeat, d.src1_repeat)[: len(codes)]
+    close = tuple(lanes * DTYPES[code].itemsize // BLOCK_BYTES for code in codes)
+    if not operation.operands.elementwise or INT4 in codes or set(blocks) != {1} or repeats != close:
+        raise DeviceFault(
+            f"{operation.name}: in the counter mode (SetMaskCount) expected an elementwise instruction with block strides of "
+            f"1 and repeat strides of {close}, got {blocks} and {repeats}: others are not simulated"
+        )
+    return d._replace(form=COUNT)
+
+
 def _elementwise(parts: Sequence[Array]) -> Array:
     return np.maximum.reduce(list(parts)) if parts else np.zeros((), np.uint16)
 
@@ -126,6 +141,8 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedI
     codes = types_of(d.types)[: 1 + len(operands.sources)]
     _check_types(operation, codes, ub.soc.arch)
     packed = operands is Operands.CAST and INT4 in codes
+    if d.form == COUNTER:
+        d = _counted(operation, d, codes)
     if d.form == COUNT and operands.elementwise and not packed:
         return _count_plan(operation, d, ub, names)
     if d.form == COUNT and d.n < 0:

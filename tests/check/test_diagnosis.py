@@ -229,7 +229,8 @@ def test_a_result_that_hides_what_is_not_finite_is_judged_and_diagnosed(make_cas
     assert result.status == "failed"
     assert result.reason.startswith("dx: ")
     assert len(result.outputs) == 3
-    assert result.sentence
+    assert result.mistake == "NaN or infinity lost"
+    assert "are they masked or clamped?" in result.sentence
 
 
 def test_a_diagnosis_that_fails_leaves_the_verdict(make_case, monkeypatch):

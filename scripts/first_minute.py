@@ -34,7 +34,7 @@ COMMANDS = (
     "lngrad",
     "lngrad demo",
     "lngrad demo",
-    "lngrad check --impl my_kernel:backward --filter 1_by_33_fp16_fp32_0",
+    "lngrad check --impl my_kernel:backward --filter '=float16 tail'",
     "lngrad info",
 )
 

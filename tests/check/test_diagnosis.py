@@ -34,6 +34,7 @@ WHERE = {
         for eps in (1e-6, 1e-8, 2.0**-23, 2.0**-10, 2.0**-7)
     },
     "mean subtracted": {"norm": "rms_norm"},
+    "variance about the mean": {"norm": "rms_norm"},
     "mean of dxhat subtracted": {"norm": "gemma_rms_norm"},
     "layer normalization for RMSNorm": STREAM,
     "layer normalization for RMSNorm, with its own statistics": {"norm": "rms_norm"},
@@ -228,7 +229,8 @@ def test_a_result_that_hides_what_is_not_finite_is_judged_and_diagnosed(make_cas
     assert result.status == "failed"
     assert result.reason.startswith("dx: ")
     assert len(result.outputs) == 3
-    assert result.sentence
+    assert result.mistake == "NaN or infinity lost"
+    assert "are they masked or clamped?" in result.sentence
 
 
 def test_a_diagnosis_that_fails_leaves_the_verdict(make_case, monkeypatch):

@@ -58,6 +58,11 @@ def of_last_size(t: Terms, one: Any) -> Any:
     return sums
 
 
+def float16_dots(t: Terms) -> Any:
+    with np.errstate(all="ignore"):
+        return {"dx": dx(t, second=(t.dxhat * t.xhat).sum(1, keepdims=True).astype(np.float16) / np.float64(t.N))}
+
+
 FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] = {
     "dx is added to what lies in dy's memory": ("dy added to dx", {}, lambda t: {"dx": dx(t) + t.dy}),
     "column sums start from 1": ("1 added to dgamma; 1 added to dbeta", {},
@@ -129,9 +134,7 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
         "dgamma": np.where(np.arange(t.N) < 64, (t.dy * t.xhat).sum(0), 7.5)}),
     "rows that are never stored": ("rows of dx never written", TILES,
                                    lambda t: {"dx": np.where(np.arange(t.M)[:, None] < 32, dx(t), np.nan)}),
-    "dot products in float16": ("row sums overflow float16", {"ranges": {**FROM_X, "dy": (-9000.0, 9000.0)}} | TILES,
-                                lambda t: {
-        "dx": dx(t, second=(t.dxhat * t.xhat).sum(1, keepdims=True).astype(np.float16).astype(np.float64) / t.N)}),
+    "dot products in float16": ("row sums overflow float16", {"ranges": {**FROM_X, "dy": (-9e3, 9e3)}} | TILES, float16_dots),
     "rstd is hardly too large": ("rstd 1.0", TILES, lambda t: from_rstd(t, t.rstd * 1.01)),
     "averages of chunks": ("unweighted means of chunks", {"normalized": (100,)}, lambda t: means(
         t, lambda one: np.stack([one[:, :64].mean(1), one[:, 64:].mean(1)]).mean(0)[:, None])),

@@ -41,6 +41,25 @@ def test_bench_writes_records_and_a_picture(tmp_path):
     assert "70 × 300" in result.stdout
 
 
+def test_bench_times_the_family_beside_what_people_write(tmp_path):
+    pytest.importorskip("torch")
+    records = tmp_path / "records.jsonl"
+    result = lngrad(
+        "bench", "--norm", "add_rms_norm", "--quick", "--cases", "70x300", "--dtypes", "bfloat16", "--json", records,
+        "--peers", "separate,torch,llama",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(line["scope"], line["op"], line["norm"]) for line in lines] == [
+        ("forward", "forward", "add_rms_norm"),
+        ("autograd", "both", "add_rms_norm"),
+    ]
+    assert all(set(line["ratio"]) == {"separate", "torch", "llama"} for line in lines)
+    refused = lngrad("bench", "--norm", "deep_norm")
+    assert refused.returncode == 2
+    assert "--norm: expected one of layer_norm, rms_norm, " in refused.stderr
+
+
 def test_bench_times_modules_forward_and_backward(tmp_path):
     pytest.importorskip("torch")
     records = tmp_path / "records.jsonl"

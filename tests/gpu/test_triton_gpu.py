@@ -22,6 +22,7 @@ from lngrad.core.problem import (  # noqa: E402
     FORWARD,
     RMS_BACKWARD,
     RMS_FORWARD,
+    SLICE_BACKWARD,
     WITH_RESIDUAL,
     Forward,
     Grads,
@@ -581,6 +582,15 @@ def test_cpu_arrays_are_not_served_by_name() -> None:
 def test_numpy_is_not_served() -> None:
     problem, _ = Problem.forward(make_inputs(Case((2,), (3,)), "float32").x, None, None)
     with pytest.raises(BackendUnavailable, match="takes torch tensors, got numpy arrays"):
+        triton_gpu.plan(problem, 1)
+
+
+def test_columns_of_longer_rows_are_not_served() -> None:
+    """Their xhat comes with what it lost, which the kernels would not add."""
+    dy, x, mean, rstd, gamma = tensors(make_inputs(Case((2,), (3,)), "float32"))
+    mask = SLICE_BACKWARD.everything
+    problem, _ = describe(SLICE_BACKWARD, (dy, x, mean, rstd, torch.zeros_like(mean), gamma), None, mask, None)
+    with pytest.raises(BackendUnavailable, match="takes whole rows, got columns of longer ones"):
         triton_gpu.plan(problem, 1)
 
 

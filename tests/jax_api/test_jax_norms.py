@@ -89,7 +89,7 @@ def core(inputs):
     static = {"offset": offset, "residual": inputs.residual, "alpha": alpha, "eps": EPS}
     if centred:
         forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta, **static)
-        backward = partial(lngrad.layer_norm_backward, mean=forward.mean)
+        backward = partial(lngrad.layer_norm_backward, mean=forward.mean, complete_mean=True)
     else:
         forward, backward = lngrad.rms_norm(inputs.x, R, inputs.gamma, **static), lngrad.rms_norm_backward
     total = getattr(forward, "total", None)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 import lngrad
 from lngrad.bench.cases import Job
+from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments
 from lngrad.core.arrays import Output, empty
 from lngrad.testing import Inputs, check_forward, check_grads
@@ -15,7 +18,7 @@ CHECKED_ROWS = 256  # the first rows of a job are compared with the reference
 
 
 def random_arguments(job: Job) -> Arguments:
-    """Random NumPy arrays, with the mean and rstd of lngrad's forward.
+    """Random NumPy arrays, with the mean and rstd of lngrad's forward where the norm is layer normalization.
 
     Blocks of 4096 rows are rotations of one another.
     """
@@ -31,6 +34,10 @@ def random_arguments(job: Job) -> Arguments:
 
     x, dy = noise((job.M, job.N), 0.5), noise((job.M, job.N), 0.0)
     gamma, beta = noise((job.N,), 1.0), noise((job.N,), 0.0)
+    normalization, residual = NORMS[job.norm]
+    if job.norm != "layer_norm":
+        a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
+        return replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0)) if residual else a
     forward = lngrad.layer_norm(x, gamma=gamma, beta=beta)
     return Arguments(dy, x, forward.mean, forward.rstd, gamma, beta, (job.N,))
 

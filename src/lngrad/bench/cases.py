@@ -24,12 +24,14 @@ class Job:
         M, N: Rows and columns.
         dtype: Of x, dy, gamma and beta.
         op: backward, forward, or both: the one after the other.
+        norm: By its name in lngrad.check.case.NORMS.
     """
 
     M: int
     N: int
     dtype: str
     op: str = "backward"
+    norm: str = "layer_norm"
 
     @property
     def nbytes(self) -> int:

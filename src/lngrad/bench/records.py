@@ -52,7 +52,11 @@ def threads_of(line: Record) -> int:
 
 def key_of(line: Record) -> Key:
     """The key of a record."""
-    return line["scope"], threads_of(line), Job(line["M"], line["N"], line["dtype"], line["op"])
+    return (
+        line["scope"],
+        threads_of(line),
+        Job(line["M"], line["N"], line["dtype"], line["op"], line.get("norm", "layer_norm")),
+    )
 
 
 def finished(lines: Iterable[Record], peers: Iterable[str], rounds: int) -> dict[Key, Record]:

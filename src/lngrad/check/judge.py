@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.check.calls.kernel import Kernel, KernelError, Request, first_line, here
+from lngrad.check.calls.kernel import Kernel, KernelError, Request, arrays_of, first_line, here
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.comparison import Comparison, Piece
 from lngrad.check.formats.fuzz import FUZZ
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
-from lngrad.check.inputs import DrawnInputs, block_rows, draw, with_other_values
+from lngrad.check.inputs import DrawnInputs, block_rows, draw, true_grads, with_other_values
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.result import CaseResult
 from lngrad.check.standards.rules import AUTO, STANDARDS, usual
@@ -376,6 +376,8 @@ class _Trial:
                 shares = {name: share for name, share in shares.items() if name == OUTPUTS[0]}
         if not shares or found.kept is None:
             return Diagnosis(None, "no diagnosis: the case is too large")
+        if hidden := _hidden(found.kept[1], found.kept[0]):
+            return hidden
         try:
             return diagnose(self.case, *found.kept, shares)
         except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
@@ -399,6 +401,28 @@ class _Trial:
             return made, False
         sentence = f"The calls that were timed gave other results than the first: {last.reason}."
         return replace(made, reason=last.reason, mistake="an earlier call's results", sentence=sentence), True
+
+
+def _hidden(got: Grads, given: DrawnInputs) -> Diagnosis | None:
+    """What became of NaN and infinity in the inputs; None if there are none. Least squares may not end with them."""
+    if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(given).values()):
+        return None
+    said, truth = [], true_grads(given.exact)
+    for name, one, true in zip(OUTPUTS, got, truth, strict=True):
+        if one is None or true is None or one.shape != true.shape:
+            continue
+        is_finite, should_be = np.isfinite(one.astype(np.float64)), np.isfinite(true)
+        lost, spread = int((is_finite & ~should_be).sum()), int((~is_finite & should_be).sum())
+        if lost:
+            said.append(
+                f"{lost} elements of {name} are finite, and should be NaN or infinite: are they masked or clamped?"
+            )
+        if spread:
+            said.append(
+                f"{spread} elements of {name} are NaN or infinite, and should be finite: is 0 multiplied by them?"
+            )
+    text = " ".join(said) or "the inputs have NaN or infinity; the elements that are off do not."
+    return Diagnosis("NaN or infinity lost" if said and "should be finite" not in text else None, text)
 
 
 def _not_repeatable(difference: str) -> Finding:

@@ -47,6 +47,13 @@ def bench(
         str, Option(help="Numbers of threads, separated by commas.", show_default="what the machine grants")
     ] = "",
     rounds: Annotated[int, Option(min=1, help="Turns of each contestant.")] = 15,
+    norm: Annotated[
+        str,
+        Option(
+            help="layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
+            "and the peers separate,torch,llama,compile,compile_llama."
+        ),
+    ] = "layer_norm",
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
     json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None,
     resume: Annotated[
@@ -84,7 +91,7 @@ def bench(
     from lngrad.bench.cases import check_plot
     from lngrad.bench.runner import why_not
 
-    chosen = _bench_of(device)
+    chosen = _bench_of(device, norm)
     try:
         settings = settings_of(chosen, scopes, cases, dtypes, peers, threads, rounds, quick)
         if plot is not None:
@@ -103,7 +110,15 @@ def bench(
         say(f"picture written to {plot}")
 
 
-def _bench_of(device: str) -> Bench:
+def _bench_of(device: str, norm: str) -> Bench:
+    if norm != "layer_norm":
+        from lngrad.bench.family import TIMED, FamilyBench
+
+        if norm not in TIMED:
+            fail(f"--norm: expected one of layer_norm, {', '.join(TIMED)}, got {norm!r}", REFUSED)
+        if device == "cuda":
+            fail(f"--norm: expected layer_norm with --device cuda, got {norm!r}", REFUSED)
+        return FamilyBench(norm)
     if device == "cuda":
         from lngrad.bench.cuda import CudaBench
 

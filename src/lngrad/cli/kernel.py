@@ -49,6 +49,7 @@ def kernel_run(
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
     timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
+    remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
     force: Annotated[bool, Option("--force", help="Replace files of --save that exist.")] = False,
 ) -> None:
@@ -86,6 +87,8 @@ def kernel_run(
         write_tensor(path, result.arrays[name], replace=force)
     if report:
         say(result.table)
+    for remark in result.remarks if remarks else ():
+        say(f"remark: {remark}")
 
 
 def kernel_test(
@@ -153,6 +156,7 @@ class _Result(NamedTuple):
     arrays: Mapping[str, Any] = {}
     picture: str | None = None
     table: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
@@ -201,7 +205,9 @@ def _work(tasks: Connection, request: _Request) -> None:
         tasks.send(None)
         done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        tasks.send(_Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table()))
+        tasks.send(
+            _Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table(), done.remarks())
+        )
     except DeviceFault as fault:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
         tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes

@@ -7,6 +7,7 @@ Ctrl-C is seen between batches of tasks.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import threading
@@ -117,7 +118,8 @@ class _Worker:
         Raises:
             RuntimeError: The system starts no more threads.
         """
-        threading.Thread(target=self._main, name=f"lngrad-{self._number + 1}", daemon=True).start()
+        # Not threading.Thread, whose start() waits for ever for a thread that finds no memory to begin with.
+        _thread.start_new_thread(self._main, ())
         if self._semaphore.wait_function:
             self._slots[self._number * SLOT_BYTES // 8 + WORKER] = address_of(self._words)
 

@@ -34,8 +34,11 @@ def plan(problem: Problem, threads: int) -> Plan:
     """Choose the regime; threads are the CPU's, and of no interest here.
 
     Raises:
-        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter.
+        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter; or xhat comes with what it lost,
+            which is for columns of longer rows.
     """
+    if "lost" in problem.inputs:
+        raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
     if problem.kind != "torch":
         raise BackendUnavailable(f"backend: triton_gpu takes torch tensors, got {problem.kind} arrays")
     if problem.device == "cpu" and not kernels.INTERPRETED:

@@ -180,7 +180,7 @@ MUTATIONS = {
     ),
     "computed before DeQue": (
         "        inDy_.EnQue(dy);\n", "        Adds(dy, dy, 0.0f, columns_);\n        inDy_.EnQue(dy);\n",
-        r"{line}: Adds: .*is allocated.*EnQue and DeQue it.*\[ErrorBuffer2\]", "Adds(dy, dy, 0.0f",
+        r"{line}: Adds reads .* nothing orders the two.*or EnQue and DeQue\) \[ErrorSync2\]", "Adds(dy, dy, 0.0f",
     ),
     "never freed at the end": (
         "        outDx_.FreeTensor(dx);\n", "        if (row + 1 != first_ + rows_) outDx_.FreeTensor(dx);\n",

@@ -6,6 +6,7 @@ Types, forms and values are made from the table: a new row is tested by itself.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import COUNT, MASK
 from lngrad.ascend.device.numerics import CODES, CPP_NAMES, DTYPES
-from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
+from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands, documented_rows
 from lngrad.errors import DtypeError
 
 # What each elementwise row computes, one element at a time, in exact numbers; dst is what it held before.
@@ -39,6 +40,7 @@ FORMULAS = {
 ELEMENTWISE = [o for o in OPERATIONS if o.operands in (Operands.BINARY, Operands.SCALAR, Operands.UNARY)]
 REDUCTIONS = [o for o in OPERATIONS if o.operands is Operands.REPEAT_REDUCE]
 N = 80
+ROOT = Path(__file__).parents[3]
 
 
 def signatures(operation, arch):
@@ -203,3 +205,26 @@ def test_where_bytes_have_no_value_the_rest_has():
     assert out.GetValue(4) == 16.0
     with pytest.raises(asc.DeviceFault, match="the first to read such bytes was"):
         out.GetValue(5)
+
+
+@pytest.mark.parametrize("page", ["ascend-c.md", "ascend-c.zh-CN.md"])
+def test_the_page_has_the_table(page):
+    assert documented_rows() in (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def test_two_writes_of_one_value_are_a_remark():
+    def kernel(out):
+        que = asc.TQue(asc.TPosition.VECOUT)
+        asc.TPipe().InitBuffer(que, 1, 32)
+        local = que.AllocTensor(np.float32)
+        asc.Duplicate(local, 1.0, 8)
+        que.EnQue(local)
+        memory = asc.GlobalTensor()
+        memory.SetGlobalBuffer(out)
+        asc.DataCopy(memory, que.DeQue(), 8)
+        que.FreeTensor(local)
+
+    report = asc.launch(kernel, 2, np.zeros(8, np.float32))
+    (remark,) = report.remarks()
+    assert "write the same values to arrays[0]" in remark
+    assert report.blocks[1].remarks == (remark,)

@@ -121,7 +121,8 @@ class Decision:
             return
         try:
             check_memory(self.plan.problem, inputs, outputs[: len(self.writes) - len(self.copies)])
-            self._check_others(inputs, outputs)
+            if self.terms or self.copies:
+                self._check_others(inputs, outputs)
         except OverlapError as reason:
             names = {argument.core_name: argument.name for argument in self.arguments}
             text = re.sub(r"[\w.]*\w", lambda word: names.get(word[0], word[0]), str(reason))

@@ -46,7 +46,8 @@ _MATH = (
 ALIASES = (
     "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
     "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
-    "utils/debug/asc_printf.h", "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
+    "utils/debug/asc_printf.h", "utils/debug/asc_dump.h", "utils/debug/asc_assert.h",
+    "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
     *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
 )  # fmt: skip
 
@@ -113,6 +114,7 @@ def without_chevrons(text: str) -> str:
 
     def plain(launch: re.Match[str]) -> str:
         numbers = [one.strip() for one in launch["numbers"].split(",")]
+        numbers += ["nullptr"] * (len(numbers) == 2)  # without a stream: the default one
         if len(numbers) != 3:
             line = text.count("\n", 0, launch.start()) + 1
             raise CompileError(

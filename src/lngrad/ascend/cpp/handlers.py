@@ -27,7 +27,7 @@ from lngrad.ascend.device.copies import (
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.layout import BroadCast, GatherMask, Transpose
-from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.local_tensor import LocalTensor, memory_at
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
@@ -228,6 +228,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
     Op.ACCUMULATED: lambda c: accumulated(c.n[0]),
     Op.DEQ_SCALE: lambda c: SetDeqScale(c.real),
+    Op.LOCAL_AT: lambda c: memory_at(c.core, position_of("LocalTensor", c.n[0]), c.dtype(1), c.n[2], c.n[3]),
     Op.BROADCAST: _broadcast,
     Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),
     Op.GATHER_MASK: _gather_mask,

@@ -10,7 +10,7 @@ from lngrad.ascend.device.descriptors import BLOCK_BYTES
 from lngrad.ascend.device.numerics import CODES, element_type
 from lngrad.ascend.device.pipes import S, V
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
-from lngrad.ascend.faults import BoundsFault
+from lngrad.ascend.faults import BoundsFault, CapacityFault
 from lngrad.typing import Array, Dtype
 
 
@@ -163,3 +163,23 @@ def pop_stack_buffer(core: Core) -> LocalTensor:
     ub.new_handle(rest)
     ub.forget(start, start + size)
     return LocalTensor(core, rest, np.dtype(np.uint8), start, size)
+
+
+def memory_at(core: Core, position: TPosition, dtype: Dtype, start: int, nbytes: int) -> LocalTensor:
+    """Return bytes of the Unified Buffer as a tensor, by their address: LocalMemAllocator and LocalTensor's constructor.
+
+    Raises:
+        CapacityFault: They reach past its end.
+    """
+    ub = core.ub
+    if start < 0 or start + nbytes > ub.size:
+        raise CapacityFault(f"LocalTensor: bytes {start} to {start + nbytes} of {ub.size} of the Unified Buffer")
+    known = (a for a in ub.allocations if (a.start, a.size, a.position) == (start, nbytes, position))
+    piece = next(known, None)
+    if piece is None:
+        piece = Allocation(f"the tensor at byte {start}", position, start, nbytes, State.BUFFER)
+        ub.new_handle(piece)
+        ub.allocations.append(piece)
+        ub.next_free = max(ub.next_free, start + nbytes)
+        ub.peak = max(ub.peak, ub.next_free)
+    return LocalTensor(core, piece, dtype, start, nbytes)

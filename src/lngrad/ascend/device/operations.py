@@ -248,3 +248,14 @@ OPERATIONS = (
               more="int16_t uint16_t int32_t uint32_t"),
 )  # fmt: skip
 NUMBERS_OF = {operation.name: number for number, operation in enumerate(OPERATIONS)}
+
+
+def documented_rows() -> str:
+    """Return the rows of the table in docs/ascend-c.md: name, what it computes, types, what 950 takes in addition."""
+    rows = []
+    for operation in OPERATIONS:
+        mixed = [" from ".join(one.split(maxsplit=1)) for one in operation.mixed.split("; ") if one]
+        types = ", ".join([*operation.types.split(), *mixed])
+        formula = operation.formula.replace("|", "\\|")
+        rows.append(f"| `{operation.name}` | {formula} | {types} | {', '.join(operation.more.split())} |")
+    return "\n".join(rows)

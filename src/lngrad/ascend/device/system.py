@@ -135,19 +135,22 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     nbytes = min(BURST_BYTES, -(-size * dtype.itemsize // 32) * 32, (ub.size - start) // 32 * 32)
     if not nbytes:
         raise DeviceFault("InitOutput: needs 32 bytes of Unified Buffer, none are left")
-    before = ub.data[start : start + nbytes].view(dtype)
-    filled = not ub.poison[start : start + nbytes].any() and bool((before == dtype.type(value)).all())
+    held = (
+        (ub.data[start : start + nbytes].view(dtype) == dtype.type(value)).reshape(-1, 32 // dtype.itemsize).all(axis=1)
+    )
+    held &= ~ub.poison[start : start + nbytes].reshape(-1, 32).any(axis=1)
+    filled = int(np.argmin(np.append(held, False))) * (32 // dtype.itemsize)
     place = Allocation("InitOutput's buffer", TPosition.VECOUT, start, nbytes, State.BUFFER)
     ub.new_handle(place)
     source = LocalTensor(core, place, dtype, start, nbytes)
     count = source.GetSize()
     if filled:  # a device fills it again with the same value, while copies from it may still run
         core.remark("InitOutput behind InitOutput: nothing waits for the copies of the first one")
-    else:
-        ub.forget(start, start + nbytes)
-        form = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
-        descriptor = (DUPLICATE, source.code, *form, source.start, source.end, *(0,) * 7)
-        core.issue(site, value, source.handle, 0, 0, descriptor)
+    if filled < count:
+        rest = source[filled:]
+        form = (COUNT, count - filled, 0, 0, 1, 1, 1, 8, 8, 8)
+        descriptor = (DUPLICATE, rest.code, *form, rest.start, rest.end, *(0,) * 7)
+        core.issue(site, value, rest.handle, 0, 0, descriptor)
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize

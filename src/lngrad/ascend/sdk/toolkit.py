@@ -83,7 +83,8 @@ def is_toolkit(folder: Path) -> bool:
 
 def cflags(folder: Path) -> list[str]:
     """What a compiler needs to find the headers, and to know the SoC as kernels ask for it."""
-    return [*_include(folder.resolve()), "-include", str(folder.resolve() / "include" / "lngrad" / "soc.h")]
+    soc = folder.resolve() / "include" / "lngrad" / "soc.h"
+    return [*_include(folder.resolve()), *(["-include", str(soc)] if soc.is_file() else [])]  # older folders lack it
 
 
 def libs(folder: Path) -> list[str]:

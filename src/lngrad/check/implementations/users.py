@@ -94,7 +94,13 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
                 results = three(made, f"{module}:{function}", a.normalization.centred)
         except NotImplementedError as reason:
             raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
-        results = results._replace(**{name: as_numpy(one) for name, one in outputs.items() if one is not None})
+        for name, given in possible.items():
+            if getattr(given, "is_cuda", False) and as_numpy(given.cpu()).tobytes() != getattr(a, name).tobytes():
+                raise RuntimeError(f"it changed its input {name}")
+        given_back = {
+            name: one.cpu() if hasattr(one, "cpu") else one for name, one in outputs.items() if one is not None
+        }
+        results = results._replace(**{name: as_numpy(one) for name, one in given_back.items()})
         for name, one in guards.items():
             if one is not None and not one.gaps_unchanged():
                 raise RuntimeError(f"it writes outside of {name}")

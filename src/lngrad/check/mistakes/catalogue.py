@@ -26,6 +26,7 @@ class Mistake:
         results: The change of the gradients, or None.
         by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
         rounding: It changes roundings only, so only bits show it.
+        unwritten: NaN in its results stands for what memory held.
         sums_only: It leaves dx alone, and takes long to make: not looked at where dgamma and dbeta are right.
     """
 
@@ -35,6 +36,7 @@ class Mistake:
     by_size: bool = False
     rounding: bool = False
     sums_only: bool = False
+    unwritten: bool = False
 
     def changed(self, call: Call) -> Inputs | None:
         """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
@@ -48,7 +50,7 @@ class Mistake:
         """The gradients with the mistake, in float64; None where it makes no difference."""
         if self.results is None:
             inputs = self.changed(call)
-            return None if inputs is None else true_grads(inputs)
+            return None if inputs is None else self._compared(true_grads(inputs), call.true)
         if not call.inputs.x.size:
             return None
         with np.errstate(all="ignore"):
@@ -56,7 +58,14 @@ class Mistake:
         if made is None:
             return None
         pairs = zip(Grads._fields, call.true, strict=True)
-        return Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs))
+        return self._compared(Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs)), call.true)
+
+    def _compared(self, made: Grads, true: Grads) -> Grads:
+        """An infinity for a NaN that is none of memory's: it must be in the result to explain it."""
+        if self.unwritten:
+            return made
+        pairs = zip(made, true, strict=True)
+        return Grads(*(np.where(np.isnan(one) & np.isfinite(right), np.inf, one) for one, right in pairs))
 
 
 def _rstd(new: changes.RstdOf, sentence: str) -> Mistake:
@@ -166,12 +175,12 @@ MISTAKES: dict[str, Mistake] = {
         inputs=changes.last_column_off(None)),
     "last column masked off in loads and stores": Mistake(
         "the last column is neither loaded nor stored: the mask ends one column early (cols < N, not N - 1).",
-        results=changes.last_column_unwritten),
+        results=changes.last_column_unwritten, unwritten=True),
     **{
         f"row offset in {kind}{' of loads and stores' * stores}": Mistake(
             f"row·N is computed in {kind} and wraps at element {1 << bits}, in the loads{' and stores' * stores}: make the "
             "type of the offset 64 bits wide.", inputs=None if stores else changes.wrapped(bits, kind),
-            results=changes.wrapped_stores(bits, kind) if stores else None)
+            results=changes.wrapped_stores(bits, kind) if stores else None, unwritten=stores)
         for kind, bits in (("int16", 15), ("uint16", 16))
         for stores in (False, True)
     },
@@ -215,6 +224,9 @@ MISTAKES: dict[str, Mistake] = {
     "mean subtracted": Mistake(
         "xhat is (x − mean)·rstd: RMSNorm subtracts no mean, its xhat is x·rstd.",
         inputs=lambda call: None if call.centred else changes.mean_of_x(call)),
+    "variance about the mean": Mistake(
+        "rstd is recomputed from the variance about the mean: RMSNorm's is of the mean square, about 0.",
+        inputs=lambda call: None if call.centred else changes.rstd_of_layer_norm(call)),
     "mean of dxhat subtracted": Mistake(
         "dx has layer normalization's − mean_dxhat: RMSNorm's gradient has no such term.",
         inputs=lambda call: changes.centred(call)),
@@ -359,10 +371,11 @@ MISTAKES: dict[str, Mistake] = {
         for products in (False, True)
     },
     **{
-        f"{dtype} sums of {only} alone": Mistake(
+        f"{dtype} sums of {only} alone{', of rounded products' * products}": Mistake(
             f"{only} is accumulated in {dtype}, the other column sum is not: keep it in float32 and round once.",
-            results=changes.narrow_sum(dtype, only), by_size=True, sums_only=True)
+            results=changes.narrow_sum(dtype, only, products), by_size=True, sums_only=True)
         for dtype in BOTH
+        for products in (False, True)
         for only in ("dgamma", "dbeta")
     },
     **{

@@ -17,7 +17,7 @@ from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.core.problem import Grads, Normalization
+from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
@@ -137,6 +137,10 @@ def centred(call: Call, statistics: Change = lambda call: {}) -> Changes:
     if call.centred:
         return None
     return {"normalization": call.inputs.normalization._replace(centred=True), **(statistics(call) or {})}
+
+
+def rstd_of_layer_norm(call: Call) -> Changes:
+    return {"rstd": (statistics_of(call, call.inputs.x, LAYER_NORM) or {})["rstd"]}
 
 
 @configured
@@ -292,6 +296,8 @@ def uncentred_variance(call: Call) -> Changes:
 
 def cancelling_variance(call: Call) -> Changes:
     """The variance as E[x²] − E[x]², in float32."""
+    if not call.centred:
+        return None
     x, axes = np.asarray(call.inputs.x).astype(np.float32), call.normalized_axes
     mean = x.mean(axes, keepdims=True, dtype=np.float32)
     variance = (x * x).mean(axes, keepdims=True, dtype=np.float32) - mean * mean
@@ -439,9 +445,9 @@ def narrow_sums(call: Call, dtype: str, parts: int = 1, block: int = 0, products
 
 
 @configured
-def narrow_sum(call: Call, dtype: str, only: str) -> Changes:
+def narrow_sum(call: Call, dtype: str, only: str, products: bool) -> Changes:
     """One of the two column sums in a narrow dtype."""
-    made = narrow_sums(dtype)(call)
+    made = narrow_sums(dtype, products=products)(call)
     return None if made is None else {only: made[only]}
 
 

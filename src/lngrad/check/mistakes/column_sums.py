@@ -216,7 +216,7 @@ def explain_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
 def _weights_of_rows(fit: Fit, A: Array) -> Array | None:
     most = MAX_ROWS_LEFT * fit.squares_left(A.sum(1))
     return recover_weights(
-        A, fit.result, lambda weights: fit.explains(A @ weights) and fit.squares_left(A @ weights) <= most
+        A, fit.result, lambda weights: fit.explains(A @ weights) and fit.squares_left(A @ weights) <= most, few=True
     )
 
 

@@ -253,6 +253,9 @@ def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) 
 
 
 def _other_term(term: Term, label: str) -> Difference:
+    if term.outer.startswith("γ") and term.of == "dy":
+        return Difference(f"gamma outside the {label}", f"gamma stands before the {label}, and not inside it: the mean is of "
+                          "dy·gamma.")  # fmt: skip
     if term.outer.startswith("γ"):
         return Difference(f"gamma twice in the {label}", f"the term with the {label} is multiplied by gamma once more: "
                           "gamma is in dxhat already.")  # fmt: skip

@@ -5,6 +5,7 @@ Some happen in a forked child, which is watched: one that hangs or dies is a vio
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import signal
@@ -71,11 +72,11 @@ def _memory(same: Callable[[], bool], rng: Random) -> str:
 def _threads(same: Callable[[], bool], rng: Random) -> str:
     """The system starts no threads, and a child has none yet."""
 
-    def refused(thread: threading.Thread) -> None:
+    def refused(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     def work() -> str:
-        threading.Thread.start = refused  # type: ignore[method-assign,assignment]  # in this child
+        threading.Thread.start = _thread.start_new_thread = refused  # type: ignore[assignment,method-assign]  # in this child
         lngrad.set_num_threads(4)
         return _outcome(same())
 
@@ -127,6 +128,8 @@ def _signal(same: Callable[[], bool], rng: Random) -> str:
         outcome = _outcome(same())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        left = 0
+        time.sleep(0)  # the last one may have to be handled yet
         signal.signal(signal.SIGALRM, before)
     return wrong[0] if wrong else outcome
 

@@ -104,7 +104,7 @@ inline void SetKernelMode(KernelMode) {}
 
 // A launch as host programs write it: ACLRT_LAUNCH_KERNEL(kernel)(blocks, stream, arguments…).
 #define ACLRT_LAUNCH_KERNEL(...)                                                                       \
-    [](auto blocks, auto /* stream */, auto... arguments) {                                               \
+    [&](auto blocks, auto /* stream */, auto... arguments) {                                              \
         lngrad::run_kernel(#__VA_ARGS__, lngrad::Where::here(), __VA_ARGS__, int64_t(blocks), arguments...);   \
         return 0;                                                                                         \
     }

@@ -140,6 +140,40 @@ private:
     int32_t handle_ = -1;
 };
 
+// Memory of the Unified Buffer by address, without a pipe: pieces lie one behind the other.
+template <Hardware hard = Hardware::UB>
+class LocalMemAllocator {
+public:
+    uint32_t GetCurAddr() const { return head_; }
+    template <TPosition pos, class T>
+    LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
+    {
+        LocalTensor<T> tensor(pos, head_, tileSize, where);
+        head_ += tileSize * sizeof(T) / LocalTensor<T>::per_byte;
+        return tensor;
+    }
+    template <TPosition pos, class T, uint32_t tileSize>
+    LocalTensor<T> Alloc(Where where = Where::here())
+    {
+        return Alloc<pos, T>(tileSize, where);
+    }
+    template <class T>
+    LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
+    {
+        // What is not in the Unified Buffer is refused when it is asked for.
+        return Alloc<hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1, T>(tileSize, where);
+    }
+    template <class T, uint32_t tileSize>
+    LocalTensor<T> Alloc(Where where = Where::here())
+    {
+        // What is not in the Unified Buffer is refused when it is asked for.
+        return Alloc<hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1, T>(tileSize, where);
+    }
+
+private:
+    uint32_t head_ = 0;
+};
+
 inline thread_local TPipe* running_pipe = nullptr;
 
 class TPipe {

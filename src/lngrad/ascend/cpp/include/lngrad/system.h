@@ -25,6 +25,16 @@ inline void SetSysWorkspace(GM_ADDR) {}
 
 // What a device has to be told and the simulator does not: the state of the chip, caches, hints.
 inline void InitSocState() {}
+template <MemDsbT what>
+void DataSyncBarrier()
+{
+}
+inline int64_t GetSystemCycle() { return 0; } // instructions take no time here
+template <typename T>
+void Fill(GlobalTensor<T> memory, uint64_t size, T value, Where where = Where::here())
+{
+    InitOutput(memory, static_cast<uint32_t>(size), value, where);
+}
 template <typename T, CacheLine line, DcciDst target = DcciDst::CACHELINE_ALL>
 void DataCacheCleanAndInvalid(const GlobalTensor<T>&)
 {
@@ -198,6 +208,7 @@ T tiling_data(const void* address, Where where = Where::here())
 #define block_num AscendC::GetBlockNum()
 #define ASSERT(condition, ...) assert(condition)
 #define ASCENDC_ASSERT(condition, ...) assert(condition)
+#define ascendc_assert(condition, ...) assert(condition)
 
 #define TILING_KEY_IS(key) (lngrad::tiling_key() == static_cast<int64_t>(key))
 #define TILING_KEY_LIST(...)

@@ -45,6 +45,16 @@ public:
         operand_.type = static_cast<int32_t>(lngrad::type_of<T>());
     }
 
+    // Memory by its address, without a queue.
+    LocalTensor(TPosition pos, uint32_t addr, uint32_t tileSize, Where where = Where::here())
+        : LocalTensor(lngrad::perform(Op::LOCAL_AT, where, static_cast<int64_t>(pos),
+                                      static_cast<int64_t>(lngrad::type_of<T>()), int64_t(addr),
+                                      int64_t(tileSize) * int64_t(sizeof(T)) / per_byte)
+                          .local[0])
+    {
+        SetPosition(pos);
+    }
+
     const Operand& operand() const { return operand_; }
 
     static constexpr int64_t per_byte = std::is_same_v<T, int4b_t> ? 2 : 1;

@@ -29,6 +29,7 @@ enum event_t { EVENT_ID0 = 0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_
 namespace AscendC {
 
 using lngrad::Where;
+using ::bfloat16_t, ::half, ::int4b_t;
 
 enum class TPosition : uint8_t {
     GM = 0, A1, A2, B1, B2, C1, C2, CO1, CO2, VECIN, VECOUT, VECCALC, LCM = VECCALC, SPM, SHM = SPM, TSCM,

@@ -1,0 +1,181 @@
+"""The family around layer normalization in torch: what people write, eager and compiled, beside lngrad.torch's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TypeAlias
+
+import numpy as np
+
+from lngrad.bench.arguments import CHECKED_ROWS, random_arguments
+from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.cpu import MODULE_SHAPES, QUICK
+from lngrad.bench.measure import Call, TurnClock
+from lngrad.bench.peers import CPU_PEERS
+from lngrad.bench.runner import LNGRAD, Say, Trial
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable
+from lngrad.core import reference
+from lngrad.core.dtypes import to_torch
+from lngrad.core.problem import Grads, RmsGrads
+from lngrad.core.threads import get_num_threads
+from lngrad.testing import Inputs, check_grads
+from lngrad.typing import Tensor
+
+EPS = 1e-5
+# What lngrad.torch has a function for.
+TIMED = ("rms_norm", "gemma_rms_norm", "add_layer_norm", "add_rms_norm")
+
+Results: TypeAlias = "tuple[Tensor, ...]"  # y, and the total where there is a residual
+Norm: TypeAlias = Callable[..., Results]  # of x, weight, bias and residual, the last two perhaps None
+
+
+def _ours(a: Arguments) -> Norm:
+    import lngrad.torch as door
+
+    shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        if residual is None:
+            return (door.rms_norm(x, shape, weight, EPS, offset=offset),)
+        if centred:
+            return door.add_layer_norm(x, residual, shape, weight, bias, EPS)
+        return door.add_rms_norm(x, residual, shape, weight, EPS, offset=offset)
+
+    return norm
+
+
+def _separate(a: Arguments) -> Norm:
+    """Ours, after an addition of torch's."""
+    import lngrad.torch as door
+
+    shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        h = x if residual is None else x + residual
+        y = (
+            door.layer_norm(h, shape, weight, bias, EPS)
+            if centred
+            else door.rms_norm(h, shape, weight, EPS, offset=offset)
+        )
+        return (y,) if residual is None else (y, h)
+
+    return norm
+
+
+def _torch(a: Arguments) -> Norm:
+    """torch.nn.functional's norm, after an addition."""
+    from torch.nn import functional
+
+    shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        h = x if residual is None else x + residual
+        weight = weight + offset if offset else weight
+        y = (
+            functional.layer_norm(h, shape, weight, bias, EPS)
+            if centred
+            else functional.rms_norm(h, shape, weight, EPS)
+        )
+        return (y,) if residual is None else (y, h)
+
+    return norm
+
+
+def _llama(a: Arguments) -> Norm:
+    """The formula of Llama's and Gemma's modules: float32 inside, rounded before the weight."""
+    import torch
+
+    centred, offset = a.normalization.centred, a.offset
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        h = x if residual is None else x + residual
+        wide = h.float()
+        wide = wide - wide.mean(-1, keepdim=True) if centred else wide
+        xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS)
+        y = (xhat * (offset + weight.float())).to(h.dtype) if offset else weight * xhat.to(h.dtype)
+        y = y if bias is None else y + bias
+        return (y,) if residual is None else (y, h)
+
+    return norm
+
+
+FORMULAS = {"separate": _separate, "torch": _torch, "llama": _llama, "compile": _torch, "compile_llama": _llama}
+
+
+class FamilyBench:
+    """Scopes of a norm of the family, on a CPU.
+
+    forward: lngrad.torch's function without derivatives; autograd: forward and backward, with all gradients.
+    Peers: separate (an addition and our norm), torch (torch.nn.functional), llama (the formula of its module), and both
+    compiled.
+    """
+
+    scopes: tuple[str, ...] = ("forward", "autograd")
+    dtypes: tuple[str, ...] = DTYPES
+    peers: tuple[str, ...] = ("torch", "llama")
+    known_peers: Mapping[str, Implementation] = {
+        name: replace(CPU_PEERS["compile" if name.startswith("compile") else "torch"], name=name) for name in FORMULAS
+    }
+    drawn = "autograd"
+
+    def __init__(self, norm: str) -> None:
+        self.norm = norm
+
+    def jobs(self, settings: Settings, scope: str) -> list[Job]:
+        """The jobs of a scope."""
+        shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES)
+        op = "forward" if scope == "forward" else "both"
+        return [Job(M, N, dtype, op, self.norm) for M, N in shapes for dtype in settings.dtypes]
+
+    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+        """Check the gradients of a job's first rows and prepare all contestants; see lngrad.bench.runner.Bench."""
+        import torch
+
+        if find_spec("torch") is None:
+            raise NotApplicable("peers: torch is not installed")
+        a = random_arguments(job)
+        inputs = _first_rows(a)
+        grads = _step(_ours(a), a, inputs.x.shape[0], forward=False)()
+        check_grads(Grads(*grads[:3]) if inputs.normalization.centred else RmsGrads(*grads[:2]), inputs)
+        torch.set_num_threads(get_num_threads())
+        torch._dynamo.reset()
+        calls, forward = {LNGRAD: _step(_ours(a), a, job.M, job.op == "forward")}, job.op == "forward"
+        versions: dict[str, str] = {}
+        for name, peer in peers.items():
+            norm = FORMULAS[name](a)
+            norm = torch.compile(norm, dynamic=False) if name.startswith("compile") else norm
+            calls[name] = _step(norm, a, job.M, forward)
+            versions |= peer.versions()
+        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
+        return Trial(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
+
+
+def _step(norm: Norm, a: Arguments, rows: int, forward: bool) -> Call:
+    """A forward without derivatives of the first rows, or forward and backward with all gradients."""
+    import torch
+
+    beta = a.beta if a.normalization.centred else None
+    arrays = (a.x[:rows], a.gamma, beta, None if a.residual is None else a.residual[:rows])
+    given = [None if one is None else to_torch(one).requires_grad_(not forward) for one in arrays]
+    wanted = [one for one in given if one is not None]
+    into = [to_torch(one[:rows]) for one in (a.dy, a.dtotal) if one is not None]
+    if not forward:
+        return lambda: torch.autograd.grad(norm(*given), wanted, into)
+
+    def call() -> Results:
+        with torch.no_grad():
+            return norm(*given)
+
+    return call
+
+
+def _first_rows(a: Arguments) -> Inputs:
+    """What is compared with the reference, with the statistics of its total."""
+    rows = slice(0, CHECKED_ROWS)
+    added = (None if one is None else one[rows] for one in (a.residual, a.dtotal))
+    beta = a.beta if a.normalization.centred else None
+    inputs = Inputs(a.dy[rows], a.x[rows], None, None, a.gamma, beta, 1, a.normalization, *added)
+    forward = reference.layer_norm(inputs.total, eps=EPS, normalization=a.normalization)
+    return replace(inputs, mean=forward.mean.astype(np.float32), rstd=forward.rstd.astype(np.float32))

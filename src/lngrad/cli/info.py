@@ -105,7 +105,9 @@ def _kernel_cache() -> str:
     reason = cache.why_not()
     if cache.FOLDER is None or (reason and not cache.FOLDER.is_dir()):
         return f"none, as {reason}: kernels are compiled anew in every process"
-    files = [file for file in cache.FOLDER.iterdir() if file.suffix in (cache.LIBRARY, cache.OBJECT)]
+    others = ("torch-", "ascendc-")
+    kernels = [file for file in cache.FOLDER.iterdir() if not file.name.startswith(others)]
+    files = [file for file in kernels if file.suffix in (cache.LIBRARY, cache.OBJECT)]
     text = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
     broken = sum(kept(file) is None for file in files)
     if broken:

@@ -87,7 +87,9 @@ def readme(machines: dict[str, list[Record]], name: str) -> str:
 def performance(machines: dict[str, list[Record]]) -> str:
     """The summary, and the backward by shape."""
     short = {_short(name): lines for name, lines in machines.items()}
-    about = "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost."
+    about = (
+        "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost."
+    )
     return "\n\n".join([summary(short, every=False), about, ratios_table(short, "kernel")])
 
 

@@ -20,10 +20,10 @@ EXTRAS = {
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),
     "demo": ("lngrad demo", "scikit-learn", "matplotlib"),
-    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml"),
+    "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "threadpoolctl"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
-    "site": ("make site", "mkdocs-material", "mkdocstrings"),
+    "site": ("make site", "mkdocs-material", "mkdocstrings", "ruff"),
 }
 
 

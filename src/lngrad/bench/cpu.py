@@ -15,7 +15,7 @@ import lngrad
 from lngrad.bench import modules
 from lngrad.bench.arguments import check_first_rows, random_arguments
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
-from lngrad.bench.measure import Call, TurnClock, keep_memory
+from lngrad.bench.measure import PreparedCall, TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
@@ -117,7 +117,7 @@ class CpuBench:
             keep_memory()
         if scope == "first_call":
             processes = FirstCalls(job.dtype)
-            starts: dict[str, Call] = {"cold": processes.cold, LNGRAD: processes.warm}
+            starts: dict[str, PreparedCall] = {"cold": processes.cold, LNGRAD: processes.warm}
             rounds = 1 if settings.quick else QUICK_ROUNDS
             return Trial(
                 starts, lambda name, call: float(call()), rounds, {}, facts=facts
@@ -148,7 +148,7 @@ class CpuBench:
         return Trial(calls, TurnClock(), rounds, versions, roofline_bytes=3 * 4 * FLOATS, facts=facts)
 
     @cached_property
-    def _roofline(self) -> Call:
+    def _roofline(self) -> PreparedCall:
         """Reads two arrays of 64 MiB and streams out a third, with all threads."""
         arrays = [empty("numpy", Output.of((FLOATS,), "float32")) for _ in range(3)]
         for number, array in enumerate(arrays):
@@ -163,7 +163,7 @@ class CpuBench:
         return once
 
 
-def _ours(scope: str, job: Job, a: Arguments) -> Call:
+def _ours(scope: str, job: Job, a: Arguments) -> PreparedCall:
     """Our own call for a job, checked once."""
     check_first_rows(a, forward=job.op == "forward", backward=job.op == "backward")
     if scope in ("call", "overhead"):

@@ -11,7 +11,7 @@ import torch
 
 import lngrad
 from lngrad.bench.cases import Job, Settings
-from lngrad.bench.measure import Call
+from lngrad.bench.measure import PreparedCall
 from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared
 from lngrad.check.implementations import Arguments, Implementation
@@ -28,8 +28,8 @@ from lngrad.testing import (
 )
 from lngrad.typing import Array, Tensor
 
-Prepare: TypeAlias = Callable[[Job, Arguments], Call]
-DeviceClock: TypeAlias = Callable[[Call, int], float]
+Prepare: TypeAlias = Callable[[Job, Arguments], PreparedCall]
+DeviceClock: TypeAlias = Callable[[PreparedCall, int], float]
 """Seconds that a call takes, done so many times in a row and divided."""
 
 # M·N of 2^26 elements and more, for the bandwidth; some widths are no power of two.
@@ -67,7 +67,7 @@ class EventClock:
         self._read = torch.zeros(READ_BYTES // 4, device="cuda")
         self._total = torch.zeros((), device="cuda")
 
-    def __call__(self, call: Call, repeats: int) -> float:
+    def __call__(self, call: PreparedCall, repeats: int) -> float:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if repeats == 1:
             self._written.zero_()
@@ -80,7 +80,7 @@ class EventClock:
         return float(start.elapsed_time(stop)) / 1e3 / repeats
 
 
-def ours(job: Job, t: Arguments) -> Call:
+def ours(job: Job, t: Arguments) -> PreparedCall:
     """The public functions, as a user calls them."""
     if job.op == "forward":
         return lambda: tuple(lngrad.layer_norm(t.x, gamma=t.gamma, beta=t.beta))
@@ -123,7 +123,7 @@ class CudaBench:
         our_call = self._prepare(job, t)
         errors = {LNGRAD: errors_of(job, t, our_call(), strict=True)}
         source, target = self._copied
-        calls: dict[str, Call] = {LNGRAD: our_call, ROOFLINE: lambda: target.copy_(source)}
+        calls: dict[str, PreparedCall] = {LNGRAD: our_call, ROOFLINE: lambda: target.copy_(source)}
         versions = {"triton": version("triton")}
         for name, peer in peers.items():
             try:

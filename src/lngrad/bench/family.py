@@ -12,7 +12,7 @@ import numpy as np
 from lngrad.bench.arguments import CHECKED_ROWS, random_arguments
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.cpu import MODULE_SHAPES, QUICK
-from lngrad.bench.measure import Call, TurnClock
+from lngrad.bench.measure import PreparedCall, TurnClock
 from lngrad.bench.peers import CPU_PEERS
 from lngrad.bench.runner import LNGRAD, Say, Trial
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
@@ -152,7 +152,7 @@ class FamilyBench:
         return Trial(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
 
 
-def _step(norm: Norm, a: Arguments, rows: int, forward: bool) -> Call:
+def _step(norm: Norm, a: Arguments, rows: int, forward: bool) -> PreparedCall:
     """A forward without derivatives of the first rows, or forward and backward with all gradients."""
     import torch
 

@@ -18,9 +18,9 @@ LONGEST_REST = 0.25  # seconds; then threads are not waiting, but at work
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
-Call: TypeAlias = Callable[[], Any]
+PreparedCall: TypeAlias = Callable[[], Any]
 Context: TypeAlias = Callable[[], AbstractContextManager[Any]]
-Clock: TypeAlias = Callable[[str, Call], float]  # times one turn of a contestant, by name: seconds a call
+Clock: TypeAlias = Callable[[str, PreparedCall], float]  # times one turn of a contestant, by name: seconds a call
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TurnClock:
     turn: float = TURN
     _repeats: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, name: str, call: Call) -> float:
+    def __call__(self, name: str, call: PreparedCall) -> float:
         rest()
         call()
         if name not in self._repeats:
@@ -55,7 +55,7 @@ class TurnClock:
         return _seconds(call, self._repeats[name])
 
 
-def _seconds(call: Call, repeats: int) -> float:
+def _seconds(call: PreparedCall, repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -93,7 +93,7 @@ def _state(thread: str) -> str:
 
 
 def interleave(
-    calls: Mapping[str, Call],
+    calls: Mapping[str, PreparedCall],
     rounds: int,
     clock: Clock,
     during: Mapping[str, Context] = {},  # read only

@@ -15,7 +15,7 @@ import numpy as np
 
 import lngrad
 from lngrad.bench.arguments import check_first_rows, first_rows
-from lngrad.bench.measure import Call, Context
+from lngrad.bench.measure import Context, PreparedCall
 from lngrad.bench.peers import all_of_jax, jax_layer_norm
 from lngrad.check.implementations import Arguments
 from lngrad.check.implementations.libraries import tensors
@@ -25,7 +25,7 @@ from lngrad.core.threads import get_num_threads
 from lngrad.testing import check_grads, check_same_bits
 from lngrad.typing import Tensor
 
-Contestants = tuple[dict[str, Call], dict[str, Context]]
+Contestants = tuple[dict[str, PreparedCall], dict[str, Context]]
 """Calls by contestant, and contexts of some contestants' turns."""
 
 
@@ -61,7 +61,7 @@ def _module(kind: type[Any], gamma: Tensor, beta: Tensor) -> Any:
     return module
 
 
-def _step(kind: type[Any], a: Arguments) -> Call:
+def _step(kind: type[Any], a: Arguments) -> PreparedCall:
     """Forward and backward with all three gradients, which are dropped as a training step's are."""
     import torch
 

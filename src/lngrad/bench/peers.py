@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Call, Implementation, NotApplicable, onednn
+from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall, onednn
 from lngrad.check.implementations.libraries import tensors
 from lngrad.core.arrays import Output, empty
 from lngrad.core.problem import Grads
@@ -26,7 +26,7 @@ from lngrad.typing import Tensor
 NEED_OUTPUTS = {"onednn"}  # timed only where results have their memory
 
 
-def _compiled_forward(a: Arguments) -> Call:
+def _compiled_forward(a: Arguments) -> PreparedCall:
     import torch
 
     t, shape, norm = tensors(a), list(a.normalized_shape), torch.ops.aten.native_layer_norm
@@ -34,7 +34,7 @@ def _compiled_forward(a: Arguments) -> Call:
     return partial(torch.compile(lambda x, w, b: norm(x, shape, w, b, a.eps), dynamic=False), t.x, t.gamma, t.beta)
 
 
-def _compiled_backward(a: Arguments) -> Call:
+def _compiled_backward(a: Arguments) -> PreparedCall:
     """The operator behind torch.nn.LayerNorm's gradients under torch.compile, for static shapes."""
     import torch
 
@@ -50,7 +50,7 @@ def _no_compiler() -> str | None:
     return None if any(map(shutil.which, ("g++", "clang++"))) else "there is no C++ compiler"
 
 
-def _onednn_forward(a: Arguments) -> Call:
+def _onednn_forward(a: Arguments) -> PreparedCall:
     gamma, beta = (np.asarray(array, np.float32) for array in (a.gamma, a.beta))
     mean, variance = (np.empty(a.M, np.float32) for _ in range(2))
     try:
@@ -59,7 +59,7 @@ def _onednn_forward(a: Arguments) -> Call:
         raise NotApplicable(f"oneDNN: {reason}") from None
 
 
-def _onednn_backward(a: Arguments) -> Call:
+def _onednn_backward(a: Arguments) -> PreparedCall:
     out = Grads(_like(a.x), *(np.empty(a.N, np.float32) for _ in range(2)))
     return IMPLEMENTATIONS["onednn"].backward(replace(a, out=out))
 
@@ -89,7 +89,7 @@ def all_of_jax() -> None:
         raise NotApplicable("jax: its threads cannot be limited; it is compared with all processors only")
 
 
-def _jax_forward(a: Arguments) -> Call:
+def _jax_forward(a: Arguments) -> PreparedCall:
     all_of_jax()
     import jax
 
@@ -97,7 +97,7 @@ def _jax_forward(a: Arguments) -> Call:
     return lambda: forward(*arrays).block_until_ready()
 
 
-def _jax_backward(a: Arguments) -> Call:
+def _jax_backward(a: Arguments) -> PreparedCall:
     all_of_jax()
     import jax
 
@@ -115,7 +115,7 @@ def _liger_norm(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     return y
 
 
-def _liger_backward(a: Arguments) -> Call:
+def _liger_backward(a: Arguments) -> PreparedCall:
     """Known by its forward: one graph, walked back again and again."""
     import torch
 
@@ -123,7 +123,7 @@ def _liger_backward(a: Arguments) -> Call:
     return partial(torch.autograd.grad, _liger_norm(*leaves), leaves, a.dy, retain_graph=True)
 
 
-def _quack_forward(a: Arguments) -> Call:
+def _quack_forward(a: Arguments) -> PreparedCall:
     """Gamma and beta are float32 there."""
     forward = import_module("quack.rmsnorm").layernorm_fwd  # the package has a function of the module's name
     gamma, beta = a.gamma.float(), a.beta.float()
@@ -135,7 +135,7 @@ def _quack_forward(a: Arguments) -> Call:
     return call
 
 
-def _quack_backward(a: Arguments) -> Call:
+def _quack_backward(a: Arguments) -> PreparedCall:
     """Its releases have a forward, and some have a backward."""
     rmsnorm = import_module("quack.rmsnorm")
     names = [name for name in ("layernorm_bwd", "layernorm_backward") if hasattr(rmsnorm, name)]

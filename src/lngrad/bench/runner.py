@@ -15,7 +15,7 @@ import lngrad
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Clock, Context, Others, Timing, interleave
 from lngrad.bench.records import Key, Record, commit, machine
-from lngrad.check.implementations import Arguments, Call, Implementation, NotApplicable
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.threads import get_num_threads, set_num_threads
 
 LNGRAD, ROOFLINE = "lngrad", "roofline"  # names among the contestants
@@ -38,7 +38,7 @@ class Trial:
         device: A GPU's name.
     """
 
-    calls: dict[str, Call]
+    calls: dict[str, PreparedCall]
     clock: Clock
     rounds: int
     versions: dict[str, str]
@@ -84,7 +84,7 @@ def why_not(bench: Bench, name: str) -> str | None:
     return None if reason is None else f"peers: {name}: {reason}"
 
 
-def prepared(peer: Implementation, job: Job, arguments: Arguments) -> Call:
+def prepared(peer: Implementation, job: Job, arguments: Arguments) -> PreparedCall:
     """The call of a peer that does a job.
 
     Raises:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lngrad.check.case import CheckCase
     from lngrad.check.certify.measured import Certificate, Measured
     from lngrad.check.judge import Options
-    from lngrad.check.reports.journal import Change
+    from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
 
 TOLD = 50  # calls of a soak between two lines about its progress
@@ -395,7 +395,7 @@ def _print_summary(console: Console, results: Sequence[CaseResult], seconds: flo
     )
 
 
-def _print_changes(console: Console, changes: Sequence[Change]) -> None:
+def _print_changes(console: Console, changes: Sequence[VerdictChange]) -> None:
     """What got better and what got worse, and how many of each."""
     for change in changes[:MAX_PRINTED]:
         colour = {"better": "green", "worse": "red"}.get(change.kind, "yellow")

@@ -18,7 +18,7 @@ from lngrad.ascend.aclnn.checks import (
     usable,
 )
 from lngrad.ascend.aclnn.executor import phase1, phase2
-from lngrad.ascend.aclnn.operator import Operator, Output
+from lngrad.ascend.aclnn.operator import AclnnOperator, AclnnOutput
 from lngrad.core.problem import Grads, Problem
 from lngrad.testing import Case, check_grads, make_inputs
 
@@ -30,13 +30,13 @@ def problem(call, inputs, outputs):
     return Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))[0]
 
 
-ROW = Operator(
+ROW = AclnnOperator(
     "aclnnLayerNormalizationGrad",
     reads={"dy": "dy", "x": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma"},
     writes={
-        "dx": Output("out.dx", like="x"),
-        "dgamma": Output("out.dgamma", like="columns"),
-        "dbeta": Output("out.dbeta", like="columns"),
+        "dx": AclnnOutput("out.dx", like="x"),
+        "dgamma": AclnnOutput("out.dgamma", like="columns"),
+        "dbeta": AclnnOutput("out.dbeta", like="columns"),
     },
     x="x",
     normalized="gamma",

@@ -42,7 +42,7 @@ from lngrad.ascend.aclnn.checks import (
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Copy, Operator, Output, Specs
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Copy, Specs
 from lngrad.ascend.soc import Target
 from lngrad.core.problem import ADD_BACKWARD, BACKWARD, FORWARD, Forward, Grads, Problem, describe
 
@@ -57,7 +57,7 @@ def _sums(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
     return (*((*row, *(FLOAT,) * 5) for row in mixed), *of_floats, *equal)
 
 
-def _bias_shape(call: Call) -> None:
+def _bias_shape(call: AclnnCall) -> None:
     for name, facts in call.given("biasOptional"):
         if facts.shape not in (call.norm, call.x.shape):
             raise invalid_argument(
@@ -65,16 +65,16 @@ def _bias_shape(call: Call) -> None:
             )
 
 
-def _a_leading_dimension(call: Call) -> None:
+def _a_leading_dimension(call: AclnnCall) -> None:
     if not call.lead:
         raise invalid_argument(f"gamma: expected fewer dimensions than x has, got {call.norm} for {call.x.shape}")
 
 
-def _forward(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+def _forward(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
     return describe(FORWARD, inputs, call.norm, FORWARD.everything, Forward(*outputs))[0]
 
 
-def _gradient(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+def _gradient(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
     operator = BACKWARD if len(inputs) == len(BACKWARD.inputs) else ADD_BACKWARD
     return describe(operator, inputs, call.norm, operator.everything, Grads(*outputs))[0]
 
@@ -83,16 +83,16 @@ def _row(
     name: str,
     reads: dict[str, str],
     terms: tuple[str, ...],
-    writes: dict[str, Output],
+    writes: dict[str, AclnnOutput],
     copies: dict[str, Copy],
-    problem: Callable[[Call, Specs, Specs], Problem],
+    problem: Callable[[AclnnCall, Specs, Specs], Problem],
     dtypes: Check | None = None,
     shapes: Callable[..., Check] = tiling,
     contiguous_outputs: bool = True,
     own: tuple[Check, ...] = (),
     numbers: tuple[str, ...] = (),
     alpha: str = "",
-) -> Operator:
+) -> AclnnOperator:
     """The row of a function; what a tensor is follows from the core's name for it.
 
     Args:
@@ -110,7 +110,7 @@ def _row(
     whole = [one for one in kinds if not one.endswith("Optional")]
     outputs = (*writes, *copies)
     equal = [same_dtype(one, x) for one in kinds if one not in (x, *rows, *sums)]
-    return Operator(
+    return AclnnOperator(
         name,
         reads=reads,
         writes=writes,
@@ -144,15 +144,18 @@ def _row(
     )
 
 
-_STATISTICS = {"meanOut": Output("out.mean", like="rows"), "rstdOut": Output("out.rstd", like="rows", fill=math.nan)}
-_SUMS = {"dgammaOut": Output("out.dgamma", like="columns"), "dbetaOut": Output("out.dbeta", like="columns")}
-_DX = Output("out.dx", like="x")
+_STATISTICS = {
+    "meanOut": AclnnOutput("out.mean", like="rows"),
+    "rstdOut": AclnnOutput("out.rstd", like="rows", fill=math.nan),
+}
+_SUMS = {"dgammaOut": AclnnOutput("out.dgamma", like="columns"), "dbetaOut": AclnnOutput("out.dbeta", like="columns")}
+_DX = AclnnOutput("out.dx", like="x")
 
 ADD_LAYER_NORM = _row(
     "aclnnAddLayerNorm",
     reads={"x1": "x", "gamma": "gamma", "beta": "beta"},
     terms=("x2", "biasOptional"),
-    writes={"yOut": Output("out.y", like="x"), **_STATISTICS},
+    writes={"yOut": AclnnOutput("out.y", like="x"), **_STATISTICS},
     copies={"xOut": Copy("x", when="additionalOutput")},
     numbers=("epsilon",),
     problem=_forward,
@@ -179,7 +182,7 @@ DEEP_NORM = _row(
     "aclnnDeepNorm",
     reads={"x": "x", "gamma": "gamma", "beta": "beta"},
     terms=("gx",),
-    writes={"yOut": Output("out.y", like="x"), **_STATISTICS},
+    writes={"yOut": AclnnOutput("out.y", like="x"), **_STATISTICS},
     copies={},
     numbers=("epsilon",),
     alpha="alpha",

@@ -12,21 +12,21 @@ from typing import TypeAlias
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument, null_argument
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Unusable
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Unusable
 from lngrad.ascend.soc import Target
 from lngrad.core.dtypes import contiguous_strides
 
-Check: TypeAlias = Callable[[Call], None]
+Check: TypeAlias = Callable[[AclnnCall], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
 MOST_DIMS = 8
 INFERENCE_ARCH, TRAINING_ARCH = 2002, 1001  # Atlas inference (310P) and Atlas training (910)
 INFERENCE_LEAST_BYTES = 32
 
 
-def when(condition: Callable[[Call], bool], *checks: Check) -> Check:
+def when(condition: Callable[[AclnnCall], bool], *checks: Check) -> Check:
     """Checks that hold under a condition."""
 
-    def check(call: Call) -> None:
+    def check(call: AclnnCall) -> None:
         if condition(call):
             for one in checks:
                 one(call)
@@ -42,7 +42,7 @@ def together(*checks: Check) -> Check:
 def tiling(*checks: Check) -> Check:
     """Checks that CANN's tiling does, behind the ones of the first phase itself: what they refuse is 561002."""
 
-    def check(call: Call) -> None:
+    def check(call: AclnnCall) -> None:
         try:
             for one in checks:
                 one(call)
@@ -52,11 +52,11 @@ def tiling(*checks: Check) -> Check:
     return check
 
 
-def of_tensors(rule: Callable[[Call, str, TensorFacts], Wrong]) -> Callable[..., Check]:
+def of_tensors(rule: Callable[[AclnnCall, str, TensorFacts], Wrong]) -> Callable[..., Check]:
     """Make a rule for one tensor a check of those of some names that are wanted."""
 
     def check_of(*names: str) -> Check:
-        def check(call: Call) -> None:
+        def check(call: AclnnCall) -> None:
             for name, facts in call.wanted(*names):
                 if text := rule(call, name, facts):
                     raise invalid_argument(f"{name}: expected {text}")
@@ -66,12 +66,12 @@ def of_tensors(rule: Callable[[Call, str, TensorFacts], Wrong]) -> Callable[...,
     return check_of
 
 
-def in_strict(call: Call) -> bool:
+def in_strict(call: AclnnCall) -> bool:
     """Whether the documents' rules hold."""
     return call.strict
 
 
-def in_compat(call: Call) -> bool:
+def in_compat(call: AclnnCall) -> bool:
     """Whether the published code's own rules hold."""
     return not call.strict
 
@@ -84,7 +84,7 @@ def dtypes_of_product(target: Target) -> tuple[aclDataType, ...]:
 def required(*names: str) -> Check:
     """No null pointers."""
 
-    def check(call: Call) -> None:
+    def check(call: AclnnCall) -> None:
         for name in names:
             if call.values[name] is None:
                 raise null_argument(f"{name}: expected an argument, got a null pointer")
@@ -95,7 +95,7 @@ def required(*names: str) -> Check:
 def product_without(missing: Callable[[Target], bool]) -> Check:
     """The pages list the products. The published code does not look."""
 
-    def check(call: Call) -> None:
+    def check(call: AclnnCall) -> None:
         if missing(call.target):
             soc = call.target.soc
             raise StatusError(
@@ -106,14 +106,14 @@ def product_without(missing: Callable[[Target], bool]) -> Check:
     return check
 
 
-def usable(call: Call) -> None:
+def usable(call: AclnnCall) -> None:
     """No arguments of another type, and no destroyed ones."""
     for argument in call.values.values():
         if isinstance(argument, Unusable):
             raise invalid_argument(argument.text)
 
 
-def mask_fits(call: Call) -> None:
+def mask_fits(call: AclnnCall) -> None:
     """The mask has a boolean for each output, and what it asks for is not null."""
     name, outputs = str(call.operator.mask), call.operator.outputs
     if len(call.mask) != len(outputs):
@@ -126,7 +126,7 @@ def mask_fits(call: Call) -> None:
 def known_dtype(*names: str) -> Check:
     """Each tensor that is given, wanted or not, has a dtype that the function knows on this product."""
 
-    def check(call: Call) -> None:
+    def check(call: AclnnCall) -> None:
         known = call.operator.dtypes(call.target)
         for name, facts in call.given(*names):
             if facts.dtype not in known:
@@ -139,7 +139,7 @@ def known_dtype(*names: str) -> Check:
 
 
 @of_tensors
-def parameter_dtype(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def parameter_dtype(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Weights and biases are in FLOAT, or in the dtype of x."""
     x, dtype = call.operator.x, call.x.dtype
     return facts.dtype not in (FLOAT, dtype) and f"ACL_FLOAT or the dtype of {x}, {dtype.name}, got {facts.dtype.name}"
@@ -149,7 +149,7 @@ def same_dtype(name: str, other: str) -> Check:
     """Two tensors, if both are given, have the same dtype."""
 
     @of_tensors
-    def rule(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    def rule(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
         wanted = call.values[other]
         differs = wanted is not None and facts.dtype != wanted.dtype
         return differs and f"the dtype of {other}, {wanted.dtype.name}, got {facts.dtype.name}"
@@ -160,7 +160,7 @@ def same_dtype(name: str, other: str) -> Check:
 def dtype_row(names: tuple[str, ...], table: Callable[[Target], tuple[tuple[aclDataType, ...], ...]]) -> Check:
     """The dtypes of these tensors are a row of a product's table; one that is not given fits every row."""
 
-    def check(call: Call) -> None:
+    def check(call: AclnnCall) -> None:
         rows = table(call.target)
         before: list[str] = []
         for place, name in enumerate(names):
@@ -180,7 +180,7 @@ def same_shape(name: str, other: str) -> Check:
     """A tensor that is wanted has the shape of another one."""
 
     @of_tensors
-    def rule(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    def rule(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
         wanted = call.shape(other)
         return facts.shape != wanted and f"the shape of {other}, {wanted}, got {facts.shape}"
 
@@ -188,13 +188,13 @@ def same_shape(name: str, other: str) -> Check:
 
 
 @of_tensors
-def most_dims(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def most_dims(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """At most 8 dimensions, of tensors that are wanted and of arrays that are a shape."""
     shape = call.shape(name)
     return len(shape) > MOST_DIMS and f"at most {MOST_DIMS} dimensions, got {len(shape)}: {shape}"
 
 
-def normalized_rank(call: Call) -> None:
+def normalized_rank(call: AclnnCall) -> None:
     """The normalized shape has at least one dimension, and x at least as many."""
     name, norm, shape = call.operator.normalized, call.norm, call.x.shape
     if len(norm) < 1:
@@ -207,13 +207,13 @@ def normalized_rank(call: Call) -> None:
 
 
 @of_tensors
-def parameter_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def parameter_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Weights and biases have the normalized shape."""
     return facts.shape != call.norm and f"the shape of {call.operator.normalized}, {call.norm}, got {facts.shape}"
 
 
 @of_tensors
-def one_per_row(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def one_per_row(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Statistics have one element per row, in any shape."""
     lead, count = call.lead, math.prod(facts.shape)
     return count != math.prod(lead) and (
@@ -223,18 +223,18 @@ def one_per_row(call: Call, name: str, facts: TensorFacts) -> Wrong:
 
 
 @of_tensors
-def rows_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def rows_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Statistics have the shape [A1, …, Ai, 1, …, 1]."""
     return facts.shape != call.rows and f"the shape {call.rows}, one element per row, got {facts.shape}"
 
 
-def on_inference(call: Call) -> bool:
+def on_inference(call: AclnnCall) -> bool:
     """Whether the documents' rules for Atlas inference (310P) hold."""
     return call.strict and call.target.soc.arch == INFERENCE_ARCH
 
 
 @of_tensors
-def least_bytes(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def least_bytes(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """By some pages, the last axis has at least 32 bytes on Atlas inference."""
     nbytes = facts.shape[-1] * NUMPY_DTYPES[facts.dtype].itemsize
     soc = call.target.soc.name
@@ -244,14 +244,14 @@ def least_bytes(call: Call, name: str, facts: TensorFacts) -> Wrong:
 
 
 @of_tensors
-def own_places(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def own_places(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """No two elements of an output that is wanted lie in the same place. CANN: not checked."""
     steps = zip(facts.shape, facts.strides, strict=True)
     shared = 0 not in facts.shape and any(stride == 0 and size > 1 for size, stride in steps)
     return shared and f"a place of its own for every element, got strides {facts.strides}"
 
 
-def normalized_shape(call: Call) -> None:
+def normalized_shape(call: AclnnCall) -> None:
     """The normalized shape is that of x's last dimensions."""
     if call.trailing != call.norm:
         name, x = call.operator.normalized, call.operator.x
@@ -261,18 +261,18 @@ def normalized_shape(call: Call) -> None:
 
 
 @of_tensors
-def float32(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def float32(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Tensors that are in FLOAT whatever x is in."""
     return facts.dtype != FLOAT and f"ACL_FLOAT, got {facts.dtype.name}"
 
 
 @of_tensors
-def not_empty(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def not_empty(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Tensors that may not be empty."""
     return 0 in facts.shape and f"a tensor that is not empty, got {facts.shape}"
 
 
 @of_tensors
-def contiguous(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def contiguous(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Tensors whose elements lie one after the other."""
     return facts.strides != contiguous_strides(facts.shape) and f"a contiguous tensor, got strides {facts.strides}"

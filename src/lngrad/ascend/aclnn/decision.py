@@ -22,7 +22,7 @@ import numpy as np
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Operator
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.rounding import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec, address_of
@@ -99,7 +99,7 @@ class Decision:
         workspace_bytes: All of it.
     """
 
-    operator: Operator
+    operator: AclnnOperator
     reads: tuple[Argument, ...]
     writes: tuple[Argument, ...]
     plan: Plan | None
@@ -209,9 +209,9 @@ class Decision:
 
 
 @lru_cache(maxsize=4096)
-def decide(operator: Operator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
+def decide(operator: AclnnOperator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
     """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
-    call = Call(operator, values, target)
+    call = AclnnCall(operator, values, target)
     try:
         for check in operator.checks:
             check(call)
@@ -220,7 +220,7 @@ def decide(operator: Operator, values: tuple[object, ...], target: Target, threa
         return error.with_traceback(None)  # it is kept, its frames are not
 
 
-def _plan(call: Call, threads: int) -> Decision:
+def _plan(call: AclnnCall, threads: int) -> Decision:
     operator, x = call.operator, call.x
     wanted = dict(call.wanted(*operator.outputs))
     if not wanted or 0 in x.shape:

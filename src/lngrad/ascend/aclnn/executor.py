@@ -22,7 +22,7 @@ from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.ascend.acl.tensor import View, aclTensor
 from lngrad.ascend.acl.values import aclTensorList
 from lngrad.ascend.aclnn.decision import Argument, Decision, decide
-from lngrad.ascend.aclnn.operator import Operator
+from lngrad.ascend.aclnn.operator import AclnnOperator
 from lngrad.core.threads import get_num_threads
 from lngrad.typing import Array
 
@@ -77,7 +77,7 @@ class aclOpExecutor(Handle):
         return view.array
 
 
-def phase1(operator: Operator, *arguments: object) -> Phase1:
+def phase1(operator: AclnnOperator, *arguments: object) -> Phase1:
     """Check a call and plan it: what a first phase returns for its arguments, in the prototype's order."""
     decision = decide(operator, operator.facts_of(arguments), soc.current(), get_num_threads())
     if isinstance(decision, StatusError):
@@ -250,7 +250,7 @@ def _repeatable(executor: object) -> aclOpExecutor:
 
 
 def _rebind(
-    executor: object, names_of: Callable[[Operator], tuple[str, ...]], index: object, tensor: object, addr: object
+    executor: object, names_of: Callable[[AclnnOperator], tuple[str, ...]], index: object, tensor: object, addr: object
 ) -> None:
     known = _repeatable(executor)
     names, places = names_of(known.decision.operator), known.decision.operator.places

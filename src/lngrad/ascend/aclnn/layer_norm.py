@@ -38,7 +38,7 @@ from lngrad.ascend.aclnn.checks import (
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import FLOATS, Call, Operator, Output, Specs
+from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Specs
 from lngrad.ascend.soc import Target
 from lngrad.core.problem import Forward, Problem
 
@@ -52,9 +52,9 @@ FAST_MOST_ELEMENTS = 583_705_600  # normalized, of aclnnFastLayerNorm
 FAST_ARCH = 2201  # Atlas A2 and A3 have it, by its page
 
 
-def _statistics(exact: Callable[[Call], bool]) -> Check:
+def _statistics(exact: Callable[[AclnnCall], bool]) -> Check:
     @of_tensors
-    def rule(call: Call, name: str, facts: TensorFacts) -> Wrong:
+    def rule(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
         rows, count = math.prod(call.lead), math.prod(facts.shape)
         if exact(call) and facts.shape != call.rows:
             return f"the shape {call.rows}, one element per row of input, got {facts.shape}"
@@ -67,7 +67,7 @@ def _statistics(exact: Callable[[Call], bool]) -> Check:
     return rule(*_STATISTICS)
 
 
-def _impl_mode(call: Call) -> None:
+def _impl_mode(call: AclnnCall) -> None:
     mode = call.values["implMode"]
     if mode not in IMPL_MODES:
         known = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
@@ -77,7 +77,7 @@ def _impl_mode(call: Call) -> None:
             raise invalid_argument(f"{name}: expected ACL_FLOAT16, as implMode is 2, got {tensor.dtype.name}")
 
 
-def _fast_limit(call: Call) -> None:
+def _fast_limit(call: AclnnCall) -> None:
     if math.prod(call.norm) > FAST_MOST_ELEMENTS:
         raise StatusError(
             aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
@@ -85,7 +85,7 @@ def _fast_limit(call: Call) -> None:
         )
 
 
-def _problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+def _problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
     x, gamma, beta = inputs
     return Problem.forward(x, gamma, beta, call.norm, Forward(*outputs))[0]
 
@@ -94,9 +94,9 @@ def _forward(
     name: str,
     *own: Check,
     missing: Callable[[Target], bool] = lambda target: target.soc.arch == 2002 and target.documents == "master",
-    exact: Callable[[Call], bool] = lambda call: call.strict or call.target.soc.regbase,
+    exact: Callable[[AclnnCall], bool] = lambda call: call.strict or call.target.soc.regbase,
     dtypes: Callable[[Target], tuple[aclDataType, ...]] = dtypes_of_product,
-) -> Operator:
+) -> AclnnOperator:
     """The row of a forward function.
 
     Args:
@@ -105,13 +105,13 @@ def _forward(
         exact: Whether mean and rstd must have their documented shape; else the right number of elements will do.
         dtypes: As Operator's.
     """
-    return Operator(
+    return AclnnOperator(
         name,
         reads={"input": "x", "weightOptional": "gamma", "biasOptional": "beta"},
         writes={
-            "out": Output("out.y", like="x"),
-            "meanOutOptional": Output("out.mean", like="rows", always=True),
-            "rstdOutOptional": Output("out.rstd", like="rows", always=True, fill=math.nan),  # rows of nothing
+            "out": AclnnOutput("out.y", like="x"),
+            "meanOutOptional": AclnnOutput("out.mean", like="rows", always=True),
+            "rstdOutOptional": AclnnOutput("out.rstd", like="rows", always=True, fill=math.nan),  # rows of nothing
         },
         numbers=("eps",),
         dtypes=dtypes,

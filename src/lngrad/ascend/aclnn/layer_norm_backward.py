@@ -38,7 +38,7 @@ from lngrad.ascend.aclnn.checks import (
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, aclOpExecutor, phase1, run
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, Call, Operator, Output, Specs
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Specs
 from lngrad.ascend.soc import Target
 from lngrad.core.problem import Grads, Problem
 
@@ -56,39 +56,39 @@ def _dtypes(target: Target) -> tuple[aclDataType, ...]:
     return dtypes_of_product(target)
 
 
-def _first_release(call: Call) -> bool:
+def _first_release(call: AclnnCall) -> bool:
     return call.strict and call.target.documents == "8.0.RC1"
 
 
-def _tied(call: Call) -> bool:
+def _tied(call: AclnnCall) -> bool:
     """The document of 8.0.RC1 lists dtypes, and ties none but the weight's to another."""
     return call.strict and call.target.documents != "8.0.RC1"
 
 
-def _newest_page(call: Call) -> bool:
+def _newest_page(call: AclnnCall) -> bool:
     return call.strict and call.target.documents == "master"
 
 
-def _wide_mean(call: Call) -> None:
+def _wide_mean(call: AclnnCall) -> None:
     mean, wide = call.values["mean"].dtype, call.x.dtype
     if NUMPY_DTYPES[mean].itemsize < NUMPY_DTYPES[wide].itemsize:
         raise invalid_argument(f"mean: expected a dtype no narrower than input's, {wide.name}, got {mean.name}")
 
 
 @of_tensors
-def _float_sum(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def _float_sum(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     return facts.dtype != FLOAT and f"ACL_FLOAT, as CANN {call.target.cann} has it, got {facts.dtype.name}"
 
 
 @of_tensors
-def _not_empty(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def _not_empty(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """The newest page refuses empty tensors, and tensors without dimensions."""
     if not 1 <= len(facts.shape) <= MOST_DIMS:
         return f"1 to {MOST_DIMS} dimensions, got {len(facts.shape)}: {facts.shape}"
     return 0 in facts.shape and f"a tensor that is not empty, got {facts.shape}"
 
 
-def _normalized_shape(call: Call) -> None:
+def _normalized_shape(call: AclnnCall) -> None:
     """normalizedShape against input's last dimensions.
 
     CANN: the published loop begins at the first normalized axis instead of at 0, so that dimensions go uncompared:
@@ -104,14 +104,14 @@ def _normalized_shape(call: Call) -> None:
 
 
 @of_tensors
-def _sum_shape(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def _sum_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     wanted, count = math.prod(call.trailing), math.prod(facts.shape)
     if call.strict and facts.shape != call.trailing:
         return f"the shape of normalizedShape, {call.trailing}, got {facts.shape}"
     return count != wanted and f"the {wanted} elements of normalizedShape, got {count}: {facts.shape}"
 
 
-def _weight_of_tiling(call: Call) -> None:
+def _weight_of_tiling(call: AclnnCall) -> None:
     """In compat the checks let a weight pass that is not like input; the code's tiling stops it."""
     for name, weight in call.given("weightOptional"):
         if weight.shape != call.trailing:
@@ -121,18 +121,18 @@ def _weight_of_tiling(call: Call) -> None:
             )
 
 
-def _problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+def _problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
     dy, x, mean, rstd, gamma = inputs
     return Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))[0]
 
 
-LAYER_NORM_BACKWARD = Operator(
+LAYER_NORM_BACKWARD = AclnnOperator(
     "aclnnLayerNormBackward",
     reads={"gradOut": "dy", "input": "x", "mean": "mean", "rstd": "rstd", "weightOptional": "gamma"},
     writes={
-        "gradInputOut": Output("out.dx", like="x"),
-        "gradWeightOut": Output("out.dgamma", like="columns"),
-        "gradBiasOut": Output("out.dbeta", like="columns"),
+        "gradInputOut": AclnnOutput("out.dx", like="x"),
+        "gradWeightOut": AclnnOutput("out.dgamma", like="columns"),
+        "gradBiasOut": AclnnOutput("out.dbeta", like="columns"),
     },
     mask="outputMask",
     dtypes=_dtypes,

@@ -33,7 +33,7 @@ class Unusable(NamedTuple):
     text: str
 
 
-class Output(NamedTuple):
+class AclnnOutput(NamedTuple):
     """How the core writes an output.
 
     Attributes:
@@ -65,7 +65,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
+class AclnnOperator:
     """A pair of functions: NAMEGetWorkspaceSize and NAME.
 
     Attributes:
@@ -87,10 +87,10 @@ class Operator:
 
     name: str
     reads: dict[str, str]
-    writes: dict[str, Output]
-    checks: tuple[Callable[[Call], None], ...]
+    writes: dict[str, AclnnOutput]
+    checks: tuple[Callable[[AclnnCall], None], ...]
     dtypes: Callable[[Target], tuple[aclDataType, ...]]
-    problem: Callable[[Call, Specs, Specs], Problem]
+    problem: Callable[[AclnnCall, Specs, Specs], Problem]
     x: str = "input"
     normalized: str = "normalizedShape"
     mask: str | None = None
@@ -139,14 +139,14 @@ class Operator:
         return tuple([read(name, argument) for (name, read), argument in zip(self.readers, arguments, strict=True)])
 
 
-class Call:
+class AclnnCall:
     """A first phase's arguments by name, and the target: what checks read.
 
     Attributes:
         values: Facts of a tensor, values of an array, a number; None for a null pointer.
     """
 
-    def __init__(self, operator: Operator, values: tuple[object, ...], target: Target):
+    def __init__(self, operator: AclnnOperator, values: tuple[object, ...], target: Target):
         self.operator, self.target = operator, target
         self.values: dict[str, Any] = dict(zip(operator.places, values, strict=True))
 

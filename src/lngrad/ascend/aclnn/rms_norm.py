@@ -43,7 +43,7 @@ from lngrad.ascend.aclnn.checks import (
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import Call, Operator, Output, Specs
+from lngrad.ascend.aclnn.operator import AclnnCall, AclnnOperator, AclnnOutput, Specs
 from lngrad.core.problem import (
     ADD_RMS_FORWARD,
     RMS_BACKWARD,
@@ -58,7 +58,7 @@ from lngrad.core.problem import (
 
 
 @of_tensors
-def _rstd_shape_of_gemma(call: Call, name: str, facts: TensorFacts) -> Wrong:
+def _rstd_shape_of_gemma(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """The page describes the first dimensions, and its example has ones after them."""
     return facts.shape not in (call.rows, call.lead) and f"the shape {call.rows} or {call.lead}, got {facts.shape}"
 
@@ -83,7 +83,7 @@ def _forward(
     shapes: Callable[..., Check] = tiling,
     own: tuple[Check, ...] = (),
     last: tuple[Check, ...] = (),
-) -> Operator:
+) -> AclnnOperator:
     """The row of a forward function.
 
     Args:
@@ -94,20 +94,20 @@ def _forward(
         own, last: Checks of shapes, and others, that it alone has.
     """
 
-    def problem(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+    def problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
         operator = ADD_RMS_FORWARD if residual else RMS_FORWARD
         return describe(operator, inputs, call.norm, operator.everything, RmsForward(*outputs), normalization)[0]
 
     reads = {x: "x", "gamma": "gamma"} | ({residual: "residual"} if residual else {})
     tensors = tuple(dict.fromkeys((*reads, y, "rstdOut", *([total] if total else []))))
     like_x = tuple(one for one in tensors if one not in (x, "gamma", "rstdOut"))
-    return Operator(
+    return AclnnOperator(
         name,
         reads=reads,
         writes={
-            y: Output("out.y", like="x"),
-            "rstdOut": Output("out.rstd", like="rows", fill=math.nan),  # rows of nothing
-            total: Output("out.total", like="x"),
+            y: AclnnOutput("out.y", like="x"),
+            "rstdOut": AclnnOutput("out.rstd", like="rows", fill=math.nan),  # rows of nothing
+            total: AclnnOutput("out.total", like="x"),
         },
         x=x,
         normalized="gamma",
@@ -136,7 +136,7 @@ def _forward(
     )
 
 
-def _gradient(call: Call, inputs: Specs, outputs: Specs) -> Problem:
+def _gradient(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
     return describe(RMS_BACKWARD, inputs, call.norm, call.mask, RmsGrads(*outputs), RMS_NORM)[0]
 
 
@@ -159,10 +159,10 @@ INPLACE_ADD_RMS_NORM = _forward(
     last=(when(in_strict, contiguous(*_ALL)),),
 )
 
-RMS_NORM_GRAD = Operator(
+RMS_NORM_GRAD = AclnnOperator(
     "aclnnRmsNormGrad",
     reads={"dy": "dy", "x": "x", "rstd": "rstd", "gamma": "gamma"},
-    writes={"dxOut": Output("out.dx", like="x"), "dgammaOut": Output("out.dgamma", like="columns")},
+    writes={"dxOut": AclnnOutput("out.dx", like="x"), "dgammaOut": AclnnOutput("out.dgamma", like="columns")},
     x="x",
     normalized="gamma",
     dtypes=dtypes_of_product,

@@ -17,7 +17,7 @@ from lngrad.ascend.acl.interface import StatusError
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.added_norms import ADD_LAYER_NORM, ADD_LAYER_NORM_GRAD, DEEP_NORM, DEEP_NORM_GRAD
 from lngrad.ascend.aclnn.decision import Decision, decide
-from lngrad.ascend.aclnn.operator import Operator
+from lngrad.ascend.aclnn.operator import AclnnOperator
 from lngrad.ascend.graph.layer_norm_grad import UNKNOWN, UNKNOWN_RANK, DtypeLike, dtype_name
 from lngrad.core.arrays import Output, as_array, as_numpy, empty, spec_of
 from lngrad.core.dtypes import contiguous_strides
@@ -42,7 +42,7 @@ class AddedNormOp:
         results: The type of the results, with their names.
     """
 
-    def __init__(self, row: Operator, **attributes: Any):
+    def __init__(self, row: AclnnOperator, **attributes: Any):
         self._row, self.name, self.attributes = row, row.name.removeprefix("aclnn"), attributes
         self._names = {name: re.sub("(Optional|Out)$", "", name) for name in (*row.inputs, *row.outputs)}
         self.inputs = tuple(self._names[name] for name in row.inputs)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lngrad.check.certify.bits import arguments
 from lngrad.check.certify.measured import Measured, gradients, takes
-from lngrad.check.implementations import Call, Implementation, NotApplicable
+from lngrad.check.implementations import Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
 from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.errors import LngradError
@@ -220,7 +220,7 @@ def _allocated(subject: Implementation, group: str, name: str) -> Measured:
     return Measured(group, name, f"{_size(max(0, least - results))} ({whose})", None, CALLS, facts=facts)
 
 
-def _traced(call: Call) -> tuple[int, str]:
+def _traced(call: PreparedCall) -> tuple[int, str]:
     """The most that Python and NumPy allocate at once in a call, over what they have before."""
     tracemalloc.start()
     try:

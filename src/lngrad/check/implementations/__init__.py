@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from lngrad.check.implementations.implementation import Arguments, Call, Implementation, NotApplicable
+from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.check.implementations.libraries import LIBRARIES
 from lngrad.check.implementations.ours import ASCEND_SIM, CANN, backend, triton_gpu
 from lngrad.check.implementations.users import ascendc_kernel, mutant, program, triton_function, users_function
 from lngrad.core.plan import BACKENDS, backends
 from lngrad.errors import BackendUnavailable
 
-__all__ = ["IMPLEMENTATIONS", "Arguments", "Call", "Implementation", "NotApplicable", "find", "names"]
+__all__ = ["IMPLEMENTATIONS", "Arguments", "PreparedCall", "Implementation", "NotApplicable", "find", "names"]
 
 IMPLEMENTATIONS = {row.name: row for row in (ASCEND_SIM, *LIBRARIES, *CANN)}
 

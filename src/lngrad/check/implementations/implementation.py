@@ -18,7 +18,7 @@ from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
 
-Call: TypeAlias = Callable[[], Any]
+PreparedCall: TypeAlias = Callable[[], Any]
 Rule: TypeAlias = Callable[[CheckCase, DrawnInputs], "str | None"]
 
 
@@ -160,8 +160,8 @@ class Implementation:
     """
 
     name: str
-    backward: Callable[[Arguments], Call]
-    forward: Callable[[Arguments], Call] | None = None
+    backward: Callable[[Arguments], PreparedCall]
+    forward: Callable[[Arguments], PreparedCall] | None = None
     norms: Container[str] = ("layer_norm",)
     takes: tuple[Rule, ...] = ()
     needs: str = ""
@@ -172,7 +172,7 @@ class Implementation:
     where: str = ""
     into: bool = False
     set_threads: Callable[[int], None] | None = None
-    allocated: Callable[[Call], tuple[int, str]] | None = None
+    allocated: Callable[[PreparedCall], tuple[int, str]] | None = None
     empty_cache: Callable[[], None] = lambda: None
     own_statistics: bool = False
     simulated: bool = False
@@ -187,7 +187,7 @@ class Implementation:
         results: Any = self.prepared(case, given, out)() or out
         return Grads(*results)
 
-    def prepared(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> Call:
+    def prepared(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> PreparedCall:
         """The call that computes them; see __call__."""
         if case.norm not in self.norms:
             raise NotApplicable(f"{self.name} does not compute {case.norm}")
@@ -208,7 +208,7 @@ class Implementation:
         return ", ".join(filter(None, (*named, self.where)))
 
 
-def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], Call]:
+def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], PreparedCall]:
     """A forward or backward that does all its work in the call."""
     return lambda arguments: partial(function, arguments)
 

@@ -11,9 +11,9 @@ from lngrad.check.case import NORMS, CheckCase
 from lngrad.check.implementations import onednn
 from lngrad.check.implementations.implementation import (
     Arguments,
-    Call,
     Implementation,
     NotApplicable,
+    PreparedCall,
     Rule,
     dx_as_x,
     parameters_as_gamma,
@@ -41,7 +41,7 @@ def tensors(a: Arguments) -> Arguments:
     return Arguments(t.dy, t.x, mean, rstd, gamma, beta, a.normalized_shape, a.output_mask, eps=a.eps, out=t.out)
 
 
-def _torch_forward(a: Arguments) -> Call:
+def _torch_forward(a: Arguments) -> PreparedCall:
     import torch
 
     t, forward = tensors(a), torch.ops.aten.native_layer_norm
@@ -51,7 +51,7 @@ def _torch_forward(a: Arguments) -> Call:
     return partial(forward, *given) if t.out is None else partial(forward.out, *given, **_outputs(t.out))
 
 
-def _torch_backward(a: Arguments) -> Call:
+def _torch_backward(a: Arguments) -> PreparedCall:
     """The operator behind torch.nn.LayerNorm's gradients; the derivative of rms_norm, which has no operator on a CPU."""
     import torch
 
@@ -62,7 +62,7 @@ def _torch_backward(a: Arguments) -> Call:
     return partial(backward, *given) if t.out is None else partial(backward.out, *given, **_outputs(t.out))
 
 
-def _torch_rms_backward(a: Arguments) -> Call:
+def _torch_rms_backward(a: Arguments) -> PreparedCall:
     import torch
 
     t, eps = tensors(a), a.eps if a.case is None else a.case.eps
@@ -94,7 +94,7 @@ def _set_torch_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _torch_allocated(call: Call) -> tuple[int, str]:
+def _torch_allocated(call: PreparedCall) -> tuple[int, str]:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -116,7 +116,7 @@ def _compiled() -> Any:
     return torch.compile(gradients, dynamic=True)
 
 
-def _compiled_backward(a: Arguments) -> Call:
+def _compiled_backward(a: Arguments) -> PreparedCall:
     """torch.compile of layer_norm and its derivative: Inductor's kernels, with statistics of its own."""
     t, eps = tensors(a), a.eps if a.case is None else a.case.eps
     return lambda: a.masked(_compiled()(t.dy, t.x, t.gamma, t.beta, eps))
@@ -129,7 +129,7 @@ def _statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
     return "a derivative computes mean and rstd from x; this case gives others"
 
 
-def _jax_backward(a: Arguments) -> Call:
+def _jax_backward(a: Arguments) -> PreparedCall:
     """The formula in JAX, compiled by XLA, from the statistics that are given."""
     M, N = a.M, max(1, a.N)
     gamma = np.ones(N, a.x.dtype) if a.gamma is None else a.gamma.reshape(N)
@@ -162,7 +162,7 @@ def _jax_program() -> Any:
     return jax.jit(program, static_argnums=(6, 7))
 
 
-def _jax_forward(a: Arguments) -> Call:
+def _jax_forward(a: Arguments) -> PreparedCall:
     def call() -> Forward:
         import jax.numpy as jnp
 
@@ -183,7 +183,7 @@ def _jax_float64(case: CheckCase, given: DrawnInputs) -> str | None:
     return "float64 needs jax_enable_x64" if case.dtype == "float64" and not jax.config.jax_enable_x64 else None
 
 
-def _onednn_backward(a: Arguments) -> Call:
+def _onednn_backward(a: Arguments) -> PreparedCall:
     """oneDNN's layer normalization; gamma, its gradients and the statistics are float32. Given outputs are all it writes."""
     M, N = a.M, a.N
     dy, x = (np.ascontiguousarray(array).reshape(M, N) for array in (a.dy, a.x))
@@ -212,7 +212,7 @@ def _onednn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     return None if case.M * case.N else "oneDNN takes no empty arrays here"
 
 
-def _mindspore_backward(a: Arguments) -> Call:
+def _mindspore_backward(a: Arguments) -> PreparedCall:
     """MindSpore's LayerNormGrad on the CPU. It takes a variance, given here so that its rstd is the right one."""
     import mindspore
     from mindspore.ops.operations._grad_ops import LayerNormGrad

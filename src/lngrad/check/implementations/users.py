@@ -167,7 +167,7 @@ def mutant(name: str) -> Implementation:
         BackendUnavailable: There is none of this name.
     """
     from lngrad.check.mistakes.catalogue import MISTAKES
-    from lngrad.check.mistakes.changes import Call
+    from lngrad.check.mistakes.changes import ExactCase
 
     if name not in MISTAKES:
         raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
@@ -175,7 +175,7 @@ def mutant(name: str) -> Implementation:
     def backward(a: Arguments) -> Grads:
         assert a.case is not None  # planted mistakes are for `lngrad check` alone
         assert a.exact is not None
-        grads = MISTAKES[name].made(Call(a.case, a.exact))
+        grads = MISTAKES[name].made(ExactCase(a.case, a.exact))
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")
         with np.errstate(over="ignore", invalid="ignore"):

@@ -8,7 +8,7 @@ import numpy as np
 
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes import changes
-from lngrad.check.mistakes.changes import Call, Change
+from lngrad.check.mistakes.changes import Change, ExactCase
 from lngrad.check.mistakes.fit import wide
 from lngrad.core.problem import LAYER_NORM, Grads
 from lngrad.testing import Inputs
@@ -38,7 +38,7 @@ class Mistake:
     sums_only: bool = False
     unwritten: bool = False
 
-    def changed(self, call: Call) -> Inputs | None:
+    def changed(self, call: ExactCase) -> Inputs | None:
         """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
         if self.inputs is None or not call.inputs.x.size:
             return None
@@ -46,7 +46,7 @@ class Mistake:
             changed = self.inputs(call)
         return None if changed is None else replace(call.inputs, **changed)
 
-    def made(self, call: Call) -> Grads | None:
+    def made(self, call: ExactCase) -> Grads | None:
         """The gradients with the mistake, in float64; None where it makes no difference."""
         if self.results is None:
             inputs = self.changed(call)

@@ -23,7 +23,7 @@ from lngrad.typing import Array
 
 
 @dataclass(frozen=True)
-class Call:
+class ExactCase:
     """A case with its inputs, their terms and the right gradients in float64."""
 
     case: CheckCase
@@ -57,7 +57,7 @@ class Call:
 
 
 Changes: TypeAlias = "dict[str, Any] | None"
-Change = Callable[[Call], Changes]
+Change = Callable[[ExactCase], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
 P = ParamSpec("P")
 SAME = 1e-3  # of rstd: what is given is x's own
@@ -66,7 +66,7 @@ MAX_SEQUENTIAL = 8192  # rows that are added one by one in Python
 _DIGITS = {"float16": 11, "bfloat16": 8}
 
 
-def configured(change: Callable[Concatenate[Call, P], Changes]) -> Callable[P, Change]:
+def configured(change: Callable[Concatenate[ExactCase, P], Changes]) -> Callable[P, Change]:
     """A change that takes more than the call, as what returns the change for these arguments."""
     return lambda *arguments, **options: lambda call: change(call, *arguments, **options)
 
@@ -75,7 +75,7 @@ def configured(change: Callable[Concatenate[Call, P], Changes]) -> Callable[P, C
 
 
 @configured
-def by_rows(call: Call, name: str, step: int) -> Changes:
+def by_rows(call: ExactCase, name: str, step: int) -> Changes:
     """The dy or the mean of the row `step` rows further on."""
     array = wide(getattr(call.inputs, name))
     rows = call.inputs.x.size // max(1, int(np.prod(call.inputs.normalized_shape)))
@@ -83,12 +83,12 @@ def by_rows(call: Call, name: str, step: int) -> Changes:
 
 
 @configured
-def rstd_as(call: Call, new: RstdOf) -> Changes:
+def rstd_as(call: ExactCase, new: RstdOf) -> Changes:
     return {"rstd": new(call.variance, call.case.eps, call.case.N)}
 
 
 @configured
-def with_eps(call: Call, new: Callable[[float], float]) -> Changes:
+def with_eps(call: ExactCase, new: Callable[[float], float]) -> Changes:
     """rstd with another eps."""
     if new(call.case.eps) == call.case.eps:
         return None
@@ -96,7 +96,7 @@ def with_eps(call: Call, new: Callable[[float], float]) -> Changes:
 
 
 @configured
-def narrow_statistics(call: Call, dtype: str) -> Changes:
+def narrow_statistics(call: ExactCase, dtype: str) -> Changes:
     """mean and rstd rounded to 16 bits."""
     narrow = numpy_dtype(dtype)
     if np.asarray(call.inputs.rstd).dtype == narrow:
@@ -105,7 +105,7 @@ def narrow_statistics(call: Call, dtype: str) -> Changes:
 
 
 @configured
-def narrow_input(call: Call, name: str, dtype: str) -> Changes:
+def narrow_input(call: ExactCase, name: str, dtype: str) -> Changes:
     """dy, x or gamma rounded to 16 bits; None where it is 16 bits wide already."""
     array = getattr(call.inputs, name)
     if array is None:
@@ -115,7 +115,7 @@ def narrow_input(call: Call, name: str, dtype: str) -> Changes:
 
 
 @configured
-def gamma_transposed(call: Call, back: bool) -> Changes:
+def gamma_transposed(call: ExactCase, back: bool) -> Changes:
     """gamma's elements in the order of its transposed dimensions, or from that order."""
     shape = call.inputs.normalized_shape
     if call.inputs.gamma is None or sum(size > 1 for size in shape) < 2:
@@ -123,45 +123,45 @@ def gamma_transposed(call: Call, back: bool) -> Changes:
     return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
 
 
-def statistics_of(call: Call, x: Any, normalization: Normalization) -> Changes:
+def statistics_of(call: ExactCase, x: Any, normalization: Normalization) -> Changes:
     forward = reference.layer_norm(x, normalized=call.inputs.normalized, eps=call.case.eps, normalization=normalization)
     return {"mean": forward.mean, "rstd": forward.rstd}
 
 
-def statistics_of_x(call: Call) -> Changes:
+def statistics_of_x(call: ExactCase) -> Changes:
     return statistics_of(call, call.inputs.x, call.inputs.normalization)
 
 
-def centred(call: Call, statistics: Change = lambda call: {}) -> Changes:
+def centred(call: ExactCase, statistics: Change = lambda call: {}) -> Changes:
     """Layer normalization's gradients, of RMSNorm's call with other statistics."""
     if call.centred:
         return None
     return {"normalization": call.inputs.normalization._replace(centred=True), **(statistics(call) or {})}
 
 
-def rstd_of_layer_norm(call: Call) -> Changes:
+def rstd_of_layer_norm(call: ExactCase) -> Changes:
     return {"rstd": (statistics_of(call, call.inputs.x, LAYER_NORM) or {})["rstd"]}
 
 
 @configured
-def offset_times(call: Call, factor: float) -> Changes:
+def offset_times(call: ExactCase, factor: float) -> Changes:
     norm = call.inputs.normalization
     return {"normalization": norm._replace(offset=factor * norm.offset)} if norm.offset else None
 
 
 @configured
-def dtotal_times(call: Call, factor: Any) -> Changes:
+def dtotal_times(call: ExactCase, factor: Any) -> Changes:
     dtotal = call.inputs.dtotal
     return None if dtotal is None else {"dtotal": factor * wide(dtotal)}
 
 
-def dtotal_in_dy(call: Call) -> Changes:
+def dtotal_in_dy(call: ExactCase) -> Changes:
     one = call.inputs
     return None if one.dtotal is None else {"dy": wide(one.dy) + wide(one.dtotal), "dtotal": None}
 
 
 @configured
-def summand(call: Call, own_statistics: bool = False) -> Changes:
+def summand(call: ExactCase, own_statistics: bool = False) -> Changes:
     """x alone, without the residual beside it."""
     x = call.given.x
     if call.given.residual is None:
@@ -170,7 +170,7 @@ def summand(call: Call, own_statistics: bool = False) -> Changes:
 
 
 @configured
-def other_total(call: Call, alpha: float | None, beside: float | None, rounded: bool = True) -> Changes:
+def other_total(call: ExactCase, alpha: float | None, beside: float | None, rounded: bool = True) -> Changes:
     """Another sum of x and residual: their factors, None for alpha."""
     x, residual, right = call.given.x, call.given.residual, call.inputs.normalization.alpha
     factors = [right if one is None else one for one in (alpha, beside)]
@@ -181,14 +181,14 @@ def other_total(call: Call, alpha: float | None, beside: float | None, rounded: 
 
 
 @configured
-def statistics_of_narrow_x(call: Call, dtype: str) -> Changes:
+def statistics_of_narrow_x(call: ExactCase, dtype: str) -> Changes:
     x = wide(call.inputs.x)
     rounded = narrowed(x, dtype)
     return None if (rounded == x).all() else statistics_of(call, rounded, call.inputs.normalization)
 
 
 @configured
-def recomputed(call: Call, new: RstdOf) -> Changes:
+def recomputed(call: ExactCase, new: RstdOf) -> Changes:
     """Other statistics than those that are given, and with another rstd than x's."""
     own = statistics_of_x(call) or {}
     if np.abs(own["rstd"].reshape(-1) / wide(call.inputs.rstd).reshape(-1) - 1).max() < SAME:
@@ -198,7 +198,7 @@ def recomputed(call: Call, new: RstdOf) -> Changes:
 
 
 @configured
-def statistics_of_chunks(call: Call, chunk: int, mean_too: bool) -> Changes:
+def statistics_of_chunks(call: ExactCase, chunk: int, mean_too: bool) -> Changes:
     """The averages of a row's chunks averaged, the shorter last one as if it were as long."""
     t = call.terms
     if chunk >= t.N or not t.N % chunk:
@@ -215,7 +215,7 @@ def statistics_of_chunks(call: Call, chunk: int, mean_too: bool) -> Changes:
 
 
 @configured
-def last_column_off(call: Call, x: float | None) -> Changes:
+def last_column_off(call: ExactCase, x: float | None) -> Changes:
     """dy of the last column is 0, and so is x, or xhat with None."""
     t, shape = call.terms, call.inputs.x.shape
     dy, other = t.dy.copy(), t.x.copy()
@@ -225,7 +225,7 @@ def last_column_off(call: Call, x: float | None) -> Changes:
     return {"dy": dy.reshape(shape), "x": other.reshape(shape)}
 
 
-def last_column_unwritten(call: Call) -> Changes:
+def last_column_unwritten(call: ExactCase) -> Changes:
     """NaN stands for what memory held."""
     changed = last_column_off(0.0)(call)
     if changed is None:
@@ -245,7 +245,7 @@ def _places(t: Terms, bits: int, kind: str) -> Array | None:
 
 
 @configured
-def wrapped(call: Call, bits: int, kind: str) -> Changes:
+def wrapped(call: ExactCase, bits: int, kind: str) -> Changes:
     """Rows of dy and x from a row offset that wraps."""
     t, shape, places = call.terms, call.inputs.x.shape, _places(call.terms, bits, kind)
     return (
@@ -254,7 +254,7 @@ def wrapped(call: Call, bits: int, kind: str) -> Changes:
 
 
 @configured
-def wrapped_stores(call: Call, bits: int, kind: str) -> Changes:
+def wrapped_stores(call: ExactCase, bits: int, kind: str) -> Changes:
     """The same, and dx stored there: NaN stands for what memory held."""
     t, changed, places = call.terms, wrapped(bits, kind)(call), _places(call.terms, bits, kind)
     if changed is None or places is None:
@@ -266,7 +266,7 @@ def wrapped_stores(call: Call, bits: int, kind: str) -> Changes:
 
 
 @configured
-def gamma_broadcast(call: Call, axes: tuple[int, ...]) -> Changes:
+def gamma_broadcast(call: ExactCase, axes: tuple[int, ...]) -> Changes:
     """gamma's first elements along some of its axes, in place of all."""
     gamma, shape = call.inputs.gamma, call.inputs.normalized_shape
     if gamma is None or max(axes) >= len(shape) or len(axes) == len(shape) or min(shape[axis] for axis in axes) < 2:
@@ -276,7 +276,7 @@ def gamma_broadcast(call: Call, axes: tuple[int, ...]) -> Changes:
 
 
 @configured
-def clamped(call: Call, least: float, signed: bool) -> Changes:
+def clamped(call: ExactCase, least: float, signed: bool) -> Changes:
     """xhat from y and a gamma that is clamped."""
     t = call.terms
     small = (
@@ -285,16 +285,16 @@ def clamped(call: Call, least: float, signed: bool) -> Changes:
     return None if (small == t.gamma).all() else _with_xhat(call, t.xhat * t.gamma / small)
 
 
-def mean_of_x(call: Call) -> Changes:
+def mean_of_x(call: ExactCase) -> Changes:
     return {"mean": wide(call.inputs.x).mean(call.normalized_axes, keepdims=True)}
 
 
-def uncentred_variance(call: Call) -> Changes:
+def uncentred_variance(call: ExactCase) -> Changes:
     squares = (wide(call.inputs.x) ** 2).mean(call.normalized_axes, keepdims=True)
     return {"rstd": 1 / np.sqrt(squares + call.case.eps)}
 
 
-def cancelling_variance(call: Call) -> Changes:
+def cancelling_variance(call: ExactCase) -> Changes:
     """The variance as E[x²] − E[x]², in float32."""
     if not call.centred:
         return None
@@ -306,7 +306,7 @@ def cancelling_variance(call: Call) -> Changes:
     return {"rstd": rstd} if np.abs(rstd / exact - 1).max() > CANCELLED else None
 
 
-def padded_variance(call: Call) -> Changes:
+def padded_variance(call: ExactCase) -> Changes:
     """The columns that fill a row up to a power of two are zeros, and (0 − mean)² is counted for each."""
     N = call.case.N
     padding = (1 << max(0, N - 1).bit_length()) - N
@@ -316,7 +316,7 @@ def padded_variance(call: Call) -> Changes:
     return {"rstd": 1 / np.sqrt(variance + call.case.eps)}
 
 
-def statistics_transposed(call: Call) -> Changes:
+def statistics_transposed(call: ExactCase) -> Changes:
     lead = call.inputs.x.shape[: call.inputs.x.ndim - call.inputs.normalized]
     if sum(size > 1 for size in lead) < 2:
         return None
@@ -327,24 +327,24 @@ def statistics_transposed(call: Call) -> Changes:
 
 
 @configured
-def means_times(call: Call, first: float, second: float) -> Changes:
+def means_times(call: ExactCase, first: float, second: float) -> Changes:
     """Each of the two row means, times a factor."""
     return {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
 
 
-def sums_for_means(call: Call) -> Changes:
+def sums_for_means(call: ExactCase) -> Changes:
     t = call.terms
     return None if t.N < 2 else {"dx": t.dx(*(t.N * one for one in t.means))}
 
 
-def gamma_by_row(call: Call) -> Changes:
+def gamma_by_row(call: ExactCase) -> Changes:
     t = call.terms
     if call.inputs.gamma is None or t.M < 2:
         return None
     return {"dx": t.of_norm(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd) + t.dtotal}
 
 
-def means_over_last_axis(call: Call) -> Changes:
+def means_over_last_axis(call: ExactCase) -> Changes:
     t, R = call.terms, call.terms.normalized
     if len(R) < 2 or R[:-1] == (1,) * (len(R) - 1):
         return None
@@ -353,13 +353,13 @@ def means_over_last_axis(call: Call) -> Changes:
 
 
 @configured
-def means_over(call: Call, *axes: int) -> Changes:
+def means_over(call: ExactCase, *axes: int) -> Changes:
     """Both means over the rows, or over all."""
     t = call.terms
     return None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in t.averaged))}
 
 
-def extra_term(call: Call) -> Changes:
+def extra_term(call: ExactCase) -> Changes:
     # pd_var·(1/H)·Σ(-2(x - mean)), divided by H: zero where mean is the row's mean.
     t = call.terms
     pd_var = -0.5 * (t.dxhat * t.xhat).sum(1, keepdims=True) * t.rstd**2
@@ -367,20 +367,20 @@ def extra_term(call: Call) -> Changes:
 
 
 @configured
-def narrow_means(call: Call, dtype: str) -> Changes:
+def narrow_means(call: ExactCase, dtype: str) -> Changes:
     """Both row means rounded to 16 bits before they are used."""
     return {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
 
 
 @configured
-def narrow_dxhat(call: Call, dtype: str) -> Changes:
+def narrow_dxhat(call: ExactCase, dtype: str) -> Changes:
     """dxhat rounded to 16 bits before dx is computed from it."""
     t = call.terms
     return {"dx": t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal}
 
 
 @configured
-def narrow_before_weight(call: Call, dtype: str) -> Changes:
+def narrow_before_weight(call: ExactCase, dtype: str) -> Changes:
     """The terms of gamma's product rounded to 16 bits: dxhat in dx, xhat in dgamma."""
     t = call.terms
     dx = t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal
@@ -388,18 +388,18 @@ def narrow_before_weight(call: Call, dtype: str) -> Changes:
 
 
 @configured
-def narrow_xhat(call: Call, dtype: str, *results: str) -> Changes:
+def narrow_xhat(call: ExactCase, dtype: str, *results: str) -> Changes:
     """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
     return _with_xhat(call, narrowed(call.terms.xhat, dtype), results)
 
 
-def _with_xhat(call: Call, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
+def _with_xhat(call: ExactCase, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
     t = call.terms
     made = {"dx": t.of_norm(t.dxhat, xhat, t.rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
     return {name: made[name] for name in results}
 
 
-def uncentred_xhat(call: Call) -> Changes:
+def uncentred_xhat(call: ExactCase) -> Changes:
     """xhat as x·rstd + b with b = −mean·rstd in float32, fused: what b's rounding loses stays."""
     t = call.terms
     bias = (-t.mean * t.rstd).astype(np.float32)
@@ -407,7 +407,7 @@ def uncentred_xhat(call: Call) -> Changes:
 
 
 @configured
-def last_rows(call: Call, part: int, factor: float) -> Changes:
+def last_rows(call: ExactCase, part: int, factor: float) -> Changes:
     """The last `part` rows, or what remains after whole parts, counted `factor` times."""
     t = call.terms
     tail = t.M % part or part
@@ -419,7 +419,7 @@ def last_rows(call: Call, part: int, factor: float) -> Changes:
 
 
 @configured
-def narrow_sums(call: Call, dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Changes:
+def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Changes:
     """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
 
     Args:
@@ -445,14 +445,14 @@ def narrow_sums(call: Call, dtype: str, parts: int = 1, block: int = 0, products
 
 
 @configured
-def narrow_sum(call: Call, dtype: str, only: str, products: bool) -> Changes:
+def narrow_sum(call: ExactCase, dtype: str, only: str, products: bool) -> Changes:
     """One of the two column sums in a narrow dtype."""
     made = narrow_sums(dtype, products=products)(call)
     return None if made is None else {only: made[only]}
 
 
 @configured
-def narrow_groups(call: Call, dtype: str, groups: int) -> Changes:
+def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
     """Rounded products added in a narrow dtype, in so many groups of every groups-th row."""
     t = call.terms
     if groups >= t.M or t.M // groups > MAX_SEQUENTIAL:
@@ -467,18 +467,18 @@ def narrow_groups(call: Call, dtype: str, groups: int) -> Changes:
 
 
 @configured
-def narrow_products(call: Call, dtype: str) -> Changes:
+def narrow_products(call: ExactCase, dtype: str) -> Changes:
     """xhat and dy·xhat rounded to 16 bits, then summed in full."""
     return {"dgamma": narrowed(call.terms.dy * narrowed(call.terms.xhat, dtype), dtype).sum(0)}
 
 
-def gamma_in_sums(call: Call) -> Changes:
+def gamma_in_sums(call: ExactCase) -> Changes:
     t = call.terms
     return None if call.inputs.gamma is None else {"dgamma": (t.dxhat * t.xhat).sum(0), "dbeta": t.dxhat.sum(0)}
 
 
 @configured
-def xhat_from_output(call: Call, tile: int) -> Changes:
+def xhat_from_output(call: ExactCase, tile: int) -> Changes:
     """xhat as (y − beta)/gamma, with the gamma of the row's place in a tile in place of the column's."""
     t = call.terms
     if call.inputs.gamma is None or t.N < 2:
@@ -488,7 +488,7 @@ def xhat_from_output(call: Call, tile: int) -> Changes:
 
 
 @configured
-def columns_lost(call: Call, width: int) -> Changes:
+def columns_lost(call: ExactCase, width: int) -> Changes:
     """All that comes after the last whole tile of `width` columns stays zero; width 0: the last column of dx."""
     N = call.terms.N
     tail = N % width if width else 1
@@ -501,7 +501,7 @@ def columns_lost(call: Call, width: int) -> Changes:
     return results
 
 
-def half_away(call: Call) -> Changes:
+def half_away(call: ExactCase) -> Changes:
     """Ties rounded away from zero."""
     rounded = {}
     for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):

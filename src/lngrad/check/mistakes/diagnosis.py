@@ -14,7 +14,7 @@ import numpy as np
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes.catalogue import MISTAKES
-from lngrad.check.mistakes.changes import Call
+from lngrad.check.mistakes.changes import ExactCase
 from lngrad.check.mistakes.column_sums import (
     explain_column_weights,
     explain_last_size,
@@ -24,7 +24,7 @@ from lngrad.check.mistakes.column_sums import (
     explain_wrong_axis,
 )
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Output, Terms, terms_of
+from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Terms, WrongOutput, terms_of
 from lngrad.check.mistakes.misplaced import (
     explain_added,
     explain_factors,
@@ -108,10 +108,10 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
     with np.errstate(all="ignore"), one_blas_thread():
-        call = Call(case, given.exact)
+        call = ExactCase(case, given.exact)
         truth, scales, terms = call.true, gradient_scales(given.exact), call.terms
         outputs = [
-            Output(name, np.asarray(result), true, scale)
+            WrongOutput(name, np.asarray(result), true, scale)
             for name, result, true, scale in zip(OUTPUTS, got, truth, scales, strict=True)
             if result is not None and result.size
         ]
@@ -139,7 +139,7 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
     return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
 
 
-def _described(call: Call, output: Output, share: Array) -> str:
+def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
     """What an output looks like that nothing explains."""
     golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(share.shape)
     if output.name == "dx":
@@ -165,7 +165,7 @@ def _named(mistake: str) -> Difference:
     return Difference(mistake, MISTAKES[mistake].sentence)
 
 
-def _known(outputs: Sequence[Output], known: Mapping[str, Grads]) -> str | None:
+def _known(outputs: Sequence[WrongOutput], known: Mapping[str, Grads]) -> str | None:
     """The mistake that is nearest to the result among those that explain all the outputs."""
     nearest, best = np.inf, None
     for name, wrong in known.items():
@@ -175,7 +175,7 @@ def _known(outputs: Sequence[Output], known: Mapping[str, Grads]) -> str | None:
     return best
 
 
-def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | None:
+def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float | None:
     """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
     before = after = 0.0
     for output in outputs:
@@ -196,7 +196,7 @@ def _left(outputs: Sequence[Output], wrong: Grads, by_size: bool) -> float | Non
 
 
 def _each_output(
-    terms: Terms, outputs: Sequence[Output], truth: Grads, known: dict[str, Grads]
+    terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, known: dict[str, Grads]
 ) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     formulas = _formulas(terms, outputs, truth)
@@ -225,7 +225,7 @@ def _one_factor(found: list[Explanation]) -> list[Explanation]:
     return [replace(one, differences=(Difference(f"all gradients{text}", said),)) for one in found]
 
 
-def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
+def _alone(output: WrongOutput, outputs: Sequence[WrongOutput], wrong: Grads) -> bool:
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
     for other in outputs:
         expected = getattr(wrong, other.name)
@@ -236,7 +236,7 @@ def _alone(output: Output, outputs: Sequence[Output], wrong: Grads) -> bool:
     return True
 
 
-def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
+def _formulas(terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
     """Explanations of the wrong outputs that have one; depth 1 leaves out what is rare beside another mistake."""
     fits = [Fit.of(terms, output, truth, depth) for output in outputs if output.is_wrong]
     found = {fit.name: one for fit in fits if (one := explain(fit)) is not None}
@@ -247,7 +247,7 @@ def _formulas(terms: Terms, outputs: Sequence[Output], truth: Grads, depth: int 
     return found | (rows or {fit.name: one for fit in sums if fit.is_finite and (one := explain_lost_additions(fit))})
 
 
-def _with_other_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:
+def _with_other_inputs(call: ExactCase, outputs: Sequence[WrongOutput]) -> list[Explanation] | None:
     """Some rows with inputs of others, or another rstd, if that explains all outputs, or dx alone and the others are right."""
     dx = next((one for one in outputs if one.name == "dx"), None)
     if dx is None or not dx.is_wrong:
@@ -263,7 +263,7 @@ def _with_other_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanatio
     return None
 
 
-def _beside(changed: Inputs, outputs: Sequence[Output]) -> tuple[Grads, list[Output]]:
+def _beside(changed: Inputs, outputs: Sequence[WrongOutput]) -> tuple[Grads, list[WrongOutput]]:
     """The gradients of other inputs, and the same outputs beside these."""
     wrong, scales = true_grads(changed), gradient_scales(changed)
     return wrong, [
@@ -271,7 +271,7 @@ def _beside(changed: Inputs, outputs: Sequence[Output]) -> tuple[Grads, list[Out
     ]
 
 
-def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanation] | None:
+def _with_changed_inputs(call: ExactCase, outputs: Sequence[WrongOutput]) -> list[Explanation] | None:
     """A mistake in the inputs, and others in the formulas on top of it."""
     best: list[Explanation] | None = None
     for name, mistake in MISTAKES.items():
@@ -287,7 +287,7 @@ def _with_changed_inputs(call: Call, outputs: Sequence[Output]) -> list[Explanat
     return best
 
 
-def _may_explain_dx(changed: Inputs, outputs: Sequence[Output]) -> bool:
+def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     """Whether some rows of dx obey a formula with these inputs: a look at a few spares one at all."""
     dx = next((one for one in outputs if one.name == "dx"), None)
     M, shape = changed.mean.size, changed.normalized_shape
@@ -326,7 +326,7 @@ def _in_span(terms: Terms, fit: Fit) -> bool:
     return False
 
 
-def _only_rounding(call: Call, outputs: Sequence[Output]) -> Diagnosis:
+def _only_rounding(call: ExactCase, outputs: Sequence[WrongOutput]) -> Diagnosis:
     """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype has."""
     mistake = MISTAKES["half-away rounding"]
     rounded = mistake.made(call)

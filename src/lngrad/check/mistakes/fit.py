@@ -159,7 +159,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Output:
+class WrongOutput:
     """One wanted output: as it came, in its own dtype, and what it should be, in float64.
 
     origin: The same result beside what it should be, where this one is beside what other inputs give. Inputs that are wildly
@@ -170,7 +170,7 @@ class Output:
     result: Array
     true: Array
     scale: Array
-    origin: Output | None = None
+    origin: WrongOutput | None = None
 
     @cached_property
     def error(self) -> Array:
@@ -265,7 +265,7 @@ class Fit:
     max_left: float = math.inf
 
     @staticmethod
-    def of(terms: Terms, output: Output, truth: Grads, depth: int) -> Fit:
+    def of(terms: Terms, output: WrongOutput, truth: Grads, depth: int) -> Fit:
         shapes = {"dx": terms.dy.shape, "dgamma": (terms.N,), "dbeta": (terms.N,)}
         rights = {name: getattr(truth, name).reshape(shape) for name, shape in shapes.items()}
         result, bound = (one.reshape(shapes[output.name]) for one in (wide(output.result), output.bound))

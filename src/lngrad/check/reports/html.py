@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lngrad.check.judge import Options
-from lngrad.check.reports.journal import Change
+from lngrad.check.reports.journal import VerdictChange
 from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
 from lngrad.check.standards.rules import HISTOGRAM, meaning
 from lngrad.errors import printable
@@ -23,7 +23,7 @@ HEAT_LEVELS = 6
 
 
 def write_report(
-    path: Path, results: Sequence[CaseResult], options: Options, seconds: float, changed: Sequence[Change] = ()
+    path: Path, results: Sequence[CaseResult], options: Options, seconds: float, changed: Sequence[VerdictChange] = ()
 ) -> None:
     """Write the report, whole or not at all.
 

@@ -147,7 +147,7 @@ NOTABLE = 2.0  # times the largest error
 
 
 @dataclass(frozen=True)
-class Change:
+class VerdictChange:
     """One case that is not as it was.
 
     Attributes:
@@ -161,7 +161,7 @@ class Change:
     text: str
 
 
-def changes(before: Iterable[CaseResult], after: Sequence[CaseResult]) -> list[Change]:
+def changes(before: Iterable[CaseResult], after: Sequence[CaseResult]) -> list[VerdictChange]:
     """The cases whose verdict, mistake or largest error changed: worse ones first.
 
     Args:
@@ -172,18 +172,20 @@ def changes(before: Iterable[CaseResult], after: Sequence[CaseResult]) -> list[C
     return sorted(found, key=lambda change: ("worse", "better", "other").index(change.kind))
 
 
-def _changes_of(old: CaseResult, new: CaseResult) -> list[Change]:
+def _changes_of(old: CaseResult, new: CaseResult) -> list[VerdictChange]:
     if old.status != new.status:
         kind = {"passed": "better", "failed": "worse"}.get(new.status, "other")
         kind = kind if {old.status, new.status} == {"passed", "failed"} else "other"
         why = new.mistake or new.reason if new.status != "passed" else old.mistake or old.reason
-        return [Change(kind, new.name, f"{old.status}, now {new.status}: {why}")]
+        return [VerdictChange(kind, new.name, f"{old.status}, now {new.status}: {why}")]
     if old.status == "failed" and old.mistake != new.mistake:
         return [
-            Change("other", new.name, f"{old.mistake or 'no known mistake'}, now {new.mistake or 'no known mistake'}")
+            VerdictChange(
+                "other", new.name, f"{old.mistake or 'no known mistake'}, now {new.mistake or 'no known mistake'}"
+            )
         ]
     errors = [max((output.worst_error for output in result.outputs), default=0.0) for result in (old, new)]
     if min(errors) > 0 and max(errors) / min(errors) >= NOTABLE:
         kind = "better" if errors[1] < errors[0] else "worse"
-        return [Change(kind, new.name, f"largest error {errors[0]:.3g}, now {errors[1]:.3g}")]
+        return [VerdictChange(kind, new.name, f"largest error {errors[0]:.3g}, now {errors[1]:.3g}")]
     return []

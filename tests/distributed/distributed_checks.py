@@ -114,6 +114,10 @@ def errors() -> None:
     uneven = DTensor.from_local(torch.randn(6, 5 - 2 * dist.get_rank()), on, [Shard(1)])  # says 10 here and 6 there
     refuses(ShapeError, r"^x: expected local shards with \d+ normalized elements together, got \[5, 3\]",
             lambda: door.layer_norm(uneven, uneven.shape[1]))  # fmt: skip
+    n = 5 - 2 * dist.get_rank()  # torch cuts a replicated weight of 8 into 4 and 4
+    x_5_3 = DTensor.from_local(torch.randn(6, n), on, [Shard(1)], shape=torch.Size((6, 8)), stride=(8, 1))
+    refuses(ShapeError, rf"^gamma: expected a shard of shape \({n},\), as x has in this process, got \(4,\)",
+            lambda: door.layer_norm(x_5_3, 8, weight))  # fmt: skip
     refuses(Exception, "rows cut among processes are computed in eager code only",
             lambda: torch.compile(door.layer_norm, backend="aot_eager", fullgraph=True)(x, 8))  # fmt: skip
 

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from lngrad.core.problem import LAYER_NORM, SLICE_BACKWARD, Normalization, describe
-from lngrad.errors import DtypeError
+from lngrad.errors import DtypeError, ShapeError
 from lngrad.torch import calls, operators
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.operators import BACKWARD_RESULTS, FORWARD_RESULTS
@@ -82,6 +82,7 @@ def _forward(
         results = dict(zip(FORWARD_RESULTS, operators.norm(*given), strict=True))
     else:
         results = {}
+        _check_shards(local_x.shape[split:], gamma=local_gamma, beta=local_beta)
         if residual is not None:
             local_x = results["total"] = local_x + local_residual
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
@@ -94,6 +95,16 @@ def _forward(
         results["y"] = y.to(x.dtype).reshape(local_x.shape)
         results |= {name: of_rows[at].reshape(columns) for at, name in enumerate(("mean", "rstd")) if name in outputs}
     return _all_placed(x, results, mesh, FORWARD_RESULTS, placements, outputs)
+
+
+def _check_shards(shape: Any, **parameters: Any) -> None:
+    """Refuse a parameter's shard of another shape than x's: torch cuts a replicated one evenly, whatever x's shards are."""
+    for name, local in parameters.items():
+        if local is not None and tuple(local.shape) != tuple(shape):
+            raise ShapeError(
+                f"{name}: expected a shard of shape {tuple(shape)}, as x has in this process, got {tuple(local.shape)}; "
+                f"shard {name} as x is"
+            )
 
 
 def _backward(
@@ -123,6 +134,7 @@ def _backward(
         given = local_dy, local_x, shape, given_mean, local_rstd, local_gamma, mask, local_dtotal, centred, offset
         results = dict(zip(BACKWARD_RESULTS, operators.norm_backward(*given), strict=True))
         return _all_placed(x, results, mesh, BACKWARD_RESULTS, placements, outputs)
+    _check_shards(shape, gamma=local_gamma)
     M, n = math.prod(local_x.shape[:split]), math.prod(shape)
     wide = accumulator_of(x, gamma)
     wide_mean, wide_rstd = (None if t is None else t.to(wide).reshape(M) for t in (local_mean, local_rstd))

@@ -74,6 +74,7 @@ print("ok")
 """
 
 
+@pytest.mark.slow
 def test_a_field_can_be_inserted_without_any_other_edit():
     """In a process of its own, every record gets one field more; kernels and host find their fields all the same."""
     environment = {**os.environ, "XDG_CACHE_HOME": "/proc/nowhere"}  # such kernels are not for keeping

@@ -91,6 +91,7 @@ def test_kernels_of_another_cpu_are_not_used(compiled):
     assert outcome(start(folder)) == printed
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_time_leaves_nothing_that_hurts(tmp_path, compiled):
     _, printed = compiled
     for seconds in (1.5, 3.0, 5.0):

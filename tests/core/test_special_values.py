@@ -129,6 +129,38 @@ def test_every_backend_and_the_formula_agree_on_every_kind(name, shape, norm, ba
         assert [kind(value) for value in got.ravel()] == [kind(value) for value in expected.ravel()]
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("backend", ["numba_cpu", "numpy_cpu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 8200)], ids=str)
+def test_what_a_mean_lost_changes_no_kind(shape, offset, dtype, backend):
+    """The table again with completed means: every element's kind is the formula's, other rows keep their bits."""
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32", offset=offset, spread=1.0), dtype)
+
+    def completed(**given):
+        return lngrad.layer_norm_backward(**given, complete_mean=True, backend=backend)
+
+    parts = {part: getattr(inputs, part) for part in ("dy", "x", "mean", "rstd", "gamma")}
+    clean, others = completed(**parts), np.arange(shape[0]) != ROW
+    for name, (changes, *of_table) in BACKWARD.items():
+        given = {part: array.copy() for part, array in parts.items()}
+        for part, (at, value) in changes.items():
+            given[part][at] = value
+        got = completed(**given)
+        if name in ("a row of dy overflows", "rstd is huge"):  # in float64 they don't
+            assert {kind(value) for value in got.dx[ROW]} <= of_table[0], name
+            assert kind(got.dgamma[COLUMN]) in (of_table[1], "finite", "inf"), name
+        else:
+            with np.errstate(all="ignore"):
+                truth = reference.layer_norm_backward(**given)
+            for one, other in zip(got, truth, strict=True):
+                assert [kind(value) for value in one.ravel()] == [kind(value) for value in other.ravel()], name
+        if "gamma" not in changes:
+            check_same_bits(got.dx[others], clean.dx[others])
+
+
 @pytest.mark.parametrize("value", [INF, NAN])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("norm", [norm for norm in NORMS.values() if "residual" in norm], ids=str)

@@ -176,12 +176,17 @@ def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mean, rstd):
 
 
 @inlined
+def where_finite(acc, value, otherwise):
+    """Lane by lane the value, or `otherwise` where it is infinite or a NaN: a correction adds none that was not there."""
+    return where_below(value - value, splat(scalar(acc, 1.0)), value, otherwise)
+
+
+@inlined
 def lost_xhat(acc, mean, rest, rstd):
     """What xhat = (x - mean)·rstd lacks where `rest` was rounded off the mean; -0.0, which adds nothing, where it is small."""
-    ratio, minus = mean * rstd, splat(scalar(acc, -1.0))
-    return where_below(
-        ratio * ratio, splat(scalar(acc, COMPENSATED_SQUARE)), splat(scalar(acc, -0.0)), rest * minus * rstd
-    )
+    ratio, nothing = mean * rstd, splat(scalar(acc, -0.0))
+    lost = where_finite(acc, rest * splat(scalar(acc, -1.0)) * rstd, nothing)
+    return where_below(ratio * ratio, splat(scalar(acc, COMPENSATED_SQUARE)), nothing, lost)
 
 
 @unless_none(1)
@@ -242,7 +247,7 @@ def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
     store(acc, memory, LOST * LANES, lost)
     if gamma is not None:
         mean_dxhat_xhat = load(acc, memory, MEAN_DXHAT_XHAT * LANES)
-        lacking = lost * load(acc, memory, MEAN_DXHAT * LANES)
+        lacking = where_finite(acc, lost * load(acc, memory, MEAN_DXHAT * LANES), splat(scalar(acc, -0.0)))
         store(acc, memory, MEAN_DXHAT_XHAT * LANES, mean_dxhat_xhat + lacking)
 
 

@@ -175,7 +175,7 @@ def test_run(lngrad):
 
 
 def test_check_brings_cases(lngrad):
-    assert "2 passed" in lngrad("check", "--impl", "numpy_cpu", "--filter", "65_by_64_*_fp32_*", "--limit", "2")
+    assert "2 passed" in lngrad("check", "--impl", "numpy_cpu", "--filter", "*tail*", "--limit", "2")
 
 
 def test_check_writes_its_report(lngrad):

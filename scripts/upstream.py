@@ -164,8 +164,8 @@ def main(
             tried = list(pool.map(run, wanted))
     rows = [row for row in tried if not row.late]
     others = sorted(row.operator for row in rows if row.refused)
-    ran = {row.operator for row in rows}
-    waiting = sorted(folder.name for _, folder in folders if folder.name not in ran)
+    ran = {(row.room, row.operator) for row in rows}
+    waiting = sorted(folder.name for room, folder in folders if (room, folder.name) not in ran)
     left = f"\n\n**Not run** ({len(waiting)} of {len(folders)} operators): {', '.join(waiting)}." if waiting else ""
     page = f"""# CANN's own programs on the simulated NPU
 

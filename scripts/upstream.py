@@ -2,6 +2,7 @@
 
     python scripts/upstream.py ops-nn --gtest /usr            all operators of norm/ and experimental/norm/
     python scripts/upstream.py ops-nn --only layer_norm_grad_v3 --print
+    python scripts/upstream.py ops-nn --minutes 20 --first rms_norm    those that fit; the page names the others
 
 ops-nn is a checkout of the operator library (hicann/ops-nn), which stays as it is. It takes one to two hours of a core.
 """
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -52,6 +54,7 @@ class Row(NamedTuple):
     operator: str
     files: list[TestFile]
     refused: str = ""
+    late: bool = False  # not run: its turn came after the given minutes
 
 
 def _operator(room: str, folder: Path, toolkit: Path, gtest: Path | None, time_limit: float) -> Row:
@@ -134,23 +137,36 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Operators whose unit tests to run; all by default.")] = None,
     jobs: Annotated[int, typer.Option(help="Operators at a time.")] = 2,
     time_limit: Annotated[float, typer.Option(help="Seconds for a test.")] = 120.0,
+    first: Annotated[list[str] | None, typer.Option(help="Operators to run before the others.")] = None,
+    minutes: Annotated[float, typer.Option(help="No operator starts later than this.")] = float("inf"),
     to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
 ) -> None:
     """Run them, and write the page."""
+    end = time.monotonic() + 60 * minutes
     commit = subprocess.run(["git", "-C", str(library), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
     folders = [
         (room, one.parents[2]) for room in ROOMS for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
     ]
     wanted = [(room, folder) for room, folder in folders if not only or folder.name in only]
+    wanted.sort(key=lambda one: one[1].name not in (first or ()))
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         toolkit = Path(scratch) / "toolkit"
         write_toolkit(toolkit, Settings())
-        with ThreadPoolExecutor(jobs) as pool:
-            rows = list(pool.map(lambda one: _operator(one[0], one[1], toolkit, gtest, time_limit), wanted))
         sources = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         results = {f"{one.parents[1].name}/{one.stem}": _example(one, toolkit) for one in sources}
-    left = f"\n\n**Not all were run**: {len(wanted)} of {len(folders)} operators, by `--only`." if only else ""
+
+        def run(one: tuple[str, Path]) -> Row:
+            if time.monotonic() > end:
+                return Row(one[0], one[1].name, [], late=True)
+            return _operator(*one, toolkit, gtest, time_limit)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            tried = list(pool.map(run, wanted))
+    rows = [row for row in tried if not row.late]
     others = sorted(row.operator for row in rows if row.refused)
+    ran = {(row.room, row.operator) for row in rows}
+    waiting = sorted(folder.name for room, folder in folders if (room, folder.name) not in ran)
+    left = f"\n\n**Not run** ({len(waiting)} of {len(folders)} operators): {', '.join(waiting)}." if waiting else ""
     page = f"""# CANN's own programs on the simulated NPU
 
 Written by `scripts/upstream.py`, with lngrad {__version__}, from ops-nn {commit.stdout.strip() or "of unknown commit"}.

@@ -113,6 +113,10 @@ def test_the_cmake_package(toolkit: Path, tmp_path: Path) -> None:
         assert run(tmp_path / "build" / name).stdout.endswith("ok\n")
 
 
-def test_flags_name_existing_folders(toolkit: Path) -> None:
-    assert all(Path(flag.removeprefix("-I")).is_dir() for flag in cflags(toolkit))
+def test_flags_name_existing_folders_and_files(toolkit: Path) -> None:
+    *folders, option, macros = cflags(toolkit)
+    assert folders
+    assert all(flag.startswith("-I") and Path(flag.removeprefix("-I")).is_dir() for flag in folders)
+    assert option == "-include"
+    assert Path(macros).is_file()
     assert all((toolkit / "lib64" / f"lib{flag.removeprefix('-l')}.so").exists() for flag in libs(toolkit)[2:])

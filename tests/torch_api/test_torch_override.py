@@ -69,10 +69,12 @@ def statistics_like_aten(inputs):
 @pytest.mark.parametrize("case", [case for case in CASES if case.gamma], ids=str)
 def test_gradients_are_right(case, dtype):
     inputs = statistics_like_aten(make_inputs(case, dtype))
+    own = dtype in ("float32", "float64")  # 16 bits hold no mean that is completed
+    if own:
+        inputs = replace(inputs, mean=norms.forward(inputs).mean)  # rounded once
     before = door.fallbacks()
     with door.override():
         grads = grads_of(inputs)
-    own = inputs.mean.dtype.name in ("float32", "float64")  # rounded to 16 bits, it isn't: taken as it is given
     check_grads(grads, norms.with_own_means(inputs) if own else inputs)
     assert door.fallbacks() == before
 

@@ -295,6 +295,7 @@ def test_a_certificate_of_a_simulated_backend_still_holds(simulated, monkeypatch
     assert all(one.holds for one in old.values() if one.holds is not None and one.name != splits)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(simulated):
     """The tree of 300 rows, replayed on two random inputs; the certificate has a hundred."""
     subject, old = simulated

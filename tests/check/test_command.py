@@ -131,9 +131,13 @@ def test_a_case_that_is_too_large_is_refused_before_it_is_allocated(bench, run):
     assert "too large: needs" in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("form", ["bin", "npy", "npz", "safetensors"])
-def test_goldens_are_cases_again_and_judge_dumps(tmp_path, run, form):
-    result = run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "g", "--format", form, "--filter", "*_by_63_b*")
+@pytest.mark.parametrize(
+    ("form", "which"),
+    [(form, "64_by_63_bf16*") for form in ("bin", "npy", "npz", "safetensors")]
+    + [pytest.param("bin", "*_by_63_b*", marks=pytest.mark.slow)],
+)
+def test_goldens_are_cases_again_and_judge_dumps(tmp_path, run, form, which):
+    result = run("golden", CASES / "lngrad.yaml", "-o", tmp_path / "g", "--format", form, "--filter", which)
     assert result.exit_code == 0, result.output
     again = run("check", tmp_path / "g", "--impl", "numpy_cpu", "--standard", "exact")
     assert again.exit_code == 0, again.output
@@ -175,9 +179,15 @@ def test_inputs_are_the_same_on_every_machine(make_case):
     assert float(given.dy.reshape(-1)[0]).hex() == "-0x1.4fc4000000000p+0"
 
 
+# The cases whose names have this; all of them where it is slow.
+FEW = pytest.param("*_by_64_*")
+ALL = pytest.param("*", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("which", [FEW, ALL])
 @pytest.mark.parametrize("impl", ["numba_cpu", "numpy_cpu"])
-def test_our_own_cases_pass_the_exact_standard(impl, run):
-    result = run("check", CASES, "--impl", impl, "--standard", "exact")
+def test_our_own_cases_pass_the_exact_standard(impl, which, run):
+    result = run("check", CASES, "--impl", impl, "--standard", "exact", "--filter", which)
     assert result.exit_code == 0, result.output
     assert " 0 failed, 0 skipped" in result.output
 
@@ -189,30 +199,25 @@ def test_committed_dumps_are_cases_and_results(run):
     assert "64 passed, 0 failed, 0 skipped" in result.output
 
 
+@pytest.mark.parametrize("which", [FEW, ALL])
 @pytest.mark.parametrize(
     ("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")]
 )
-def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, run):
+def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, which, run):
     module = {"ascend_sim": "lngrad.ascend.simulated_backend", "aclnn": "lngrad.ascend.aclnn"}.get(
         impl, "lngrad.ascend.graph"
     )
     pytest.importorskip(module)
-    result = run("check", CASES, "--impl", impl, "--standard", standard, "--max-skipped", "90%")
+    result = run("check", CASES, "--impl", impl, "--standard", standard, "--max-skipped", "90%", "--filter", which)
     assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize(("threads", "name"), [(1, "bfloat16 sums"), (2, "bfloat16 sums in 2 parts")])
-def test_torch_s_column_sums_in_16_bits_are_named(run, threads, name):
+def test_torch_s_column_sums_in_16_bits_are_named(run, threads, name, monkeypatch):
     """torch 2.13 keeps them so on a CPU, a part a thread; a torch that does not any more has nothing to be named."""
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        result = run(
-            "check", CASES / "lngrad.yaml", "--impl", "torch", "--filter", "column sums in bfloat16", "--jobs", 1
-        )
-    finally:
-        torch.set_num_threads(before)
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))  # torch lives in a process of its own
+    result = run("check", CASES / "lngrad.yaml", "--impl", "torch", "--filter", "column sums in bfloat16", "--jobs", 1)
     if result.exit_code == 1:
         assert name in result.output, result.output
 

@@ -128,7 +128,7 @@ def shape(name: str, seed: int) -> dict[str, object]:
     return {"lead": lead, "normalized": normalized}
 
 
-@pytest.mark.parametrize("cases", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [1, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MISTAKES)
 def test_every_mistake_is_named_on_nine_of_ten_random_cases(make_case, name, cases):
     named = []
@@ -193,8 +193,8 @@ def never_named(number):
         assert found.sentence.startswith("no mistake: every element is right"), (case, found)
 
 
-def test_a_thousand_right_results_are_never_named():
-    never_named(1_000)
+def test_hundreds_of_right_results_are_never_named():
+    never_named(400)
 
 
 @pytest.mark.slow

@@ -145,9 +145,17 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("story", FRESH)
+DTYPES = ("float32", "bfloat16", "float16")
+# Every story in one dtype, the next story in the next dtype; all dtypes, and another seed, where it is slow.
+TURNS = [
+    pytest.param(story, dtype, seed, marks=[pytest.mark.slow] if seed or place % len(DTYPES) != turn else [])
+    for place, story in enumerate(FRESH)
+    for turn, dtype in enumerate(DTYPES)
+    for seed in (0, 1)
+]
+
+
+@pytest.mark.parametrize(("story", "dtype", "seed"), TURNS)
 def test_a_fresh_mistake_is_named(diagnosed, story, dtype, seed):
     name, facts, wrong = FRESH[story]
     found = diagnosed(wrong, dtype, seed, **facts)

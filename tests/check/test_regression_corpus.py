@@ -16,7 +16,7 @@ BUG_REPORTS = corpus.BUG_REPORTS
 LARGE = {"rows:rows_past_65536": 2}  # seconds a case
 
 
-@pytest.mark.parametrize("cases", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [1, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BUG_REPORTS)
 def test_a_mistake_from_a_report_is_failed_and_named(name, cases):
     number = min(cases, LARGE.get(name, cases))

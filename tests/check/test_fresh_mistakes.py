@@ -260,10 +260,10 @@ def rounded_is_not_misnamed(diagnosed: Any, dtype: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_right_formula_in_16_bits_is_given_no_name_of_another_mistake(diagnosed, dtype):
-    rounded_is_not_misnamed(diagnosed, dtype, range(12))
+    rounded_is_not_misnamed(diagnosed, dtype, range(5))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_five_hundred_right_formulas_in_16_bits_are_given_no_name_of_another_mistake(diagnosed, dtype):
-    rounded_is_not_misnamed(diagnosed, dtype, range(12, 262))
+    rounded_is_not_misnamed(diagnosed, dtype, range(5, 255))

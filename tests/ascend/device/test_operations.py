@@ -113,8 +113,11 @@ def test_reductions_of_repeats(operation, dtype):
     out = tensor(pipe, np.full(repeats * max(groups, 2), 7), dtype=dtype)
     taken = width - width // groups if groups > 1 else width - 3  # all but the last group, or all but three
     extremes = groups == 1 and operation.name != "WholeReduceSum"
-    order = asc.ReduceOrder.ORDER_VALUE_INDEX
-    getattr(asc, operation.name)(out, tensor(pipe, values, dtype=dtype), taken, repeats, 1, 1, 8, order)
+    instruction, source = getattr(asc, operation.name), tensor(pipe, values, dtype=dtype)
+    if groups > 1:
+        instruction(out, source, repeats, taken, 1, 1, 8)  # Ascend C's own order: repeatTime, mask
+    else:
+        instruction(out, source, taken, repeats, 1, 1, 8, asc.ReduceOrder.ORDER_VALUE_INDEX)
     reduced = {"Sum": np.sum, "Max": np.max, "Min": np.min}[operation.name[-3:]]
     want = np.full(repeats * max(groups, 2), 7, dtype)
     for row in range(repeats):
@@ -201,7 +204,7 @@ def test_where_bytes_have_no_value_the_rest_has():
     check_same_bits("what is not chosen does no harm", content(out), np.ones(64, np.float32))
     asc.WholeReduceSum(out, source, 32, 1, 1, 1, 8)
     assert out.GetValue(0) == 64.0
-    asc.BlockReduceSum(out, source, 64, 1, 1, 1, 8)
+    asc.BlockReduceSum(out, source, repeatTime=1, mask=64, dstRepStride=1, srcBlkStride=1, srcRepStride=8)
     assert out.GetValue(4) == 16.0
     with pytest.raises(asc.DeviceFault, match="the first to read such bytes was"):
         out.GetValue(5)

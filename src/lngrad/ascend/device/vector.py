@@ -434,12 +434,41 @@ def _repeat_reduction(name: str) -> RepeatReduction:
     return _documented(instruction, op)
 
 
+class BlockReduction(Protocol):
+    """An instruction that reduces blocks or pairs, as ``BlockReduceSum``: repeatTime comes before mask."""
+
+    __name__: str
+
+    def __call__(
+        self, dst: LocalTensor, src: LocalTensor, repeatTime: int, mask: Mask, dstRepStride: int, srcBlkStride: int,
+        srcRepStride: int,
+    ) -> None: ...  # fmt: skip
+
+
+def _block_reduction(name: str) -> BlockReduction:
+    op = NUMBERS_OF[name]
+
+    def instruction(
+        dst: LocalTensor,
+        src: LocalTensor,
+        repeatTime: int,
+        mask: Mask,
+        dstRepStride: int,
+        srcBlkStride: int,
+        srcRepStride: int,
+    ) -> None:
+        strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+        _issue_special(caller(), op, elements_of(name, mask, repeatTime), strides, 0, dst, src)
+
+    return _documented(instruction, op)
+
+
 # Neighbours are added first, then neighbouring sums. dstRepStride is in results of a repeat, the other two in blocks.
 WholeReduceSum, WholeReduceMax, WholeReduceMin = map(
     _repeat_reduction, ("WholeReduceSum", "WholeReduceMax", "WholeReduceMin")
 )
 BlockReduceSum, BlockReduceMax, BlockReduceMin, PairReduceSum = map(
-    _repeat_reduction, ("BlockReduceSum", "BlockReduceMax", "BlockReduceMin", "PairReduceSum")
+    _block_reduction, ("BlockReduceSum", "BlockReduceMax", "BlockReduceMin", "PairReduceSum")
 )
 REDUCE_REPEAT = {kind: NUMBERS_OF[kind.value] for kind in ReduceType}
 

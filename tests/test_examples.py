@@ -27,7 +27,12 @@ NEEDS = {
 ARGUMENTS = {"train_over_processes.py": ["1"], "transformer_digits.py": ["pictures"]}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+DEAR = ["transformer_digits.py", "jax_digits.py"]  # ten seconds each; the others show the same calls
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in DEAR else name for name in PROGRAMS]
+)
 def test_the_example_runs(name, tmp_path):
     for module in NEEDS.get(name, []):
         if find_spec(module) is None:

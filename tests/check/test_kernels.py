@@ -140,6 +140,7 @@ def outside(dy, x, mean, rstd, gamma, normalized_shape, dx):
 """
 
 
+@pytest.mark.slow
 def test_a_case_is_called_whole_and_judged_in_blocks(results_of, tmp_path, monkeypatch):
     (tmp_path / "rows.py").write_text(ROWS)
     monkeypatch.syspath_prepend(tmp_path)

@@ -457,6 +457,7 @@ def test_strides(how: str) -> None:
     check_layout(how, 24)
 
 
+@pytest.mark.slow
 @in_every_regime
 @pytest.mark.parametrize("how", LAYOUTS)
 def test_strides_of_long_rows(regime: type, how: str) -> None:

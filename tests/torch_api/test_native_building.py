@@ -61,6 +61,7 @@ def build(results):
     results.put(str(building.build()))
 
 
+@pytest.mark.slow
 def test_processes_that_build_at_once_build_one(quick, folder):
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

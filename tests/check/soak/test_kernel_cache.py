@@ -54,6 +54,7 @@ def files(folder):
     return sorted((folder / "lngrad").glob("*.so"))
 
 
+@pytest.mark.slow
 def test_files_that_are_cut_off_empty_or_noise_are_compiled_again(compiled):
     folder, printed = compiled
     changes = (

@@ -155,11 +155,15 @@ def _finalizer(same: Callable[[], bool], rng: Random) -> str:
                 except Exception as error:
                     wrong.append(f"in a finalizer: {type(error).__name__}: {error}")
 
-    with _collecting(rng.randint(1, 30)):
-        Garbage()
-        outcome = _outcome(same())
-    left = 0
-    gc.collect()
+    gc.freeze()  # what was there before: a process with torch and JAX would take seconds for each collection
+    try:
+        with _collecting(rng.randint(1, 30)):
+            Garbage()
+            outcome = _outcome(same())
+        left = 0
+        gc.collect()
+    finally:
+        gc.unfreeze()
     return wrong[0] if wrong else outcome
 
 

@@ -15,10 +15,10 @@ import lngrad
 from lngrad.bench import modules
 from lngrad.bench.arguments import check_first_rows, random_arguments
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
-from lngrad.bench.measure import PreparedCall, TurnClock, keep_memory
+from lngrad.bench.measure import TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared, why_not
-from lngrad.check.implementations import Arguments, Implementation, NotApplicable
+from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, address_of, empty
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Problem

@@ -11,10 +11,9 @@ import torch
 
 import lngrad
 from lngrad.bench.cases import Job, Settings
-from lngrad.bench.measure import PreparedCall
 from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared
-from lngrad.check.implementations import Arguments, Implementation
+from lngrad.check.implementations import Arguments, Implementation, PreparedCall
 from lngrad.core import reference
 from lngrad.core.arrays import as_numpy
 from lngrad.core.problem import Forward, Grads

@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from lngrad.check.implementations import PreparedCall
+
 REST = 0.004  # seconds before a turn, at the least
 LONGEST_REST = 0.25  # seconds; then threads are not waiting, but at work
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
-PreparedCall: TypeAlias = Callable[[], Any]
 Context: TypeAlias = Callable[[], AbstractContextManager[Any]]
 Clock: TypeAlias = Callable[[str, PreparedCall], float]  # times one turn of a contestant, by name: seconds a call
 

@@ -123,6 +123,8 @@ def shape(name: str, seed: int) -> dict[str, object]:
     found = re.search(r"last (?:part|tile) of (\d+)", name)
     if found and "rows" in name:
         lead = (int(found[1]) + int(rng.integers(2, 7)),)
+    elif parts := re.search(r"in (\d+) parts", name):
+        lead = (int(parts[1]) * int(rng.integers(4, 8)) - 1,)
     elif found:
         lead, normalized = (int(rng.integers(3, 9)),), (int(found[1]) + int(rng.integers(2, 7)),)
     return {"lead": lead, "normalized": normalized}

@@ -428,13 +428,13 @@ def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, pro
         products: Whether the products, too, are rounded before they are added.
     """
     t = call.terms
-    narrow, step = numpy_dtype(dtype), block or -(-t.M // parts)
-    if parts > t.M or block > t.M or min(step, t.M) > MAX_SEQUENTIAL:
+    narrow, step = numpy_dtype(dtype), block or max(-(-t.M // parts), 1)
+    blocks = -(-t.M // step)
+    if block > t.M or min(step, t.M) > MAX_SEQUENTIAL or (not block and blocks != parts):
         return None
     added = np.stack([t.dy * t.xhat, t.dy], axis=1)
     if products:
         added = narrowed(added, dtype)
-    blocks = -(-t.M // step)
     padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
     padded[: t.M] = added
     totals = np.zeros((blocks, *added.shape[1:]), narrow)

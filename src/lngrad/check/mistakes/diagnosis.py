@@ -188,8 +188,8 @@ def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float 
         left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
             return None
-        after += float(np.sum(np.minimum(left, whole) ** 2))
-        before += float(np.sum(whole**2))
+        after += float(np.mean(np.minimum(left, whole) ** 2))  # dx has more elements, and no more to say
+        before += float(np.mean(whole**2))
     if before == 0 or after > ALIKE * before:
         return None
     return float(np.sqrt(after / before))

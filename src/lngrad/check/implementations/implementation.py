@@ -143,6 +143,7 @@ class Implementation:
             Either may raise NotApplicable.
         forward: Prepares a call that returns y, mean and rstd, or y alone; None: there is none.
         norms: What it computes, of NORMS.
+        norm: Which of these a certificate is of.
         takes: Rules that say why a case is not for it, or None.
         needs: The module that must be there.
         missing: Why it cannot be used although that module is there, or None.
@@ -154,7 +155,7 @@ class Implementation:
         allocated: The bytes that its own allocator gives out while a call runs, and whose figure that is. None: what Python
             and NumPy allocate is traced.
         empty_cache: Gives memory back that it keeps for later results.
-        own_statistics: It takes no mean and rstd, and computes them from x.
+        own_statistics: Of which norms it takes no mean and rstd, and computes them from x; it writes no given outputs then.
         simulated: A call takes long, as on a simulator, in an interpreter or in a process of its own.
         elsewhere: Why the memory that a call takes here is not the kernel's; "" where it is.
     """
@@ -163,6 +164,7 @@ class Implementation:
     backward: Callable[[Arguments], PreparedCall]
     forward: Callable[[Arguments], PreparedCall] | None = None
     norms: Container[str] = ("layer_norm",)
+    norm: str = "layer_norm"
     takes: tuple[Rule, ...] = ()
     needs: str = ""
     missing: Callable[[], str | None] = lambda: None
@@ -174,7 +176,7 @@ class Implementation:
     set_threads: Callable[[int], None] | None = None
     allocated: Callable[[PreparedCall], tuple[int, str]] | None = None
     empty_cache: Callable[[], None] = lambda: None
-    own_statistics: bool = False
+    own_statistics: Container[str] = ()
     simulated: bool = False
     elsewhere: str = ""
 

@@ -292,12 +292,47 @@ def _graph_takes(case: CheckCase, given: DrawnInputs) -> str | None:
 
 
 def _graph_variance(case: CheckCase, given: DrawnInputs) -> str | None:
-    return takes_variance("LayerNormGrad")(case, given) if case.third == "rstd" else None
+    if case.residual or case.third != "rstd":
+        return None
+    return takes_variance("LayerNormGrad")(case, given)
+
+
+# By alpha: of what is added to what.
+_ADDED_GRADS = {"add_layer_norm": "AddLayerNormGrad", "deep_norm": "DeepNormGrad"}
+
+
+def _added_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+    if case.norm not in _ADDED_GRADS:
+        return None
+    name = _ADDED_GRADS[case.norm]
+    if case.dtype != "float32":
+        return f"{name} adds in float32; this case's total is rounded to {case.dtype}"
+    if {case.gamma_dtype, case.statistics_dtype, *case.output_dtypes} != {"float32"}:
+        return f"{name} takes gamma in x's dtype, the rest in float32"
+    if not all(case.output_mask):
+        return f"{name} has no mask"
+    return None if case.lead and case.M * case.N else f"{name} takes no empty arrays, and rows alone"
+
+
+def _added_arguments(a: Arguments) -> dict[str, Any]:
+    """What the gradients of a norm of a sum take, by CANN's names. DeepNormGrad's dgx has the place of dx."""
+    one = {"dy": a.dy, "x": a.summand, "gx": a.residual, "gamma": a.gamma, "mean": a.mean, "rstd": a.rstd}
+    return one | {"x1": a.summand, "x2": a.residual, "dsum": a.dtotal, "alpha": a.alpha}
+
+
+def _added_grads(a: Arguments, dx: Any, dgamma: Any, dbeta: Any) -> Grads:
+    """The gradients of the total: DeepNormGrad takes no gradient of it, whose caller adds it."""
+    return Grads(dx if a.alpha == 1 else dx + a.dtotal, dgamma, dbeta)
 
 
 def _graph_backward(a: Arguments) -> Any:
     from lngrad.ascend import graph
 
+    if a.residual is not None:
+        op = graph.AddLayerNormGrad if a.alpha == 1 else graph.DeepNormGrad
+        named, attributes = _added_arguments(a), {name: getattr(a, name) for name in op.attributes}
+        results = op(*(np.ascontiguousarray(named[name]) for name in op.inputs), **attributes)
+        return _added_grads(a, results.dx if a.alpha == 1 else results.dgx, results.dgamma, results.dbeta)
     given = *_graph_statistics(a, a.variance), a.gamma
     return graph.LayerNormGrad(a.dy, a.x, *given, output_mask=a.output_mask, epsilon=a.eps, pd_gamma_dtype=a.dtypes[1])
 
@@ -346,7 +381,20 @@ def _aclnn_backward(a: Arguments) -> Grads:
     outputs = [np.empty(a.x.shape, a.x.dtype) if a.output_mask[0] else None, *a.parameters()]
     inputs = [np.ascontiguousarray(a.dy), np.ascontiguousarray(a.x), a.mean, a.rstd, a.gamma]
     dy, x, mean, rstd, gamma = map(tensor, inputs)
-    if a.normalization.centred:
+    given: tuple[Any, ...]
+    if a.residual is not None:
+        dx, dgamma, dbeta = map(tensor, outputs)
+        one = {
+            name: tensor(array) if isinstance(array, np.ndarray) else array
+            for name, array in _added_arguments(a).items()
+        }
+        if a.alpha == 1:
+            name, names = "aclnnAddLayerNormGrad", ("dy", "x1", "x2", "rstd", "mean", "gamma", "dsum")
+            given = *(one[name] for name in names), dx, dgamma, dbeta
+        else:
+            name, names = "aclnnDeepNormGrad", ("dy", "x", "gx", "gamma", "mean", "rstd", "alpha")
+            given = *(one[name] for name in names), tensor(np.empty_like(a.x)), dx, dbeta, dgamma
+    elif a.normalization.centred:
         name = "aclnnLayerNormBackward"
         mask = acl.aclCreateBoolArray(a.output_mask)
         given = dy, x, acl.aclCreateIntArray(a.normalized_shape), mean, rstd, gamma, None, mask, *map(tensor, outputs)
@@ -360,7 +408,7 @@ def _aclnn_backward(a: Arguments) -> Grads:
         status = acl.aclrtSynchronizeStream(None)
     if status != 0:
         raise RuntimeError(f"{name}: status {int(status)}: {acl.aclGetRecentErrMsg()}")
-    return Grads(*outputs)
+    return Grads(*outputs) if a.residual is None else _added_grads(a, *outputs)
 
 
 ASCEND_SIM = replace(  # it computes the backward alone, on one thread
@@ -369,14 +417,18 @@ ASCEND_SIM = replace(  # it computes the backward alone, on one thread
 )  # fmt: skip
 CANN = (
     Implementation(
-        "graph", unprepared(_graph_backward), takes=(_graph_takes, _graph_variance), needs="lngrad.ascend.graph"
+        "graph",
+        unprepared(_graph_backward),
+        norms=("layer_norm", *_ADDED_GRADS),
+        takes=(_graph_takes, _graph_variance, _added_takes),
+        needs="lngrad.ascend.graph",
     ),
     Implementation("graph_v3", unprepared(_graph_v3_backward), takes=(_graph_takes,), needs="lngrad.ascend.graph"),
     Implementation(
         "aclnn",
         unprepared(_aclnn_backward),
-        norms=("layer_norm", "rms_norm"),
-        takes=(_aclnn_takes,),
+        norms=("layer_norm", "rms_norm", *_ADDED_GRADS),
+        takes=(_aclnn_takes, _added_takes),
         needs="lngrad.ascend.aclnn",
     ),
 )

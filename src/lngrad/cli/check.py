@@ -271,9 +271,12 @@ def soak(
     entry_points: Annotated[
         str | None,
         Option(
-            metavar="A,B", help="Of numba_cpu, numpy_cpu, torch, override, jax.", show_default="all that are installed"
+            metavar="A,B",
+            help="Of numba_cpu, numpy_cpu, torch, override, jax, aclnn.",
+            show_default="all that are installed",
         ),
     ] = None,
+    norm: Annotated[str | None, Option(help="Which one, as for lngrad check.", show_default="all of them")] = None,
 ) -> None:
     """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
 
@@ -288,6 +291,7 @@ def soak(
     from lngrad.check.soak import ENTRY_POINTS, Report
     from lngrad.check.soak import soak as run_calls
 
+    _known_norm(norm)
     chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
     console = Console(stderr=True)
 
@@ -297,7 +301,7 @@ def soak(
 
     try:
         with console.status("compiling or loading kernels") as status:
-            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, tell=tell)
+            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, norm=norm, tell=tell)
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     say(str(report))

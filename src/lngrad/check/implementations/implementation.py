@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import NORMS, OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
+from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, Grads, Normalization, RmsForward
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
 
@@ -56,7 +56,7 @@ class Arguments:
     output_dtypes: tuple[str, str, str] | None = None
     variance: Any = None
     eps: float = 1e-5
-    out: Grads | Forward | None = None
+    out: Grads | Forward | ForwardWithTotal | RmsForward | None = None
     residual: Any = None
     dtotal: Any = None
     summand: Any = None
@@ -73,6 +73,12 @@ class Arguments:
             case.output_dtypes, given.variance, given.eps, residual=one.residual, dtotal=one.dtotal,
             summand=None if one.residual is None else one.x, normalization=one.normalization, case=case, exact=given.exact,
         )  # fmt: skip
+
+    @property
+    def norm(self) -> str:
+        """Its name in NORMS."""
+        one = Norm(self.normalization, self.residual is not None)
+        return next(name for name, other in NORMS.items() if other == one)
 
     @property
     def alpha(self) -> float:

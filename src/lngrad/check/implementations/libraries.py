@@ -75,7 +75,7 @@ def _torch_rms_backward(a: Arguments) -> PreparedCall:
     return call
 
 
-def _outputs(out: Grads | Forward) -> dict[str, Any]:
+def _outputs(out: tuple[Any, ...]) -> dict[str, Any]:
     return {f"out{number}": one for number, one in enumerate(out)}
 
 

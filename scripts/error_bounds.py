@@ -42,9 +42,14 @@ KINDS = [
 ]
 
 
+def _norm(array: Any) -> float:
+    return float(np.sqrt((array * array).sum()))
+
+
 def share(M: int, N: int, kind: Kind, rng: np.random.Generator) -> ErrorBound:
     """Which share of its bound each error of a random problem comes to; a gradient that there is not comes to none."""
-    dtype, wide = numpy_dtype(kind.dtype), np.longdouble
+    dtype = numpy_dtype(kind.dtype)
+    wide = np.longdouble if kind.dtype == "float64" else np.float64
     spread = 2.0 ** rng.integers(-4, 5)
     x = ((rng.choice((-1, 1)) * kind.condition + rng.standard_normal((M, N))) * spread).astype(dtype)
     dy = rng.standard_normal((M, N)).astype(dtype)
@@ -61,22 +66,21 @@ def share(M: int, N: int, kind: Kind, rng: np.random.Generator) -> ErrorBound:
         seen = float(np.max(np.abs(forward.mean.astype(np.float64)) * forward.rstd))
         exact -= exact.mean(1, keepdims=True)
         exact -= exact.mean(1, keepdims=True)  # what the first mean was rounded by
-    rstd = 1 / np.sqrt((exact**2).mean(1, keepdims=True) + wide(1e-12))
-    xhat, dxhat = exact * rstd, dys * g
+    rstd: Any = 1 / np.sqrt((exact**2).mean(1, keepdims=True) + wide(1e-12))
+    dxhat: Any = dys * g
+    xhat = exact * rstd
     dx = dxhat - xhat * (dxhat * xhat).mean(1, keepdims=True)
     if kind.norm == "layer_norm":
         dx -= dxhat.mean(1, keepdims=True)
     dx *= rstd
-    scale = np.linalg.norm((rstd * dxhat).astype(np.float64)) + np.linalg.norm(dx.astype(np.float64))
-    shares: list[Any] = [np.linalg.norm((got.dx.astype(np.float64) - dx).astype(np.float64)) / scale]
+    shares = [_norm(got.dx.astype(wide) - dx) / (_norm(rstd * dxhat) + _norm(dx))]
     for result, terms in zip(got[1:], (dys * xhat, dys), strict=False):
         total = terms.sum(0)
-        scale = np.linalg.norm((np.sqrt((terms**2).sum(0)) + np.abs(total)).astype(np.float64))
-        shares.append(np.linalg.norm((result.astype(np.float64) - total).astype(np.float64)) / scale)
+        shares.append(_norm(result.astype(wide) - total) / _norm(np.sqrt((terms**2).sum(0)) + np.abs(total)))
     bound = error_bound(
         M, N, kind.dtype, gamma_dtype=kind.gamma_dtype, condition=seen, complete_mean=kind.complete
     )  # fmt: skip
-    return ErrorBound(*(float(one) / float(other) for one, other in zip([*shares, 0.0][:3], bound, strict=True)))
+    return ErrorBound(*(one / other for one, other in zip([*shares, 0.0][:3], bound, strict=True)))
 
 
 def shares(problems: int, seed: int) -> dict[Kind, list[ErrorBound]]:

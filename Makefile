@@ -40,8 +40,8 @@ wheel-prebuilt: $(VENV)/.dev
 	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) $(PREBUILT)
 
 # The aarch64 wheel on an emulated machine: golden bits, precision, threads, the pool.
-arm: wheel-prebuilt
-	$(BIN)/python scripts/arm.py $(WHEEL_DIR)/lngrad-*_aarch64.whl $(ARM)
+arm: $(VENV)/.dev
+	$(BIN)/python scripts/arm.py --wheels $(WHEEL_DIR) $(ARM)
 
 matrix: $(VENV)/.matrix
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/matrix.py $(MATRIX)

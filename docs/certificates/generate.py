@@ -22,7 +22,8 @@ HEAD = """\
 `lngrad certify --impl NAME [--report page.html] [--json file.json]` measures one kernel's backward (and forward, where it
 has one) and prints what it found. Nothing here is taken from documentation or source. A promise says how many trials were
 made, in brackets; where it does not hold, the JSON file has the first counter-example: seed, shape, index and both bit
-patterns. "Yes" means 0 ULP.
+patterns. "Yes" means 0 ULP. `--norm rms_norm`, or another of `lngrad check`, measures that norm; without a beta, dgamma where
+xhat is 1 takes dbeta's place, and beside a residual the summand and the gradient of the total are 0.
 
 **The order of sums** is found by FPRev's method (arXiv 2411.00442): among ones, a large number and its negative absorb all
 that is added between them, so each probe tells how many terms come before both meet, and the answers give the tree. The

@@ -256,6 +256,22 @@ def test_ctrl_c_before_the_command_is_known_is_one_line(module):
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "lngrad: interrupted\n")
 
 
+KERNEL = """\
+#include "kernel_operator.h"
+extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
+    AscendC::GlobalTensor<float>().SetGlobalBuffer((__gm__ float*)x);
+}
+"""
+
+
+def files_of_examples(folder: Path) -> None:
+    """What the examples of the commands' help read."""
+    np.save(folder / "x.npy", np.ones((2, 32), np.float32))
+    (folder / "k.cpp").write_text(KERNEL)
+    save(folder / "in.npz", arrays_of(make_inputs(CASE, "float32")))
+    (folder / "cases").symlink_to(Path(__file__).parents[2] / "cases")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
 @pytest.mark.parametrize(
     "words",
@@ -265,16 +281,79 @@ def test_ctrl_c_before_the_command_is_known_is_one_line(module):
         "tiling --shape 2,32,16",
         "certify --impl numpy_cpu --trials 1",
         "check --impl numpy_cpu --limit 1",
+        "golden cases -o goldens --limit 1",
+        "run in.npz -o out.npz --backend numpy_cpu",
+        "soak --calls 2 --entry-points numpy_cpu",
+        *(
+            pytest.param(words, marks=pytest.mark.slow)  # they train, measure or compile first
+            for words in (
+                "bench --quick --scopes kernel --cases 512x384 --dtypes float32 --impl numpy_cpu",
+                "demo --epochs 1",
+                "kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32",
+                "kernel test kernels",
+                "sdk toolkit",
+                "sdk --run lines.c",
+            )
+        ),
     ],
 )
-def test_a_reader_that_has_gone_ends_the_command_quietly(words):
-    """141 as from `lngrad … | head -1` in a shell with pipefail."""
+def test_a_reader_that_has_gone_ends_the_command_quietly(words, tmp_path):
+    """141 as from `lngrad … | head -1` in a shell with pipefail; what is no progress bar is not said either."""
+    if words.startswith(("kernel", "sdk")) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("no C++ compiler")
+    files_of_examples(tmp_path)
+    (tmp_path / "lines.c").write_text('#include <stdio.h>\nint main() { for (;;) puts("a line"); }\n')
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "lngrad", *words.split()]
-    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
     os.close(writing)
-    assert (result.returncode, result.stderr) == (141, "")
+    assert result.returncode == 141, result.stderr
+    assert words.startswith("demo") or result.stderr == ""
+
+
+HOSTILE = "x\x1b[31m\x07\u202e\u2066\x9b.npz"
+WRONG = [  # for each command a word that it does not know, a file that is not there, and its own choices
+    "X",
+    "--X",
+    *(
+        f"{command.__name__.replace('_', ' ')} --X"
+        for command in (*commands.COMMANDS, commands.kernel_run, commands.kernel_test)
+    ),
+    "bench --dtypes X",
+    "bench --cases X",
+    "certify --impl X",
+    "check X",
+    "check --against X",
+    "check --compare X",
+    "check --impl X",
+    "check --impl cmd:X",
+    "check --limit X",
+    "demo --epochs X",
+    "golden X -o goldens",
+    "info X",
+    "kernel X",
+    "kernel run X --kernel k --arg x=x.npy",
+    "kernel test X",
+    "run X -o out.npz",
+    "run X -o out.npz --backend X",
+    "sdk --run X",
+    "sdk toolkit --soc X",
+    "soak --entry-points X",
+    "tiling --shape X",
+    "tiling --shape 2,32,16 --soc X",
+]
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_word_moves_nothing_on_the_terminal(words, capsys):
+    """The texts about usage too, which are the library's."""
+    code = terminal.exit_code(commands.app, *(word.replace("X", HOSTILE) for word in words.split()))
+    said = "".join(capsys.readouterr())
+    assert code == 2, said
+    assert r"\u202e" in said or "Input should be" in said
+    assert all(letter.isprintable() or letter == "\n" for letter in said)
 
 
 @pytest.mark.parametrize(
@@ -349,14 +428,6 @@ def test_the_command_alone_says_what_to_do_next():
     assert {line.split()[1] for line in lines[1:]} <= {*(each.__name__ for each in commands.COMMANDS), "--help"}
 
 
-KERNEL = """\
-#include "kernel_operator.h"
-extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
-    AscendC::GlobalTensor<float>().SetGlobalBuffer((__gm__ float*)x);
-}
-"""
-
-
 OTHERS = [command for command in commands.COMMANDS if command is not commands.demo]  # its example runs in test_demo.py
 
 
@@ -366,10 +437,7 @@ def test_the_example_of_a_commands_help_runs(command, tmp_path):
     assert "_".join(example.split()).startswith(command.__name__)
     if command in (commands.sdk, commands.kernel_run) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
-    np.save(tmp_path / "x.npy", np.ones((2, 32), np.float32))
-    (tmp_path / "k.cpp").write_text(KERNEL)
-    save(tmp_path / "in.npz", arrays_of(make_inputs(CASE, "float32")))
-    (tmp_path / "cases").symlink_to(Path(__file__).parents[2] / "cases")
+    files_of_examples(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}
     command = [sys.executable, "-m", "lngrad", *example.split()]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)

@@ -135,7 +135,7 @@ def check(
     from rich.console import Console
 
     from lngrad.check.formats.fuzz import fuzzed
-    from lngrad.check.formats.reading import FAMILY, read_cases, select, shipped
+    from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
     from lngrad.check.judge import Options
     from lngrad.check.reports.journal import changes, read_journal, write_junit
     from lngrad.check.standards.rules import AUTO, LEVELS, STANDARDS
@@ -146,6 +146,7 @@ def check(
     _one_of("--level", level, LEVELS)
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
+    _known_norm(norm)
     if report is not None:
         need("check", jinja2="jinja2")
     for path in (report, junit, json):
@@ -155,9 +156,9 @@ def check(
     read = read_cases(cases or [shipped(), FAMILY], max_bytes)
     if norm is None and not cases and (":" in impl or against):
         norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
-    chosen = select(_of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
+    chosen = select(of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
     for other in range(seed + 1, seed + seeds):
-        again = select(_of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
+        again = select(of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
         chosen += [replace(case, seed=other) for case in again]
     invoked = ["lngrad", "check", "--standard", standard] if standard != AUTO else ["lngrad", "check"]
     invoked += ["--norm", norm] if norm else []
@@ -214,11 +215,12 @@ def golden(
     """
     from rich.console import Console
 
-    from lngrad.check.formats.reading import read_cases, select
+    from lngrad.check.formats.reading import of_norm, read_cases, select
     from lngrad.check.golden import write_goldens
 
     _one_of("--format", format, FORMATS)
-    chosen = select(_of_norm(read_cases(cases, max_bytes), norm), filter, limit)
+    _known_norm(norm)
+    chosen = select(of_norm(read_cases(cases, max_bytes), norm), filter, limit)
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
     say(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
@@ -238,6 +240,7 @@ def certify(
     json: Annotated[
         Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
     ] = None,
+    norm: Annotated[str, Option(help="Which one: layer_norm, rms_norm or another of lngrad check.")] = "layer_norm",
     trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
     threads_variable: Annotated[
         str | None,
@@ -258,12 +261,13 @@ def certify(
     from lngrad.check.certify.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
 
+    _known_norm(norm)
     group = ""
 
     def tell(so_far: Certificate, one: Measured | None) -> None:
         nonlocal group
         if one is None:
-            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
+            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.norm, so_far.dtype))))
             return
         if one.group != group:
             group = one.group
@@ -273,7 +277,7 @@ def certify(
         if one.counterexample:
             say(f"    {one.counterexample}")
 
-    certificate = measure(impl, trials, tell, threads_variable)
+    certificate = measure(impl, trials, tell, threads_variable, norm)
     if report is not None:
         write_certificate_html(report, certificate)
     if json is not None:
@@ -289,9 +293,12 @@ def soak(
     entry_points: Annotated[
         str | None,
         Option(
-            metavar="A,B", help="Of numba_cpu, numpy_cpu, torch, override, jax.", show_default="all that are installed"
+            metavar="A,B",
+            help="Of numba_cpu, numpy_cpu, torch, override, jax, aclnn.",
+            show_default="all that are installed",
         ),
     ] = None,
+    norm: Annotated[str | None, Option(help="Which one, as for lngrad check.", show_default="all of them")] = None,
 ) -> None:
     """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
 
@@ -304,6 +311,7 @@ def soak(
     from lngrad.check.soak import ENTRY_POINTS, Report
     from lngrad.check.soak import soak as run_calls
 
+    _known_norm(norm)
     chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
 
     def tell(so_far: Report) -> None:
@@ -312,7 +320,7 @@ def soak(
 
     try:
         with working("compiling or loading kernels") as update:
-            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, tell=tell)
+            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, norm=norm, tell=tell)
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     say(str(report))
@@ -332,14 +340,11 @@ def _one_of(name: str, value: str, allowed: Sequence[str] | dict[str, Any]) -> N
         fail(f"{name}: expected one of {', '.join(allowed)}, got {value!r}", REFUSED)
 
 
-def _of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:
-    """Cases as those of a norm, without those that say another; all as they are if there is none."""
+def _known_norm(norm: str | None) -> None:
     from lngrad.check.case import NORMS
 
-    if norm is None:
-        return cases
-    _one_of("--norm", norm, NORMS)
-    return [replace(case, norm=norm) for case in cases if case.norm in ("layer_norm", norm)]
+    if norm is not None:
+        _one_of("--norm", norm, NORMS)
 
 
 def _run(

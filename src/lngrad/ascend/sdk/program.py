@@ -17,7 +17,7 @@ from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
 from lngrad.core.machine import c_compiler, cxx_compiler
-from lngrad.errors import MISSING, LngradError
+from lngrad.errors import MISSING, LngradError, printable
 
 TOO_LONG = 124  # as timeout(1)
 
@@ -66,16 +66,16 @@ def run_program(
             code = process.wait(time_limit)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGXCPU)  # a kernel tells where it is
-            print(f"lngrad: {source}: not done within {time_limit:g} s (--time-limit)", file=sys.stderr)
+            print(printable(f"lngrad: {source}: not done within {time_limit:g} s (--time-limit)"), file=sys.stderr)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(2)
             code = TOO_LONG
         finally:
             process.kill()
             process.wait()
-    if code < 0:
+    if code < 0 and code != -getattr(signal, "SIGPIPE", 0):  # that is no crash: whoever read its output has gone
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        print(f"lngrad: {source}: crashed ({name})", file=sys.stderr)
+        print(printable(f"lngrad: {source}: crashed ({name})"), file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 

@@ -79,13 +79,14 @@ $(VENV)/.demo: pyproject.toml
 # What tests and linters need. Torch comes first and pinned, so that nothing below asks for another build of it.
 $(VENV)/.dev: pyproject.toml constraints-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --help | grep --quiet -e --group || $(BIN)/python -m pip install --quiet 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group dev
 	touch $@
 
 # What the documentation site needs.
 $(VENV)/.site: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[site]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
 	touch $@
 
 # What resolves the lowest and the highest versions of the matrix.

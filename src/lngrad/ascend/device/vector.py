@@ -160,6 +160,17 @@ def _unary(name: str) -> UnaryInstruction:
     return _documented(instruction, op)
 
 
+def mathematical(
+    name: str, dst: LocalTensor, *operands: LocalTensor | float, count: int, sharedTmpBuffer: LocalTensor | None = None
+) -> None:
+    """Issue a library function: a row of the table with the sources and then the scalar, as Tanh or Swish."""
+    sources = [one for one in operands if isinstance(one, LocalTensor)]
+    (scalar,) = [float(one) for one in operands if not isinstance(one, LocalTensor)] or [0.0]
+    buffers = [*sources, *([dst] * (2 - len(sources))), *([sharedTmpBuffer] if sharedTmpBuffer else [])]
+    form = (*elements_of(name, count, None), 1, 1, 1, 8, 8, 8)
+    _issue_special(caller(), NUMBERS_OF[name], form[:4], form[4:], 0, dst, *buffers, scalar=scalar)
+
+
 def _documented(function: F, op: int) -> F:
     operation = OPERATIONS[op]
     function.__name__ = function.__qualname__ = operation.name

@@ -35,9 +35,8 @@ from lngrad.cli.terminal import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lngrad.check.case import CheckCase
+    from lngrad.check.case import CheckCase, Options
     from lngrad.check.certify.measured import Certificate, Measured
-    from lngrad.check.judge import Options
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
 
@@ -134,9 +133,9 @@ def check(
     """
     from rich.console import Console
 
+    from lngrad.check.case import Options
     from lngrad.check.formats.fuzz import fuzzed
     from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
-    from lngrad.check.judge import Options
     from lngrad.check.reports.journal import changes, read_journal, write_junit
     from lngrad.check.standards.rules import AUTO, LEVELS, STANDARDS
 

@@ -239,7 +239,7 @@ def ends_with_parent() -> None:
 
 def _write(folder: Path, a: Arguments) -> None:
     names = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual"
-    arrays = {name: getattr(a, name) for name in names}
+    arrays = {name: getattr(a, name) for name in names if name != "mean" or a.normalization.centred}
     present = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     for name, array in present.items():
         write_tensor(folder / f"{name}.bin", array)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lngrad.bench.plots import processor_name
+from lngrad.check.certify.measured import Certificate
 from lngrad.check.reports.certificate import markdown_of, read_certificate
 
 NAMES = ("numba_cpu", "numpy_cpu", "triton_gpu", "ascend_sim", "torch", "torch_compile", "onednn", "jax")
@@ -47,9 +49,14 @@ def main() -> int:
     """Write the page."""
     paths = [FOLDER / f"{name}.json" for name in NAMES]
     certificates = [read_certificate(path) for path in paths if path.is_file()]
-    whose = "".join(f"- `{one.name}`: {one.version or 'as installed'}, on {one.machine}\n" for one in certificates)
+    whose = "".join(f"- `{one.name}`: {one.version or 'as installed'}, on {_machine(one)}\n" for one in certificates)
     (FOLDER.parent / "certificates.md").write_text(f"{HEAD}{whose}\n{markdown_of(certificates)}", "utf-8")
     return 0
+
+
+def _machine(one: Certificate) -> str:
+    processor, _, cores = one.machine.rpartition(", ")
+    return f"{processor_name(processor)}, {cores}"
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_resume_keeps_what_is_done(bench, run):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["nothing.yaml"], "nothing.yaml: no such file or folder; without CASES"),
+        (["nothing.yaml"], "nothing.yaml: no such file or folder"),
         (["cases.yaml", "--impl", "nobody"], "--impl: expected one of numba_cpu"),
         (["cases.yaml", "--impl", "nobody:kernel"], "--impl: nobody:kernel: No module named 'nobody'"),
         (["cases.yaml", "--impl", "somebody:nothing"], "has no attribute 'nothing'"),

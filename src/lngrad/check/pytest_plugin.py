@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import NORMS, CheckCase
+from lngrad.check.case import NORMS, CheckCase, Options
 from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, shipped
-from lngrad.check.judge import Options, check_case
+from lngrad.check.judge import check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.standards.rules import AUTO, STANDARDS
 from lngrad.core.threads import get_num_threads

@@ -131,7 +131,7 @@ def _statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
 
 def _jax_backward(a: Arguments) -> PreparedCall:
     """The formula in JAX, compiled by XLA, from the statistics that are given."""
-    M, N = a.M, max(1, a.N)
+    M, N = a.M, a.N
     gamma = np.ones(N, a.x.dtype) if a.gamma is None else a.gamma.reshape(N)
     dtotal = np.zeros((), a.x.dtype) if a.dtotal is None else a.dtotal.reshape(M, N)
     arrays = a.dy.reshape(M, N), a.x.reshape(M, N), a.mean.reshape(M, 1), a.rstd.reshape(M, 1), gamma, dtotal

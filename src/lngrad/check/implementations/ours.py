@@ -119,12 +119,20 @@ def require_triton() -> None:
 
 
 def on_device(array: Any) -> Any:
-    """A tensor on the GPU, or on the CPU where there is none, of an array; anything else as it is."""
+    """A tensor on the GPU, or on the CPU where there is none, of an array; anything else as it is.
+
+    It has the array's strides where torch has such: none are negative, and its elements are aligned.
+    """
     if not isinstance(array, np.ndarray):
         return array
     import torch
 
-    return to_torch(np.require(array, requirements=["C", "W"])).to("cuda" if torch.cuda.is_available() else "cpu")
+    plain = any(step < 0 or step % array.itemsize for step in array.strides) or not array.flags.aligned
+    tensor = to_torch(np.require(array, requirements=["C", "W"] if plain else ["W"]))
+    if not torch.cuda.is_available() or tensor.is_contiguous():
+        return tensor.to("cuda" if torch.cuda.is_available() else "cpu")
+    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,)).to("cuda").as_strided(tensor.shape, tensor.stride())
 
 
 def where_triton_runs(row: Implementation) -> Implementation:

@@ -20,7 +20,9 @@ demo: $(VENV)/.demo
 quick: $(VENV)/.dev lint types
 	$(PYTEST) -q $(QUICK) -k "not ctrl_c"
 
+# Hundreds of processes import src; compiled first, as some environments forbid Python to keep what it compiles.
 test: $(VENV)/.dev lint types
+	$(BIN)/python -m compileall -q src
 	$(PYTEST) --warm
 
 slow: $(VENV)/.dev

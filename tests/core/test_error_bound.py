@@ -48,7 +48,7 @@ def test_what_it_grows_with():
 
 
 def test_its_numbers_are_those_of_the_kernels():
-    assert (module._FROM, module._SEGMENT, module._LANES) == (COMPENSATED_FROM, SEGMENT, LANES)
+    assert (module.COMPENSATED_FROM, module._SEGMENT, module._LANES) == (COMPENSATED_FROM, SEGMENT, LANES)
 
 
 @pytest.mark.parametrize(

@@ -100,4 +100,4 @@ def test_there_are_pairs():
             "precision",
             "performance",
         )
-    } <= names
+    } <= names  # fmt: skip

@@ -53,25 +53,20 @@ _JAX = formulas.Namespace(lambda array, dtype: array.astype(dtype), jnp.sqrt, jn
 total_formula = partial(formulas.total, _JAX)
 
 
-def _along(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A formula of rows that are whole, or cut along `axis`: sums over rows are then summed over it."""
+def _along(formula: Callable[..., Any], *given: Any, axis: AxisName = None, **static: Any) -> Any:
+    """A formula of rows that are whole, or cut along `axis`: sums over their slices are then summed over it."""
+    if axis is None:
+        return formula(_JAX, *given, **static)
 
-    def of_axis(*given: Any, axis: AxisName = None, **static: Any) -> Any:
-        if axis is None:
-            return formula(_JAX, *given, **static)
+    def whole(sums: Any) -> Any:
+        return vary_together(jax.lax.psum(sums, axis), sums)[0]
 
-        def whole(sums: Any) -> Any:
-            return vary_together(jax.lax.psum(sums, axis), sums)[0]
-
-        return formula(replace(_JAX, whole=whole, parts=jax.lax.axis_size(axis)), *given, **static)
-
-    return of_axis
+    return formula(replace(_JAX, whole=whole, parts=jax.lax.axis_size(axis)), *given, **static)
 
 
-backward_formula = _along(formulas.backward)
-statistics_gradient = _along(formulas.statistics_gradient)
-forward_tangents = _along(formulas.forward_tangents)
-_forward_formula = _along(formulas.forward)
+backward_formula = partial(_along, formulas.backward)
+statistics_gradient = partial(_along, formulas.statistics_gradient)
+forward_tangents = partial(_along, formulas.forward_tangents)
 
 
 def forward_formula(
@@ -89,7 +84,7 @@ def forward_formula(
     total = None if residual is None else total_formula(x, residual, gamma, beta, normalization=normalization)
     x = x if total is None else total
     static = {"normalized": normalized, "eps": eps, "normalization": normalization, "axis": axis}
-    return *_forward_formula(x, gamma, beta, **static), total
+    return *_along(formulas.forward, x, gamma, beta, **static), total
 
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name

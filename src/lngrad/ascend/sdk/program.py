@@ -15,7 +15,7 @@ from pathlib import Path
 from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
+from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, must_compile, required, write_toolkit
 from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import MISSING, LngradError, printable
 
@@ -108,4 +108,4 @@ def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Seq
     _check_operators(source)
     compiler, standard = LANGUAGES[source.suffix]
     command = [*required(compiler), standard, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"]
-    run_compiler(command, str(source))
+    must_compile(command, str(source))

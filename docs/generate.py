@@ -31,11 +31,13 @@ SCOPES = {
 
 
 def main() -> int:
-    """Rewrite the READMEs, docs/performance.md, docs/performance-tables.md, docs/benchmarks.html and docs/bench.svg."""
+    """Rewrite the READMEs, docs/performance*.md, docs/benchmarks.html and docs/bench.svg."""
     machines = machines_in(RESULTS)
     for name in READMES:
         _replace(ROOT / name, readme(machines, name))
-    _replace(ROOT / "docs" / "performance.md", performance(machines))
+    english = performance(machines)
+    _replace(ROOT / "docs" / "performance.md", english)
+    _replace(ROOT / "docs" / "performance.zh-CN.md", in_chinese(english))
     _replace(ROOT / "docs" / "performance-tables.md", tables(machines))
     (ROOT / "docs" / "benchmarks.html").write_text(page(machines), encoding="utf-8")
     plot(list(machines.values()), PICTURE)
@@ -70,8 +72,8 @@ READMES = {
     "README.zh-CN.md": (
         ("机器", "反向：float32", "16 位", "正向：float32", "16 位", "领先的用例", "override()：float32", "16 位"),
         "与 torch 2.13 和 oneDNN 3.2 中较快者相比，2 个线程，输出已预分配，每行不少于 64 个元素的几何平均；override() 与 torch "
-        "自己的内核相比。大于 1×：lngrad 更快。全部用例与历史：[benchmarks](docs/benchmarks.html)，"
-        "表格见[性能](docs/performance.md)（英文）。",
+        "自己的内核相比。大于 1×：lngrad 更快。全部用例与历史：[benchmarks](docs/benchmarks.html)（英文），"
+        "表格见[性能](docs/performance.zh-CN.md)。",
         "三台机器上，各形状和 dtype 比最快的对手快多少倍",
     ),
 }
@@ -91,6 +93,24 @@ def performance(machines: dict[str, list[Record]]) -> str:
         "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost."
     )
     return "\n\n".join([summary(short, every=False), about, ratios_table(short, "kernel")])
+
+
+CHINESE = {
+    "machine | scope | threads | against | won | rows of ≥ 64, float32 | rows of ≥ 64, 16 bits | tiny rows | least":
+        "机器 | 范围 | 线程 | 对手 | 领先 | 每行 ≥ 64，float32 | 每行 ≥ 64，16 位 | 很短的行 | 最小",
+    "the best of torch, oneDNN": "torch 和 oneDNN 中较快者",
+    "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost.":
+        "2 个线程的反向，输出已预分配：比最快的对手快多少倍。非粗体：落后。",
+    "rows × columns": "行 × 列",
+}  # fmt: skip
+
+
+def in_chinese(text: str) -> str:
+    """The words of docs/performance.md's tables in Chinese."""
+    text = re.sub(r"(\d+) of (\d+)", r"\1 / \2", text)
+    for english, chinese in CHINESE.items():
+        text = text.replace(english, chinese)
+    return text
 
 
 def tables(machines: dict[str, list[Record]]) -> str:

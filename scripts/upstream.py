@@ -3,12 +3,14 @@
     python scripts/upstream.py ops-nn --gtest /usr            all operators of norm/ and experimental/norm/
     python scripts/upstream.py ops-nn --only layer_norm_grad_v3 --print
     python scripts/upstream.py ops-nn --minutes 20 --first rms_norm    those that fit; the page names the others
+    python scripts/upstream.py ops-nn --results kept.json    what is in the file is not run again; what was run is added
 
 ops-nn is a checkout of the operator library (hicann/ops-nn), which stays as it is. It takes one to two hours of a core.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,12 +18,12 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from lngrad import __version__
-from lngrad.ascend.sdk.operator_tests import MODES, TestFile, run_operator
+from lngrad.ascend.sdk.operator_tests import MODES, Case, TestFile, run_operator
 from lngrad.ascend.sdk.program import compile_program
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
@@ -66,6 +68,33 @@ def _operator(room: str, folder: Path, toolkit: Path, gtest: Path | None, time_l
             return Row(room, folder.name, [], str(error))
     print(folder.name, *(file.error or [file.count(mode) for mode in MODES] for file in files), file=sys.stderr)
     return Row(room, folder.name, files)
+
+
+class Kept:
+    """Results by "room/name" in a JSON file, written after each."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.found: dict[str, Any] = json.loads(path.read_text()) if path and path.is_file() else {}
+
+    def add(self, name: str, found: Any) -> None:
+        """Add one."""
+        self.found[name] = found
+        if self.path:
+            self.path.write_text(json.dumps(self.found, indent=1))
+
+    def add_row(self, row: Row) -> None:
+        """Add an operator's."""
+        files = [{"path": str(one.path), "error": one.error, "cases": one.cases} for one in row.files]
+        self.add(f"{row.room}/{row.operator}", {"files": files, "refused": row.refused})
+
+    def row(self, room: str, operator: str) -> Row | None:
+        """Return an operator's, None if it is not there."""
+        found = self.found.get(f"{room}/{operator}")
+        if found is None:
+            return None
+        files = [TestFile(Path(one["path"]), one["error"], [Case(*c) for c in one["cases"]]) for one in found["files"]]
+        return Row(room, operator, files, found["refused"])
 
 
 def _example(source: Path, toolkit: Path) -> str:
@@ -139,6 +168,9 @@ def main(
     time_limit: Annotated[float, typer.Option(help="Seconds for a test.")] = 120.0,
     first: Annotated[list[str] | None, typer.Option(help="Operators to run before the others.")] = None,
     minutes: Annotated[float, typer.Option(help="No operator starts later than this.")] = float("inf"),
+    results_file: Annotated[
+        Path | None, typer.Option("--results", help="A JSON file of results to go on from.")
+    ] = None,
     to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
 ) -> None:
     """Run them, and write the page."""
@@ -153,12 +185,21 @@ def main(
         toolkit = Path(scratch) / "toolkit"
         write_toolkit(toolkit, Settings())
         sources = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
-        results = {f"{one.parents[1].name}/{one.stem}": _example(one, toolkit) for one in sources}
+        kept = Kept(results_file)
+        results: dict[str, str] = {}
+        for one in sources:
+            name = f"{one.parents[1].name}/{one.stem}"
+            if name not in kept.found:
+                kept.add(name, _example(one, toolkit))
+            results[name] = kept.found[name]
 
         def run(one: tuple[str, Path]) -> Row:
-            if time.monotonic() > end:
+            known = kept.row(one[0], one[1].name)
+            if known is None and time.monotonic() > end:
                 return Row(one[0], one[1].name, [], late=True)
-            return _operator(*one, toolkit, gtest, time_limit)
+            row = known or _operator(*one, toolkit, gtest, time_limit)
+            kept.add_row(row)
+            return row
 
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))

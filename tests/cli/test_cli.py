@@ -19,6 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 import lngrad
+from lngrad import errors
 from lngrad.cli import commands, demo, info, terminal
 from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import Grads
@@ -364,12 +365,42 @@ def test_a_wrong_word_moves_nothing_on_the_terminal(words, capsys):
         "check --against missing",
         "check --compare missing.jsonl",
         "kernel run missing.cpp --kernel k --arg x=x.npy",
+        "kernel run missing.cpp --arg x=x.npy",
+        "kernel run -I missing pyproject.toml",
+        "kernel test missing",
+        "golden missing",
+        "run missing.npz",
         "sdk --run missing.c",
     ],
 )
 def test_a_missing_file_is_named_first_and_in_the_same_words(words):
     name = next(word for word in words.split() if word.startswith("missing"))
     refused(f"lngrad: {name}: no such file or folder", *words.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("tiling --soc Ascend910B", {"Ascend910B1", "Ascend910B2", "Ascend910B3", "Ascend910B4"}),
+        ("tiling --api LayerNormGrad", {"LayerNormGrad", "LayerNormGradBeta"}),
+        ("check --standard m", {"mixed"}),
+        ("check missing.csv --impl num", {"numba_cpu", "numpy_cpu"}),
+        ("certify --impl asc", {"ascend_sim", "ascendc:"}),
+        ("golden --format np", {"npy", "npz"}),
+        ("run --norm r", {"rms_norm"}),
+        ("bench --norm add", {"add_layer_norm", "add_rms_norm"}),
+    ],
+)
+def test_the_shell_completes_values(line, offered):
+    words = {"_TYPER_COMPLETE_ARGS": f"lngrad {line}", "_LNGRAD_COMPLETE": "complete_fish"}
+    result = cli(**words, _TYPER_COMPLETE_FISH_ACTION="get-args")
+    assert (set(result.stdout.split()), result.stderr) == (offered, "")
+
+
+def test_a_page_is_named_by_where_it_can_be_read():
+    shown = Path(errors.page("soak"))
+    assert shown.is_file() if shown.is_absolute() else str(shown) == "docs/soak.md in lngrad's sources"
+    assert errors.page("soak") in " ".join(cli("soak", "-h", COLUMNS="300").stdout.split())
 
 
 def test_a_missing_program_of_check_ends_with_2():
@@ -468,7 +499,7 @@ def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):
     """Every extra of the distribution, and what it installs."""
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in ("dev", "all")}
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name != "all"}
     assert {name: {re.split(r"[^\w-]", need)[0] for need in needs} - {"lngrad"} for name, needs in extras.items()} == {
         name: {part for part in distributions if name != "bench" or part != "torch"}
         for name, (_, *distributions) in info.EXTRAS.items()
@@ -505,10 +536,13 @@ def test_info_tells_what_the_last_run_left_to_aten(tmp_path, monkeypatch, capsys
         subprocess.run([sys.executable, "-c", program], check=True)
         info.info()
         text = capsys.readouterr().out
-        assert re.search(r"(?m)^left to aten +3 × native_layer_norm: x is empty \(-c, 20..-..-.. ..:.. UTC\)$", text)
+        assert re.search(
+            r"(?m)^left to torch +by -c, which ended 20..-..-.. ..:.. UTC, and why:\n +3 × native_layer_norm: x is empty$",
+            text,
+        )
     (tmp_path / "lngrad" / "fallbacks.json").write_text("[1]")
     info.info()
-    assert "left to aten" in capsys.readouterr().out
+    assert "left to torch" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "lngrad").glob("fallbacks*")] == ["fallbacks.json"]
 
 

@@ -218,3 +218,21 @@ class _Output:
             for share, row, column, golden, got in sums.worst
         )
         return replace(found, worst=worst, map=tuple(map(tuple, sums.map.tolist())))
+
+
+def different(got: Grads, expected: Grads) -> str:
+    """Where two results first differ in bits; "" if nowhere."""
+    for name, one, other in zip(OUTPUTS, got, expected, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return f"{name} is there in one of them only"
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return f"{name} is {one.dtype} {one.shape}, and was {other.dtype} {other.shape}"
+        first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+        unlike = np.flatnonzero(first != second) // one.dtype.itemsize
+        if unlike.size:
+            at = tuple(map(int, np.unravel_index(int(unlike[0]), one.shape)))
+            number = np.unique(unlike).size
+            return f"{name} differs in {number} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"
+    return ""

@@ -362,7 +362,7 @@ def draw(path: Path, training: Training, checks: list[Check]) -> None:
     read.legend(frameon=False, loc="lower right")
 
     below.suptitle(
-        "Errors of dx, dgamma and dbeta for the trained network's activations, against float64. "
+        "Errors of dx, dgamma and dbeta for the trained network's activations, against float64.\n"
         "In 16 bits a right result, rounded once, comes up to 1"
     )
     axes = below.subplots(1, len(checks), sharex=True, sharey=True, squeeze=False)[0]

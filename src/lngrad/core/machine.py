@@ -220,5 +220,6 @@ def run_compiler(command: list[str], **environment: str) -> CompletedProcess[str
 
     return subprocess.run(
         [sys.executable, "-c", _ENDS_WITH_US, str(os.getpid()), *command],
-        capture_output=True, text=True, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
     )  # fmt: skip

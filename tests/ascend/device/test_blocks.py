@@ -10,6 +10,8 @@ from tile_harness import check_same_bits
 
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
+from lngrad.ascend.device.sync import IBSet, IBWait
+from lngrad.ascend.device.system import SetAtomicMax, SetAtomicMin, SetPadValue
 from lngrad.ascend.faults import DeadlockFault, RaceFault, SyncFault
 from lngrad.errors import DtypeError
 
@@ -250,3 +252,55 @@ def test_what_cross_core_flags_refuse():
         asc.launch(lambda: asc.CrossCoreSetFlag(0, 2), 1)
     with pytest.raises(SyncFault, match="pipe must be V, MTE2 or MTE3, got PIPE_S"):
         asc.launch(lambda: asc.CrossCoreSetFlag(0, 0, asc.PIPE_S), 1)
+
+
+def handed_on(rows, waits):
+    """Each block adds 1 to what the block before it has written; block 2 knows of block 0 by way of block 1."""
+    memory, tensor, index = bind(rows), local(), asc.GetBlockIdx()
+    if index and waits:
+        IBWait(index - 1, 5)
+    asc.DataCopy(tensor, memory[max(index - 1, 0) * N], N)
+    flag(E.MTE2_V)
+    asc.Adds(tensor, tensor, 1.0, N)
+    flag(E.V_MTE3)
+    asc.DataCopy(memory[index * N], tensor, N)
+    if index == 2:
+        asc.PipeBarrier(asc.PIPE_ALL)
+        asc.DataCopy(tensor, memory, N)
+    IBSet(index, 5)
+
+
+def test_a_signal_orders_two_blocks_and_what_the_first_one_knew():
+    rows = np.zeros((3, N), F)
+    asc.launch(lambda r: handed_on(r, True), 3, rows)
+    assert (rows == [[1], [2], [3]]).all()
+    with pytest.raises(RaceFault):
+        asc.launch(lambda r: handed_on(r, False), 3, rows)
+    with pytest.raises(DeadlockFault, match=r"block 0 waits in IBWait\(7, 1\)"):
+        asc.launch(lambda r: IBWait(7, 1), 2, rows)
+
+
+@pytest.mark.parametrize(("start", "wanted"), [(SetAtomicMax, 3.0), (SetAtomicMin, 1.0)])
+def test_atomic_extremes(start, wanted):
+    def kernel(result):
+        tensor = local()
+        start(F)
+        put(bind(result), tensor, asc.GetBlockIdx() + 1.0)
+        asc.SetAtomicNone()
+
+    result = np.full(N, 2, F)
+    asc.launch(kernel, 3, result)
+    assert (result == (wanted if wanted > 2 else 1.0)).all()
+
+
+def test_the_pad_value_fills_what_no_padding_value_does():
+    def kernel(x, y):
+        tensor = local(64)
+        SetPadValue(9.0)
+        asc.DataCopyPad(tensor, bind(x), asc.DataCopyExtParams(1, 12), asc.DataCopyPadExtParams(False, 0, 5, 1.0))
+        flag(E.MTE2_MTE3)
+        asc.DataCopy(bind(y), tensor, N)
+
+    x, y = np.arange(N, dtype=F), np.zeros(N, F)
+    asc.launch(kernel, 1, x, y)
+    assert y.tolist() == [0, 1, 2, 9, 9, 9, 9, 9]

@@ -16,8 +16,11 @@ from tile_harness import check_same_bits
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import COUNT, MASK
+from lngrad.ascend.device.library import LIBRARY as LIBRARY_TABLE
 from lngrad.ascend.device.numerics import CODES, CPP_NAMES, DTYPES
 from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands, documented_rows
+from lngrad.ascend.device.vector import mathematical
+from lngrad.ascend.faults import BoundsFault, OverlapFault
 from lngrad.errors import DtypeError
 
 # What each elementwise row computes, one element at a time, in exact numbers; dst is what it held before.
@@ -38,6 +41,26 @@ FORMULAS = {
     "ShiftRight": lambda a, b, dst: int(a) >> int(b),
 }  # fmt: skip
 ELEMENTWISE = [o for o in OPERATIONS if o.operands in (Operands.BINARY, Operands.SCALAR, Operands.UNARY)]
+LIBRARY = [o for o in OPERATIONS if o.operands.mathematical]
+# The library's functions of numbers, as Python's own mathematics has them.
+LIBRARY_FORMULAS = {
+    "Acos": math.acos, "Acosh": math.acosh, "Asin": math.asin, "Asinh": math.asinh, "Atan": math.atan,
+    "Atanh": math.atanh, "Ceil": math.ceil, "Cos": math.cos, "Cosh": math.cosh, "Erf": math.erf, "Erfc": math.erfc,
+    "Digamma": lambda x: (math.lgamma(x + 1e-4) - math.lgamma(x - 1e-4)) / 2e-4, "Floor": math.floor,
+    "Frac": lambda x: math.modf(x)[0], "Lgamma": math.lgamma, "Log": math.log, "Log2": math.log2, "Log10": math.log10,
+    "Round": round, "Rint": round, "Sign": lambda x: math.copysign(1, x), "Sin": math.sin, "Sinh": math.sinh,
+    "Tan": math.tan, "Tanh": math.tanh, "Trunc": math.trunc, "Sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "Silu": lambda x: x / (1 + math.exp(-x)), "BitwiseNot": lambda x: ~int(x),
+    "Gelu": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "FasterGelu": lambda x: x / (1 + math.exp(-1.702 * x)), "FasterGeluV2": lambda x: x / (1 + math.exp(-1.702 * x)),
+    "Swish": lambda x, beta: x / (1 + math.exp(-beta * x)), "ClampMax": min, "ClampMin": max, "Power": math.pow,
+    "PowerOfTensor": math.pow, "PowerOfScalar": lambda x, base: math.pow(base, x), "Fmod": math.fmod,
+    "Xor": lambda a, b: int(a) ^ int(b), "BitwiseAnd": lambda a, b: int(a) & int(b), "Hypot": math.hypot,
+    "BitwiseOr": lambda a, b: int(a) | int(b), "BitwiseXor": lambda a, b: int(a) ^ int(b),
+    "GeGLU": lambda a, b: a * LIBRARY_FORMULAS["Gelu"](b), "ReGlu": lambda a, b: a * max(b, 0),
+    "SwiGLU": lambda a, b, beta: a * b / (1 + math.exp(-beta * b)),
+}  # fmt: skip
+BELOW_ONE = ("Acos", "Asin", "Atanh")  # their arguments
 REDUCTIONS = [o for o in OPERATIONS if o.operands is Operands.REPEAT_REDUCE]
 N = 80
 ROOT = Path(__file__).parents[3]
@@ -100,6 +123,45 @@ def test_elementwise_rows(operation, soc):
                     error = np.abs(got.astype(np.float64) - want.astype(np.float64))
                     unit = np.spacing(np.abs(want)).astype(np.float64)
                     assert (error <= unit).all(), operation.name
+
+
+@pytest.mark.parametrize("soc", ["Ascend910B1", "Ascend950"])
+def test_library_rows(soc):
+    """Each of the table on each of its types: rounded once from Python's own mathematics, and no more written."""
+    assert {one.name for one in LIBRARY} == set(LIBRARY_FORMULAS)
+    with socs.use(soc) as target:
+        for operation in LIBRARY:
+            for number, codes in enumerate(signatures(operation, target.soc.arch)):
+                rng, dtype, pipe = np.random.default_rng(number), DTYPES[codes[0]], asc.TPipe()
+                values = [whole_values(rng, code) for code in codes[1:]]
+                if dtype.kind == "f":
+                    values[0] = (rng.uniform(0.1, 0.9, N) + (operation.name not in BELOW_ONE)).astype(dtype)
+                scalar = [2.0] if operation.operands.with_scalar else []
+                before = whole_values(rng, codes[0])
+                out = tensor(pipe, before, dtype=dtype)
+                sources = [tensor(pipe, one, dtype=dtype) for one in values]
+                mathematical(operation.name, out, *sources, *scalar, count=N - 3)
+                formula = LIBRARY_FORMULAS[operation.name]
+                rows = [[float(one[i]) for one in values] for i in range(N - 3)]
+                want = np.array([formula(*row, *scalar) for row in rows])
+                if dtype.kind in "iu":
+                    check_same_bits(operation.name, content(out)[:-3], want.astype(np.int64).astype(dtype))
+                else:
+                    unit = np.spacing(np.abs(want.astype(dtype))).astype(np.float64)
+                    unit += 1e-6 * (operation.name == "Digamma")  # whose formula is a difference
+                    assert (np.abs(content(out)[:-3].astype(np.float64) - want) <= unit).all(), (operation.name, codes)
+                check_same_bits(operation.name, content(out)[-3:], before[-3:])
+
+
+def test_library_rules():
+    """In place, and a temporary buffer that the host's function would not have given, are refused."""
+    pipe = asc.TPipe()
+    x, y = (tensor(pipe, np.ones(N), dtype=np.float32) for _ in range(2))
+    with pytest.raises(OverlapFault, match=r"Tanh: dst .* and src .* must have no bytes in common"):
+        mathematical("Tanh", x, x, count=N)
+    small = tensor(pipe, np.zeros(32), dtype=np.uint8)
+    with pytest.raises(BoundsFault, match="Erf: sharedTmpBuffer: expected at least 768 bytes, got 32"):
+        mathematical("Erf", y, x, count=N, sharedTmpBuffer=small)
 
 
 @pytest.mark.parametrize("operation", REDUCTIONS, ids=lambda o: o.name)
@@ -212,7 +274,9 @@ def test_where_bytes_have_no_value_the_rest_has():
 
 @pytest.mark.parametrize("page", ["ascend-c.md", "ascend-c.zh-CN.md"])
 def test_the_page_has_the_table(page):
-    assert documented_rows() in (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert documented_rows() in text
+    assert ", ".join(f"`{name}`" for name in LIBRARY_TABLE) in text
 
 
 def test_two_writes_of_one_value_are_a_remark():

@@ -20,6 +20,7 @@ from lngrad.ascend import acl
 from lngrad.ascend.acl.memory import aligned_bytes, heap
 from lngrad.ascend.cpp import protocol
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
+from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.cpp.protocol import Op, Request
 from lngrad.ascend.cpp.session import Session, current_session, run_block
 from lngrad.ascend.device.core import running
@@ -76,11 +77,22 @@ def _handle_host(op: int, integers: tuple[int, ...]) -> int:
                 raise DeviceFault(f"GmFree: {integers[0]:#x} is not an address that GmAlloc returned [ErrorFree]")
     elif op == Op.SET_TILING_KEY:
         _thread.tiling_key = integers[0]
+    elif op == Op.ASK_HOST:
+        _ask_host(*integers)
     elif op == Op.RUN_KERNEL:
         _run_kernel(*integers)
     else:
         raise DeviceFault(f"{Op(op).name if op in tuple(Op) else 'a vector instruction'}: no kernel is running")
     return 0
+
+
+def _ask_host(name: int, out: int, size: int, axes: int, *rest: int) -> None:
+    """Answer a tiling function of the program: dimensions, then numbers."""
+    api = ctypes.string_at(name).decode()
+    found = answer(api, rest[:axes], rest[axes:])
+    if len(found) != size:
+        raise ShapeError(f"{api}: the program's struct has {size} bytes, CANN's has {len(found)}")
+    ctypes.memmove(out, found, size)
 
 
 def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:

@@ -28,15 +28,16 @@ from lngrad.ascend.tiling.structs import (
     LayerNormGradTiling,
     LayerNormSeparateTiling,
     LayerNormTiling,
+    SoftMaxTiling,
 )
 from lngrad.core.cache_folder import keep, kept, trusted_folder
 from lngrad.core.machine import compiler_version, cxx_compiler, run_compiler
-from lngrad.errors import LngradError
+from lngrad.errors import LngradError, page
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 INCLUDE = Path(__file__).parent / "include"
-_STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling)
+_STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling, SoftMaxTiling)
 
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.
 _MATH = (
@@ -72,8 +73,9 @@ def _tiling_structs() -> str:
         types = typing.get_type_hints(struct)
         lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
         structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
+    structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
     joined = "\n\n".join(structs)
-    names = "\n".join(f"using ::{struct.__name__};" for struct in _STRUCTS)
+    names = "\n".join(f"using ::{name};" for name in (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling"))
     return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
 // Written from lngrad.ascend.tiling.structs; change them there.
 #ifndef LNGRAD_KERNEL_TILING_H
@@ -292,7 +294,7 @@ def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
         for pattern in _MISSING:
             missing = pattern.search(text)
             if missing:
-                text = f"{missing['name']} is not declared; as an Ascend C API it is not simulated (docs/ascend-c.md)"
+                text = f"{missing['name']} is not declared; as an Ascend C API it is not simulated: {page('ascend-c')}"
                 break
         line = f"{place}: {text}"
         if line not in lines:

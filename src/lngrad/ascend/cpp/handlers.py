@@ -27,13 +27,32 @@ from lngrad.ascend.device.copies import (
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.layout import BroadCast, GatherMask, Transpose
+from lngrad.ascend.device.library import call_library
 from lngrad.ascend.device.local_tensor import LocalTensor, memory_at
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.running import Site, site_text
-from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
-from lngrad.ascend.device.system import InitOutput, SetAtomicAdd, SetAtomicNone, SetDeqScale, accumulated
+from lngrad.ascend.device.sync import (
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    IBSet,
+    IBWait,
+    PipeBarrier,
+    SetFlag,
+    SyncAll,
+    WaitFlag,
+)
+from lngrad.ascend.device.system import (
+    InitOutput,
+    SetAtomicAdd,
+    SetAtomicMax,
+    SetAtomicMin,
+    SetAtomicNone,
+    SetDeqScale,
+    SetPadValue,
+    accumulated,
+)
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
@@ -179,6 +198,11 @@ def _gather_mask(c: KernelCall) -> int:
     return GatherMask(dst, src, chosen, bool(reduces), mask, (params[0], params[1], params[2], params[3]))
 
 
+def _library(c: KernelCall) -> int:
+    name = ctypes.string_at(c.n[0]).decode()
+    return call_library(name, [c.local(name, index) for index in range(len(c.tensors))], c.n[1:], c.real)
+
+
 HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BLOCK_IDX: lambda c: c.core.index,
     Op.BLOCK_NUM: lambda c: c.core.count,
@@ -224,6 +248,11 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.CROSS_SET_FLAG: lambda c: CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=pipe_t(c.n[1])),
     Op.CROSS_WAIT_FLAG: lambda c: CrossCoreWaitFlag(c.n[2]),
     Op.ATOMIC_ADD: lambda c: SetAtomicAdd(c.dtype(0)),
+    Op.ATOMIC_MAX: lambda c: SetAtomicMax(c.dtype(0)),
+    Op.ATOMIC_MIN: lambda c: SetAtomicMin(c.dtype(0)),
+    Op.PAD_VALUE: lambda c: SetPadValue(c.real),
+    Op.IB_SET: lambda c: IBSet(c.n[0], c.n[1]),
+    Op.IB_WAIT: lambda c: IBWait(c.n[0], c.n[1]),
     Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
     Op.ACCUMULATED: lambda c: accumulated(c.n[0]),
@@ -232,6 +261,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BROADCAST: _broadcast,
     Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),
     Op.GATHER_MASK: _gather_mask,
+    Op.LIBRARY: _library,
     Op.LAYER_NORM: _tile_api(LayerNorm, LayerNormTiling, 6),
     Op.LAYER_NORM_RSTD: _tile_api(
         LayerNorm, LayerNormSeparateTiling, 6,

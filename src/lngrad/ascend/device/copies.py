@@ -110,7 +110,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
         else:  # what SetAtomicAdd turns a copy to global memory into
             with np.errstate(all="ignore"):
                 total = there.view(local.dtype)
-                total += here.view(local.dtype)
+                core.combine(total, here.view(local.dtype), out=total)
         core.tally.bytes_out += b.blocks * b.nbytes
     core.tally.instructions[api] += 1
     core.log.append(instruction)
@@ -282,7 +282,7 @@ def DataCopyPad(
 
     On the way in a block starts on 32 bytes and is followed by ``rightPadding`` elements and, up to the next 32
     bytes, by dummies. With isPad both are ``paddingValue``. Without, dummies are the block's first element where no
-    padding is given; else padding and dummies are undefined on a device, and bytes that nobody wrote here.
+    padding is given; else both are SetPadValue's, and where none was set undefined on a device: nobody wrote them here.
 
     Raises:
         DeviceFault: The SoC has no DataCopyPad, a block is not whole elements, a limit, or a rule of ``DataCopy``.
@@ -309,6 +309,8 @@ def DataCopyPad(
             raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
     padded = bool(left or right)
     fill = pad.paddingValue if pad.isPad and (padded or p.blockLen % BLOCK_BYTES == 0) else None
+    if padded and not pad.isPad:
+        fill = local.core.ub.registers.pad_value
     filled = left + p.blockLen + right
     if mode == PaddingMode.Compact:  # blocks lie one behind the other
         if local.core.soc.arch != 3510:
@@ -317,8 +319,15 @@ def DataCopyPad(
     else:
         local_step = (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
     blocks = Blocks(
-        p.blockCount, p.blockLen, local_step, p.blockLen + remote_gap, left, right, fill, padded and not pad.isPad
-    )
+        p.blockCount,
+        p.blockLen,
+        local_step,
+        p.blockLen + remote_gap,
+        left,
+        right,
+        fill,
+        padded and not pad.isPad and fill is None,
+    )  # fmt: skip
     copy_global(site, "DataCopyPad", local, remote, blocks, inward)
 
 

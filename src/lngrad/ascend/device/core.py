@@ -86,7 +86,8 @@ class Core:
     Attributes:
         has_pipe: Whether the kernel has made a TPipe.
         site: Where the tile API that runs now was called; None outside of one.
-        atomic: The element type of SetAtomicAdd, or None.
+        atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
+        combine: What such a copy makes of two elements.
         quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
         tiling_key: What TILING_KEY_IS compares with.
         schedule: What lets blocks wait for each other; None outside a launch.
@@ -117,6 +118,7 @@ class Core:
         self.has_pipe = False
         self.site: Site | None = None
         self.atomic: Dtype | None = None
+        self.combine: Callable[..., object] = np.add
         self.quiet = False
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None

@@ -11,6 +11,7 @@ NumPy; a device approximates some of them. Types are those of the API's pages in
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.ascend.device.mathematics import (
+    digamma,
+    each,
+    exactly,
+    faster_gelu,
+    gelu,
+    power,
+    sigmoid,
+)
 from lngrad.ascend.device.numerics import CPP_NAMES
 from lngrad.typing import Array
 
@@ -40,6 +50,10 @@ class Operands(enum.Enum):
     GATHER = "dst, src, offsets in bytes"
     REPEAT_REDUCE = "the results of a repeat of src"
     REDUCE = "dst[0], src, temporary buffer"
+    MATH = "dst, src, temporary buffer"
+    MATH_BINARY = "dst, src0, src1, temporary buffer"
+    MATH_SCALAR = "dst, src, scalar, temporary buffer"
+    MATH_BINARY_SCALAR = "dst, src0, src1, scalar, temporary buffer"
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -52,11 +66,22 @@ class Operands(enum.Enum):
         return self in (
             Operands.BINARY, Operands.SCALAR, Operands.UNARY, Operands.COPY, Operands.DUPLICATE, Operands.INDEX,
             Operands.CAST,
-        )  # fmt: skip
+        ) or self.mathematical  # fmt: skip
+
+    @property
+    def mathematical(self) -> bool:
+        """Whether it is a library function: by count, with a temporary buffer, never in place."""
+        return self.name.startswith("MATH")
+
+    @property
+    def with_scalar(self) -> bool:
+        """Whether its arithmetic takes a scalar behind the sources."""
+        return self in (Operands.SCALAR, Operands.MATH_SCALAR, Operands.MATH_BINARY_SCALAR)
 
 
 _SOURCES = {
-    "BINARY": ("src0", "src1"), "COMPARE": ("src0", "src1"), "DUPLICATE": (), "INDEX": (),
+    "BINARY": ("src0", "src1"), "MATH_BINARY": ("src0", "src1"), "MATH_BINARY_SCALAR": ("src0", "src1"),
+    "COMPARE": ("src0", "src1"), "DUPLICATE": (), "INDEX": (),
     "SELECT": ("selMask", "src0", "src1"), "SELECT_SCALAR": ("selMask", "src0"), "GATHER": ("src", "srcOffset"),
 }  # fmt: skip
 
@@ -77,6 +102,7 @@ class Operation:
         mixed: Types that differ, as "dst src0 src1; …".
         more: What 3510 (950) takes in addition, as ``types``.
         groups: How many results a reduction has of each repeat; 0: one of each two neighbours.
+        temporary: The smallest temporary buffer of a library function for half and for float, in 256 bytes.
     """
 
     name: str
@@ -89,6 +115,7 @@ class Operation:
     mixed: str = ""
     more: str = ""
     groups: int = 1
+    temporary: tuple[int, int] = (0, 0)
 
     def takes(self, codes: tuple[int, ...], arch: int) -> bool:
         """Return whether operands may have these types: dst and every source."""
@@ -156,6 +183,7 @@ ANY = " ".join(CPP_NAMES)
 BF16, BYTES, LONGS = "bfloat16_t", "int8_t uint8_t", "int64_t uint64_t"
 ALL_INTEGERS = "int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t"
 MORE_OF_950 = f"{BF16} {BYTES} uint16_t uint32_t {LONGS}"
+M = Operands.MATH
 B, S, U = Operands.BINARY, Operands.SCALAR, Operands.UNARY
 
 _CASTS = (
@@ -246,6 +274,50 @@ OPERATIONS = (
               more="int16_t uint16_t int32_t uint32_t"),
     Operation("ReduceMin", Operands.REDUCE, FLOATS, "the smallest of src, and its place", np.minimum,
               more="int16_t uint16_t int32_t uint32_t"),
+    *(Operation(name, M, FLOATS, formula, exactly(function), temporary=temporary) for name, formula, function, temporary in (
+        ("Acos", "arccos(src)", np.arccos, (6, 2)), ("Acosh", "arcosh(src)", np.arccosh, (2, 1)),
+        ("Asin", "arcsin(src)", np.arcsin, (6, 2)), ("Asinh", "arsinh(src)", np.arcsinh, (3, 3)),
+        ("Atan", "arctan(src)", np.arctan, (12, 5)), ("Atanh", "artanh(src)", np.arctanh, (4, 1)),
+        ("Ceil", "the smallest whole number not below src", np.ceil, (2, 1)), ("Cos", "cos(src)", np.cos, (8, 3)),
+        ("Cosh", "cosh(src)", np.cosh, (6, 2)), ("Digamma", "the derivative of ln Γ(src)", each(digamma), (16, 7)),
+        ("Erf", "erf(src)", each(math.erf), (8, 3)), ("Erfc", "1 - erf(src)", each(math.erfc), (16, 7)),
+        ("Floor", "the largest whole number not above src", np.floor, (2, 0)),
+        ("Frac", "src without its whole part", lambda src: src - np.trunc(src), (4, 0)),
+        ("Lgamma", "ln |Γ(src)|", each(math.lgamma), (26, 8)), ("Log", "ln(src)", np.log, (0, 0)),
+        ("Log2", "log2(src)", np.log2, (2, 0)), ("Log10", "log10(src)", np.log10, (0, 0)),
+        ("Round", "the nearest whole number, of two the even one", np.rint, (1, 1)),
+        ("Sign", "-1, 0 or 1", np.sign, (3, 3)), ("Sin", "sin(src)", np.sin, (8, 3)),
+        ("Sinh", "sinh(src)", np.sinh, (4, 1)), ("Tan", "tan(src)", np.tan, (10, 4)),
+        ("Tanh", "tanh(src)", np.tanh, (4, 1)), ("Trunc", "src without its fraction", np.trunc, (2, 1)),
+        ("Sigmoid", "1 / (1 + e ** -src)", sigmoid, (1, 1)),
+        ("Silu", "src / (1 + e ** -src)", lambda src: src * sigmoid(src), (0, 0)),
+        ("Gelu", "src / (1 + e ** (-1.595769 (src + 0.044715 src³)))", gelu, (3, 3)),
+        ("FasterGelu", "src / (1 + e ** (-1.702 src))", faster_gelu, (3, 3)),
+        ("FasterGeluV2", "as FasterGelu", faster_gelu, (3, 3)),
+    )),
+    Operation("Rint", M, "", "the nearest whole number, of two the even one", exactly(np.rint), more=FLOATS),
+    Operation("Swish", Operands.MATH_SCALAR, FLOATS, "src / (1 + e ** (-scalarValue src))",
+              exactly(lambda src, one: src * sigmoid(one * src))),
+    Operation("ClampMax", Operands.MATH_SCALAR, FLOATS, "src where it is below scalar, else scalar", exactly(np.minimum)),
+    Operation("ClampMin", Operands.MATH_SCALAR, FLOATS, "src where it is above scalar, else scalar", exactly(np.maximum)),
+    Operation("Power", Operands.MATH_BINARY, "half float int32_t", "src0 ** src1", power, temporary=(7, 4)),
+    Operation("PowerOfTensor", Operands.MATH_SCALAR, "half float int32_t", "Power with a scalar as src1", power,
+              temporary=(7, 5)),
+    Operation("PowerOfScalar", Operands.MATH_SCALAR, "half float int32_t", "Power with a scalar as src0",
+              lambda src, one, out: power(one, src, out), temporary=(7, 5)),
+    Operation("Fmod", Operands.MATH_BINARY, FLOATS, "src0 - src1 trunc(src0 / src1)", exactly(np.fmod), temporary=(8, 1)),
+    Operation("Xor", Operands.MATH_BINARY, WORDS, "src0 ^ src1", np.bitwise_xor, temporary=(1, 1)),
+    Operation("GeGLU", Operands.MATH_BINARY, FLOATS, "src0 times Gelu of src1",
+              exactly(lambda one, other: one * gelu(other)), temporary=(4, 0)),
+    Operation("ReGlu", Operands.MATH_BINARY, f"{FLOATS} {BF16}", "src0 max(src1, 0)",
+              exactly(lambda one, other: one * np.maximum(other, 0)), temporary=(6, 1)),
+    Operation("SwiGLU", Operands.MATH_BINARY_SCALAR, FLOATS, "src0 times Swish of src1",
+              exactly(lambda one, other, beta: one * other * sigmoid(beta * other)), temporary=(6, 0)),
+    Operation("Hypot", Operands.MATH_BINARY, "", "sqrt(src0² + src1²)", exactly(np.hypot), more=f"{FLOATS} {BF16}"),
+    Operation("BitwiseAnd", Operands.MATH_BINARY, "", "src0 & src1", np.bitwise_and, more=ALL_INTEGERS),
+    Operation("BitwiseOr", Operands.MATH_BINARY, "", "src0 | src1", np.bitwise_or, more=ALL_INTEGERS),
+    Operation("BitwiseXor", Operands.MATH_BINARY, "", "src0 ^ src1", np.bitwise_xor, more=ALL_INTEGERS),
+    Operation("BitwiseNot", M, "", "~src", np.bitwise_not, more=ALL_INTEGERS),
 )  # fmt: skip
 NUMBERS_OF = {operation.name: number for number, operation in enumerate(OPERATIONS)}
 

@@ -143,6 +143,8 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedI
     packed = operands is Operands.CAST and INT4 in codes
     if d.form == COUNTER:
         d = _counted(operation, d, codes)
+    if operands.mathematical and d.form != COUNT:
+        raise DeviceFault(f"{name}: takes a count of elements only")
     if d.form == COUNT and operands.elementwise and not packed:
         return _count_plan(operation, d, ub, names)
     if d.form == COUNT and d.n < 0:
@@ -218,6 +220,8 @@ def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, 
 def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
     if d.n < 0:
         raise BoundsFault(f"{operation.name}: count must not be negative, got {d.n}")
+    if operation.operands.mathematical:
+        _check_temporary(operation, d)
     views, accesses = [], []
     for role, code, start, end, _ in _operands(operation, d):
         size = DTYPES[code].itemsize
@@ -234,15 +238,29 @@ def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: N
     )  # fmt: skip
 
 
+def _check_temporary(operation: Operation, d: Descriptor) -> None:
+    """Refuse a temporary buffer that is smaller than what the host's Get…MaxMinTmpSize gives, or not apart from dst."""
+    given, dst, size = d.src2_end - d.src2, d.dst, DTYPES[types_of(d.types)[0]].itemsize
+    least = operation.temporary[size == 4] * REPEAT_BYTES
+    if given and given < least:
+        raise BoundsFault(
+            f"{operation.name}: sharedTmpBuffer: expected at least {least} bytes, got {given} [ErrorWrite2]"
+        )
+    if given and d.src2 < dst + d.n * size and dst < d.src2 + least:
+        raise OverlapFault(f"{operation.name}: dst and sharedTmpBuffer must have no bytes in common")
+
+
 def _check_count_overlap(operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names) -> None:
     """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
     dst, dst_size = d.dst, DTYPES[types_of(d.types)[0]].itemsize
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
-    if dst == src and dst_size <= src_size:
+    if dst == src and dst_size <= src_size and not operation.operands.mathematical:
         return
     if operation.operands is Operands.CAST and dst_size > src_size and _upper_half(dst, src, d.n * src_size):
         return
+    if operation.operands.mathematical:
+        raise OverlapFault(f"{operation.name}: {names('dst')} and {names(role)} must have no bytes in common")
     raise OverlapFault(
         f"{operation.name}: {names('dst')} and {names(role)} overlap {abs(dst - src)} bytes apart; they must be the "
         f"same memory or none of each other's, count is {d.n}"
@@ -272,13 +290,13 @@ def _computation(
         return fill, None
     function = operation.arithmetic
     assert function is not None
-    if operation.operands is Operands.SCALAR:
+    if operation.operands.with_scalar:
         # An array of one element: NumPy takes twice as long to convert a scalar.
-        source, one = sources[0], np.empty(1, out.dtype)
+        one = np.empty(1, out.dtype)
 
         def with_scalar(scalar: float) -> None:
             one[0] = scalar
-            function(source, one, out)
+            function(*sources, one, out)
 
         return with_scalar, None
     return function, (*sources, out)

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import chain
+from typing import NamedTuple
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.pipes import PipeClock, S, Snapshot
@@ -14,6 +15,13 @@ from lngrad.ascend.faults import DeadlockFault
 
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
+
+
+class Signal(NamedTuple):
+    """A flag that one block raises for another one: its place in the flags of the soft synchronisation."""
+
+    block: int
+    event: int
 
 
 class _Abandoned(BaseException):
@@ -38,6 +46,7 @@ class BlockSchedule:
         self._sets: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often set
         self._waits: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often waited for
         self._snapshots = defaultdict[Barrier, dict[int, Snapshot]](dict)  # what each block had finished
+        self._signals: dict[Barrier, list[Snapshot]] = {}  # what the block that raised it knew, by core
         self._passed: Counter[Barrier] = Counter()
         self._reasons: dict[int, tuple[Barrier, str]] = {}  # what a waiting block waits for
         self._failure: BaseException | None = None
@@ -61,6 +70,18 @@ class BlockSchedule:
         self._sets[flag, index] += 1
         self._snapshots[flag, number][index] = snapshot
 
+    def signal(self, clock: PipeClock, flag: Signal) -> None:
+        """Note that a block has raised a flag for another one, and what it knows to be finished."""
+        number = self._sets[flag, -1]
+        self._sets[flag, -1] += 1
+        known = clock.others or [[-1] * len(clock.now) for _ in self._states]
+        known = [snapshot.copy() for snapshot in known]
+        known[clock.index] = clock.release_all()
+        self._signals[flag, number] = known
+
+    def _is_up(self, barrier: Barrier) -> bool:
+        return barrier in self._signals or len(self._snapshots.get(barrier, ())) == len(self._states)
+
     def wait(self, clock: PipeClock, flag: object, what: str) -> None:
         """Wait until a flag is up; other blocks run meanwhile.
 
@@ -77,7 +98,7 @@ class BlockSchedule:
             )
         barrier = (flag, self._waits[flag, index])
         self._waits[flag, index] += 1
-        if len(self._snapshots[barrier]) != count:
+        if not self._is_up(barrier):
             self._states[index], self._reasons[index] = WAITING, (barrier, what)
             following = self._next(index)
             if following is None:
@@ -103,6 +124,9 @@ class BlockSchedule:
             if self._failure is not None:
                 raise _Abandoned
             self._states[index] = RUNNING
+        if isinstance(flag, Signal):
+            clock.learn_others(self._signals[barrier])
+            return
         snapshots = self._snapshots[barrier]
         clock.acquire(S, snapshots[index])
         clock.learn_others([snapshots[other] for other in range(count)])
@@ -114,9 +138,7 @@ class BlockSchedule:
         """Return the next block in turn that can run, or None."""
         for index in chain(range(after + 1, len(self._states)), range(after + 1)):
             state = self._states[index]
-            if state is NEW or (
-                state is WAITING and len(self._snapshots[self._reasons[index][0]]) == len(self._states)
-            ):
+            if state is NEW or (state is WAITING and self._is_up(self._reasons[index][0])):
                 return index
         return None
 

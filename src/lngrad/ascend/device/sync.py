@@ -5,6 +5,7 @@ from __future__ import annotations
 from lngrad.ascend.device.core import Core, running
 from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
 from lngrad.ascend.device.running import caller, site_text
+from lngrad.ascend.device.schedule import Signal
 from lngrad.ascend.faults import SyncFault
 
 CROSS_CORE_FLAGS = 16
@@ -117,6 +118,33 @@ def CrossCoreWaitFlag(flagId: int) -> None:
     site = core.record(name, S, caller())[3]
     if core.schedule is not None:
         core.schedule.wait(core.clock, flag, f"{name} at {site_text(site)}")
+
+
+def IBSet(blockIdx: int, eventID: int) -> None:
+    """Raise a flag for another block: what this one has issued is finished.
+
+    C prototype: ``void IBSet(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<int32_t>& ubWorkspace,
+    int32_t blockIdx, int32_t eventID)``
+    """
+    core = running("IBSet")
+    core.record(f"IBSet({blockIdx}, {eventID})", S, caller())
+    core.clock.barrier_all()
+    if core.schedule is not None:
+        core.schedule.signal(core.clock, Signal(blockIdx, eventID))
+
+
+def IBWait(blockIdx: int, eventID: int) -> None:
+    """Wait for the flag that ``IBSet`` raises with the same numbers; each wait takes one.
+
+    Raises:
+        DeadlockFault: No block will raise it.
+    """
+    core = running("IBWait")
+    name = f"IBWait({blockIdx}, {eventID})"
+    site = core.record(name, S, caller())[3]
+    if core.schedule is not None:
+        core.schedule.wait(core.clock, Signal(blockIdx, eventID), f"{name} at {site_text(site)}")
+    core.clock.barrier_all()
 
 
 def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:

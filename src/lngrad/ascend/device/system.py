@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -91,6 +92,34 @@ def GetUserWorkspace(workspace: GlobalAddress) -> GlobalAddress:
     return workspace
 
 
+def set_atomic(api: str, T: Any, combine: Callable[..., Any]) -> None:
+    """Let later copies to global memory combine what is there with what comes.
+
+    Raises:
+        DtypeError: No copy combines in that type.
+    """
+    dtype = np.dtype(np.float32) if T is float else np.dtype(T)
+    if dtype not in ATOMIC_TYPES:
+        raise DtypeError(f"{api}: T must be one of {', '.join(map(str, ATOMIC_TYPES))}, got {dtype}")
+    core = running(api)
+    core.atomic, core.combine = dtype, combine
+
+
+def SetAtomicMax(T: Any) -> None:
+    """As SetAtomicAdd: the larger one stays. C prototype: ``template <typename T> void SetAtomicMax()``."""
+    set_atomic("SetAtomicMax", T, np.maximum)
+
+
+def SetAtomicMin(T: Any) -> None:
+    """As SetAtomicAdd: the smaller one stays. C prototype: ``template <typename T> void SetAtomicMin()``."""
+    set_atomic("SetAtomicMin", T, np.minimum)
+
+
+def SetPadValue(value: float) -> None:
+    """Set what DataCopyPad pads with where isPad is false. C prototype: ``void SetPadValue(T paddingValue)``."""
+    running("SetPadValue").ub.registers.pad_value = value
+
+
 def SetAtomicAdd(T: Any) -> None:
     """Let later copies to global memory add instead of store.
 
@@ -102,10 +131,7 @@ def SetAtomicAdd(T: Any) -> None:
     Raises:
         DtypeError: No copy adds in that type.
     """
-    dtype = np.dtype(np.float32) if T is float else np.dtype(T)
-    if dtype not in ATOMIC_TYPES:
-        raise DtypeError(f"SetAtomicAdd: T must be one of {', '.join(map(str, ATOMIC_TYPES))}, got {dtype}")
-    running("SetAtomicAdd").atomic = dtype
+    set_atomic("SetAtomicAdd", T, np.add)
 
 
 def SetAtomicNone() -> None:

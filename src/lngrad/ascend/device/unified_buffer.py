@@ -96,11 +96,15 @@ class Registers:
         deq_scale: What Cast from int32 to half multiplies with (SetDeqScale).
         sum: Of the last ReduceSum (GetAccVal).
         extreme: The value and the place of the last ReduceMax or ReduceMin (GetReduceMaxMinCount).
+        pad_value: What DataCopyPad pads with (SetPadValue), if it was set.
+        compared: The bits of the last Compare without a dst (GetCmpMask).
     """
 
     deq_scale: float = 1.0
     sum: float = 0.0
     extreme: tuple[float, int] = (0.0, 0)
+    pad_value: float | None = None
+    compared: bytes = bytes(16)
 
 
 @dataclass

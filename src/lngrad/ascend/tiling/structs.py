@@ -271,3 +271,25 @@ class LayerNormSeparateTiling(TilingStruct):
     arCurLength: int = 0
     aCurLength: int = 0
     rValueBack: float = 0.0
+
+
+@dataclass
+class SoftMaxTiling(TilingStruct):
+    """Tiling of SoftMax and what belongs to it: 16 words. Source: softmax_tilingdata.h."""
+
+    srcM: int = 0
+    srcK: int = 0
+    srcSize: int = 0
+    outMaxM: int = 0
+    outMaxK: int = 0
+    outMaxSize: int = 0
+    splitM: int = 0
+    splitK: int = 0
+    splitSize: int = 0
+    reduceM: int = 0
+    reduceK: int = 0
+    reduceSize: int = 0
+    rangeM: int = 0
+    tailM: int = 0
+    tailSplitSize: int = 0
+    tailReduceSize: int = 0

@@ -98,6 +98,21 @@ void SetAtomicAdd(Where where = Where::here())
 {
     lngrad::perform(Op::ATOMIC_ADD, where, static_cast<int64_t>(lngrad::type_of<T>()));
 }
+template <typename T>
+void SetAtomicMax(Where where = Where::here())
+{
+    lngrad::perform(Op::ATOMIC_MAX, where, static_cast<int64_t>(lngrad::type_of<T>()));
+}
+template <typename T>
+void SetAtomicMin(Where where = Where::here())
+{
+    lngrad::perform(Op::ATOMIC_MIN, where, static_cast<int64_t>(lngrad::type_of<T>()));
+}
+template <typename T>
+void SetPadValue(T paddingValue, Where where = Where::here())
+{
+    lngrad::perform_with(Op::PAD_VALUE, where, static_cast<double>(paddingValue));
+}
 inline void SetAtomicNone(Where where = Where::here()) { lngrad::perform(Op::ATOMIC_NONE, where); }
 inline void DisableDmaAtomic(Where where = Where::here()) { SetAtomicNone(where); }
 

@@ -56,6 +56,33 @@ void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::here())
     lngrad::perform(Op::CROSS_WAIT_FLAG, where, int64_t(modeId), int64_t(pipe), int64_t(flagId));
 }
 
+// One block waits for another one: the place in the flags says which signal.
+inline void IBSet(const GlobalTensor<int32_t>&, const LocalTensor<int32_t>&, int32_t blockIdx, int32_t eventID, Where where = Where::here())
+{
+    lngrad::perform(Op::IB_SET, where, int64_t(blockIdx), int64_t(eventID));
+}
+inline void IBWait(const GlobalTensor<int32_t>&, const LocalTensor<int32_t>&, int32_t blockIdx, int32_t eventID, Where where = Where::here())
+{
+    lngrad::perform(Op::IB_WAIT, where, int64_t(blockIdx), int64_t(eventID));
+}
+
+// Blocks in turn, as often as they ask: block 0 begins, and waits for the last one before it begins again.
+inline thread_local int64_t turns = 0;
+inline void InitDetermineComputeWorkspace(GlobalTensor<int32_t>&, LocalTensor<int32_t>&) { turns = 0; }
+inline void WaitPreBlock(GlobalTensor<int32_t>&, LocalTensor<int32_t>&, Where where = Where::here())
+{
+    const int64_t index = lngrad::perform(Op::BLOCK_IDX, where).result, count = lngrad::perform(Op::BLOCK_NUM, where).result;
+    if (index > 0 || turns > 0) lngrad::perform(Op::IB_WAIT, where, index > 0 ? index - 1 : count - 1, int64_t(-1));
+    ++turns;
+}
+inline void NotifyNextBlock(GlobalTensor<int32_t>&, LocalTensor<int32_t>&, Where where = Where::here())
+{
+    lngrad::perform(Op::IB_SET, where, lngrad::perform(Op::BLOCK_IDX, where).result, int64_t(-1));
+}
+// Kernels run one after the other here.
+inline void WaitPreTaskEnd() {}
+inline void SetNextTaskStart() {}
+
 template <typename T>
 void TransDataTo5HDImpl(__ubuf__ T* dstList[16], __ubuf__ T* srcList[16], const TransDataTo5HDParams& p,
                         Where where = Where::here())

@@ -63,6 +63,7 @@ void WriteGmByPassDCache(__gm__ T* address, T value, Where where = Where::here()
 class AscendCUtils {
 public:
     static int32_t GetBitSize(int32_t bytes) { return bytes * ONE_BYTE_BIT_SIZE; }
+    static void SetOverflow(uint64_t) {} // what is too large is infinity here, in either mode
     static int32_t GetC0Size() { return DEFAULT_C0_SIZE; }
     static int32_t GetC0Count(const int32_t bytes) { return GetC0Size() / bytes; }
     static int32_t GetDefaultBlockNum() { return DEFAULT_BLK_NUM; }

@@ -92,7 +92,17 @@ constexpr int32_t g_coreType = AIV;
 template <typename T, typename U>
 struct IsSameType : std::is_same<T, U> {};
 
+template <bool condition, typename T, typename U>
+struct Conditional : std::conditional<condition, T, U> {};
+
 namespace Std {
+using std::add_const_t, std::add_pointer_t, std::conditional, std::decay_t, std::enable_if, std::is_array, std::is_base_of;
+using std::is_const, std::is_floating_point, std::is_function, std::is_integral, std::is_lvalue_reference, std::is_pointer;
+using std::is_reference, std::is_rvalue_reference, std::is_void, std::remove_const, std::remove_const_t, std::remove_cv;
+using std::remove_cv_t, std::remove_pointer, std::remove_pointer_t, std::remove_reference;
+using std::remove_reference_t, std::remove_volatile, std::remove_volatile_t, std::add_const, std::add_cv, std::decay;
+using std::add_volatile_t, std::add_cv_t, std::add_lvalue_reference_t, std::add_rvalue_reference_t;
+using std::add_lvalue_reference, std::add_pointer, std::add_rvalue_reference, std::add_volatile, std::move, std::forward;
 using std::conditional_t, std::enable_if_t, std::integral_constant, std::is_convertible, std::is_same, std::is_same_v;
 using std::false_type, std::true_type, std::tuple, std::get, std::make_tuple, std::integer_sequence, std::max, std::min;
 } // namespace Std
@@ -222,6 +232,24 @@ struct TransDataTo5HDParams {
           srcRepStride(source)
     {
     }
+};
+
+struct GatherRepeatParams {
+    uint8_t dstBlkStride = 1;
+    uint8_t dstRepStride = 8;
+};
+
+enum class TransposeType : uint8_t {
+    TRANSPOSE_TYPE_NONE = 0, TRANSPOSE_NZ2ND_0213, TRANSPOSE_NZ2NZ_0213, TRANSPOSE_NZ2NZ_012_WITH_N,
+    TRANSPOSE_NZ2ND_012_WITH_N, TRANSPOSE_NZ2ND_012_WITHOUT_N, TRANSPOSE_NZ2NZ_012_WITHOUT_N, TRANSPOSE_ND2ND_ONLY,
+    TRANSPOSE_ND_UB_GM, TRANSPOSE_GRAD_ND_UB_GM, TRANSPOSE_ND2ND_B16, TRANSPOSE_NCHW2NHWC, TRANSPOSE_NHWC2NCHW,
+};
+struct TransposeParamsExt {
+    uint16_t nSize = 0;
+    uint16_t cSize = 0;
+    uint16_t hSize = 0;
+    uint16_t wSize = 0;
+    TransposeType transposeType = TransposeType::TRANSPOSE_ND2ND_B16;
 };
 
 enum class GatherMaskMode : uint8_t { VERSION_V1 = 0, VERSION_V2 };

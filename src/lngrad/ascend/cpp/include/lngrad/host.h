@@ -1,0 +1,77 @@
+// Questions of a host program that Python answers by name: shapes and numbers in, bytes out.
+#ifndef LNGRAD_HOST_H
+#define LNGRAD_HOST_H
+
+#include <cstddef>
+#include <vector>
+
+#include "tikicpulib.h"
+
+namespace ge {
+
+class Shape {
+public:
+    Shape() = default;
+    explicit Shape(const std::vector<int64_t>& dims) : dims_(dims) {}
+    Shape(std::initializer_list<int64_t> dims) : dims_(dims) {}
+    std::size_t GetDimNum() const { return dims_.size(); }
+    int64_t GetDim(std::size_t index) const { return index < dims_.size() ? dims_[index] : 0; }
+    void SetDim(std::size_t index, int64_t value) { dims_.at(index) = value; }
+    void AppendDim(int64_t value) { dims_.push_back(value); }
+    std::vector<int64_t> GetDims() const { return dims_; }
+    int64_t GetShapeSize() const
+    {
+        int64_t size = dims_.empty() ? 0 : 1;
+        for (int64_t one : dims_) size *= one;
+        return size;
+    }
+
+private:
+    std::vector<int64_t> dims_;
+};
+
+enum DataType {
+    DT_FLOAT = 0, DT_FLOAT16 = 1, DT_INT8 = 2, DT_INT32 = 3, DT_UINT8 = 4, DT_INT16 = 6, DT_UINT16 = 7, DT_UINT32 = 8,
+    DT_INT64 = 9, DT_UINT64 = 10, DT_DOUBLE = 11, DT_BOOL = 12, DT_BF16 = 27, DT_INT4 = 29,
+};
+
+} // namespace ge
+
+namespace AscendC {
+using TensorShape = ge::Shape;
+using TensorDataType = ge::DataType;
+} // namespace AscendC
+
+namespace lngrad {
+
+// Throws std::runtime_error where Python refuses. `numbers` follow the dimensions.
+inline void ask_host(const char* name, void* out, std::size_t bytes, const ge::Shape& shape,
+                     std::initializer_list<int64_t> numbers = {}, Where where = Where::here())
+{
+    Call& call = issue(Op::ASK_HOST, where);
+    put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)));
+    put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(out)));
+    put(call, static_cast<int64_t>(bytes));
+    put(call, static_cast<int64_t>(shape.GetDimNum()));
+    for (int64_t one : shape.GetDims()) put(call, one);
+    for (int64_t one : numbers) put(call, one);
+    try {
+        finish(call);
+    } catch (const Fault&) {
+        throw fault_of(name);
+    }
+}
+
+// The largest and the smallest temporary buffer, in bytes.
+inline void ask_sizes(const char* name, uint32_t& largest, uint32_t& smallest, const ge::Shape& shape,
+                      std::initializer_list<int64_t> numbers, Where where = Where::here())
+{
+    uint32_t sizes[2];
+    ask_host(name, sizes, sizeof sizes, shape, numbers, where);
+    largest = sizes[0];
+    smallest = sizes[1];
+}
+
+} // namespace lngrad
+
+#endif

@@ -1,0 +1,310 @@
+"""Library functions on rows: SoftMax and what belongs to it, sums along an axis, quantization, choices by bytes.
+
+Each reads its tensors, computes in float64 and rounds once: ``LIBRARY``, one row a function of C++. A device computes
+in steps of its own, so that its last bits differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.pipes import V
+from lngrad.ascend.faults import BoundsFault, DeviceFault
+from lngrad.typing import Array
+
+BLOCK_BYTES = 32
+
+
+class LibraryCall(NamedTuple):
+    """One call: its name, tensors, whole numbers and real numbers, in the order of C++."""
+
+    api: str
+    tensors: Sequence[LocalTensor]
+    n: tuple[int, ...]
+    real: float
+
+    def rows(self, index: int, rows: int, columns: int, role: str) -> Any:
+        """The first elements of a tensor as a matrix of float64."""
+        values = self.tensors[index].read(self.api, role, rows * columns)
+        return values.astype(np.float64).reshape(rows, columns)
+
+    def write(self, index: int, values: Array, role: str) -> None:
+        """Write a matrix to a tensor, rounded to its type."""
+        target = self.tensors[index].write(self.api, role, values.size)
+        with np.errstate(all="ignore"):
+            target[...] = values.reshape(-1).astype(target.dtype)
+
+    def statistic(self, index: int, rows: int, role: str) -> Any:
+        """One number a row, of which a tensor has a block each."""
+        return self.rows(index, rows, self._width(index), role)[:, :1]
+
+    def write_statistic(self, index: int, values: Array, role: str) -> None:
+        """Fill each row's block with its number."""
+        self.write(index, np.repeat(values.reshape(-1, 1), self._width(index), axis=1), role)
+
+    def _width(self, index: int) -> int:
+        return BLOCK_BYTES // self.tensors[index].dtype.itemsize
+
+
+def _shape(c: LibraryCall) -> tuple[int, int, int]:
+    """Rows, columns of the memory, and columns that count (oriSrcK)."""
+    rows, columns, real = c.n[:3]
+    if rows <= 0 or columns <= 0 or not 0 < real <= columns:
+        raise BoundsFault(f"{c.api}: expected rows and columns above 0 and oriSrcK up to srcK, got {c.n[:3]}")
+    return rows, columns, real
+
+
+def _parts(c: LibraryCall, src: int) -> tuple[Any, Any, Any]:
+    """The source with -inf behind the columns that count, the largest of each row, and e ** (src - it)."""
+    rows, columns, real = _shape(c)
+    x = c.rows(src, rows, columns, "src")
+    x[:, real:] = -np.inf
+    largest = x.max(axis=1, keepdims=True)
+    return x, largest, np.exp(x - largest)
+
+
+def _softmax(c: LibraryCall) -> None:
+    """Tensors: dst, sum, max, src; or dst, src."""
+    _, largest, e = _parts(c, len(c.tensors) - 1)
+    total = e.sum(axis=1, keepdims=True)
+    c.write(0, e / total, "dst")
+    if len(c.tensors) == 4:
+        c.write_statistic(1, total, "sum")
+        c.write_statistic(2, largest, "max")
+
+
+def _simple_softmax(c: LibraryCall) -> None:
+    """Tensors: dst, sum and max that are read, src."""
+    rows, columns, _ = _shape(c)
+    total, largest = c.statistic(1, rows, "inSum"), c.statistic(2, rows, "inMax")
+    c.write(0, np.exp(c.rows(3, rows, columns, "src") - largest) / total, "dst")
+
+
+def _log_softmax(c: LibraryCall) -> None:
+    x, largest, e = _parts(c, 3)
+    total = e.sum(axis=1, keepdims=True)
+    c.write(0, x - largest - np.log(total), "dst")
+    c.write_statistic(1, total, "sum")
+    c.write_statistic(2, largest, "max")
+
+
+def _softmax_grad(c: LibraryCall) -> None:
+    """Tensors: dst, grad, src, which is the softmax. n[3]: only the sum of grad * src of each row."""
+    rows, columns, real = _shape(c)
+    grad, y = c.rows(1, rows, columns, "grad"), c.rows(2, rows, columns, "src")
+    inner = (grad * y)[:, :real].sum(axis=1, keepdims=True)
+    if c.n[3]:
+        c.write_statistic(0, inner, "dst")
+    else:
+        c.write(0, (grad - inner) * y, "dst")
+
+
+def _softmax_flash_v2(c: LibraryCall) -> None:
+    """Tensors: dst, sum, max, src, expMax, inSum, inMax. n[3]: whether it goes on from inSum and inMax."""
+    rows, *_ = _shape(c)
+    x, largest, e = _parts(c, 3)
+    total = np.zeros((rows, 1))
+    if c.n[3]:
+        before = c.statistic(6, rows, "inMax")
+        largest = np.maximum(largest, before)
+        scale = np.exp(before - largest)
+        e, total = np.exp(x - largest), scale * c.statistic(5, rows, "inSum")
+        c.write_statistic(4, scale, "expMax")
+    c.write(0, e, "dst")
+    c.write_statistic(1, total + e.sum(axis=1, keepdims=True), "sum")
+    c.write_statistic(2, largest, "max")
+
+
+def _adjust_softmax(c: LibraryCall) -> int:
+    """Tensors: the softmax, max. n[3]: the bits of a float; rows whose max has them become ``real``."""
+    rows, columns, _ = _shape(c)
+    width = BLOCK_BYTES // c.tensors[1].dtype.itemsize
+    marked = c.tensors[1].read(c.api, "max", rows * width)[::width].copy()
+    chosen = marked.view(f"u{marked.dtype.itemsize}") == c.n[3]
+    if chosen.any():
+        y = c.rows(0, rows, columns, "softMaxRes")
+        y[chosen] = c.real
+        c.write(0, y, "softMaxRes")
+    return int(chosen.any())
+
+
+def _sum(c: LibraryCall) -> None:
+    """Tensors: dst, src; n: rows, columns of the memory, columns that count. dst has one number a row."""
+    rows, columns, real = _shape(c)
+    c.write(0, c.rows(1, rows, columns, "src")[:, :real].sum(axis=1), "dst")
+
+
+def _mean(c: LibraryCall) -> None:
+    rows, columns, real = _shape(c)
+    c.write(0, c.rows(1, rows, columns, "src")[:, :real].mean(axis=1), "dst")
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[[LibraryCall], None]:
+    """Along the last axis (n[3]) or the first, of a matrix."""
+
+    def along(c: LibraryCall) -> None:
+        rows, columns, real = _shape(c)
+        values = c.rows(1, rows, columns, "src")
+        c.write(0, function(values[:, :real], axis=1) if c.n[3] else function(values, axis=0), "dst")
+
+    return along
+
+
+def _cumsum(c: LibraryCall) -> None:
+    """Tensors: dst, lastRow, src; n[3]: along the last axis; n[4]: whether lastRow is written."""
+    rows, columns, _ = _shape(c)
+    sums = np.cumsum(c.rows(2, rows, columns, "src"), axis=1 if c.n[3] else 0)
+    c.write(0, sums, "dst")
+    if c.n[4]:
+        c.write(1, sums[-1], "lastRow")
+
+
+def _fma(c: LibraryCall) -> None:
+    one, two, three = (c.rows(index, 1, c.n[0], f"src{index - 1}") for index in (1, 2, 3))
+    c.write(0, one * two + three, "dst")
+
+
+def _arange(c: LibraryCall) -> None:
+    """n: the first value's and the difference's doubles by their bits, then the count."""
+    first, step = np.array(c.n[:2], np.int64).view(np.float64)
+    c.write(0, first + step * np.arange(c.n[2]), "dst")
+
+
+def _quantize(c: LibraryCall) -> None:
+    """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count."""
+    offset = _double(c.n[0])
+    scaled = np.rint(c.rows(1, 1, c.n[1], "src") * c.real + offset)
+    c.write(0, np.clip(scaled, -128, 127), "dst")
+
+
+def _dropout(c: LibraryCall) -> None:
+    """Tensors: dst, src, mask; real: keepProb; n: rows, columns of src, columns of mask, whether mask has bits."""
+    rows, columns, mask_columns, bits = c.n
+    if not 0 < c.real < 1:
+        raise DeviceFault(f"{c.api}: keepProb must be above 0 and below 1, got {c.real}")
+    nbytes = rows * (-(-mask_columns // 8) if bits else mask_columns)
+    mask: Any = c.tensors[2].read(c.api, "mask", nbytes).view(np.uint8).reshape(rows, -1)
+    chosen = np.unpackbits(mask, axis=1, bitorder="little") if bits else mask != 0
+    c.write(0, c.rows(1, rows, columns, "src") / c.real * chosen[:, :columns], "dst")
+
+
+def _select_bytes(c: LibraryCall) -> None:
+    """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src."""
+    rows, columns, mask_columns, source_first = c.n
+    mask = c.rows(2, rows, mask_columns, "mask")[:, :columns] != 0
+    c.write(0, np.where(mask == bool(source_first), c.real, c.rows(1, rows, columns, "src")), "dst")
+
+
+def _clamp(c: LibraryCall) -> None:
+    """Tensors: dst, src, then min and max, where n[1] and n[2] say so; else their doubles by their bits."""
+    given, rest, limits = c.n[1:3], iter(range(2, len(c.tensors))), []
+    for is_tensor, bits, role in zip(given, c.n[3:5], ("min", "max"), strict=True):
+        limits.append(c.rows(next(rest), 1, c.n[0], role) if is_tensor else _double(bits))
+    c.write(0, np.minimum(np.maximum(c.rows(1, 1, c.n[0], "src"), limits[0]), limits[1]), "dst")
+
+
+def _test(function: Callable[..., Any], sources: int) -> Callable[[LibraryCall], None]:
+    """1 or 0 for each element, of one source or two."""
+
+    def test(c: LibraryCall) -> None:
+        c.write(0, function(*(c.rows(1 + i, 1, c.n[0], f"src{i}") for i in range(sources))).astype(np.float64), "dst")
+
+    return test
+
+
+def _double(bits: int) -> float:
+    return float(np.array([bits], np.int64).view(np.float64)[0])
+
+
+def _gather_blocks(c: LibraryCall) -> None:
+    """Tensors: dst, src, offsets in bytes of blocks; n: repeats, dst's block and repeat stride in blocks."""
+    repeats, block, repeat = c.n
+    dst, src, offsets = c.tensors
+    places = offsets.read(c.api, "offset", 8 * repeats).astype(np.int64)
+    end = int(places.max(initial=0)) + BLOCK_BYTES
+    if (places % BLOCK_BYTES).any() or end > src.nbytes:
+        raise BoundsFault(
+            f"{c.api}: offsets must be whole blocks of src, which has {src.nbytes} bytes, one reaches {end}"
+        )
+    values: Any = src.read(c.api, "src0", end // src.dtype.itemsize).view(np.uint8).reshape(-1, BLOCK_BYTES).copy()
+    for number, place in enumerate(places // BLOCK_BYTES):
+        at = (number // 8 * repeat + number % 8 * (block or 1)) * BLOCK_BYTES // dst.dtype.itemsize
+        dst[at:].write(c.api, "dst", BLOCK_BYTES // dst.dtype.itemsize).view(np.uint8)[...] = values[place]
+
+
+def _transpose(c: LibraryCall) -> None:
+    """n: the sizes N, C, H and W, and TransposeType's number: NCHW to NHWC (11) or back (12)."""
+    n, channels, height, width, kind = c.n
+    if kind not in (11, 12):
+        raise DeviceFault(f"{c.api}: TRANSPOSE_NCHW2NHWC and TRANSPOSE_NHWC2NCHW are simulated, got number {kind}")
+    shape, axes = (
+        ((n, channels, height, width), (0, 2, 3, 1)) if kind == 11 else ((n, height, width, channels), (0, 3, 1, 2))
+    )
+    values = c.tensors[1].read(c.api, "src", int(np.prod(shape))).reshape(shape).transpose(axes).copy()
+    c.tensors[0].write(c.api, "dst", values.size)[...] = values.reshape(-1)
+
+
+_ONLY_950 = (
+    "Clamp",
+    "Fma",
+    "IsFinite",
+    "IsInf",
+    "IsNan",
+    "LogicalAnd",
+    "LogicalOr",
+    "LogicalXor",
+    "LogicalNot",
+)
+
+LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
+    "SoftMax": _softmax,
+    "SimpleSoftMax": _simple_softmax,
+    "LogSoftMax": _log_softmax,
+    "SoftmaxGrad": _softmax_grad,
+    "SoftmaxFlashV2": _softmax_flash_v2,
+    "AdjustSoftMaxRes": _adjust_softmax,
+    "Sum": _sum,
+    "Mean": _mean,
+    "ReduceSum": _reduce(np.sum),
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
+    "ReduceProd": _reduce(np.prod),
+    "ReduceMean": _reduce(np.mean),
+    "CumSum": _cumsum,
+    "Fma": _fma,
+    "Arange": _arange,
+    "AscendQuant": _quantize,
+    "DropOut": _dropout,
+    "Select": _select_bytes,
+    "Clamp": _clamp,
+    "IsFinite": _test(np.isfinite, 1),
+    "IsInf": _test(np.isinf, 1),
+    "IsNan": _test(np.isnan, 1),
+    "LogicalAnd": _test(np.logical_and, 2),
+    "LogicalOr": _test(np.logical_or, 2),
+    "LogicalXor": _test(np.logical_xor, 2),
+    "LogicalNot": _test(np.logical_not, 1),
+    "Gatherb": _gather_blocks,
+    "Transpose": _transpose,
+}
+
+
+def call_library(api: str, tensors: Sequence[LocalTensor], n: tuple[int, ...], real: float) -> int:
+    """Run a function of the table. Returns what it returns, 0 for nothing.
+
+    Raises:
+        DeviceFault: There is no such function, or a rule is broken.
+    """
+    if api not in LIBRARY:
+        raise DeviceFault(f"{api}: this library function is not simulated")
+    core = tensors[0].core
+    if api in _ONLY_950 and core.soc.arch != 3510:
+        raise DeviceFault(f"{api}: only 950 has it, this is {core.soc.name}")
+    with core.tile_api(api):
+        found = LIBRARY[api](LibraryCall(api, tensors, n, real))
+    core.record(api, V, core.site or ("", 0))
+    return found or 0

@@ -1,0 +1,143 @@
+"""Every row of the library of functions on rows against NumPy, and the tiling functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_vector import content, tensor
+
+from lngrad.ascend import ascendc as asc
+from lngrad.ascend import soc as socs
+from lngrad.ascend.cpp.host import answer
+from lngrad.ascend.device.library import LIBRARY, call_library
+from lngrad.ascend.faults import DeviceFault
+from lngrad.ascend.tiling.structs import SoftMaxTiling
+
+M, K, REAL = 3, 16, 13
+SHAPE = (M, K, REAL)
+
+
+def bits(value: float) -> int:
+    return int(np.array([value]).view(np.int64)[0])
+
+
+def blocks(column: np.ndarray) -> np.ndarray:
+    return np.repeat(column.reshape(-1, 1), 8, axis=1)
+
+
+def softmax(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x = np.where(np.arange(K) < REAL, x, -np.inf)
+    largest = x.max(axis=1, keepdims=True)
+    e = np.exp(x - largest)
+    return e / e.sum(axis=1, keepdims=True), e.sum(axis=1, keepdims=True), largest
+
+
+def cases():
+    """By row: the tensors given, the whole numbers, the real one, and what each of the first tensors becomes."""
+    rng = np.random.default_rng(5)
+    x, y, z = rng.standard_normal((3, M, K))
+    out, column, line = np.zeros((M, K)), np.zeros((M, 8)), np.zeros(K)
+    y_, total, largest = softmax(x)
+    before = blocks(rng.standard_normal(M)), blocks(largest[:, 0] + [1, -1, 0.5])
+    scale = np.exp(before[1][:, :1] - np.maximum(largest, before[1][:, :1]))
+    shifted = np.exp(np.where(np.arange(K) < REAL, x, -np.inf) - np.maximum(largest, before[1][:, :1]))
+    inner = (x * y)[:, :REAL].sum(axis=1)
+    mask = (rng.random((M, K)) < 0.5).astype(np.uint8)
+    flat = [one.reshape(-1) for one in (x, y, z)]
+    odd = np.array([np.inf, -np.inf, np.nan, 0.0] * 4)
+    heads = np.array([1.0, 0.0] * 8)
+    offsets = np.array([3, 1, 0, 2, 5, 4, 0, 1], np.uint32) * 32
+    image = rng.standard_normal((1, 2, 2, 4))
+    yield "SoftMax", [out, column, column, x], SHAPE, 0, [y_, blocks(total), blocks(largest)]
+    yield "SoftMax", [out, x], SHAPE, 0, [y_]
+    yield "SimpleSoftMax", [out, blocks(total), blocks(largest), x], SHAPE, 0, [np.exp(x - largest) / total]
+    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [x - x.max(1, keepdims=True)
+          - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True))]  # fmt: skip
+    yield "SoftmaxGrad", [out, x, y], (*SHAPE, 0), 0, [(x - inner[:, None]) * y]
+    yield "SoftmaxGrad", [column, x, y], (*SHAPE, 1), 0, [blocks(inner)]
+    yield "SoftmaxFlashV2", [out, column, column, x, column, *before], (*SHAPE, 1), 0, [
+        shifted, blocks(scale * before[0][:, :1] + shifted.sum(1, keepdims=True)),
+        blocks(np.maximum(largest, before[1][:, :1]))]  # fmt: skip
+    marked = blocks(np.array([1.0, 2.0, 1.0]))
+    yield "AdjustSoftMaxRes", [x, marked], (M, K, K, 0x3F800000), 7.0, [np.where([[1], [0], [1]], 7.0, x)]
+    yield "Sum", [line, x], SHAPE, 0, [np.append(x[:, :REAL].sum(1), line[M:])]
+    yield "Mean", [line, x], SHAPE, 0, [np.append(x[:, :REAL].mean(1), line[M:])]
+    for name, function in (("Sum", np.sum), ("Max", np.max), ("Min", np.min), ("Prod", np.prod), ("Mean", np.mean)):
+        yield f"Reduce{name}", [line, x], (*SHAPE, 1), 0, [np.append(function(x[:, :REAL], axis=1), line[M:])]
+        yield f"Reduce{name}", [line, x], (*SHAPE, 0), 0, [function(x, axis=0)]
+    yield "CumSum", [out, line, x], (*SHAPE, 0, 1), 0, [np.cumsum(x, 0), np.cumsum(x, 0)[-1]]
+    yield "CumSum", [out, line, x], (*SHAPE, 1, 0), 0, [np.cumsum(x, 1), line]
+    yield "Fma", [out, *flat], (M * K,), 0, [x * y + z]
+    yield "Arange", [line], (bits(2.0), bits(-0.5), K), 0, [2.0 - 0.5 * np.arange(K)]
+    yield "AscendQuant", [np.zeros(M * K + 16, np.int8), flat[0]], (bits(3.0), M * K), 90.0, [
+        np.append(np.clip(np.rint(np.float32(flat[0]).astype(float) * 90 + 3), -128, 127), np.zeros(16))]  # fmt: skip
+    yield "DropOut", [out, x, mask], (M, K, K, 0), 0.25, [x / 0.25 * mask]
+    packed = np.zeros(32, np.uint8)
+    packed[: M * 2] = np.packbits(mask, axis=1, bitorder="little").reshape(-1)
+    yield "DropOut", [out, x, packed], (M, K, K, 1), 0.25, [x / 0.25 * mask]
+    yield "Select", [out, x, mask], (M, K, K, 1), 4.0, [np.where(mask, 4.0, x)]
+    yield "Select", [out, x, mask], (M, K, K, 0), 4.0, [np.where(mask, x, 4.0)]
+    yield "Clamp", [out, flat[0], flat[1]], (M * K, 1, 0, 0, bits(0.5)), 0, [np.minimum(np.maximum(x, y), 0.5)]
+    for name, function in (("IsFinite", np.isfinite), ("IsInf", np.isinf), ("IsNan", np.isnan)):
+        yield name, [line, odd], (K,), 0, [function(odd)]
+    yield "LogicalNot", [line, heads], (K,), 0, [heads == 0]
+    for name, function in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor)):
+        yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
+    yield "Gatherb", [np.zeros(64), flat[0], offsets], (1, 1, 8), 0, [flat[0].reshape(-1, 8)[offsets // 32]]
+    yield "Transpose", [np.zeros(16), image], (1, 2, 2, 4, 11), 0, [image.transpose(0, 2, 3, 1)]
+    yield "Transpose", [np.zeros(16), image], (1, 4, 2, 2, 12), 0, [image.reshape(1, 2, 2, 4).transpose(0, 3, 1, 2)]
+
+
+def test_every_row_against_numpy():
+    seen = set()
+    with socs.use("Ascend950"):
+        for name, given, numbers, real, wants in cases():
+            seen.add(name)
+            pipe = asc.TPipe()
+            dtypes = [one.dtype if one.dtype.itemsize < 8 else np.float32 for one in given]
+            tensors = [tensor(pipe, one.reshape(-1), dtype=dtype) for one, dtype in zip(given, dtypes, strict=True)]
+            call_library(name, tensors, tuple(numbers), real)
+            for out, want in zip(tensors, wants, strict=False):
+                want, got = np.asarray(want, np.float64).reshape(-1), content(out).astype(np.float64)
+                error = np.abs(got - want) / np.maximum(np.abs(want), 1)
+                assert error.max() < 1e-6, (name, numbers, got, want)
+    assert seen == set(LIBRARY)
+
+
+def test_what_only_950_has_is_refused():
+    pipe = asc.TPipe()
+    with pytest.raises(DeviceFault, match="Fma: only 950 has it, this is Ascend910B1"):
+        call_library("Fma", [tensor(pipe, np.ones(8), dtype=np.float32)] * 4, (8,), 0)
+    with pytest.raises(DeviceFault, match="Sorted: this library function is not simulated"):
+        call_library("Sorted", [tensor(pipe, np.ones(8), dtype=np.float32)], (8,), 0)
+
+
+def test_tiling_functions():
+    """Sizes as asc-devkit's functions give them for A2, and the pieces of SoftMax."""
+    sizes = {
+        ("GetTanhMaxMinTmpSize", (100,), (2, 0)): (1024, 1024), ("GetTanhMaxMinTmpSize", (1000,), (4, 0)): (4000, 256),
+        ("GetErfMaxMinTmpSize", (1000,), (2, 0)): (16000, 2048), ("GetGeluMaxMinTmpSize", (32,), (4, 0)): (768, 768),
+        ("GetExpMaxMinTmpSize", (1000,), (4, 1)): (8000, 512), ("GetAcoshMaxMinTmpSize", (512,), (4, 0)): (2048, 256),
+        ("GetPowerMaxMinTmpSize", (1000,), (4, 0, 0, 1)): (16256, 1280),
+        ("GetPowerMaxMinTmpSize", (16,), (2, 0, 0, 0)): (2048, 2048),
+        ("GetSoftMaxMaxMinTmpSize", (8, 128), (4, 0)): (6400, 800), ("GetSumMaxMinTmpSize", (), (100, 4)): (32, 32),
+        ("GetSoftMaxGradMaxMinTmpSize", (8, 128), (2, 1)): (15360, 1920),
+        ("GetSoftMaxFlashV2MaxMinTmpSize", (16, 128), (4, 4, 1)): (4608, 2304),
+        ("GetSoftMaxFlashV2MaxMinTmpSize", (16, 120), (2, 4, 0)): (12800, 800),
+        ("GetSelectMaxMinTmpSize", (64, 128), (4, 1, 0, 160)): (25088, 16896),
+        ("GetDropOutMaxMinTmpSize", (64, 128), (4, 0)): (65536, 512),
+        ("GetAscendQuantMaxMinTmpSize", (1000,), (4, 0)): (2016, 512),
+        ("GetCumSumMaxMinTmpSize", (17, 16), (2, 1)): (3072, 1536),
+    }  # fmt: skip
+    with socs.use("Ascend910B1"):
+        for (name, shape, numbers), want in sizes.items():
+            assert tuple(np.frombuffer(answer(name, shape, numbers), np.uint32)) == want, name
+        tiling = SoftMaxTiling.from_bytes(answer("SoftMaxTilingFunc", (24, 128), (4, 20 * 800, 0, 0)))
+    assert (tiling.srcM, tiling.srcK, tiling.outMaxK, tiling.splitM, tiling.rangeM, tiling.tailM) == (
+        24,
+        128,
+        8,
+        8,
+        3,
+        0,
+    )

@@ -82,7 +82,7 @@ class Record(TypedDict, total=False):
     tests: str  # "512 passed, 3 skipped"
     lngrad: str
     date: str
-    missing: str  # why this Python was not found
+    missing: str  # why this Python, or a set or level of it, was not run
 
 
 def key(record: Record) -> tuple[tuple[int, ...], str, str]:
@@ -97,10 +97,15 @@ def read() -> list[Record]:
 
 
 def merged(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
-    """Both, sorted, the new ones in place of old ones. A Python that some machine had is not missing."""
+    """Both, sorted, the new ones in place of old ones. What was run, be it a Python, a set of it or a level, is not missing."""
     found = {key(record): record for record in [*old, *new]}
-    tried = {minor for (minor, _, _), record in found.items() if "missing" not in record}
-    kept = [record for (minor, _, _), record in found.items() if "missing" not in record or minor not in tried]
+    tried = {
+        one
+        for (minor, group, level), record in found.items()
+        if "missing" not in record
+        for one in ((minor, "", ""), (minor, group, ""), (minor, group, level))
+    }
+    kept = [record for one, record in found.items() if "missing" not in record or one not in tried]
     return sorted(kept, key=lambda record: (*key(record)[:2], record.get("level") != "lowest", key(record)))
 
 
@@ -114,6 +119,12 @@ def result(record: Record) -> str:
     """A row's third cell."""
     failures = [f"**{name}**: {text}" for name, text in record["checks"].items() if text != "passed"]
     return "; ".join(failures) or f"passed, {record['tests'].partition(' ')[0]} tests"
+
+
+def _cell(record: Record) -> list[str]:
+    """Python, set and level; the core's set has no name on the page."""
+    named = record["python"], record.get("set", "").replace("core", ""), record.get("level", "")
+    return [word for word in named if word]
 
 
 def page(records: list[Record]) -> str:
@@ -135,13 +146,14 @@ def page(records: list[Record]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", CHECKS]
     if missing := [record for record in records if "missing" in record]:
-        lines.append("Not found here:\n")
-        lines += [f"* Python {record['python']}: {record['missing']}" for record in missing]
+        lines.append("Not run here:\n")
+        lines += [f"* Python {' '.join(_cell(record))}: {record['missing']}" for record in missing]
         lines.append("")
     lines += ["All versions of each environment, by name:\n"]
     for record in tried:
         names = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
-        title = f"Python {record['python']}, {record['set'].replace('core', '')} {record['level']}".replace("  ", " ")
+        python, *cell = _cell(record)
+        title = f"Python {python}, {' '.join(cell)}"
         lines.append(textwrap.fill(f"* {title}: {names}.", 100, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(lines).rstrip() + "\n"
 

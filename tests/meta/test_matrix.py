@@ -35,6 +35,16 @@ def test_new_records_take_the_place_of_old_ones(matrix):
     assert "missing" in matrix.merged(found, [{"python": "3.15", "missing": "no wheel"}])[-1]
 
 
+def test_a_set_or_a_level_stays_missing_until_it_is_run(matrix):
+    missing = {"python": "3.12.1", "set": "jax", "missing": "no time"}
+    newer = {"python": "3.12.1", "set": "torch", "level": "2.15.0", "missing": "no build"}
+    core, jax = record("3.12.1"), record("3.12.1", set="jax")
+    found = matrix.merged([core], [missing, newer])
+    assert found == [core, missing, newer]
+    assert "* Python 3.12.1 jax: no time\n* Python 3.12.1 torch 2.15.0: no build\n" in matrix.page(found)
+    assert matrix.merged(found, [jax]) == [core, jax, newer]
+
+
 def test_a_failure_is_in_the_table(matrix):
     failed = record("3.10.1", checks={"install": "passed", "commands": "lngrad demo: no"})
     assert not matrix.passed(failed)

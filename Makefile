@@ -20,7 +20,9 @@ demo: $(VENV)/.demo
 quick: $(VENV)/.dev lint types
 	$(PYTEST) -q $(QUICK) -k "not ctrl_c"
 
+# Hundreds of processes import src; compiled first, as some environments forbid Python to keep what it compiles.
 test: $(VENV)/.dev lint types
+	$(BIN)/python -m compileall -q src
 	$(PYTEST) --warm
 
 slow: $(VENV)/.dev
@@ -34,14 +36,14 @@ soak: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
 
-# Wheels for Linux with all kernels compiled, for x86-64 and aarch64: 15 minutes of processor time.
+# Wheels for Linux with all kernels compiled, for x86-64 and aarch64: 20 minutes of processor time.
 WHEEL_DIR ?= dist
 wheel-prebuilt: $(VENV)/.dev
 	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) $(PREBUILT)
 
 # The aarch64 wheel on an emulated machine: golden bits, precision, threads, the pool.
-arm: wheel-prebuilt
-	$(BIN)/python scripts/arm.py $(WHEEL_DIR)/lngrad-*_aarch64.whl $(ARM)
+arm: $(VENV)/.dev
+	$(BIN)/python scripts/arm.py --wheels $(WHEEL_DIR) $(ARM)
 
 matrix: $(VENV)/.matrix
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/matrix.py $(MATRIX)
@@ -79,13 +81,14 @@ $(VENV)/.demo: pyproject.toml
 # What tests and linters need. Torch comes first and pinned, so that nothing below asks for another build of it.
 $(VENV)/.dev: pyproject.toml constraints-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --help | grep --quiet -e --group || $(BIN)/python -m pip install --quiet 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group dev
 	touch $@
 
 # What the documentation site needs.
 $(VENV)/.site: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[site]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
 	touch $@
 
 # What resolves the lowest and the highest versions of the matrix.

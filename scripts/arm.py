@@ -1,10 +1,10 @@
-"""Use the aarch64 wheel on an emulated ARM machine, and run tests with it: golden bits, precision, threads, the pool.
+"""Make the aarch64 wheel, use it on an emulated ARM machine, and run tests with it: golden bits, precision, threads, the pool.
 
-    python scripts/arm.py dist/lngrad-0.1.0-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.whl
-    python scripts/arm.py WHEEL --processors neoverse-n1 tests/cpu/test_pool.py -k many      these tests, one processor
+    python scripts/arm.py --wheels dist
+    python scripts/arm.py --wheels dist --processors neoverse-n1 tests/cpu/test_pool.py -k many      these tests, one processor
 
-It needs apt, which fetches QEMU, proot and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels for that.
-Nothing is installed on this machine, and no rights of root are needed: proot starts every program of that Debian in QEMU.
+It needs apt, which fetches QEMU, proot, a linker and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels
+for that. Nothing is installed on this machine, and no rights of root are needed: proot starts its programs in QEMU.
 Kernels are those of the wheel, for each of its processors in turn; there is no Numba. Bits and errors are as on a real machine,
 times are not: `make arm` takes an hour or more.
 """
@@ -25,7 +25,9 @@ from lngrad.cpu.processors import CHOICE, PROCESSORS
 
 ROOT = Path(__file__).parents[1]
 ARM = ROOT / "build" / "arm"
-TOOLS = {"qemu-aarch64-static": "qemu-user-static", "proot": "proot"}  # and the packages that have them
+TOOLS = {  # and the packages that have them
+    "qemu-aarch64-static": "qemu-user-static", "proot": "proot", "aarch64-linux-gnu-ld": "binutils-aarch64-linux-gnu",
+}  # fmt: skip
 PACKAGES = ("python3", "bash", "coreutils", "libgomp1", "libstdc++6")
 NEEDED = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "sybil>=9", "pyyaml>=6")
 TESTS = (
@@ -36,18 +38,19 @@ TESTS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("--processors", help="of these alone, with commas between")
+    parser.add_argument("--wheels", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where the wheel goes")
+    parser.add_argument("--processors", help="with the kernels of these alone, with commas between")
     options, tests = parser.parse_known_args()  # files of tests, and what else pytest takes
     ARM.mkdir(parents=True, exist_ok=True)
     fetch_tools()
     fetch_root()
-    install(options.wheel)
     known = [name for name, one in PROCESSORS.items() if one.architecture == "aarch64"]
+    wheel = make_wheel(known, options.wheels)
+    install(wheel)
     names = options.processors.split(",") if options.processors else known
     said = {name: run_tests(name, tests or list(TESTS)) for name in names}
     if names == known and not tests:
-        keep_record(options.wheel, said)
+        keep_record(wheel, said)
     failed = [name for name, line in said.items() if not is_passed(line)]
     if failed:
         raise SystemExit(f"failed on {', '.join(failed)}")
@@ -108,6 +111,19 @@ def fetch_root() -> None:
         (root / name).mkdir(exist_ok=True)
 
 
+def libraries() -> dict[str, str]:
+    """The environment variable by which what `fetch_tools` fetched finds its libraries."""
+    return {"LD_LIBRARY_PATH": os.pathsep.join(str(folder) for folder in (ARM / "host/usr/lib").glob("*-linux-gnu"))}
+
+
+def make_wheel(processors: list[str], folder: Path) -> Path:
+    """By scripts/prebuilt.py, which leaves libraries that fit the sources as they are."""
+    path = os.pathsep.join([os.environ["PATH"], str(ARM / "host/usr/bin")])
+    command = (sys.executable, Path(__file__).with_name("prebuilt.py"), "--wheels", folder, *processors)
+    run(*command, env={**os.environ, **libraries(), "PATH": path})
+    return max(folder.glob("lngrad-*_aarch64.whl"), key=lambda one: one.stat().st_mtime)
+
+
 def install(wheel: Path) -> None:
     """The wheel, what it depends on and what its tests need, by pip of this machine."""
     version = (ARM / "root/usr/bin/python3").readlink().name.removeprefix("python")
@@ -125,10 +141,8 @@ def run_tests(processor: str, tests: list[str]) -> str:
     print(f"\n{processor}:", flush=True)
     environment = {
         **os.environ, CHOICE: processor, "PYTHONPATH": "/site", "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin",
-        "XDG_CACHE_HOME": "/tmp/cache", "HOME": "/tmp", "TMPDIR": "/tmp",
+        "XDG_CACHE_HOME": "/tmp/cache", "HOME": "/tmp", "TMPDIR": "/tmp", **libraries(),  # of proot alone
     }  # fmt: skip
-    for library in (ARM / "host").glob("usr/lib/*-linux-gnu/libtalloc.so.2"):
-        environment["LD_LIBRARY_PATH"] = str(library.parent)  # of proot alone
     places = (f"{ROOT}:/repository", f"{ARM / 'site'}:/site", "/proc", "/dev")
     binds = [word for place in places for word in ("-b", place)]
     command = [tool("proot"), "-q", tool("qemu-aarch64-static"), "-r", ARM / "root", *binds, "-w", "/repository"]

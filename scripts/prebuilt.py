@@ -5,7 +5,8 @@
 
 It needs what is in pyproject.toml's extra `dev` (Numba, hatchling, build), and a linker for each architecture: ld.lld, or GNU
 ld as Debian's binutils-x86-64-linux-gnu and binutils-aarch64-linux-gnu have it. Nothing is run on another processor than this
-one, and nothing of it is needed: LLVM compiles for all of them. A library that fits the sources is left as it is.
+one, and nothing of it is needed: LLVM compiles for all of them. What fits the sources is left as it is: libraries, and the
+kernels of a build that was ended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import sys
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,20 +52,26 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=get_num_threads(), help="processes that compile at once, of 1.5 GB each"
     )
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = options.processors or list(PROCESSORS)
     unknown = set(names) - set(PROCESSORS)
     if unknown:
         parser.error(f"PROCESSOR: expected some of {', '.join(PROCESSORS)}, got {', '.join(sorted(unknown))}")
-    if CHOSEN is not None:
-        compile_libraries([PROCESSORS[name] for name in names])
+    missing = [PROCESSORS[name] for name in names if not is_there(PROCESSORS[name])]
+    if options.part is not None:
+        compile_kernels(missing, options.part)
         return
-    alike: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
-    for name in names:
-        if not is_there(PROCESSORS[name]):
-            alike.setdefault(lowered_alike(PROCESSORS[name]), []).append(name)
+    for architecture in {one.architecture for one in missing}:
+        find_linker(architecture)  # before minutes are spent
+    firsts = dict.fromkeys(
+        alike[0].name for alike in (lowered_alike(one, missing) for one in every()) for alike in alike
+    )
+    parts = range(-(-options.jobs // max(len(firsts), 1)))
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(make_libraries, alike.values()))
+        list(pool.map(lambda one: start(*one, len(parts), names), product(firsts, parts)))
+    for processor in missing:
+        link(processor)
     if options.wheels:
         with TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, str(ROOT)]
@@ -82,47 +91,76 @@ def is_there(processor: Processor) -> bool:
     return content is not None and prebuilt.symbol("begin", processor).encode() in content
 
 
-def lowered_alike(processor: Processor) -> tuple[str, tuple[bool, ...]]:
-    """What Numba's part of the work, four fifths of it, depends on: processors that have it in common share that."""
-    from lngrad.cpu.kernels.simd import choices
-
-    return processor.architecture, choices(processor.architecture, processor.features)
-
-
-def make_libraries(names: list[str]) -> None:
-    """In a process of its own: how kernels are lowered is decided when they are imported."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
-    subprocess.run([sys.executable, __file__, *names], check=True, env=environment | {CHOICE: names[0]})
-
-
-def compile_libraries(processors: list[Processor]) -> None:
-    """Compile all kernels for processors that they are lowered alike for, and link each one's."""
-    from lngrad.cpu.compiling import emit, lower
+@cache
+def every() -> list[tuple[str, str, str]]:
+    """All kernels of a library."""
     from lngrad.cpu.entries import kernels
     from lngrad.cpu.kernels.tasks import TRIADS
 
-    start, linker = time.perf_counter(), find_linker(processors[0].architecture)
-    every = [*kernels(), *((name, "float32", "float32") for name in TRIADS)]
+    return [*kernels(), *((name, "float32", "float32") for name in TRIADS)]
+
+
+def lowered_alike(kernel: tuple[str, str, str], processors: list[Processor]) -> list[list[Processor]]:
+    """The processors, those together that have Numba's part of the work, four fifths of it, in common for a kernel."""
+    from lngrad.cpu.kernels.simd import choices
+
+    found: dict[tuple[object, ...], list[Processor]] = {}
+    for one in processors:
+        wide, float16, bfloat16 = choices(one.architecture, one.features)
+        key = (one.architecture, wide, "float16" in kernel and float16, "bfloat16" in kernel and bfloat16)
+        found.setdefault(key, []).append(one)
+    return list(found.values())
+
+
+def start(first: str, part: int, parts: int, names: list[str]) -> None:
+    """In a process of its own: how kernels are lowered is decided when they are imported."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    command = [sys.executable, __file__, "--part", f"{part}/{parts}", *names]
+    subprocess.run(command, check=True, env=environment | {CHOICE: first})
+
+
+def place_of(kernel: tuple[str, str, str], processor: Processor) -> tuple[str, Path]:
+    """The name of a kernel's function, and its object file."""
+    name = "_".join(filter(None, kernel))
+    return prebuilt.symbol(name, processor), path_of(processor).with_suffix("") / f"{name}.o"
+
+
+def is_compiled(kernel: tuple[str, str, str], processor: Processor) -> bool:
+    symbol, file = place_of(kernel, processor)
+    return symbol.encode() in (kept(file) or b"")
+
+
+def compile_kernels(processors: list[Processor], part: str) -> None:
+    """Compile a part of the kernels that are lowered for the chosen processor as for others, for all of these."""
+    from lngrad.cpu.compiling import emit, lower
+
+    number, parts = map(int, part.split("/"))
+    for kernel in every()[number::parts]:
+        for alike in lowered_alike(kernel, processors):
+            wanted = [one for one in alike if alike[0] == CHOSEN and not is_compiled(kernel, one)]
+            module = lower(*kernel) if wanted else None
+            for one in wanted:
+                symbol, file = place_of(kernel, one)
+                keep(file, emit(module.clone(), symbol, one.name, one.features))
+    print(f"{CHOSEN.name}, part {number + 1} of {parts}: {time.process_time():.0f} s of processor time", flush=True)
+
+
+def link(processor: Processor) -> None:
+    """Link a processor's library, and remove what it is made of."""
+    linker, folder = find_linker(processor.architecture), path_of(processor).with_suffix("")
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        for processor in processors:
-            (folder / processor.name).mkdir()
-        for one in every:
-            kernel, module = "_".join(filter(None, one)), lower(*one)
-            for processor in processors:
-                symbol = prebuilt.symbol(kernel, processor)
-                code = emit(module.clone(), symbol, processor.name, processor.features)
-                (folder / processor.name / f"{kernel}.o").write_bytes(code)
-        for processor in processors:
-            target, objects = folder / f"{processor.name}.so", sorted((folder / processor.name).glob("*.o"))
-            subprocess.run([linker, *LINK, "-o", target, *objects], check=True)
-            content = target.read_bytes()
-            missing = undefined(content) - GIVEN
-            if missing:
-                raise SystemExit(f"{processor.name}: needs {', '.join(sorted(missing))}, which a C library may lack")
-            keep(path_of(processor), content)
-            print(f"{path_of(processor)}: {len(every)} kernels, {len(content) / 1e3:.0f} kB", flush=True)
-    print(f"{', '.join(one.name for one in processors)}: {time.perf_counter() - start:.0f} s", flush=True)
+        objects = [Path(name, place_of(kernel, processor)[1].name) for kernel in every()]
+        for one in objects:  # without the digest behind them
+            one.write_bytes(kept(folder / one.name))
+        target = Path(name, path_of(processor).name)
+        subprocess.run([linker, *LINK, "-o", target, *sorted(objects)], check=True)
+        content = target.read_bytes()
+    missing = undefined(content) - GIVEN
+    if missing:
+        raise SystemExit(f"{processor.name}: needs {', '.join(sorted(missing))}, which a C library may lack")
+    keep(path_of(processor), content)
+    shutil.rmtree(folder)
+    print(f"{path_of(processor)}: {len(objects)} kernels, {len(content) / 1e3:.0f} kB", flush=True)
 
 
 def find_linker(architecture: str) -> str:

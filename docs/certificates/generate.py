@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lngrad.bench.plots import processor_name
+from lngrad.check.certify.measured import Certificate
 from lngrad.check.reports.certificate import markdown_of, read_certificate
 
 NAMES = ("numba_cpu", "numpy_cpu", "triton_gpu", "ascend_sim", "torch", "torch_compile", "onednn", "jax")
@@ -20,7 +22,8 @@ HEAD = """\
 `lngrad certify --impl NAME [--report page.html] [--json file.json]` measures one kernel's backward (and forward, where it
 has one) and prints what it found. Nothing here is taken from documentation or source. A promise says how many trials were
 made, in brackets; where it does not hold, the JSON file has the first counter-example: seed, shape, index and both bit
-patterns. "Yes" means 0 ULP.
+patterns. "Yes" means 0 ULP. `--norm rms_norm`, or another of `lngrad check`, measures that norm; without a beta, dgamma where
+xhat is 1 takes dbeta's place, and beside a residual the summand and the gradient of the total are 0.
 
 **The order of sums** is found by FPRev's method (arXiv 2411.00442): among ones, a large number and its negative absorb all
 that is added between them, so each probe tells how many terms come before both meet, and the answers give the tree. The
@@ -46,9 +49,14 @@ def main() -> int:
     """Write the page."""
     paths = [FOLDER / f"{name}.json" for name in NAMES]
     certificates = [read_certificate(path) for path in paths if path.is_file()]
-    whose = "".join(f"- `{one.name}`: {one.version or 'as installed'}, on {one.machine}\n" for one in certificates)
+    whose = "".join(f"- `{one.name}`: {one.version or 'as installed'}, on {_machine(one)}\n" for one in certificates)
     (FOLDER.parent / "certificates.md").write_text(f"{HEAD}{whose}\n{markdown_of(certificates)}", "utf-8")
     return 0
+
+
+def _machine(one: Certificate) -> str:
+    processor, _, cores = one.machine.rpartition(", ")
+    return f"{processor_name(processor)}, {cores}"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 Importing this registers the rules; lngrad.torch does so by itself when the first DTensor comes.
 """
 
+from lngrad.cpu.cut_rows import segment_borders
 from lngrad.errors import PeerError
 from lngrad.torch.sharded import rules as _rules  # noqa: F401  # registers them
 from lngrad.torch.sharded.columns import all_reduce_columns
-from lngrad.torch.sharded.cuts import segment_borders
 
 __all__ = ["PeerError", "all_reduce_columns", "segment_borders"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 __all__ = [
     "BackendUnavailable",
@@ -15,6 +16,10 @@ __all__ = [
     "ShapeError",
     "WorkspaceError",
 ]
+
+
+MISSING = "no such file or folder"  # behind a path, in every error
+SITE = ""  # the address of the pages once they have one, as https://HOST/; until then they are files of a checkout
 
 
 class LngradError(Exception):
@@ -56,6 +61,14 @@ class FileFormatError(LngradError, ValueError):
 def install_command(extra: str) -> str:
     """What you type to add an extra's packages to an installed lngrad; pip does not look for lngrad itself then."""
     return f"pip install 'lngrad[{extra}]'"
+
+
+def page(name: str) -> str:
+    """Where a reader finds a page of docs/: its address, its file in this checkout, or its place in lngrad's sources."""
+    if SITE:
+        return f"{SITE}{name}/"
+    file = Path(__file__).parents[2] / "docs" / f"{name}.md"
+    return str(file) if file.is_file() else f"docs/{name}.md in lngrad's sources"
 
 
 def printable(text: str, *, markup: bool = False) -> str:

@@ -63,11 +63,12 @@ def diagnosed(make_case: Callable[..., CheckCase]) -> Callable[..., Diagnosis]:
         truth, scales = true_grads(given.exact), gradient_scales(given.exact)
         results = truth._asdict() | wrong(terms_of(given.exact))
         with np.errstate(over="ignore", invalid="ignore"):
-            got = Grads(*(np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
+            got = Grads(*(None if one is None else np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
                           for name, one in truth._asdict().items()))  # fmt: skip
         shares = {
             name: error_share(one, true, scale, wide).reshape(-1, case.N)
             for name, one, true, scale in zip(Grads._fields, got, truth, scales, strict=True)
+            if one is not None
         }
         return diagnose(case, given, got, {name: one for name, one in shares.items() if (one > 1).any()})
 

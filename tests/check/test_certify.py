@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import runpy
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from lngrad.check.certify import bits, properties, sums
 from lngrad.check.certify.bits import batch_invariance, repeatability
+from lngrad.check.certify.certify import certify
 from lngrad.check.certify.measured import Certificate, different_bits
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
 from lngrad.check.certify.sums import column_order, product_sums, replay, row_order
@@ -245,6 +247,54 @@ def test_what_is_measured_of_any_kernel_goes_round(tmp_path):
     assert read_certificate(tmp_path / "c.json").to_json() == certificate.to_json()
     write_certificate_html(tmp_path / "c.html", certificate)
     assert "<svg" in (tmp_path / "c.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "gemma_rms_norm", "deep_norm"])
+def test_a_certificate_of_another_norm(norm, monkeypatch):
+    """The order of sums is that of layer normalization; a norm without beta has its bare sums in dgamma."""
+    monkeypatch.setattr(sums, "REPLAYS", 3)
+    monkeypatch.setattr(bits, "WIDTHS", (37,))
+    monkeypatch.setattr(properties, "GROWTH", (64, 256))
+    subject, last = replace(find("numpy_cpu"), norm=norm), "dbeta" if norm == "deep_norm" else "dgamma"
+    measured = [*repeatability(subject, 2), *batch_invariance(subject, 1), *column_order(subject, 300, 64)]
+    measured += [*row_order(subject, 64), *accuracy(subject, 1), *number_range(subject), *effects(subject)]
+    found = {one.name: one for one in measured}
+    assert all(one.holds for one in measured if one.holds is not None)
+    tree = "5 parts of 64 rows in sequence (others 44), then 5 of these pairwise; "
+    assert found[f"{last} of 300×64 float32"].answer.startswith(tree)
+    assert "the same bits on 3 of 3" in found["dgamma of 300×64 float32"].answer
+    assert ("dbeta of 300×64 float32" in found) == ("N = 1" in found) == (last == "dbeta")
+    assert found[f"subnormal dy in {last}"].answer == "kept"
+    assert found["a NaN in dy"].answer == f"in its row of dx and its column of {last}, nowhere else"
+    assert found["Σ dy·gamma·xhat over 64 columns float32"].answer.startswith("8 lanes, ")
+    for name in ("constant rows", "x around 1e6, statistics given", "x around 1e30, statistics given"):
+        error = float(re.findall(r"[0-9.]+e-[0-9]+|[0-9.]+", found[name].answer.replace("1e6", ""))[0])
+        assert error < (4 if name == "constant rows" else 1e-6), found[name].answer
+
+
+def test_the_mistakes_of_an_rms_norm_s_kernel_are_told():
+    """One whose rows depend on the batch, and one that sums its columns backwards: as of layer normalization."""
+
+    def backward(a, wrong=False):
+        with np.errstate(all="ignore"):
+            xhat, dxhat = a.x * a.rstd, a.dy * a.gamma
+            first = np.float32(1e-6) * (len(a.x) if wrong else 0)
+            dx = a.rstd * (dxhat - first - xhat * (dxhat * xhat).mean(1, keepdims=True))
+        return Grads(dx.astype(np.float32), np.add.accumulate((a.dy * xhat)[::-1])[-1], None)
+
+    subject = Implementation("rms", unprepared(backward), norms=("rms_norm",), norm="rms_norm")
+    (dgamma,) = column_order(subject, 50, 16)
+    assert dgamma.answer.startswith(
+        "50 rows in sequence, from the last to the first; dy·xhat rounded, then added in float32"
+    )
+    wrong = replace(subject, backward=unprepared(partial(backward, wrong=True)))
+    found = {one.name: one for one in batch_invariance(wrong, 1)}
+    assert found["dx, any batch size and place"].holds is False
+
+
+def test_a_certificate_of_what_computes_no_such_norm_is_refused():
+    with pytest.raises(BackendUnavailable, match=r"^--impl: graph_v3 does not compute rms_norm"):
+        certify("graph_v3", 1, norm="rms_norm")
 
 
 OURS = ("numba_cpu", "numpy_cpu")

@@ -105,7 +105,7 @@ def test_resume_keeps_what_is_done(bench, run):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["nothing.yaml"], "nothing.yaml: no such file or folder; without CASES"),
+        (["nothing.yaml"], "nothing.yaml: no such file or folder"),
         (["cases.yaml", "--impl", "nobody"], "--impl: expected one of numba_cpu"),
         (["cases.yaml", "--impl", "nobody:kernel"], "--impl: nobody:kernel: No module named 'nobody'"),
         (["cases.yaml", "--impl", "somebody:nothing"], "has no attribute 'nothing'"),
@@ -210,6 +210,16 @@ def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, which, run):
     pytest.importorskip(module)
     result = run("check", CASES, "--impl", impl, "--standard", standard, "--max-skipped", "90%", "--filter", which)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("impl", ["graph", "aclnn"])
+def test_norms_of_sums_pass_at_ascend_s_doors(impl, run):
+    """AddLayerNormGrad and DeepNormGrad on the family's own cases of shape and statistics."""
+    pytest.importorskip(f"lngrad.ascend.{impl}")
+    for norm, name in (("add_layer_norm", "*stream"), ("deep_norm", "DeepNorm"), ("deep_norm", "*given*")):
+        result = run("check", "--impl", impl, "--norm", norm, "--standard", "exact", "--filter", name)
+        assert result.exit_code == 0, result.output
+        assert " 0 failed" in result.output
 
 
 TORCH = """

@@ -224,10 +224,18 @@ def test_what_is_of_no_known_kind_is_described_and_not_named(diagnosed, story, d
     assert found.sentence.startswith("no known mistake explains it. ")
 
 
-def test_a_clipped_gradient_is_described(diagnosed):
+def test_a_clipped_gradient_is_named(diagnosed):
     found = diagnosed(lambda t: {"dx": np.clip(dx(t), -0.5, 0.5)})
-    assert found.mistake is None
-    assert "dx: never larger than 0.5, where up to " in found.sentence
+    assert found.mistake == "dx clipped"
+    assert "dx is never larger than 0.5, where up to " in found.sentence
+
+
+def test_one_wrong_column_sum_is_not_taken_for_one_that_was_never_written(diagnosed):
+    def wrong(t: Terms, value: float) -> dict[str, Any]:
+        return {"dbeta": np.where(np.arange(t.N) == 5, value, t.dy.sum(0))}
+
+    assert diagnosed(lambda t: wrong(t, -7.0), **TILES).mistake is None
+    assert diagnosed(lambda t: wrong(t, -1.69e38), **TILES).mistake == "columns of dbeta never written"
 
 
 # What may be named where a right formula is rounded to 16 bits on the way: nothing, or where and to what it is rounded.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lngrad
-from lngrad.check import comparison, judge
+from lngrad.check import comparison, trial
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations import find
@@ -181,7 +181,7 @@ def test_the_time_limit_counts_the_implementation_alone(module, make_case, monke
     def slowly(one):
         return lambda *arguments: (time.sleep(1.5), one(*arguments))[1]
 
-    monkeypatch.setattr(judge, "diagnose", slowly(judge.diagnose))
+    monkeypatch.setattr(trial, "diagnose", slowly(trial.diagnose))
     monkeypatch.setattr(comparison, "true_grads", slowly(comparison.true_grads))
     monkeypatch.syspath_prepend(module)
     kernels = KernelProcesses(1, 1.0)

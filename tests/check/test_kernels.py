@@ -83,6 +83,57 @@ def test_kernels_that_only_look_right_are_caught(results_of, function):
     assert "not repeatable" not in str(result.mistake) or not result.formulas  # nothing else is concluded
 
 
+STRIDES = """
+def backward(dy, x, mean, rstd, gamma, normalized_shape):
+    import torch
+    assert all(isinstance(one, torch.Tensor) for one in (dy, x, mean, rstd, gamma))
+    dy, x = (one.as_strided((one.numel(),), (1,)).double().reshape(-1, gamma.numel()) for one in (dy, x))
+    xhat, w = (x - mean.reshape(-1, 1)) * rstd.reshape(-1, 1), dy * gamma
+    first, second = w.mean(1, keepdim=True), (w * xhat).mean(1, keepdim=True)
+    return (rstd.reshape(-1, 1) * (w - first - xhat * second)).reshape(-1, gamma.numel()), (dy * xhat).sum(0), dy.sum(0)
+"""
+
+
+def test_a_function_on_tensors_gets_the_strides_of_the_case(results_of, tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    (tmp_path / "strides.py").write_text(STRIDES)
+    monkeypatch.syspath_prepend(tmp_path)
+    plain, gaps = results_of("triton:strides:backward", named("65 by 64", "dy with gaps"))
+    assert plain.status == "passed", plain.reason
+    assert (gaps.status, gaps.mistake) == ("failed", "layout ignored")
+
+
+ATOMICS = """
+import numpy as np
+import right
+calls = 0
+def shuffled(dy, x, mean, rstd, gamma, normalized_shape, missing=0.0):
+    global calls
+    calls += 1
+    dx, dgamma, dbeta = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+    order = np.random.default_rng(calls).permutation(len(x))
+    return dx - missing, dgamma, np.cumsum(dy[order], 0, np.float32)[-1]
+def wrong(dy, x, mean, rstd, gamma, normalized_shape):
+    return shuffled(dy, x, mean, rstd, gamma, normalized_shape, np.float32(0.5))
+"""
+
+
+def test_sums_in_any_order_are_no_race_unless_the_standard_compares_bits(results_of, tmp_path, monkeypatch):
+    """A kernel with atomic additions and another mistake is told of that mistake."""
+    (tmp_path / "atomics.py").write_text(ATOMICS)
+    monkeypatch.syspath_prepend(tmp_path)
+    case = named("65 by 64")
+    for standard in ("close", "mixed", "stable"):
+        (result,) = results_of("atomics:shuffled", case, standard=standard)
+        assert result.status == "passed", result.reason
+        assert "its bits differ from call to call" in result.notes[0]
+    (result,) = results_of("atomics:shuffled", case, standard="binary")
+    assert (result.status, result.mistake) == ("failed", "not repeatable")
+    (result,) = results_of("atomics:wrong", case)
+    assert (result.status, result.mistake) == ("failed", "a constant subtracted from dx")
+    assert "by no more than sums in another order do" in result.notes[0]
+
+
 def test_results_of_timed_calls_are_judged_again(results_of):
     (result,) = results_of("right:plain", named("tail"), timed=True)
     assert result.status == "passed"
@@ -151,7 +202,7 @@ def test_a_case_is_called_whole_and_judged_in_blocks(results_of, tmp_path, monke
     (wrong,) = results_of("rows:backward", case, block_bytes=1 << 20)
     assert wrong.status == "failed"
     assert "in row " in wrong.reason
-    monkeypatch.setattr("lngrad.check.judge.available_bytes", lambda: 0)
+    monkeypatch.setattr("lngrad.check.trial.available_bytes", lambda: 0)
     (parts,) = results_of("right:plain", case, block_bytes=1 << 23)
     assert parts.status == "passed", parts.reason
     assert "blocks of 5461 rows, as memory is short" in parts.notes[0]

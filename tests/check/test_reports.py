@@ -145,14 +145,28 @@ def test_compare_on_the_command_line(tmp_path, monkeypatch, run):
     assert run("check", cases, "--compare", "nothing.jsonl").exit_code == 2
 
 
-def test_the_pytest_plugin_makes_a_test_of_every_case(tmp_path):
-    (tmp_path / "somebody.py").write_text(
-        "import lngrad\n"
+PLUGIN = {  # a kernel that doubles a sum of six rows; options, the formula, and its tests that fail and pass
+    "layer_norm": (
         "def backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask):\n"
         "    grads = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=normalized_shape,\n"
         "                                       output_mask=output_mask)\n"
-        "    return grads.dx, grads.dgamma, grads.dbeta if len(x) != 6 else 2 * grads.dbeta\n"
-    )
+        "    return grads.dx, grads.dgamma, grads.dbeta if len(x) != 6 else 2 * grads.dbeta\n",
+        [], "dbeta = **2**·Σ_rows dy", "1 failed, 1 passed",
+    ),
+    "rms_norm": (
+        "def backward(dy, x, rstd, gamma, normalized_shape, output_mask):\n"
+        "    grads = lngrad.rms_norm_backward(dy, x, rstd, gamma, normalized_shape=normalized_shape,\n"
+        "                                     output_mask=output_mask[:2])\n"
+        "    return grads.dx, grads.dgamma if len(x) != 6 else 2 * grads.dgamma\n",
+        ["--lngrad-norm", "rms_norm"], "dgamma = **2**·Σ_rows dy·xhat", "1 failed, 2 passed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", PLUGIN)
+def test_the_pytest_plugin_makes_a_test_of_every_case(norm, tmp_path):
+    kernel, options, formula, counted = PLUGIN[norm]
+    (tmp_path / "somebody.py").write_text(f"import lngrad\n{kernel}")
     environment = os.environ | {"PYTHONPATH": f"{Path(lngrad.__file__).parents[1]}{os.pathsep}{tmp_path}"}
     command = [
         sys.executable,
@@ -165,15 +179,16 @@ def test_the_pytest_plugin_makes_a_test_of_every_case(tmp_path):
         "somebody:backward",
         "-k",
         "small",
+        *options,
     ]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 1 passed" in done.stdout
+    assert counted in done.stdout
     assert "lngrad[small]" in done.stdout
-    assert "dbeta = **2**·Σ_rows dy" in done.stdout
-    assert "lngrad check --impl somebody:backward" in done.stdout
+    assert formula in done.stdout
+    assert "lngrad check --impl somebody:backward" + (f" --norm {norm}" if options else "") in done.stdout
 
 
 def test_the_steps_of_the_workflow_run_here(tmp_path, monkeypatch, run):

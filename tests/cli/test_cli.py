@@ -19,6 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 import lngrad
+from lngrad import errors
 from lngrad.cli import commands, demo, info, terminal
 from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import Grads
@@ -255,6 +256,22 @@ def test_ctrl_c_before_the_command_is_known_is_one_line(module):
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "lngrad: interrupted\n")
 
 
+KERNEL = """\
+#include "kernel_operator.h"
+extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
+    AscendC::GlobalTensor<float>().SetGlobalBuffer((__gm__ float*)x);
+}
+"""
+
+
+def files_of_examples(folder: Path) -> None:
+    """What the examples of the commands' help read."""
+    np.save(folder / "x.npy", np.ones((2, 32), np.float32))
+    (folder / "k.cpp").write_text(KERNEL)
+    save(folder / "in.npz", arrays_of(make_inputs(CASE, "float32")))
+    (folder / "cases").symlink_to(Path(__file__).parents[2] / "cases")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
 @pytest.mark.parametrize(
     "words",
@@ -264,16 +281,79 @@ def test_ctrl_c_before_the_command_is_known_is_one_line(module):
         "tiling --shape 2,32,16",
         "certify --impl numpy_cpu --trials 1",
         "check --impl numpy_cpu --limit 1",
+        "golden cases -o goldens --limit 1",
+        "run in.npz -o out.npz --backend numpy_cpu",
+        "soak --calls 2 --entry-points numpy_cpu",
+        *(
+            pytest.param(words, marks=pytest.mark.slow)  # they train, measure or compile first
+            for words in (
+                "bench --quick --scopes kernel --cases 512x384 --dtypes float32 --impl numpy_cpu",
+                "demo --epochs 1",
+                "kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32",
+                "kernel test kernels",
+                "sdk toolkit",
+                "sdk --run lines.c",
+            )
+        ),
     ],
 )
-def test_a_reader_that_has_gone_ends_the_command_quietly(words):
-    """141 as from `lngrad … | head -1` in a shell with pipefail."""
+def test_a_reader_that_has_gone_ends_the_command_quietly(words, tmp_path):
+    """141 as from `lngrad … | head -1` in a shell with pipefail; what is no progress bar is not said either."""
+    if words.startswith(("kernel", "sdk")) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("no C++ compiler")
+    files_of_examples(tmp_path)
+    (tmp_path / "lines.c").write_text('#include <stdio.h>\nint main() { for (;;) puts("a line"); }\n')
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "lngrad", *words.split()]
-    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
     os.close(writing)
-    assert (result.returncode, result.stderr) == (141, "")
+    assert result.returncode == 141, result.stderr
+    assert words.startswith("demo") or result.stderr == ""
+
+
+HOSTILE = "x\x1b[31m\x07\u202e\u2066\x9b.npz"
+WRONG = [  # for each command a word that it does not know, a file that is not there, and its own choices
+    "X",
+    "--X",
+    *(
+        f"{command.__name__.replace('_', ' ')} --X"
+        for command in (*commands.COMMANDS, commands.kernel_run, commands.kernel_test)
+    ),
+    "bench --dtypes X",
+    "bench --cases X",
+    "certify --impl X",
+    "check X",
+    "check --against X",
+    "check --compare X",
+    "check --impl X",
+    "check --impl cmd:X",
+    "check --limit X",
+    "demo --epochs X",
+    "golden X -o goldens",
+    "info X",
+    "kernel X",
+    "kernel run X --kernel k --arg x=x.npy",
+    "kernel test X",
+    "run X -o out.npz",
+    "run X -o out.npz --backend X",
+    "sdk --run X",
+    "sdk toolkit --soc X",
+    "soak --entry-points X",
+    "tiling --shape X",
+    "tiling --shape 2,32,16 --soc X",
+]
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_word_moves_nothing_on_the_terminal(words, capsys):
+    """The texts about usage too, which are the library's."""
+    code = terminal.exit_code(commands.app, *(word.replace("X", HOSTILE) for word in words.split()))
+    said = "".join(capsys.readouterr())
+    assert code == 2, said
+    assert r"\u202e" in said or "Input should be" in said
+    assert all(letter.isprintable() or letter == "\n" for letter in said)
 
 
 @pytest.mark.parametrize(
@@ -285,12 +365,42 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words):
         "check --against missing",
         "check --compare missing.jsonl",
         "kernel run missing.cpp --kernel k --arg x=x.npy",
+        "kernel run missing.cpp --arg x=x.npy",
+        "kernel run -I missing pyproject.toml",
+        "kernel test missing",
+        "golden missing",
+        "run missing.npz",
         "sdk --run missing.c",
     ],
 )
 def test_a_missing_file_is_named_first_and_in_the_same_words(words):
     name = next(word for word in words.split() if word.startswith("missing"))
     refused(f"lngrad: {name}: no such file or folder", *words.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("tiling --soc Ascend910B", {"Ascend910B1", "Ascend910B2", "Ascend910B3", "Ascend910B4"}),
+        ("tiling --api LayerNormGrad", {"LayerNormGrad", "LayerNormGradBeta"}),
+        ("check --standard m", {"mixed"}),
+        ("check missing.csv --impl num", {"numba_cpu", "numpy_cpu"}),
+        ("certify --impl asc", {"ascend_sim", "ascendc:"}),
+        ("golden --format np", {"npy", "npz"}),
+        ("run --norm r", {"rms_norm"}),
+        ("bench --norm add", {"add_layer_norm", "add_rms_norm"}),
+    ],
+)
+def test_the_shell_completes_values(line, offered):
+    words = {"_TYPER_COMPLETE_ARGS": f"lngrad {line}", "_LNGRAD_COMPLETE": "complete_fish"}
+    result = cli(**words, _TYPER_COMPLETE_FISH_ACTION="get-args")
+    assert (set(result.stdout.split()), result.stderr) == (offered, "")
+
+
+def test_a_page_is_named_by_where_it_can_be_read():
+    shown = Path(errors.page("soak"))
+    assert shown.is_file() if shown.is_absolute() else str(shown) == "docs/soak.md in lngrad's sources"
+    assert errors.page("soak") in " ".join(cli("soak", "-h", COLUMNS="300").stdout.split())
 
 
 def test_a_missing_program_of_check_ends_with_2():
@@ -318,14 +428,6 @@ def test_the_command_alone_says_what_to_do_next():
     assert {line.split()[1] for line in lines[1:]} <= {*(each.__name__ for each in commands.COMMANDS), "--help"}
 
 
-KERNEL = """\
-#include "kernel_operator.h"
-extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
-    AscendC::GlobalTensor<float>().SetGlobalBuffer((__gm__ float*)x);
-}
-"""
-
-
 OTHERS = [command for command in commands.COMMANDS if command is not commands.demo]  # its example runs in test_demo.py
 
 
@@ -335,10 +437,7 @@ def test_the_example_of_a_commands_help_runs(command, tmp_path):
     assert "_".join(example.split()).startswith(command.__name__)
     if command in (commands.sdk, commands.kernel_run) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
-    np.save(tmp_path / "x.npy", np.ones((2, 32), np.float32))
-    (tmp_path / "k.cpp").write_text(KERNEL)
-    save(tmp_path / "in.npz", arrays_of(make_inputs(CASE, "float32")))
-    (tmp_path / "cases").symlink_to(Path(__file__).parents[2] / "cases")
+    files_of_examples(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}
     command = [sys.executable, "-m", "lngrad", *example.split()]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
@@ -400,7 +499,7 @@ def test_info_ends_with_what_to_install_for_what(monkeypatch, capsys):
     """Every extra of the distribution, and what it installs."""
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in ("dev", "all")}
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name != "all"}
     assert {name: {re.split(r"[^\w-]", need)[0] for need in needs} - {"lngrad"} for name, needs in extras.items()} == {
         name: {part for part in distributions if name != "bench" or part != "torch"}
         for name, (_, *distributions) in info.EXTRAS.items()
@@ -437,10 +536,13 @@ def test_info_tells_what_the_last_run_left_to_aten(tmp_path, monkeypatch, capsys
         subprocess.run([sys.executable, "-c", program], check=True)
         info.info()
         text = capsys.readouterr().out
-        assert re.search(r"(?m)^left to aten +3 × native_layer_norm: x is empty \(-c, 20..-..-.. ..:.. UTC\)$", text)
+        assert re.search(
+            r"(?m)^left to torch +by -c, which ended 20..-..-.. ..:.. UTC, and why:\n +3 × native_layer_norm: x is empty$",
+            text,
+        )
     (tmp_path / "lngrad" / "fallbacks.json").write_text("[1]")
     info.info()
-    assert "left to aten" in capsys.readouterr().out
+    assert "left to torch" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "lngrad").glob("fallbacks*")] == ["fallbacks.json"]
 
 

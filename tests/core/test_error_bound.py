@@ -19,10 +19,11 @@ import error_bounds
 
 
 def test_it_holds_on_random_problems_and_is_within_ten_times_of_what_is_seen():
-    for case, shares in error_bounds.shares(320, seed=5).items():
+    for kind, shares in error_bounds.shares(10 * len(error_bounds.KINDS), seed=5).items():
         most = np.array(shares).max(0)
-        assert (most <= 1).all(), (case, most)
-        assert (most >= 0.04).all(), (case, most)  # ten problems of a kind; of more the largest is above 0.1
+        assert (most <= 1).all(), (kind, most)
+        if kind.gamma_dtype == kind.dtype:  # sums of 16-bit dy in float32 are exact but for a few
+            assert (most[: 3 if kind.norm == "layer_norm" else 2] >= 0.04).all(), (kind, most)  # ten problems of a kind
 
 
 def test_a_wrong_gradient_exceeds_it(monkeypatch):
@@ -32,7 +33,8 @@ def test_a_wrong_gradient_exceeds_it(monkeypatch):
         return right(dy, x, mean * np.asarray(1 + 1e-6, mean.dtype), rstd, gamma, **options)
 
     monkeypatch.setattr(lngrad, "layer_norm_backward", wrong)
-    share = error_bounds.share(100, 200, "float32", 100.0, True, np.random.default_rng(0))
+    kind = error_bounds.Kind("layer_norm", "float32", "float32", 100.0, True)
+    share = error_bounds.share(100, 200, kind, np.random.default_rng(0))
     assert share.dgamma > 1
 
 
@@ -46,7 +48,7 @@ def test_what_it_grows_with():
 
 
 def test_its_numbers_are_those_of_the_kernels():
-    assert (module._FROM, module._SEGMENT, module._LANES) == (COMPENSATED_FROM, SEGMENT, LANES)
+    assert (module.COMPENSATED_FROM, module._SEGMENT, module._LANES) == (COMPENSATED_FROM, SEGMENT, LANES)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,29 @@ def test_what_a_mean_lost_changes_no_kind(shape, offset, dtype, backend):
             check_same_bits(got.dx[others], clean.dx[others])
 
 
+@pytest.mark.parametrize(("offset", "of_dgamma"), [(2.0, "nan"), (100.0, "inf")])
+def test_an_infinite_dy_where_x_is_the_rounded_mean(offset, of_dgamma, backend):
+    """0·∞ with the mean as given, and where |mean|·rstd is below 8; what the mean lost, times ∞, above it: of CPU backends."""
+    inputs = make_inputs(Case((3,), (40,), offset=offset, spread=1.0), "float32")
+    x, dy = inputs.x.copy(), inputs.dy.copy()
+    for _ in range(20):
+        mean = np.float32(x[ROW].mean(dtype=np.float64))
+        if x[AT] == mean:
+            break
+        x[AT] = mean
+    own = forward(x, backend="numba_cpu")
+    assert own.mean[ROW, 0] == x[AT] != x[ROW].mean(dtype=np.float64)
+    dy[AT] = INF
+    for complete, expected in ((False, "nan"), (True, "nan" if backend == "triton_gpu" else of_dgamma)):
+        if backend == "triton_gpu":  # takes means as they are given
+            got = backward(dy, x, own.mean, own.rstd, inputs.gamma, backend=backend)
+        else:
+            options = {"backend": backend, "complete_mean": complete}
+            got = lngrad.layer_norm_backward(dy, x, own.mean, own.rstd, inputs.gamma, **options)
+        assert kind(got.dgamma[COLUMN]) == expected
+        assert {kind(value) for value in got.dx[ROW]} <= {"inf", "nan"}
+
+
 @pytest.mark.parametrize("value", [INF, NAN])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("norm", [norm for norm in NORMS.values() if "residual" in norm], ids=str)

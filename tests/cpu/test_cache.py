@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners of files")
 def test_a_folder_that_others_can_write_is_not_used(tmp_path):
-    run(tmp_path, program=SMALL)
+    run(tmp_path, "import os\nos.umask(0)", SMALL)
     folder = tmp_path / "lngrad"
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)

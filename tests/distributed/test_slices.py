@@ -12,10 +12,11 @@ pytest.importorskip("torch.distributed.tensor")
 
 from lngrad.core.arrays import as_numpy  # noqa: E402  # torch may be missing
 from lngrad.core.problem import Forward, Grads  # noqa: E402
+from lngrad.cpu.cut_rows import segment_borders  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
-from lngrad.torch.sharded.cuts import Cut, segment_borders  # noqa: E402
+from lngrad.torch.sharded.cuts import Cut  # noqa: E402
 from norms import with_own_means  # noqa: E402
 
 

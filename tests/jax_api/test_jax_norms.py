@@ -243,8 +243,8 @@ def formula(norm, arguments, eps=EPS):
 # Between them every switch is on, with a mean and without.
 EVERY_SWITCH = ["add-gemma", "deep"]
 ORDERS = [
-    *product(NORMS, [("fwd", "rev"), ("rev", "fwd")]),
-    *product(EVERY_SWITCH, [("fwd", "fwd"), ("rev", "rev")]),
+    ("rms", ("fwd", "rev")),
+    *product(EVERY_SWITCH, [("fwd", "rev"), ("rev", "fwd"), ("fwd", "fwd"), ("rev", "rev")]),
     *product(EVERY_SWITCH, [("fwd", "rev", "fwd")]),
 ]
 

@@ -78,8 +78,26 @@ def test_a_chinese_page_leads_to_chinese_pages(page):
         assert target.suffix != ".md" or target.name == other or not translated.exists(), link
 
 
+@pytest.mark.parametrize("page", CHINESE, ids=lambda page: page.name)
+def test_a_chinese_page_marks_links_to_english_ones(page):
+    text = page.read_text("utf-8").replace(f"[English]({english_of(page).name})", "")
+    for found in re.finditer(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)(（英文）)?", text):
+        assert found[1].endswith(".zh-CN.md") != bool(found[2]), found[0]
+
+
 def test_there_are_pairs():
     names = {page.name for page in CHINESE}
     assert {
-        f"{name}.zh-CN.md" for name in ("README", "ascend", "ascend-tile", "ascend-sdk", "ascend-c", "check")
-    } <= names
+        f"{name}.zh-CN.md"
+        for name in (
+            "README",
+            "ascend",
+            "ascend-tile",
+            "ascend-sdk",
+            "ascend-c",
+            "check",
+            "torch",
+            "precision",
+            "performance",
+        )
+    } <= names  # fmt: skip

@@ -69,7 +69,7 @@ def site():
     """The folder of the site, built strictly."""
     for name in ("mkdocs", "mkdocstrings", "material"):
         if find_spec(name) is None:
-            pytest.skip("pip install -e '.[site]'")
+            pytest.skip("pip install -e . --group site")
     result = subprocess.run([sys.executable, str(ROOT / "scripts" / "site.py")], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return ROOT / "build" / "site"

@@ -146,6 +146,29 @@ def test_a_wheel_with_libraries_is_the_plain_one_with_them(built, prebuilt, tmp_
     assert tags.get_all("Tag") == ["py3-none-manylinux_2_17_x86_64", "py3-none-manylinux2014_x86_64"]
 
 
+LOWERED = """
+from hashlib import sha256
+from lngrad.cpu.compiling import emit, lower
+from lngrad.cpu.processors import PROCESSORS
+module = lower("slice_dx", "float16", "float32")
+print(*(sha256(emit(module.clone(), "f", one, PROCESSORS[one].features)).hexdigest() for one in ("znver4", "x86-64-v4")))
+"""
+
+
+def test_what_is_lowered_once_is_alike(prebuilt):
+    """A kernel for processors that tell no other dtype's instructions apart has the machine code of each by itself."""
+    pytest.importorskip("numba")
+    names = ("znver4", "x86-64-v4")
+    two = [prebuilt.PROCESSORS[name] for name in names]
+    for dtype, number in (("float32", 1), ("float16", 1), ("bfloat16", 2)):
+        assert len(prebuilt.lowered_alike(("slice_dx", dtype, "float32"), two)) == number
+    every = prebuilt.lowered_alike(("slice_dx", "float16", "float32"), list(prebuilt.PROCESSORS.values()))
+    assert [alike[0].name for alike in every] == ["znver5", "znver3", "x86-64-v2", "neoverse-v2"]
+    command = [sys.executable, "-c", LOWERED]
+    mine, theirs = (run(*command, cwd=ROOT, environment={**os.environ, prebuilt.CHOICE: name}) for name in names)
+    assert mine == theirs
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads ELF files")
 def test_what_a_library_takes_from_others_is_known(prebuilt, tmp_path):
     """The build refuses what a C library may lack, such as a conversion that only some compilers' libraries have."""

@@ -12,7 +12,11 @@ from lngrad.bench.records import Case, Record, best, newest, threads_of
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
-PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
+PEER_NAMES = {
+    "layer_norm": "our layer_norm", "separate": "add, then ours", "llama": "Llama's formula",
+    "compile_llama": "the formula compiled", "torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX",
+    "mindspore": "MindSpore",
+}  # fmt: skip
 
 # What a processor that a virtual machine does not name is sold as, by family and model.
 _SOLD_AS = {
@@ -25,12 +29,16 @@ _SOLD_AS = {
 _AVX2 = ("AMD EPYC 7003",)  # of records that were made before records had instruction sets
 
 
+def processor_name(name: str) -> str:
+    """A processor as pages name it, such as "AMD EPYC 7003"."""
+    name = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", name).split())
+    return _SOLD_AS.get(name, name)
+
+
 def machine_name(line: Record) -> str:
     """A record's processor and its widest vectors, such as "AMD EPYC 7003, AVX2"."""
     machine = line["machine"]
-    name = re.sub(r", \d+ logical cores$", "", machine["cpu"])
-    name = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b|\bCPU\b", "", name).split())
-    name = _SOLD_AS.get(name, name)
+    name = processor_name(re.sub(r", \d+ logical cores$", "", machine["cpu"]))
     known = machine.get("instruction_sets", ["avx2"] if name in _AVX2 else [])
     widest = "AVX-512" if "avx512f" in known else "AVX2" if "avx2" in known else None
     return f"{name}, {widest}" if widest else name

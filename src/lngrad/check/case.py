@@ -177,3 +177,33 @@ class CheckCase:
                 raise FileFormatError(f"{where}: layouts: expected {expected}, got {layout!r} for {name!r}")
         if not (math.isfinite(self.eps) and self.eps >= 0):
             raise FileFormatError(f"{where}: eps: expected a number from 0, got {self.eps}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run of the command is about, besides the cases.
+
+    Attributes:
+        impl: Name of the implementation.
+        standard: Name of the standard, for cases that have none of their own; "auto" for stable where x is float32 or float64
+            and mixed where it has 16 bits.
+        level: Of the standard `dual`.
+        third: Implementation that gives the third-party result of `dual`.
+        against: A folder of dumps to be judged instead of an implementation's results, or None.
+        seed: Of the inputs.
+        max_bytes: A case whose arrays take more is not run.
+        block_bytes: Results are judged in blocks of rows that take about this much.
+        timed: Whether right ones are timed.
+        invoked: The command up to the cases, for the line that reproduces a failure.
+    """
+
+    impl: str = "numba_cpu"
+    standard: str = "auto"
+    level: str = "L1"
+    third: str = "torch"
+    against: str | None = None
+    seed: int = 0
+    max_bytes: int = 8 << 30
+    block_bytes: int = 512 << 20
+    timed: bool = False
+    invoked: str = ""

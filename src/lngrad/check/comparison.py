@@ -218,3 +218,20 @@ class _Output:
             for share, row, column, golden, got in sums.worst
         )
         return replace(found, worst=worst, map=tuple(map(tuple, sums.map.tolist())))
+
+
+def different(got: Grads, expected: Grads) -> str:
+    """Where two results first differ in bits; "" if nowhere."""
+    for name, one, other in zip(OUTPUTS, got, expected, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return f"{name} is there in one of them only"
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return f"{name} is {one.dtype} {one.shape}, and was {other.dtype} {other.shape}"
+        first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+        unlike = (first != second).reshape(-1, one.dtype.itemsize).any(1)
+        if unlike.any():
+            at, number = tuple(map(int, np.unravel_index(int(unlike.argmax()), one.shape))), int(unlike.sum())
+            return f"{name} differs in {number} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"
+    return ""

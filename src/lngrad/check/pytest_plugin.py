@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import CheckCase
-from lngrad.check.formats.reading import read_cases, shipped
-from lngrad.check.judge import Options, check_case
+from lngrad.check.case import NORMS, CheckCase, Options
+from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, shipped
+from lngrad.check.judge import check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.standards.rules import AUTO, STANDARDS
 from lngrad.core.threads import get_num_threads
@@ -32,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--lngrad-cases", metavar="PATH", action="append", help="case files; default: as of lngrad check")
     group.addoption(
+        "--lngrad-norm", metavar="NAME", choices=list(NORMS), help="which norm it computes; default: layer_norm"
+    )
+    group.addoption(
         "--lngrad-standard",
         metavar="NAME",
         default=AUTO,
@@ -45,10 +48,13 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     impl = config.getoption("--lngrad-impl")
     if not impl:
         return
-    options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=f"lngrad check --impl {impl}")
-    paths = [Path(path) for path in config.getoption("--lngrad-cases") or [shipped()]]
+    norm, files = config.getoption("--lngrad-norm"), config.getoption("--lngrad-cases")
+    invoked = f"lngrad check --impl {impl}" + (f" --norm {norm}" if norm else "")
+    options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=invoked)
+    paths = [Path(path) for path in files or [shipped(), FAMILY]]
+    norm = norm or (None if files else "layer_norm")
     try:
-        cases = read_cases(paths, MAX_BYTES)
+        cases = of_norm(read_cases(paths, MAX_BYTES), norm)
     except LngradError as error:
         raise pytest.UsageError(str(error)) from None
     session.stash[_KERNELS] = KernelProcesses(get_num_threads(), TIME_LIMIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, escape, fail, need, new_table, say
+from lngrad.cli.terminal import REFUSED, UNFINISHED, completing, escape, fail, need, new_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from lngrad.bench.runner import Bench
 
 BUSY = 0.1  # share of all cores: more of it spoils a record
+
+
+def _norms() -> Iterable[str]:
+    from lngrad.bench.family import TIMED
+
+    return "layer_norm", *TIMED
 
 
 def bench(
@@ -51,10 +58,11 @@ def bench(
         str,
         Option(
             help="layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
-            "and the peers separate,torch,llama,compile,compile_llama."
+            "and the peers separate,torch,llama,compile,compile_llama.",
+            autocompletion=completing(_norms),
         ),
     ] = "layer_norm",
-    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, Option(help="cpu or cuda.", autocompletion=completing(lambda: ("cpu", "cuda")))] = "cpu",
     json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None,
     resume: Annotated[
         bool, Option("--resume", help="Keep what the --json file has of these sources and this machine.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,33 +18,37 @@ from typer import Argument, Option
 from lngrad.cli.terminal import (
     FAILED,
     INTERRUPTED,
-    MISSING,
     REFUSED,
+    completing,
     escape,
-    existing,
     fail,
+    given,
+    impl_names,
     need,
     new_table,
+    norm_names,
     progress,
     say,
+    working,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lngrad.check.case import CheckCase
+    from lngrad.check.case import CheckCase, Options
     from lngrad.check.certify.measured import Certificate, Measured
-    from lngrad.check.judge import Options
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
 
 TOLD = 50  # calls of a soak between two lines about its progress
 MAX_PRINTED = 20  # failures, and other lines of a kind
+FORMATS = ("bin", "npy", "npz", "safetensors")  # of golden
 
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
-Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES)]
+Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES, callback=given)]
 CasesOrOurs = Annotated[
-    list[Path] | None, Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES)
+    list[Path] | None,
+    Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES, callback=given),
 ]
 Seed = Annotated[int, Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
 Filter = Annotated[
@@ -52,7 +56,8 @@ Filter = Annotated[
 ]
 NormName = Annotated[
     str | None, Option("--norm", help="What is computed, where a case does not say: layer_norm, rms_norm, gemma_rms_norm, "
-                       "zero_centred_layer_norm, add_layer_norm, add_rms_norm, deep_norm.", show_default="a case's own")
+                       "zero_centred_layer_norm, add_layer_norm, add_rms_norm, deep_norm.", show_default="a case's own",
+                       autocompletion=completing(norm_names))
 ]  # fmt: skip
 Limit = Annotated[int | None, Option(min=1, help="At most this many cases.", show_default="all")]
 MaxBytes = Annotated[int, Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
@@ -65,29 +70,45 @@ def check(
         Option(
             help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
             "of yours module:function, triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; "
-            "or mutant:NAME."
+            "or mutant:NAME.",
+            autocompletion=completing(impl_names),
         ),
     ] = "numba_cpu",
     standard: Annotated[
         str,
         Option(
             help="auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact or stable; "
-            "a case's own goes first."
+            "a case's own goes first.",
+            autocompletion=completing(_standards),
         ),
     ] = "auto",
     norm: NormName = None,
-    level: Annotated[str, Option(help="Of the standard dual: L0, L1 or L2.")] = "L1",
-    third: Annotated[str, Option(help="Implementation that the standard dual compares with.")] = "torch",
+    level: Annotated[
+        str, Option(help="Of the standard dual: L0, L1 or L2.", autocompletion=completing(lambda: ("L0", "L1", "L2")))
+    ] = "L1",
+    third: Annotated[
+        str, Option(help="Implementation that the standard dual compares with.", autocompletion=completing(impl_names))
+    ] = "torch",
     against: Annotated[
         Path | None,
-        Option(metavar="FOLDER", help="Judge dumps of a device in place of an implementation.", show_default="none"),
+        Option(
+            metavar="FOLDER",
+            help="Judge dumps of a device in place of an implementation.",
+            show_default="none",
+            callback=given,
+        ),
     ] = None,
     report: Annotated[Path | None, Option(metavar="HTML", help="A report for people.", show_default="none")] = None,
     junit: Annotated[Path | None, Option(metavar="XML", help="A report for CI.", show_default="none")] = None,
     json: Annotated[Path | None, Option(metavar="JSONL", help="Every result as it comes.", show_default="none")] = None,
     compare: Annotated[
         Path | None,
-        Option(metavar="JSONL", help="An earlier --json file: say what got better and worse.", show_default="none"),
+        Option(
+            metavar="JSONL",
+            help="An earlier --json file: say what got better and worse.",
+            show_default="none",
+            callback=given,
+        ),
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Keep the results that the --json file has already.")] = False,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
@@ -112,9 +133,9 @@ def check(
     """
     from rich.console import Console
 
+    from lngrad.check.case import Options
     from lngrad.check.formats.fuzz import fuzzed
-    from lngrad.check.formats.reading import FAMILY, read_cases, select, shipped
-    from lngrad.check.judge import Options
+    from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
     from lngrad.check.reports.journal import changes, read_journal, write_junit
     from lngrad.check.standards.rules import AUTO, LEVELS, STANDARDS
 
@@ -124,22 +145,19 @@ def check(
     _one_of("--level", level, LEVELS)
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
-    existing(against, compare)
+    _known_norm(norm)
     if report is not None:
         need("check", jinja2="jinja2")
     for path in (report, junit, json):
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"{path}: no folder {path.parent}", REFUSED)
-    for path in cases or ():
-        if not path.exists():
-            fail(f"{path}: {MISSING}; without CASES, those that come with lngrad are taken", REFUSED)
     earlier = list(read_journal(compare).values()) if compare is not None else None
     read = read_cases(cases or [shipped(), FAMILY], max_bytes)
     if norm is None and not cases and (":" in impl or against):
         norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
-    chosen = select(_of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
+    chosen = select(of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
     for other in range(seed + 1, seed + seeds):
-        again = select(_of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
+        again = select(of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
         chosen += [replace(case, seed=other) for case in again]
     invoked = ["lngrad", "check", "--standard", standard] if standard != AUTO else ["lngrad", "check"]
     invoked += ["--norm", norm] if norm else []
@@ -182,7 +200,9 @@ def golden(
     cases: Cases,
     output: Annotated[Path, Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
     norm: NormName = None,
-    format: Annotated[str, Option(help="bin, npy, npz or safetensors.")] = "bin",
+    format: Annotated[
+        str, Option(help="bin, npy, npz or safetensors.", autocompletion=completing(lambda: FORMATS))
+    ] = "bin",
     seed: Seed = 0,
     filter: Filter = None,
     limit: Limit = None,
@@ -194,12 +214,12 @@ def golden(
     """
     from rich.console import Console
 
-    from lngrad.check.formats.reading import read_cases, select
+    from lngrad.check.formats.reading import of_norm, read_cases, select
     from lngrad.check.golden import write_goldens
 
-    _one_of("--format", format, ("bin", "npy", "npz", "safetensors"))
-    existing(*cases)
-    chosen = select(_of_norm(read_cases(cases, max_bytes), norm), filter, limit)
+    _one_of("--format", format, FORMATS)
+    _known_norm(norm)
+    chosen = select(of_norm(read_cases(cases, max_bytes), norm), filter, limit)
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
     say(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
@@ -208,7 +228,10 @@ def golden(
 def certify(
     impl: Annotated[
         str,
-        Option(help="As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL."),
+        Option(
+            help="As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL.",
+            autocompletion=completing(impl_names),
+        ),
     ],
     report: Annotated[
         Path | None, Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
@@ -216,6 +239,7 @@ def certify(
     json: Annotated[
         Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
     ] = None,
+    norm: Annotated[str, Option(help="Which one: layer_norm, rms_norm or another of lngrad check.")] = "layer_norm",
     trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
     threads_variable: Annotated[
         str | None,
@@ -236,12 +260,13 @@ def certify(
     from lngrad.check.certify.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
 
+    _known_norm(norm)
     group = ""
 
     def tell(so_far: Certificate, one: Measured | None) -> None:
         nonlocal group
         if one is None:
-            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.dtype))))
+            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.norm, so_far.dtype))))
             return
         if one.group != group:
             group = one.group
@@ -251,7 +276,7 @@ def certify(
         if one.counterexample:
             say(f"    {one.counterexample}")
 
-    certificate = measure(impl, trials, tell, threads_variable)
+    certificate = measure(impl, trials, tell, threads_variable, norm)
     if report is not None:
         write_certificate_html(report, certificate)
     if json is not None:
@@ -267,9 +292,12 @@ def soak(
     entry_points: Annotated[
         str | None,
         Option(
-            metavar="A,B", help="Of numba_cpu, numpy_cpu, torch, override, jax.", show_default="all that are installed"
+            metavar="A,B",
+            help="Of numba_cpu, numpy_cpu, torch, override, jax, aclnn.",
+            show_default="all that are installed",
         ),
     ] = None,
+    norm: Annotated[str | None, Option(help="Which one, as for lngrad check.", show_default="all of them")] = None,
 ) -> None:
     """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
 
@@ -279,21 +307,19 @@ def soak(
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    from rich.console import Console
-
     from lngrad.check.soak import ENTRY_POINTS, Report
     from lngrad.check.soak import soak as run_calls
 
+    _known_norm(norm)
     chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
-    console = Console(stderr=True)
 
     def tell(so_far: Report) -> None:
         if so_far.calls % TOLD == 0:
-            status.update(f"{so_far.calls:,} calls, {len(so_far.violations)} violations")
+            update(f"{so_far.calls:,} calls, {len(so_far.violations)} violations")
 
     try:
-        with console.status("compiling or loading kernels") as status:
-            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, tell=tell)
+        with working("compiling or loading kernels") as update:
+            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, norm=norm, tell=tell)
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     say(str(report))
@@ -302,19 +328,22 @@ def soak(
         raise typer.Exit(FAILED)
 
 
+def _standards() -> Iterable[str]:
+    from lngrad.check.standards.rules import AUTO, STANDARDS
+
+    return AUTO, *STANDARDS
+
+
 def _one_of(name: str, value: str, allowed: Sequence[str] | dict[str, Any]) -> None:
     if value not in allowed:
         fail(f"{name}: expected one of {', '.join(allowed)}, got {value!r}", REFUSED)
 
 
-def _of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:
-    """Cases as those of a norm, without those that say another; all as they are if there is none."""
+def _known_norm(norm: str | None) -> None:
     from lngrad.check.case import NORMS
 
-    if norm is None:
-        return cases
-    _one_of("--norm", norm, NORMS)
-    return [replace(case, norm=norm) for case in cases if case.norm in ("layer_norm", norm)]
+    if norm is not None:
+        _one_of("--norm", norm, NORMS)
 
 
 def _run(

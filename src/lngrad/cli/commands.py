@@ -6,6 +6,8 @@ A command reads options, calls one function below and prints. It imports what it
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -23,9 +25,10 @@ from lngrad.cli.run import run
 from lngrad.cli.sdk import CutAtRun, sdk
 from lngrad.cli.terminal import in_one_line
 from lngrad.cli.tiling import tiling
+from lngrad.errors import page
 
 app = typer.Typer(
-    help="Layer-normalization gradients: exact, fast and the same everywhere.",
+    help="LayerNorm and RMSNorm on CPUs, a checker of gradients, and Ascend CANN without an NPU.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: 0.24 s where boxes take 0.35, and it can be piped
@@ -36,21 +39,27 @@ COMMANDS: dict[Callable[..., None], str] = {  # with its line in the list of all
     demo: "Train on digits, check the gradients, draw a picture.",
     run: "Compute gradients of arrays in files.",
     check: "Say whether gradients are right, and which mistake it is.",
-    certify: "Measure what a kernel promises.",
+    certify: "Measure reproducibility: threads, batch, order of sums.",
     golden: "Write inputs and float64 results of cases.",
-    bench: "Time kernels side by side with torch, oneDNN and others.",
+    bench: "Time kernels in turns with torch, oneDNN and others.",
     tiling: "Say whether an Ascend C temporary buffer suffices.",
     sdk: "Write CANN's toolkit folder, or run a C or C++ program.",
-    soak: "Make random calls, and check each.",
+    soak: "Fuzz every entry point, and check each call.",
     info: "Show what is installed, and what to install for what.",
 }
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
+
+def _help(function: Callable[..., None]) -> str:
+    """A docstring, in which pages are named by where they can be read."""
+    return re.sub(r"docs/([\w-]+)\.md", lambda found: page(found[1]), inspect.getdoc(function) or "")
+
+
 for function, says in COMMANDS.items():
-    app.command(cls=CLASSES.get(function), short_help=says)(in_one_line(function))
+    app.command(cls=CLASSES.get(function), help=_help(function), short_help=says)(in_one_line(function))
 
 kernels = typer.Typer(help="Run Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
-kernels.command("run")(in_one_line(kernel_run))
+kernels.command("run", help=_help(kernel_run))(in_one_line(kernel_run))
 kernels.command("test")(in_one_line(kernel_test))
 app.add_typer(kernels, name="kernel")
 

@@ -23,7 +23,6 @@ EXTRAS = {
     "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "threadpoolctl"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
-    "site": ("make site", "mkdocs-material", "mkdocstrings", "ruff"),
 }
 
 
@@ -53,7 +52,7 @@ def info(
         "kernels": _kernels(),
         "kernel cache": _kernel_cache(),
         "torch native code": _native(build=False),
-        "left to aten": last_run() or "nothing, in no run with lngrad.torch.override",
+        "left to torch": last_run() or "no call yet, of programs that use lngrad.torch.override()",
     }
     _echo(facts)
     say("\nwhat needs more than lngrad itself:")
@@ -64,7 +63,9 @@ def info(
 def _echo(facts: dict[str, str]) -> None:
     width = max(map(len, facts))
     for name, fact in facts.items():
-        say(f"{name:{width}}  {fact}")
+        for line in fact.splitlines():
+            say(f"{name:{width}}  {line}")
+            name = ""
 
 
 def _installed(extra: str, *distributions: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, existing, fail, new_table, say
+from lngrad.cli.terminal import FAILED, completing, existing, fail, given, new_table, say, soc_names, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
@@ -23,7 +23,7 @@ Strictness = Literal["checked", "device"]
 
 
 def kernel_run(
-    file: Annotated[Path, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False)],
+    file: Annotated[Path, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False, callback=given)],
     kernel: Annotated[str, Option(help="The kernel function; a template with its arguments: name<0>.")],
     arg: Annotated[
         list[str],
@@ -38,12 +38,14 @@ def kernel_run(
         list[str] | None, Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
     ] = None,
     workspace: Annotated[int | None, Option(help="Bytes of workspace.", show_default="none")] = None,
-    tiling: Annotated[Path | None, Option(help="Its bytes (.bin), or a .json of fields; see docs/ascend-c.md.")] = None,
+    tiling: Annotated[Path | None, Option(help="Its bytes (.bin), or a .json of fields.", callback=given)] = None,
     tiling_key: Annotated[int, Option(help="What TILING_KEY_IS compares with.")] = 0,
-    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.")] = None,
-    header: Annotated[list[Path] | None, Option(help="A header to include ahead of the file.")] = None,
+    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
+    header: Annotated[list[Path] | None, Option(help="A header to include ahead of the file.", callback=given)] = None,
     define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
-    soc: Annotated[str | None, Option(help="The simulated SoC.", show_default="Ascend910B1")] = None,
+    soc: Annotated[
+        str | None, Option(help="The simulated SoC.", show_default="Ascend910B1", autocompletion=completing(soc_names))
+    ] = None,
     strictness: Annotated[Strictness, Option(help="checked: what CANN's checker reports is an error.")] = "checked",
     auto_sync: Annotated[bool, Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
@@ -55,6 +57,8 @@ def kernel_run(
 ) -> None:
     """Compile an Ascend C kernel and run it on the simulated NPU.
 
+    docs/ascend-c.md says what is simulated, and how fields of a tiling are written.
+
     Example: lngrad kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32 --save y=y.npy
 
     The kernel runs in a process of its own, with an unreadable page behind each array: what it crashes, ends or keeps busy
@@ -64,7 +68,6 @@ def kernel_run(
     """
     from lngrad.files.writing import check_place, write_tensor
 
-    existing(file, tiling, *(include or ()), *(header or ()))
     arrays = dict(_array(text) for text in arg)
     targets = [_target(text, arrays) for text in save or ()]
     for path, _ in targets:
@@ -92,13 +95,16 @@ def kernel_run(
 
 
 def kernel_test(
-    folder: Annotated[Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.")],
+    folder: Annotated[
+        Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.", callback=given)
+    ],
     gtest: Annotated[
-        Path | None, Option(help="A folder with include/gtest and libgtest.", show_default="the system's")
+        Path | None,
+        Option(help="A folder with include/gtest and libgtest.", show_default="the system's", callback=given),
     ] = None,
     define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
-    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.")] = None,
-    soc: Annotated[str, Option(help="The simulated SoC.")] = "Ascend910B1",
+    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
+    soc: Annotated[str, Option(help="The simulated SoC.", autocompletion=completing(soc_names))] = "Ascend910B1",
     mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
     time_limit: Annotated[float, Option(help="Seconds for a test.", min=0.01)] = 120.0,
 ) -> None:
@@ -116,12 +122,12 @@ def kernel_test(
 
     from lngrad.ascend.sdk.operator_tests import MODES, run_operator
 
-    existing(folder, gtest, *(include or ()))
     modes = tuple(MODES) if mode == "both" else (mode,)
     options = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
     table = new_table(folder.name, "test", *modes, "why", show_lines=True)
     passed = True
-    with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch:
+    building = working(f"building and running the tests of {folder.name}")
+    with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch, building:
         found = run_operator(
             folder, Path(scratch), soc=soc, gtest=gtest, options=options, modes=modes, time_limit=time_limit
         )
@@ -168,6 +174,8 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
         worker = Worker(_work, request, folder=Path(folder), keep_stdout=True)
         result, seconds = None, math.inf  # compiling is not limited
         try:
+            with working(f"compiling {kernel}"):
+                worker.tasks.poll(None)
             while result is None and worker.tasks.poll(None if seconds == math.inf else seconds):
                 result, seconds = worker.tasks.recv(), time_limit
                 if isinstance(result, Exception):

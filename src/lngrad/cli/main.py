@@ -35,8 +35,9 @@ def main() -> None:
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a locale without µ gets a question mark, not a traceback
         from lngrad.cli.commands import app
+        from lngrad.cli.terminal import exit_code
 
-        app(prog_name="lngrad")
+        sys.exit(exit_code(app))
     except KeyboardInterrupt:
         sys.exit(_say("interrupted", 130))
     except SystemExit as end:
@@ -45,7 +46,9 @@ def main() -> None:
             sys.exit(PIPE_CLOSED)
         raise
     except OSError as error:  # of --install-completion: commands answer for themselves
-        sys.exit(_say(f"{error.filename or 'a file'}: {error.strerror or error}", 1))
+        from lngrad.errors import printable
+
+        sys.exit(_say(printable(f"{error.filename or 'a file'}: {error.strerror or error}"), 1))
 
 
 def _say(text: str, code: int) -> int:

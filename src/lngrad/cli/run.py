@@ -7,8 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from lngrad import set_num_threads
-from lngrad.cli.terminal import REFUSED, existing, fail, progress, say
+from lngrad import backends, set_num_threads
+from lngrad.cli.terminal import REFUSED, completing, fail, given, norm_names, progress, say, soc_names
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -20,6 +20,7 @@ def run(
         Path,
         Argument(
             metavar="INPUT",
+            callback=given,
             show_default=False,
             help="A .npz, a .safetensors or a folder of .npy with dy and x; mean with rstd or variance, or neither; "
             "gamma if there is one; and dtotal, which is added to dx, where x is the sum of a residual stream.",
@@ -36,14 +37,23 @@ def run(
         ),
     ],
     backend: Annotated[
-        str | None, Option(help="One of those that `lngrad info` lists.", show_default="the first available")
+        str | None,
+        Option(
+            help="One of those that `lngrad info` lists.",
+            show_default="the first available",
+            autocompletion=completing(backends),
+        ),
     ] = None,
     output_mask: Annotated[str, Option(help="Which gradients are wanted, separated by commas.")] = "dx,dgamma,dbeta",
     threads: Annotated[
         int | None, Option(min=1, help="At most this many.", show_default="what the machine grants")
     ] = None,
     norm: Annotated[
-        str, Option(help="layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.")
+        str,
+        Option(
+            help="layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.",
+            autocompletion=completing(norm_names),
+        ),
     ] = "layer_norm",
     eps: Annotated[
         float | None,
@@ -56,7 +66,12 @@ def run(
         int, Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
     ] = 256 << 20,
     soc: Annotated[
-        str | None, Option(help="The simulated SoC of --backend ascend_sim.", show_default="Ascend910B1")
+        str | None,
+        Option(
+            help="The simulated SoC of --backend ascend_sim.",
+            show_default="Ascend910B1",
+            autocompletion=completing(soc_names),
+        ),
     ] = None,
     force: Annotated[bool, Option("--force", help="Replace OUTPUT if it exists.")] = False,
 ) -> None:
@@ -78,7 +93,6 @@ def run(
     from lngrad.files.rowblocks import NAMES, RowBlocks
     from lngrad.files.writing import new_output
 
-    existing(input)
     if threads is not None:
         set_num_threads(threads)
     if soc is not None:

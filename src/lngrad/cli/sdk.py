@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.terminal import REFUSED, existing, fail, say
+from lngrad.cli.terminal import REFUSED, completing, existing, fail, say, soc_names, working
 
 _PROGRAM = "lngrad.sdk.program"
 
@@ -37,7 +37,12 @@ def sdk(
     ] = False,
     cflags: Annotated[bool, Option("--cflags", help="Print what a compiler needs to find DIR's headers.")] = False,
     libs: Annotated[bool, Option("--libs", help="Print what a compiler needs to link DIR's library.")] = False,
-    soc: Annotated[str | None, Option(help="The simulated SoC of its programs.", show_default="Ascend910B1")] = None,
+    soc: Annotated[
+        str | None,
+        Option(
+            help="The simulated SoC of its programs.", show_default="Ascend910B1", autocompletion=completing(soc_names)
+        ),
+    ] = None,
     cann: Annotated[
         str | None, Option(help="The CANN release whose documents the checks follow.", show_default="8.3")
     ] = None,
@@ -81,7 +86,8 @@ def sdk(
         words = compile_flags(folder) * cflags + link_flags(folder) * libs
         say(shlex.join(words))
         return
-    write_toolkit(folder, settings)
+    with working(f"building {folder}"):
+        write_toolkit(folder, settings)
     say(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
 
 
@@ -91,6 +97,7 @@ def _run(folder: Path | None, settings: Any, words: list[str], time_limit: float
     if not words:
         fail("--run: expected a C or C++ file after it", REFUSED)
     existing(Path(words[0]))
-    code = run_program(Path(words[0]), words[1:], folder, settings, time_limit)
+    building = working(f"building {words[0]}")
+    code = run_program(Path(words[0]), words[1:], folder, settings, time_limit, building)
     if code != 0:
         raise typer.Exit(code)

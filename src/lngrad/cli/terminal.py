@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 from typer.models import OptionInfo
 
-from lngrad.errors import LngradError, install_command, printable
+from lngrad.errors import MISSING, LngradError, install_command, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,20 @@ if TYPE_CHECKING:
 # Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
 INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
 
-MISSING = "no such file or folder"  # behind a path, in every command
+
+def exit_code(app: typer.Typer, *words: str) -> int:
+    """Run the command line, or these words; where one is wrong, the text about it goes through `say` as all others do."""
+    usage_error: Any = typer.BadParameter.__base__  # typer does not export it, and has a click of its own from 0.2x on
+    try:
+        return app(words or None, prog_name="lngrad", standalone_mode=False) or 0
+    except usage_error as error:
+        text = StringIO()
+        error.show(text)
+        say(text.getvalue().rstrip(), err=True)
+        return int(error.exit_code)
+    except typer.Abort:  # Ctrl-C while the words were read
+        say("lngrad: interrupted", err=True)
+        return INTERRUPTED
 
 
 def in_one_line(function: Callable[..., None]) -> Callable[..., None]:
@@ -80,6 +94,39 @@ def existing(*paths: Path | None) -> None:
             fail(f"{path}: {MISSING}", REFUSED)
 
 
+def given(context: typer.Context, value: Any) -> Any:
+    """The callback of options and arguments that name files: a missing one is named ahead of any other fault."""
+    if not context.resilient_parsing:  # completing a line refuses nothing
+        existing(*(value if isinstance(value, list) else [value]))
+    return value
+
+
+def completing(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell offers for a value; the table that has the names is loaded then alone."""
+    return lambda incomplete: [one for one in values() if one.startswith(incomplete)]
+
+
+def soc_names() -> Iterable[str]:
+    """Of --soc."""
+    from lngrad.ascend.soc import names
+
+    return names()
+
+
+def norm_names() -> Iterable[str]:
+    """Of --norm."""
+    from lngrad.check.case import NORMS
+
+    return NORMS
+
+
+def impl_names() -> Iterable[str]:
+    """Of --impl; forms that end in a name of yours end at the colon."""
+    from lngrad.check.implementations import names
+
+    return (name if name.isidentifier() else name.partition(":")[0] + ":" for name in names() if name[:7] != "module:")
+
+
 def need(extra: str, **modules: str) -> None:
     """End the command if a module is not installed; the error names the extra that installs it.
 
@@ -100,6 +147,15 @@ def new_table(title: str, *left: str, right: Sequence[str] = (), **options: Any)
     for heading in right:
         table.add_column(heading, justify="right")
     return table
+
+
+@contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr while something takes long, on a terminal; gives a function that changes it."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield status.update
 
 
 @contextmanager

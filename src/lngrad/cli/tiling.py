@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from lngrad.cli.terminal import FAILED, REFUSED, fail, new_table
+from lngrad.cli.terminal import FAILED, REFUSED, completing, fail, new_table, soc_names, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +22,23 @@ PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and t
 COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}
 
 
+def _apis() -> Iterable[str]:
+    from lngrad.ascend.tiling.lint import APIS
+
+    return APIS
+
+
 def tiling(
-    api: Annotated[str, Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.")] = "LayerNormGrad",
+    api: Annotated[
+        str, Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.", autocompletion=completing(_apis))
+    ] = "LayerNormGrad",
     shape: Annotated[str | None, Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)] = None,
-    dtype: Annotated[str, Option(help="half or float.")] = "float",
-    soc: Annotated[str | None, Option(help="A SoC's name.", show_default="Ascend910B1")] = None,
+    dtype: Annotated[
+        str, Option(help="half or float.", autocompletion=completing(lambda: ("half", "float")))
+    ] = "float",
+    soc: Annotated[
+        str | None, Option(help="A SoC's name.", show_default="Ascend910B1", autocompletion=completing(soc_names))
+    ] = None,
     stack: Annotated[str, Option(help="The temporary buffer: min, max or bytes.")] = "min",
     reuse_source: Annotated[bool, Option("--reuse-source", help="isReuseSource = true.")] = False,
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
@@ -45,7 +57,9 @@ def tiling(
     from lngrad.ascend.tiling.lint import sweep as count
 
     if sweep:
-        render_sweep(count(soc or "Ascend910B1"), Console())
+        with working("counting over 7,040 shapes"):
+            rows = count(soc or "Ascend910B1")
+        render_sweep(rows, Console())
         return
     if shape is None:
         fail("--shape: expected B,S,H, for example --shape 2,32,16, or --sweep, got neither", REFUSED)

@@ -13,7 +13,7 @@ from lngrad.core.column_tree import CHUNK
 from lngrad.core.dtypes import DTYPES, UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import DtypeError, NumberError, ShapeError
 
-_FROM, _SEGMENT, _LANES = 8.0, 512, 8  # as lngrad.cpu.jobs has them, which a test compares
+COMPENSATED_FROM, _SEGMENT, _LANES = 8.0, 512, 8  # as lngrad.cpu.jobs has them, which a test compares
 _SPREAD = 3.0  # a bound over what is expected: 3,000 problems of scripts/error_bounds.py came to 0.44 of theirs at most
 
 
@@ -63,7 +63,7 @@ def error_bound(
     if not 0 <= condition < math.inf:
         raise NumberError(f"condition: expected a finite number of at least 0, got {condition!r}")
     u = UNIT_ROUNDOFF[accumulator_for(dtype, gamma_dtype)]
-    mean = u * (min(condition, _FROM) / 4 if complete_mean else condition / 2)  # that xhat is off by
+    mean = u * (min(condition, COMPENSATED_FROM) / 4 if complete_mean else condition / 2)  # that xhat is off by
     statistics = u * (
         1.0 + 0.1 * math.sqrt(min(N, _SEGMENT) / _LANES)
     )  # that rstd, xhat and the means of a row are off by

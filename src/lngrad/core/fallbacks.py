@@ -34,11 +34,11 @@ def counts() -> dict[str, int]:
 
 
 def last_run() -> str | None:
-    """What the last process with fallbacks left behind, in one line, or None."""
+    """What the last process with fallbacks left behind, a reason a line, or None."""
     try:
         kept = json.loads(_file().read_text(encoding="utf-8"))
-        told = "; ".join(f"{number} × {reason}" for reason, number in kept["counts"].items())
-        return f"{told} ({kept['program']}, {kept['ended']})"
+        told = (f"{number} × {reason}" for reason, number in kept["counts"].items())
+        return "\n".join((f"by {kept['program']}, which ended {kept['ended']}, and why:", *told))
     except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError):  # none, or not one of ours
         return None
 

@@ -27,12 +27,15 @@ class Namespace:
         cast: (array, dtype) -> the array in that dtype.
         sqrt, zeros_like: As NumPy has them.
         accumulator: (x, parameters or None...) -> the dtype that a call with these is computed in.
+        whole: Sums over a slice of each row -> those over whole rows, for rows that are cut into as many `parts`.
     """
 
     cast: Callable[[Tensor, Dtype], Tensor]
     sqrt: Callable[[Tensor], Tensor]
     zeros_like: Callable[[Tensor], Tensor]
     accumulator: Callable[..., Dtype]
+    whole: Callable[[Tensor], Tensor] = lambda sums: sums
+    parts: int = 1
 
 
 class Rows:
@@ -53,7 +56,7 @@ class Rows:
         self.rstd = self.wide(rstd).reshape(columns)
         self.centred = self.wide(x) if self.mean is None else self.wide(x) - self.mean
         self.xhat = self.centred * self.rstd
-        self.N = _elements(x.shape[split:])
+        self.N = _elements(x.shape[split:]) * xp.parts
 
     def wide(self, array: Tensor) -> Tensor:
         """In the accumulator's dtype."""
@@ -61,7 +64,7 @@ class Rows:
 
     def mean_of(self, array: Tensor) -> Tensor:
         """The mean over a row, (*A, 1, …, 1)."""
-        return array.sum(self.axes, keepdims=True) / self.N
+        return self.xp.whole(array.sum(self.axes, keepdims=True)) / self.N
 
     def less_mean(self, array: Tensor) -> Tensor:
         """The array less its mean over a row where there is a mean: what the mean's dependence on x takes away."""
@@ -122,12 +125,12 @@ def forward(
         normalization: Which one it is.
     """
     axes = tuple(range(x.ndim - normalized, x.ndim))
-    N = _elements(x.shape[x.ndim - normalized :])
+    N = _elements(x.shape[x.ndim - normalized :]) * xp.parts
     dtype = xp.accumulator(x, gamma, beta)
     wide = xp.cast(x, dtype)
-    mean = wide.sum(axes, keepdims=True) / N if normalization.centred else None
+    mean = xp.whole(wide.sum(axes, keepdims=True)) / N if normalization.centred else None
     centred = wide if mean is None else wide - mean
-    rstd = 1 / xp.sqrt((centred * centred).sum(axes, keepdims=True) / N + eps)
+    rstd = 1 / xp.sqrt(xp.whole((centred * centred).sum(axes, keepdims=True)) / N + eps)
     y = _scaled(centred * rstd, None if gamma is None else xp.cast(gamma, dtype), normalization)
     if beta is not None:
         y = y + xp.cast(beta, dtype)
@@ -180,9 +183,9 @@ def statistics_gradient(
     at = Rows(xp, x, mean, rstd, normalized, dmean, drstd, normalization=normalization)
     dx = xp.zeros_like(at.xhat)
     if dmean is not None:
-        dx = dx + dmean / at.N
+        dx = dx + xp.whole(dmean) / at.N
     if drstd is not None:
-        dx = dx - drstd * at.rstd * at.rstd * at.xhat / at.N
+        dx = dx - xp.whole(drstd) * at.rstd * at.rstd * at.xhat / at.N
     return xp.cast(dx, x.dtype)
 
 

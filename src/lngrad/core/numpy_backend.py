@@ -13,6 +13,7 @@ import numpy as np
 from lngrad.core.arrays import as_numpy
 from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.dtypes import numpy_dtype, rounded
+from lngrad.core.error_bound import COMPENSATED_FROM
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import Problem
 
@@ -102,7 +103,8 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
         if problem.completes_mean and normalization.centred:
             rest = centred.mean(1, keepdims=True)
             own = np.abs(rest) < np.abs(mean[start:stop]) * np.finfo(rest.dtype).eps
-            centred -= np.where(own, rest, 0)
+            shows = ~(np.square(mean[start:stop] * rstd[start:stop]) < COMPENSATED_FROM**2)
+            centred -= np.where(own & shows, rest, 0)
         xhat = centred * rstd[start:stop] + lost[start:stop]
         if sums:
             tree.add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))

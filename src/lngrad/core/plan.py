@@ -140,7 +140,12 @@ def _missing(name: str) -> str | None:
 
 def backends() -> dict[str, str]:
     """Every backend's name, with "available" or the reason why it is not."""
-    return {name: _missing(name) or _deviceless(row) or "available" for name, row in BACKENDS.items()}
+    return {name: availability(name) for name in BACKENDS}
+
+
+def availability(name: str) -> str:
+    """The word "available", or the reason why a backend is not."""
+    return _missing(name) or _deviceless(BACKENDS[name]) or "available"
 
 
 def _deviceless(row: Backend) -> str | None:

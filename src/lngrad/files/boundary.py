@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lngrad.errors import FileFormatError, LngradError
+from lngrad.errors import MISSING, FileFormatError, LngradError
 
 MAX_REASON_CHARACTERS = 160  # characters of the parser's own words
 MAX_TEXT_BYTES = 64 << 20
@@ -55,7 +55,7 @@ def inside(folder: Path, path: str) -> Path:
         if not full.is_relative_to(root):
             raise FileFormatError(f"{where}: expected a path inside the folder of the file that names it")
         if not full.is_file():
-            raise FileFormatError(f"{where}: no such file")
+            raise FileFormatError(f"{where}: {MISSING}")
     return full
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.errors import FileFormatError
+from lngrad.errors import MISSING, FileFormatError
 from lngrad.files.boundary import as_format_error, map_file
 from lngrad.files.formats import Buffer, npy_array, npz_arrays, safetensors_arrays
 from lngrad.typing import Array, Shape
@@ -48,7 +48,7 @@ def read_tensors(path: Path, names: tuple[str, ...] | None = None, max_bytes: in
         if path.suffix == ".safetensors":
             return Tensors(*safetensors_arrays(_mapped(path, max_bytes), names, str(path)))
         if not path.exists():
-            raise FileFormatError(f"{path}: does not exist")
+            raise FileFormatError(f"{path}: {MISSING}")
     raise FileFormatError(f"{path}: expected a .npz, a .safetensors or a folder of .npy files")
 
 

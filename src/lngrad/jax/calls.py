@@ -28,7 +28,17 @@ from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import LAYER_NORM, ROLES, WITH_RESIDUAL, Normalization, Operator, Problem, Role, describe
+from lngrad.core.problem import (
+    LAYER_NORM,
+    ROLES,
+    SLICE_BACKWARD,
+    WITH_RESIDUAL,
+    Normalization,
+    Operator,
+    Problem,
+    Role,
+    describe,
+)
 from lngrad.typing import Mask
 
 # --- Call frames ----------------------------------------------------------------------------------------------------
@@ -128,8 +138,8 @@ def _error(api: int, reason: BaseException) -> int:
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
-# By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, then both with a residual.
-_OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values())
+# By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, both with a residual, a slice's.
+_OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values(), SLICE_BACKWARD)
 _MAX_CALLS = 4096  # calls that are remembered
 _double, _integer = Struct("d"), Struct("q")
 
@@ -157,11 +167,17 @@ def attribute(
         normalization: Its offset and alpha come last, where they are not 0 and 1; whether it is centred the operator says.
     """
     switches = normalization[1:] if normalization[1:] != LAYER_NORM[1:] else ()
-    bits, last = ([_integer.unpack(_double.pack(one))[0] for one in some] for some in (numbers, switches))
+    bits, last = bits_of(numbers), bits_of(switches)
     return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted, *last], np.int64)
 
 
-def _numbers(bits: Sequence[int]) -> tuple[float, ...]:
+def bits_of(numbers: Sequence[float]) -> list[int]:
+    """float64 as int64, for an attribute."""
+    return [_integer.unpack(_double.pack(one))[0] for one in numbers]
+
+
+def numbers_of(bits: Sequence[int]) -> tuple[float, ...]:
+    """What bits_of was given."""
     return tuple(_double.unpack(_integer.pack(one))[0] for one in bits)
 
 
@@ -175,13 +191,13 @@ class _Call:
         number, lead, normalized, *rest = attribute
         operator = _OPERATORS[number]
         count = len(operator.numbers)
-        self._last = _numbers(rest[:count])
+        self._last = numbers_of(rest[:count])
         flags = iter(rest[count:])
         present = tuple(name for name in operator.inputs if ROLES[name] is not Role.PARAMETER or next(flags))
         masked = operator.direction == "backward"
         mask = [bool(next(flags)) for _ in operator.outputs] if masked else operator.everything
         wanted = tuple(name for name, want in zip(operator.outputs, mask, strict=True) if want)
-        normalization = Normalization("mean" in operator.inputs + operator.outputs, *_numbers(tuple(flags)))
+        normalization = Normalization("mean" in operator.inputs + operator.outputs, *numbers_of(tuple(flags)))
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]
@@ -260,19 +276,29 @@ _running: set[int] = set()  # threads in a call
 _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 
 
-def _serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> None:
+def serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> None:
+    """Compute what the attribute says."""
     buffers = inputs + results
     key = attribute, *[buffer[1:] for buffer in buffers]
     call = _calls.get(key)
     if call is None:
         call = _calls.keep(key, _Call(attribute, inputs, results))
-    thread = get_ident()
-    _running.add(thread)
-    try:
-        call.run([buffer[0] for buffer in buffers])
-    finally:
-        _running.discard(thread)
-        _ended.append(thread)
+    call.run([buffer[0] for buffer in buffers])
+
+
+def counted(run: Callable[..., None]) -> Callable[..., None]:
+    """The same function, waited for by wait_until_idle."""
+
+    def counting(*given: Any) -> None:
+        thread = get_ident()
+        _running.add(thread)
+        try:
+            run(*given)
+        finally:
+            _running.discard(thread)
+            _ended.append(thread)
+
+    return counting
 
 
 def wait_until_idle() -> None:
@@ -284,4 +310,4 @@ def wait_until_idle() -> None:
         quiet = not _running and not _ended
 
 
-handler = make_handler(_serve)
+handler = make_handler(counted(serve))

@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from lngrad.core.problem import Normalization
 from lngrad.jax import operators
 from lngrad.jax.meshes import vary_together
-from lngrad.jax.operators import Four
+from lngrad.jax.operators import AxisName, Four
 
 Three = tuple[Any, Any, Any]  # arrays, or None
 
@@ -31,46 +31,56 @@ def _nonzero(tangent: Any) -> Any:
     return None if isinstance(tangent, SymbolicZero) else tangent
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(4, 5, 6))
+@partial(jax.custom_jvp, nondiff_argnums=(4, 5, 6, 7))
 def _forward(
-    x: Any, gamma: Any, beta: Any, residual: Any, normalized: int, eps: float, normalization: Normalization
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    residual: Any,
+    normalized: int,
+    eps: float,
+    normalization: Normalization,
+    axis: AxisName,
 ) -> Four:
     """y, mean, rstd and total: mean is None where it is not centred, total without a residual.
 
-    x, residual: (*A, *R), R of `normalized` dimensions; gamma, beta: (*R) or None.
+    x, residual: (*A, *R), R of `normalized` dimensions; gamma, beta: (*R) or None. axis: That of the mesh which rows are cut
+    along, R being of a slice; None if they are whole.
     """
-    return operators.forward(x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization)
+    static: dict[str, Any] = {"normalized": normalized, "eps": eps, "normalization": normalization, "axis": axis}
+    return operators.forward(x, gamma, beta, residual, **static)
 
 
-forward = jax.jit(_forward, static_argnums=(4, 5, 6), inline=True)
+forward = jax.jit(_forward, static_argnums=(4, 5, 6, 7), inline=True)
 
 
 @partial(_forward.defjvp, symbolic_zeros=True)
 def _forward_tangents(
-    normalized: int, eps: float, normalization: Normalization, primals: Four, moved: Four
+    normalized: int, eps: float, normalization: Normalization, axis: AxisName, primals: Four, moved: Four
 ) -> tuple[Four, Four]:
     x, gamma, _, _ = primals
-    results = forward(*primals, normalized, eps, normalization)
+    results = forward(*primals, normalized, eps, normalization, axis)
     _, mean, rstd, total = results
     of_x, of_gamma, of_beta, of_residual = map(_nonzero, moved)
     if total is not None and not (of_x is None and of_residual is None):
         of_both = (jnp.zeros_like(x) if tangent is None else tangent for tangent in (of_x, of_residual))
         of_x = operators.total_formula(*of_both, normalization=normalization)
     x = x if total is None else total
-    static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "with_total": total is not None}
-    return results, tangents_of_forward(x, mean, rstd, gamma, (of_x, of_gamma, of_beta), **static)
+    static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "axis": axis}
+    tangents = of_x, of_gamma, of_beta
+    return results, tangents_of_forward(x, mean, rstd, gamma, tangents, with_total=total is not None, **static)
 
 
-_STATIC = ("normalized", "wanted", "dtypes", "normalization")
+_STATIC = ("normalized", "wanted", "dtypes", "normalization", "axis")
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9))
+@partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9, 10))
 def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
     """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
     return operators.backward(dy, x, mean, rstd, gamma, dtotal, **dict(zip(_STATIC, static, strict=True)))
 
 
-backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9), inline=True)
+backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9, 10), inline=True)
 
 
 @partial(_backward.defjvp, symbolic_zeros=True)
@@ -82,7 +92,7 @@ def _backward_tangents(*given: Any) -> tuple[Three, Three]:
         given = list(primals)
         for k, value in zip(at, chosen, strict=True):
             given[k] = value
-        return operators.backward_formula(*given, **dict(zip(_STATIC, static, strict=True)))
+        return operators.backward_formula(*given, **dict(zip(_STATIC, static, strict=True)))  # type: ignore[no-any-return]
 
     results = backward(*primals, *static)
     return results, jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
@@ -110,6 +120,7 @@ def tangents_of_forward(
     *,
     normalized: int,
     normalization: Normalization,
+    axis: AxisName,
     with_total: bool,
 ) -> Four:
     """Tangents of y, mean, rstd and total; the second is None without a mean, the last unless it is asked for.
@@ -119,11 +130,12 @@ def tangents_of_forward(
         tangents: Of x, gamma and beta; None where zero.
         normalized: How many of x's last dimensions make a row.
         normalization: Which one it is.
+        axis: That which rows are cut along, or None.
         with_total: Whether x's tangent is a result too: transposed, dtotal is added to dx before that is rounded.
     """
     arguments = (x, mean, rstd, gamma, *tangents)
     present = tuple(argument is not None for argument in arguments)
-    static = {"normalized": normalized, "normalization": normalization, "with_total": with_total}
+    static = {"normalized": normalized, "normalization": normalization, "axis": axis, "with_total": with_total}
     given = vary_together(*(argument for argument in arguments if argument is not None))
     results = _primitive.bind(*given, **static, present=present, batches=())
     y, of_mean, of_rstd, of_total = _all(_are_results(present, with_total), results)
@@ -191,7 +203,8 @@ def _differentiate(primals: tuple[Any, ...], tangents: tuple[Any, ...], **static
 def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
     """Cotangents of the tangents of x, gamma and beta: our backward."""
     present, batches, normalized = static["present"], static["batches"], static["normalized"]
-    normalization, are_results = static["normalization"], iter(_are_results(present, static["with_total"]))
+    normalization, axis = static["normalization"], static["axis"]
+    are_results = iter(_are_results(present, static["with_total"]))
     residuals = sum(present[:_RESIDUALS])
     lin = [ad.is_undefined_primal(argument) for argument in given[residuals:]]
     linear_flags = iter(lin)
@@ -214,9 +227,9 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
                 )  # so that dbeta is summed as wide
                 gamma = ones.astype(types["beta"].dtype)
             dtypes = tuple(types[name].dtype if name in types else x.dtype for name in ("gamma", "beta"))
-            dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, dx, normalized, wanted, dtypes, normalization)
+            dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, dx, normalized, wanted, dtypes, normalization, axis)
         if wanted[0] and not (dmean is None and drstd is None):
-            more = operators.statistics_gradient(x, mean, rstd, dmean, drstd, normalized=normalized)
+            more = operators.statistics_gradient(x, mean, rstd, dmean, drstd, normalized=normalized, axis=axis)
             dx = more if dx is None else dx + more
         return tuple(grad for grad, want in zip((dx, dgamma, dbeta), wanted, strict=True) if want)
 

@@ -20,7 +20,8 @@ if not hasattr(jax.sharding, "ManualAxisType"):
     raise ImportError(f"lngrad.jax: expected jax 0.10 or later, got {jax.__version__}: {install_command('jax')}")
 
 from lngrad.jax import derivatives, operators
-from lngrad.jax.meshes import on_shards, refuse_sharded, vary_together
+from lngrad.jax.meshes import check_axis, on_shards, refuse_sharded, vary_together
+from lngrad.jax.operators import AxisName
 
 
 def layer_norm(
@@ -31,6 +32,7 @@ def layer_norm(
     eps: float | jax.Array = 1e-5,
     offset: float = 0.0,
     normalized_shape: int | Sequence[int] | None = None,
+    axis_name: AxisName = None,
 ) -> jax.Array:
     """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
 
@@ -44,6 +46,10 @@ def layer_norm(
             a formula of jax.numpy, and can be differentiated too.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero.
         normalized_shape: R. None: gamma's shape, or the last axis.
+        axis_name: Inside jax.shard_map, the axis of the mesh that rows are cut along (or several, the slowest first): x, gamma
+            and beta are then this device's part of R along its first dimension, and statistics are those of whole rows. With
+            explicit axes None: types tell. On the CPU y and all gradients have the bits of one device where each has a multiple
+            of 512 elements of a row; otherwise, and elsewhere, they are summed over the axis by a formula.
 
     Returns:
         (*A, *R) in x's dtype. On the CPU it and its gradients have the bits of lngrad.layer_norm and
@@ -53,7 +59,7 @@ def layer_norm(
         ShapeError, DtypeError, NumberError: An argument breaks a rule; all have their usual Python base, ValueError or
             TypeError. They are raised when the call is traced.
     """
-    return _normalized(Normalization.of(True, offset), eps, normalized_shape, x=x, gamma=gamma, beta=beta)[0]
+    return _normalized(Normalization.of(True, offset), eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta)[0]
 
 
 def rms_norm(
@@ -63,13 +69,14 @@ def rms_norm(
     eps: float | jax.Array | None = None,
     offset: float = 0.0,
     normalized_shape: int | Sequence[int] | None = None,
+    axis_name: AxisName = None,
 ) -> jax.Array:
     """RMS normalization: y = x·rstd·(offset + gamma), with rstd = 1/sqrt(mean of x² + eps).
 
     It can be transformed as layer_norm can.
 
     Args:
-        x, gamma, normalized_shape: As for layer_norm.
+        x, gamma, normalized_shape, axis_name: As for layer_norm.
         eps: Added to the mean of the squares of a row; as for layer_norm. None: the machine epsilon of float32 (1.2e-7), or of
             float64 if x is, as for lngrad.rms_norm.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
@@ -80,7 +87,7 @@ def rms_norm(
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    return _normalized(Normalization.of(False, offset), eps, normalized_shape, x=x, gamma=gamma)[0]
+    return _normalized(Normalization.of(False, offset), eps, normalized_shape, axis_name, x=x, gamma=gamma)[0]
 
 
 def add_layer_norm(
@@ -93,11 +100,12 @@ def add_layer_norm(
     offset: float = 0.0,
     alpha: float = 1.0,
     normalized_shape: int | Sequence[int] | None = None,
+    axis_name: AxisName = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Layer normalization of alpha·x + residual, and that total itself, for a residual stream.
 
     Args:
-        x, gamma, beta, eps, offset, normalized_shape: As for layer_norm.
+        x, gamma, beta, eps, offset, normalized_shape, axis_name: As for layer_norm.
         residual: (*A, *R) in x's dtype.
         alpha: The factor of x, as DeepNorm has it.
 
@@ -109,7 +117,7 @@ def add_layer_norm(
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
     switches = Normalization.of(True, offset, alpha, residual)
-    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, beta=beta, residual=residual)
+    return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual)
 
 
 def add_rms_norm(
@@ -121,19 +129,26 @@ def add_rms_norm(
     offset: float = 0.0,
     alpha: float = 1.0,
     normalized_shape: int | Sequence[int] | None = None,
+    axis_name: AxisName = None,
 ) -> tuple[jax.Array, jax.Array]:
     """RMS normalization of alpha·x + residual, and that total itself, for a residual stream: (y, total).
 
-    x, gamma, eps, offset and normalized_shape are as for rms_norm, residual, alpha, results and errors as for add_layer_norm.
+    x, gamma, eps, offset, normalized_shape and axis_name are as for rms_norm; residual, alpha, results and errors as for
+    add_layer_norm.
     """
     switches = Normalization.of(False, offset, alpha, residual)
-    return _normalized(switches, eps, normalized_shape, x=x, gamma=gamma, residual=residual)
+    return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual)
 
 
 def _normalized(
-    normalization: Normalization, eps: Any, normalized_shape: int | Sequence[int] | None, **given: Any
+    normalization: Normalization,
+    eps: Any,
+    normalized_shape: int | Sequence[int] | None,
+    axis_name: AxisName,
+    **given: Any,
 ) -> tuple[Any, Any]:
     """y and total, None without a residual, of the operator's arguments in its order."""
+    check_axis(axis_name)
     operator = operators.row("forward", normalization, "residual" in given)
     arrays = dict(zip(given, _arrays(**given), strict=True))
     described = tuple(map(_facts, arrays.values()))
@@ -145,16 +160,16 @@ def _normalized(
     if not isinstance(eps, jax.core.Tracer):
         number = _number(eps)
 
-        def of_shards(x: Any, residual: Any, gamma: Any, beta: Any) -> tuple[Any, Any]:
-            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, number, normalization)
+        def of_shards(x: Any, residual: Any, gamma: Any, beta: Any, axis: AxisName) -> tuple[Any, Any]:
+            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, number, normalization, axis)
             return y, total
 
-        return on_shards(of_shards, normalized, x, residual, gamma, beta)  # type: ignore[no-any-return]
+        return on_shards(of_shards, normalized, axis_name, x, residual, gamma, beta)  # type: ignore[no-any-return]
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
         raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
     eps = eps.astype(operators.accumulator(x, gamma, beta))
     y, _, _, total = operators.forward_formula(
-        x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization
+        x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization, axis=axis_name
     )
     return y, total
 
@@ -178,6 +193,7 @@ def layer_norm_backward(
     offset: float = 0.0,
     dtotal: ArrayLike | None = None,
     output_mask: Sequence[bool] = (True, True, True),
+    axis_name: AxisName = None,
 ) -> Grads:
     """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too, but for explicitly sharded arrays.
 
@@ -191,12 +207,13 @@ def layer_norm_backward(
         offset: That of the forward.
         dtotal: (*A, *R) in x's dtype or None: the gradient of a total that was used besides, added to dx before it is rounded.
         output_mask: Which of dx, dgamma, dbeta are wanted; the others are None.
+        axis_name: As for layer_norm.
 
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
     given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
-    return Grads(*_gradients(Normalization.of(True, offset), normalized_shape, output_mask, given))
+    return Grads(*_gradients(Normalization.of(True, offset), normalized_shape, output_mask, axis_name, given))
 
 
 def rms_norm_backward(
@@ -209,6 +226,7 @@ def rms_norm_backward(
     offset: float = 0.0,
     dtotal: ArrayLike | None = None,
     output_mask: Sequence[bool] = (True, True),
+    axis_name: AxisName = None,
 ) -> RmsGrads:
     """lngrad.rms_norm_backward for JAX; the arguments, what it can be and the errors are those of layer_norm_backward.
 
@@ -216,16 +234,18 @@ def rms_norm_backward(
         output_mask: Which of dx, dgamma are wanted; the other is None.
     """
     given = {"dy": dy, "x": x, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
-    return RmsGrads(*_gradients(Normalization.of(False, offset), normalized_shape, output_mask, given)[:2])
+    return RmsGrads(*_gradients(Normalization.of(False, offset), normalized_shape, output_mask, axis_name, given)[:2])
 
 
 def _gradients(
     normalization: Normalization,
     normalized_shape: int | Sequence[int] | None,
     output_mask: Sequence[bool],
+    axis_name: AxisName,
     given: dict[str, Any],
 ) -> tuple[Any, ...]:
     """dx, dgamma and dbeta, None where not wanted, of the operator's arguments in its order, dtotal last."""
+    check_axis(axis_name)
     if given["dtotal"] is None:
         del given["dtotal"]
     operator = operators.row("backward", normalization, "dtotal" in given)
@@ -237,7 +257,17 @@ def _gradients(
     dy, x, mean, rstd, gamma, dtotal = vary_together(*map(arrays.get, ("dy", "x", "mean", "rstd", "gamma", "dtotal")))
     dtype, wanted = (x if gamma is None else gamma).dtype, (*problem.wanted, False)[:3]
     return derivatives.backward(  # type: ignore[no-any-return]
-        dy, x, mean, rstd, gamma, dtotal, len(problem.normalized_shape), wanted, (dtype, dtype), normalization
+        dy,
+        x,
+        mean,
+        rstd,
+        gamma,
+        dtotal,
+        len(problem.normalized_shape),
+        wanted,
+        (dtype, dtype),
+        normalization,
+        axis_name,
     )
 
 

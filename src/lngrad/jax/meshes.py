@@ -38,33 +38,41 @@ def result(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, manual_axis_type=kind.manual_axis_type)
 
 
-def on_shards(function: Callable[..., Any], normalized: int, x: Any, residual: Any, *parameters: Any) -> Any:
+def on_shards(function: Callable[..., Any], normalized: int, axis: Any, x: Any, residual: Any, *parameters: Any) -> Any:
     """A function of x, a residual and parameters, on the shards of x where its type tells how it is sharded.
 
     Args:
-        function: (x, residual, *parameters) -> arrays of x's shape; row by row.
+        function: (x, residual, *parameters, axis) -> arrays of x's shape; row by row. axis: That which rows are cut along.
         normalized: How many of x's last dimensions make a row.
+        axis: That which rows are cut along inside the caller's jax.shard_map, or None.
         x, residual, parameters: Arrays; all but x may be None.
 
     Raises:
-        ShapeError: A row or a parameter is sharded, or the residual in another way than x.
+        ShapeError: A row is sharded along another than its first dimension, a parameter otherwise than a row, or the residual
+            than x.
     """
-    refuse_sharded("gamma, beta", *parameters)
     names, spec = _explicit_axes(x), jax.typeof(x).sharding.spec
+    row = spec[len(spec) - normalized :]
+    for parameter in parameters:
+        if parameter is not None and (names or _explicit_axes(parameter)) and _spec(parameter) != tuple(row):
+            expected, got = PartitionSpec(*row), jax.typeof(parameter).sharding.spec
+            raise ShapeError(f"gamma, beta: expected to be sharded as x's rows, {expected}, got {got}; see jax.reshard")
     if residual is not None and (names or _explicit_axes(residual)) and jax.typeof(residual).sharding.spec != spec:
         got = jax.typeof(residual).sharding.spec
         raise ShapeError(f"residual: expected to be sharded as x, {spec}, got {got}; see jax.reshard")
     if not names:
-        return function(*vary_together(x, residual, *parameters))
-    if any(spec[len(spec) - normalized :]):
-        raise ShapeError(f"x: expected its last {normalized} dimensions on one device, got {spec}; see jax.reshard")
+        return function(*vary_together(x, residual, *parameters), axis)
+    if axis is not None:
+        raise ShapeError(f"axis_name: expected None where types tell how arrays are sharded, got {axis!r}")
+    if any(row[1:]):
+        raise ShapeError(f"x: expected its last {normalized - 1} dimensions on one device, got {spec}; see jax.reshard")
     return jax.shard_map(
-        lambda *shards: function(*vary_together(*shards)),
+        lambda *shards: function(*vary_together(*shards), row[0]),
         mesh=jax.typeof(x).sharding.mesh,
         in_specs=(
             spec,
             None if residual is None else spec,
-            *(None if parameter is None else PartitionSpec() for parameter in parameters),
+            *(None if parameter is None else PartitionSpec(*row) for parameter in parameters),
         ),
         out_specs=spec,
         axis_names=names,
@@ -77,6 +85,19 @@ def refuse_sharded(names: str, *arrays: Any) -> None:
         if _explicit_axes(array):
             got = jax.typeof(array).sharding.spec
             raise ShapeError(f"{names}: expected the same on every device, got {got}; see jax.reshard")
+
+
+def _spec(array: Any) -> tuple[Any, ...]:
+    return tuple(jax.typeof(array).sharding.spec)
+
+
+def check_axis(axis: Any) -> None:
+    """Refuse an axis that is not one of the jax.shard_map that is being traced."""
+    try:
+        if axis is not None:
+            jax.lax.axis_size(axis)
+    except (NameError, TypeError) as reason:
+        raise ShapeError(f"axis_name: expected an axis of jax.shard_map around this call, got {axis!r}") from reason
 
 
 def _explicit_axes(array: Any) -> set[str]:

@@ -6,7 +6,10 @@ Which of the two is settled when a traced program is lowered, so one program ser
 from __future__ import annotations
 
 import atexit
+import math
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -29,11 +32,14 @@ from lngrad.core.problem import (
     Operator,
     Role,
 )
-from lngrad.jax import calls
-from lngrad.jax.meshes import result
+from lngrad.jax import calls, slices
+from lngrad.jax.meshes import result, vary_together
 from lngrad.typing import Dtype, Mask
 
 Four: TypeAlias = tuple[Any, Any, Any, Any]  # arrays, or None
+AxisName: TypeAlias = (
+    "str | tuple[str, ...] | None"  # the axis of a mesh that rows are cut along, the first as the slowest
+)
 
 
 def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:
@@ -45,9 +51,22 @@ _JAX = formulas.Namespace(lambda array, dtype: array.astype(dtype), jnp.sqrt, jn
 
 # What runs where our kernels do not, and what JAX differentiates by itself.
 total_formula = partial(formulas.total, _JAX)
-backward_formula = partial(formulas.backward, _JAX)
-statistics_gradient = partial(formulas.statistics_gradient, _JAX)
-forward_tangents = partial(formulas.forward_tangents, _JAX)
+
+
+def _along(formula: Callable[..., Any], *given: Any, axis: AxisName = None, **static: Any) -> Any:
+    """A formula of rows that are whole, or cut along `axis`: sums over their slices are then summed over it."""
+    if axis is None:
+        return formula(_JAX, *given, **static)
+
+    def whole(sums: Any) -> Any:
+        return vary_together(jax.lax.psum(sums, axis), sums)[0]
+
+    return formula(replace(_JAX, whole=whole, parts=jax.lax.axis_size(axis)), *given, **static)
+
+
+backward_formula = partial(_along, formulas.backward)
+statistics_gradient = partial(_along, formulas.statistics_gradient)
+forward_tangents = partial(_along, formulas.forward_tangents)
 
 
 def forward_formula(
@@ -59,12 +78,13 @@ def forward_formula(
     normalized: int,
     eps: Any,
     normalization: Normalization = LAYER_NORM,
+    axis: AxisName = None,
 ) -> Four:
     """y, mean, rstd and total: mean is None where the normalization is not centred, total where there is no residual."""
     total = None if residual is None else total_formula(x, residual, gamma, beta, normalization=normalization)
     x = x if total is None else total
-    results = formulas.forward(_JAX, x, gamma, beta, normalized=normalized, eps=eps, normalization=normalization)
-    return *results, total
+    static = {"normalized": normalized, "eps": eps, "normalization": normalization, "axis": axis}
+    return *_along(formulas.forward, x, gamma, beta, **static), total
 
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
@@ -72,7 +92,7 @@ TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and ex
 jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(calls.handler), platform="cpu")
 
 
-_lowered: set[str] = set()  # TARGET, once a program calls it
+_lowered: set[str] = set()  # the targets that a program calls
 
 
 @atexit.register
@@ -143,21 +163,83 @@ def _on_cpu(
     return tuple(map(dict(zip(outputs, results, strict=True)).get, most.outputs))
 
 
-def forward(*given: Any, normalized: int, eps: float, normalization: Normalization) -> Four:
+def _forward_of_slices(*given: Any, normalized: int, eps: float, normalization: Normalization, axis: AxisName) -> Four:
+    _lowered.add(slices.TARGET)
+    x, gamma, beta, residual = given
+    shape, total = x.shape, None
+    if residual is not None:  # by our kernel, which rounds it once: of its other results nothing is taken
+        static: dict[str, Any] = {"normalized": normalized, "normalization": normalization}
+        x = total = _on_cpu(ADD_FORWARD, x, gamma, beta, residual, numbers=(eps,), **static)[3]
+    (rows,), parameters = _flat(normalized, accumulator(x, gamma, beta), (x,), (gamma, beta))
+    got = slices.Steps(axis, rows, normalization, eps).forward(*parameters)
+    columns = (*shape[: x.ndim - normalized], *(1,) * normalized)
+    mean, rstd = (None if name not in got else got[name].reshape(columns) for name in ("mean", "rstd"))
+    return got["y"].astype(x.dtype).reshape(shape), mean, rstd, total
+
+
+def _backward_of_slices(
+    *given: Any,
+    normalized: int,
+    wanted: Mask,
+    dtypes: tuple[Dtype, Dtype],
+    normalization: Normalization,
+    axis: AxisName,
+) -> tuple[Any, Any, Any]:
+    _lowered.add(slices.TARGET)
+    dy, x, mean, rstd, gamma, dtotal = given
+    dtype, shape = accumulator(x, gamma), x.shape
+    rows, (scale,) = _flat(normalized, dtype, (dy, x, dtotal), (gamma,))
+    mean, rstd = (None if one is None else one.astype(dtype).reshape(-1, 1) for one in (mean, rstd))
+    results = {"dx": (rows[1].shape, rows[1].dtype), "dgamma": (rows[1].shape[1:], dtypes[0])}
+    results["dbeta"] = rows[1].shape[1:], dtypes[1]
+    results = {name: one for (name, one), want in zip(results.items(), wanted, strict=True) if want}
+    mean = mean if normalization.centred else None
+    got = slices.Steps(axis, rows[1], normalization).backward(results, scale, rows[2], dy=rows[0], mean=mean, rstd=rstd)
+    if wanted[0]:
+        got["dx"] = got["dx"].astype(x.dtype).reshape(shape)
+    dgamma, dbeta = (
+        got[name].reshape(shape[x.ndim - normalized :]) if name in got else None for name in ("dgamma", "dbeta")
+    )
+    return got.get("dx"), dgamma, dbeta
+
+
+def _flat(
+    normalized: int, dtype: Dtype, tensors: tuple[Any, ...], parameters: tuple[Any, ...]
+) -> tuple[list[Any], list[Any]]:
+    """Rows (M, n), in the accumulator's dtype where x's own has another; parameters (n,) in the accumulator's."""
+    columns = math.prod(tensors[0].shape[tensors[0].ndim - normalized :])
+    of_rows = tensors[0].dtype if accumulator(tensors[0]) == dtype else dtype
+    rows = [None if one is None else one.astype(of_rows).reshape(-1, columns) for one in tensors]
+    return rows, [None if one is None else one.astype(dtype).reshape(-1) for one in parameters]
+
+
+def _keeps_bits(x: Any, normalized: int) -> bool:
+    return slices.keeps_bits(math.prod(x.shape[x.ndim - normalized :]))
+
+
+def forward(*given: Any, normalized: int, eps: float, normalization: Normalization, axis: AxisName) -> Four:
     """y, mean, rstd and total of x, gamma, beta and residual; see forward_formula."""
     static: dict[str, Any] = {"normalized": normalized, "normalization": normalization}
-    formula = partial(forward_formula, eps=eps, **static)
-    if given[0].size == 0:
+    formula = partial(forward_formula, eps=eps, axis=axis, **static)
+    if given[0].size == 0 or (axis is not None and not _keeps_bits(given[0], normalized)):
         return formula(*given)
     on_cpu = partial(_on_cpu, ADD_FORWARD, numbers=(eps,), **static)
+    if axis is not None:
+        on_cpu = partial(_forward_of_slices, eps=eps, axis=axis, **static)
     return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]
 
 
-def backward(*given: Any, wanted: Mask, normalization: Normalization, **static: Any) -> tuple[Any, Any, Any]:
+def backward(
+    *given: Any, wanted: Mask, normalization: Normalization, axis: AxisName, **static: Any
+) -> tuple[Any, Any, Any]:
     """dx, dgamma and dbeta, None where not wanted; see backward_formula."""
     static["wanted"] = wanted
-    formula = partial(backward_formula, normalization=normalization, **static)
-    if given[1].size == 0 or not any(wanted):
-        return formula(*given)
-    on_cpu = partial(_on_cpu, ADD_BACKWARD, normalization=normalization._replace(alpha=1.0), **static)
+    formula = partial(backward_formula, normalization=normalization, axis=axis, **static)
+    cut = axis is not None and not _keeps_bits(given[1], static["normalized"])
+    if given[1].size == 0 or not any(wanted) or cut:
+        return formula(*given)  # type: ignore[no-any-return]
+    switches = normalization._replace(alpha=1.0)
+    on_cpu = partial(_on_cpu, ADD_BACKWARD, normalization=switches, **static)
+    if axis is not None:
+        on_cpu = partial(_backward_of_slices, normalization=switches, axis=axis, **static)
     return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]

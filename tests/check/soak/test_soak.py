@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import pkgutil
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 
 import lngrad
 from lngrad.check.soak import Call, Violation, draw, program, run, shrink, soak
-from lngrad.check.soak.call import LAYOUTS, SPECIALS, Guarded
+from lngrad.check.soak.call import ENTRIES, LAYOUTS, NORMS, SPECIALS, Guarded, installed
 
 
 def test_random_calls_of_the_core():
@@ -106,6 +109,77 @@ def test_a_planted_mistake_is_found_and_shrunk(mistake, monkeypatch):
     assert np.prod(small.lead + small.normalized) <= 6
 
 
+def _given(**changed):
+    """A function called with other options."""
+    return lambda right, arguments, options: right(*arguments, **{**options, **changed})
+
+
+def _less_the_mean_of_dx(right, arguments, options):
+    grads = right(*arguments, **options)
+    if grads.dx is not None and grads.dx.size:
+        grads.dx[...] -= grads.dx.mean(-1, keepdims=True)
+    return grads
+
+
+def _total_not_rounded(right, arguments, options):
+    """y of the sum in float64, as of a kernel that keeps it in registers."""
+    results = right(*arguments, **options)
+    x, shape, gamma = arguments[:3]
+    if results.y.size:
+        residual = options["residual"].astype(np.float64) if x.dtype != np.float64 else options["residual"]
+        wide = lngrad.rms_norm.__wrapped__(x.astype(np.float64), shape, gamma, eps=options["eps"], residual=residual)
+        results.y[...] = wide.y
+    return results
+
+
+def _total_for_y(right, arguments, options):
+    return (right(*arguments, **options)[1],) * 2
+
+
+IN_THE_FAMILY = [  # where, which norm, whose function, what it does wrong, and what is said
+    ("numba_cpu", "rms_norm", "lngrad.rms_norm", _given(eps=1e-6), "y: at"),
+    ("numba_cpu", "rms_norm", "lngrad.rms_norm_backward", _less_the_mean_of_dx, "dx: at"),
+    ("numba_cpu", "gemma_rms_norm", "lngrad.rms_norm", _given(offset=0.0), "y: at"),
+    ("numba_cpu", "zero_centred_layer_norm", "lngrad.layer_norm_backward", _given(offset=0.0), "dx: at"),
+    ("numpy_cpu", "add_rms_norm", "lngrad.rms_norm_backward", _given(dtotal=None), "dx: at"),
+    ("numpy_cpu", "add_rms_norm", "lngrad.rms_norm", _total_not_rounded, "y: at"),
+    ("numba_cpu", "deep_norm", "lngrad.layer_norm", _given(alpha=1.0), "total: at"),
+    ("torch", "add_rms_norm", "lngrad.torch.add_rms_norm", _total_for_y, "y: at"),
+    ("jax", "deep_norm", "lngrad.jax.add_layer_norm", _given(alpha=1.0), "total: at"),
+    ("aclnn", "add_layer_norm", "lngrad.check.implementations.ours._ACLNN_BACKWARD", " dtotal", "dx: at"),
+]
+
+
+@pytest.mark.parametrize(("entry_point", "norm", "target", "change", "reason"), IN_THE_FAMILY)
+def test_a_planted_mistake_in_the_family_is_found(entry_point, norm, target, change, reason, monkeypatch):
+    if entry_point in ("torch", "jax"):
+        pytest.importorskip(entry_point)
+    right = pkgutil.resolve_name(target)
+    if isinstance(right, dict):
+        name, arguments = right[norm]
+        monkeypatch.setitem(right, norm, (name, arguments.replace(change, " none")))
+    else:
+
+        @functools.wraps(right)
+        def wrong(*arguments, **options):
+            return change(right, arguments, options)
+
+        monkeypatch.setattr(target, wrong)
+    if not entry_point.endswith("_cpu"):  # XLA compiles each call's shape: one must do
+        with pytest.raises(Violation, match=f"^{reason}"):
+            run(Call(lead=(4,), normalized=(8,), entry_point=entry_point, norm=norm))
+        return
+    report = soak(calls=200, seed=1, entry_points=(entry_point,), norm=norm)
+    assert any(text.startswith(reason) for _, text in report.violations), report.programs()
+
+
+def test_every_norm_is_drawn_for_every_entry_point_that_has_it():
+    for name, entry in ENTRIES.items():
+        drawn = Counter(draw(random.Random(seed), (name,)).norm for seed in range(500) if name in installed((name,)))
+        assert set(drawn) in ({norm for norm in NORMS if norm in entry.norms}, set())
+        assert drawn["layer_norm"] >= 200 or not drawn
+
+
 def test_the_program_of_a_call_runs_it_again():
     call = Call(seed=5, lead=(2, 3), dtype="bfloat16", parameters="", out="odd bytes", mask=(True, False, True))
     result = subprocess.run(program(call), shell=True, capture_output=True, text=True, check=False)
@@ -178,7 +252,10 @@ def test_the_command_line():
     assert "0 violations" in result.stdout
     result = ended("--entry-points", "numpy_cpu,nowhere")
     assert result.returncode == 2
-    assert "--entry-points: expected some of numba_cpu, numpy_cpu, torch, override, jax, got 'nowhere'" in result.stderr
+    assert (
+        "--entry-points: expected some of numba_cpu, numpy_cpu, torch, override, jax, aclnn, got 'nowhere'"
+        in result.stderr
+    )
     for option, value in (("calls", "0"), ("calls", "-1"), ("seconds", "0")):  # nothing is checked, which is no success
         result = ended(f"--{option}", value)
         assert result.returncode == 2

@@ -7,9 +7,12 @@ import pytest
 from lngrad.check.soak import soak
 
 
-@pytest.mark.parametrize(("entry_points", "calls"), [(("torch", "override"), 4_000), (("jax",), 500)])
+@pytest.mark.parametrize(
+    ("entry_points", "calls"), [(("torch", "override"), 4_000), (("jax",), 500), (("aclnn",), 500)]
+)
 def test_random_calls_of_frameworks(entry_points, calls):
-    pytest.importorskip(entry_points[0])
+    if entry_points[0] != "aclnn":
+        pytest.importorskip(entry_points[0])
     report = soak(calls=calls, seed=21, entry_points=entry_points)
     assert not report.violations, report.programs()
     assert report.calls == calls

@@ -32,7 +32,7 @@ from lngrad.ascend.tiling.structs import (
 )
 from lngrad.core.cache_folder import keep, kept, trusted_folder
 from lngrad.core.machine import compiler_version, cxx_compiler, run_compiler
-from lngrad.errors import LngradError
+from lngrad.errors import LngradError, page
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
@@ -294,7 +294,7 @@ def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
         for pattern in _MISSING:
             missing = pattern.search(text)
             if missing:
-                text = f"{missing['name']} is not declared; as an Ascend C API it is not simulated (docs/ascend-c.md)"
+                text = f"{missing['name']} is not declared; as an Ascend C API it is not simulated: {page('ascend-c')}"
                 break
         line = f"{place}: {text}"
         if line not in lines:

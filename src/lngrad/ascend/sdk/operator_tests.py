@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from lngrad.ascend import soc as socs
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
-from lngrad.core.machine import cxx_compiler
+from lngrad.core.machine import cxx_compiler, run_compiler
 from lngrad.errors import LngradError
 
 # What CANN's checker reports is an error, races are looked for; what the hardware runs without a word, runs.
@@ -173,7 +173,7 @@ def _build(source: Path, kernel: Path, built: Path, flags: list[str], gtest: lis
     ]
     commands.append([*compiler, *map(str, objects), *gtest, *libs(toolkit), "-o", str(built / "tests")])
     for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = run_compiler(command)
         if done.returncode:
             found = _ERROR.search(done.stderr)
             return (

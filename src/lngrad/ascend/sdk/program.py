@@ -9,15 +9,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, run_compiler, write_toolkit
+from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, must_compile, required, write_toolkit
 from lngrad.core.machine import c_compiler, cxx_compiler
-from lngrad.errors import LngradError
+from lngrad.errors import MISSING, LngradError, printable
 
 TOO_LONG = 124  # as timeout(1)
 
@@ -29,7 +29,12 @@ _OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h)[">]',
 
 
 def run_program(
-    source: Path, arguments: Sequence[str], folder: Path | None, settings: Settings, time_limit: float | None = None
+    source: Path,
+    arguments: Sequence[str],
+    folder: Path | None,
+    settings: Settings,
+    time_limit: float | None = None,
+    building: AbstractContextManager[object] | None = None,
 ) -> int:
     """Build a C or C++ file against a toolkit folder and run it, here and now.
 
@@ -39,6 +44,7 @@ def run_program(
         folder: the toolkit; written if it is not there. None: one that lasts as long as the program.
         settings: what the program sees, where a folder is written.
         time_limit: seconds for the program; None for any time.
+        building: entered while the toolkit and the program are built, as to show that.
 
     Returns:
         The program's exit code; 128 and a signal's number if that ended it, 124 if it took too long.
@@ -48,28 +54,28 @@ def run_program(
     """
     with tempfile.TemporaryDirectory(prefix="lngrad-sdk-") as scratch:
         toolkit = folder or Path(scratch) / "toolkit"
-        if not is_toolkit(toolkit):
-            write_toolkit(toolkit, settings)
         program = Path(scratch) / source.stem
-        compile_program(
-            _plain(source, Path(scratch)), program, [*cflags(toolkit), f"-I{source.resolve().parent}"], libs(toolkit)
-        )
+        with building or nullcontext():
+            if not is_toolkit(toolkit):
+                write_toolkit(toolkit, settings)
+            flags = [*cflags(toolkit), f"-I{source.resolve().parent}"]
+            compile_program(_plain(source, Path(scratch)), program, flags, libs(toolkit))
         sys.stdout.flush()
         process = subprocess.Popen([str(program), *arguments])
         try:
             code = process.wait(time_limit)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGXCPU)  # a kernel tells where it is
-            print(f"lngrad: {source}: not done within {time_limit:g} s (--time-limit)", file=sys.stderr)
+            print(printable(f"lngrad: {source}: not done within {time_limit:g} s (--time-limit)"), file=sys.stderr)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(2)
             code = TOO_LONG
         finally:
             process.kill()
             process.wait()
-    if code < 0:
+    if code < 0 and code != -getattr(signal, "SIGPIPE", 0):  # that is no crash: whoever read its output has gone
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        print(f"lngrad: {source}: crashed ({name})", file=sys.stderr)
+        print(printable(f"lngrad: {source}: crashed ({name})"), file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 
@@ -98,8 +104,8 @@ def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Seq
     if source.suffix not in LANGUAGES:
         raise LngradError(f"{source}: expected a file that ends in {', '.join(LANGUAGES)}")
     if not source.is_file():
-        raise LngradError(f"{source}: no such file")
+        raise LngradError(f"{source}: {MISSING}")
     _check_operators(source)
     compiler, standard = LANGUAGES[source.suffix]
     command = [*required(compiler), standard, "-O1", "-g", *flags, str(source), "-o", str(program), *libs, "-lm"]
-    run_compiler(command, str(source))
+    must_compile(command, str(source))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -28,7 +27,7 @@ from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.soc import get
-from lngrad.core.machine import c_compiler
+from lngrad.core.machine import c_compiler, run_compiler
 from lngrad.errors import LngradError
 
 LIBRARY = "liblngrad_cann.so"
@@ -66,7 +65,7 @@ def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequenc
         ]
         command += [f"-Wl,-soname,{LIBRARY}", f"-I{folder / 'src'}", *_include(folder), *flags]
         command += [*map(str, sorted((folder / "src").glob("*.c"))), "-o", str(built), "-ldl"]
-        run_compiler(command, "the toolkit's library")
+        must_compile(command, "the toolkit's library")
         os.replace(built, folder / "lib64" / LIBRARY)
     for link in (folder / "lib64" / f"lib{name}.so" for name in LIBRARIES):
         link.unlink(missing_ok=True)
@@ -143,7 +142,7 @@ def required(find: Callable[[], list[str]]) -> list[str]:
         raise LngradError(str(reason)) from None
 
 
-def run_compiler(command: list[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def must_compile(command: list[str], what: str) -> None:
+    done = run_compiler(command)
     if done.returncode != 0:
         raise LngradError(f"{what}: {command[0]} failed with {done.returncode}:\n{done.stderr or done.stdout}".rstrip())

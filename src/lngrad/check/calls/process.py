@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line
+from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, find
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.implementations.users import ends_with_parent
@@ -249,7 +250,9 @@ def with_variable(name: str, variable: str) -> Implementation:
 
     def backward(a: Arguments) -> Grads:
         assert a.case is not None  # of whoever certifies
-        one = Inputs(a.dy, a.x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape))
+        x = a.x if a.summand is None else a.summand
+        added = a.normalization, a.residual, a.dtotal
+        one = Inputs(a.dy, x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape), *added)
         given = DrawnInputs(one, a.exact or one, a.variance, a.eps, 0, a.M)
         return kernel.call(kernel.memory.place(a.case, a.M, [given]))
 
@@ -258,7 +261,7 @@ def with_variable(name: str, variable: str) -> Implementation:
         kernel.variables |= {variable: str(number), BLAS_THREADS: str(number)}
 
     return Implementation(
-        name, unprepared(backward), where=f"in a process of its own, {variable} set", set_threads=set_threads,
+        name, unprepared(backward), norms=NORMS, where=f"in a process of its own, {variable} set", set_threads=set_threads,
         elsewhere="it runs in a process of its own",
     )  # fmt: skip
 

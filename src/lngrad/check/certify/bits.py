@@ -12,7 +12,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, different_bits, gradients, normalized, takes
+from lngrad.check.case import NORMS
+from lngrad.check.certify.measured import (
+    Measured,
+    bare_sums,
+    column_names,
+    different_bits,
+    gradients,
+    normalized,
+    takes,
+)
 from lngrad.check.implementations import Implementation, NotApplicable
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
@@ -49,7 +58,7 @@ def _compared(group: str, name: str, differences: Iterator[tuple[str, str | None
 
 def _all_bits(got: Grads, expected: Grads) -> str | None:
     unlike = ((name, different_bits(np.asarray(one), np.asarray(other)))
-              for name, one, other in zip(Grads._fields, got, expected, strict=True))  # fmt: skip
+              for name, one, other in zip(Grads._fields, got, expected, strict=True) if other is not None)  # fmt: skip
     return next((f"{name}: {found}" for name, found in unlike if found), None)
 
 
@@ -96,8 +105,7 @@ def repeatability(subject: Implementation, trials: int) -> list[Measured]:
             dy, x, _, _, gamma = arguments(M, N, 3)
             first, copy = normalized(subject, x, gamma, dy[0]), x.copy()
             got = normalized(subject, copy, gamma, dy[0], copy)
-            unlike = (different_bits(np.asarray(one).reshape(-1), np.asarray(other).reshape(-1))
-                      for one, other in zip(got, first, strict=True))  # fmt: skip
+            unlike = (different_bits(got[name].reshape(-1), one.reshape(-1)) for name, one in first.items())
             yield f"seed 3, {M}×{N}", next((found for found in unlike if found), None)
 
     found = [compared("run after run", 0, runs)]
@@ -109,10 +117,13 @@ def repeatability(subject: Implementation, trials: int) -> list[Measured]:
         switch(2)
     found.append(compared("at any address and alignment", 2, addresses))
     names = "in place: dx in dy's memory", "in place: dx in x's memory", "in place: y in x's memory"
-    if not subject.into:
+    if not subject.into or subject.norm in subject.own_statistics:
         count = 2 if subject.forward is None else 3
         return [*found, *(Measured(group, name, "does not apply: it takes no outputs") for name in names[:count])]
-    found += [compared(name, 3, partial(in_place, place)) for place, name in enumerate(names[:2])]
+    places = names[
+        : 1 if NORMS[subject.norm].residual else 2
+    ]  # dx in the memory of a total, which is of the call's making
+    found += [compared(name, 3, partial(in_place, place)) for place, name in enumerate(places)]
     return found if subject.forward is None else [*found, _compared(group, names[2], forward())]
 
 
@@ -133,12 +144,13 @@ def batch_invariance(subject: Implementation, trials: int) -> list[Measured]:
         return {"": np.asarray(gradients(subject, *given[:5]).dx)}
 
     def forward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array, beta: Array) -> dict[str, Array]:
-        results = zip(("y: ", "mean: ", "rstd: "), normalized(subject, x, gamma, beta), strict=True)
-        return {name: np.asarray(one).reshape(len(x), -1) for name, one in results}
+        results = normalized(subject, x, gamma, beta).items()
+        return {f"{name}: ": one.reshape(len(x), -1) for name, one in results}
 
-    kinds: dict[str, Callable[..., dict[str, Array]]] = (
-        {"dx": dx} if subject.forward is None else {"dx": dx, "y, mean and rstd": forward}
-    )
+    kinds: dict[str, Callable[..., dict[str, Array]]] = {"dx": dx}
+    if subject.forward is not None:
+        *names, last = normalized(subject, *arguments(1, 64, 0)[1::3], np.ones(64, np.float32))
+        kinds[f"{', '.join(names)} and {last}" if names else last] = forward
     found = [
         _compared(group, f"{name}, {label}", _in_batches(subject, trials, spoil, rows_of))
         for name, rows_of in kinds.items()
@@ -187,11 +199,11 @@ def _in_batches(
 
 def _column_sums(subject: Implementation, trials: int) -> list[Measured]:
     """dgamma and dbeta of permuted rows, in tolerances of a sum; and of halves, added up, in bits."""
-    worst = 0.0
+    worst, sums = 0.0, column_names(subject)
     for seed in range(trials):
         *rows, gamma = arguments(300, 64, seed)
         order = np.random.default_rng(seed).permutation(300)
-        first, other = (np.asarray(gradients(subject, *some, gamma).dbeta, np.float64)
+        first, other = (bare_sums(subject, *some, gamma).astype(np.float64)
                         for some in (rows, [one[order] for one in rows]))  # fmt: skip
         scale = np.abs(rows[0].astype(np.float64)).sum(0) * 2.0**-24
         worst = max(worst, float((np.abs(first - other) / scale).max()))
@@ -201,11 +213,14 @@ def _column_sums(subject: Implementation, trials: int) -> list[Measured]:
             *rows, gamma = arguments(M, 64, seed)
             whole, *parts = (gradients(subject, *(one[part] for one in rows), gamma)
                              for part in (slice(None), slice(M // 2), slice(M // 2, None)))  # fmt: skip
-            for name in ("dgamma", "dbeta"):
+            for name in sums:
                 one, other, both = (np.asarray(getattr(grads, name)) for grads in (*parts, whole))
                 yield f"seed {seed}, {name} of {M}×64 in halves", different_bits(one + other, both)
 
     group = "Column sums"
     text = f"within {worst:.1f} units of roundoff of Σ|dy|"
-    split = _compared(group, "dgamma and dbeta of 64·2^k rows are the sums of their halves, bit by bit", halves())
-    return [Measured(group, "dbeta under a permutation of 300 rows", text, None, trials, facts={"worst": worst}), split]
+    split = _compared(group, f"{' and '.join(sums)} of 64·2^k rows are the sums of their halves, bit by bit", halves())
+    return [
+        Measured(group, f"{sums[-1]} under a permutation of 300 rows", text, None, trials, facts={"worst": worst}),
+        split,
+    ]

@@ -21,7 +21,7 @@ COLUMNS = ((300, 64), (1000, 64))  # shapes whose column sums are revealed; the 
 
 def certify(
     name: str, trials: int = 20, tell: Callable[[Certificate, Measured | None], None] | None = None,
-    threads_variable: str | None = None,
+    threads_variable: str | None = None, norm: str = "layer_norm",
 ) -> Certificate:  # fmt: skip
     """Measure everything.
 
@@ -30,12 +30,16 @@ def certify(
         trials: Of each promise, with other seeds; more find rarer failures.
         tell: Called with the certificate so far and what was measured last, at first without: on a simulator it takes minutes.
         threads_variable: The environment variable that says how many threads it has, where that is its only switch.
+        norm: Which one of NORMS.
 
     Raises:
         BackendUnavailable: There is no such implementation here, or it does not take float32 of 64 columns.
     """
     subject = find(name) if threads_variable is None else with_variable(name, threads_variable)
-    certificate = Certificate(name, subject.described(), processor(), "float32", ())
+    if norm not in subject.norms:
+        raise BackendUnavailable(f"--impl: {name} does not compute {norm}")
+    subject = replace(subject, norm=norm)
+    certificate = Certificate(name, subject.described(), processor(), "float32", (), norm)
     if tell is not None:
         tell(certificate, None)
     try:

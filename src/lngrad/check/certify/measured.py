@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import CheckCase, Source
+from lngrad.check.case import NORMS, CheckCase, Source
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import ACCUMULATORS
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import FORWARD, RMS_FORWARD, WITH_RESIDUAL, Grads
 from lngrad.testing import Inputs
 from lngrad.typing import Array
+
+OWN = "not measured: it computes its own mean and rstd, and the probes need others"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Certificate:
         name, version, machine: Whose, and where it was measured.
         dtype: Of x in all measurements that do not say another.
         measured: In the order of the page.
+        norm: Which one it is of.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Certificate:
     machine: str
     dtype: str
     measured: tuple[Measured, ...]
+    norm: str = "layer_norm"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,25 +86,32 @@ def different_bits(got: Array, expected: Array) -> str | None:
 
 
 def gradients(subject: Implementation, *given: Array, place: Array | None = None) -> Grads:
-    """dx, dgamma and dbeta of an implementation, on plain matrices.
+    """dx, dgamma and dbeta of an implementation, on plain matrices. Where there is a residual, it is x, and its summand 0.
 
     Args:
         subject: Whose.
-        given: dy, x, mean, rstd, gamma, of shapes (M, N), (M, N), (M,), (M,), (N,).
+        given: dy, x, mean, rstd, and what xhat is multiplied with, of shapes (M, N), (M, N), (M,), (M,), (N,).
         place: dx is written to the memory of this array.
 
     Raises:
         NotApplicable: It does not take the shape or dtype.
     """
-    dy, x, mean, rstd, gamma = given
+    dy, x, mean, rstd, scale = given
     M, N = x.shape
+    normalization, residual = NORMS[subject.norm]
+    gamma = scale - scale.dtype.type(normalization.offset) if normalization.offset else scale
+    mean = mean if normalization.centred else np.zeros_like(mean)
+    nothing = np.zeros_like(x) if residual else None
     dtype, parameter = x.dtype.name, gamma.dtype.name
     case = CheckCase(
         name="certify", source=Source("certify"), lead=(M,), normalized=(N,), dtype=dtype, gamma_dtype=parameter,
         statistics_dtype=ACCUMULATORS[dtype], output_dtypes=(dtype, parameter, parameter),
-        ranges={"mean": None, "statistic": None},
+        ranges={"mean": None, "statistic": None}, norm=subject.norm,
     )  # fmt: skip
-    inputs = Inputs(dy, x, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1)
+    inputs = Inputs(
+        dy, x if nothing is None else nothing, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1, normalization,
+        None if nothing is None else x, nothing,
+    )  # fmt: skip
     with np.errstate(all="ignore"):
         variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
     out = None if place is None else Grads(place, np.empty_like(gamma), np.empty_like(gamma))
@@ -108,12 +119,40 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     return Grads(*(None if one is None else as_numpy(one) for one in got))
 
 
-def normalized(subject: Implementation, x: Array, gamma: Array, beta: Array, place: Array | None = None) -> Forward:
-    """y, mean and rstd of an implementation that has a forward; y is written to the memory of `place`."""
+def column_names(subject: Implementation) -> tuple[str, ...]:
+    """dgamma, and dbeta where the norm has one; the last is where bare sums are seen."""
+    return ("dgamma", "dbeta") if NORMS[subject.norm].normalization.centred else ("dgamma",)
+
+
+def bare_sums(subject: Implementation, *given: Array) -> Array:
+    """Σ dy over rows: dbeta, or, of a norm that has no beta, dgamma where xhat is 1."""
+    if NORMS[subject.norm].normalization.centred:
+        return np.asarray(gradients(subject, *given).dbeta)
+    dy, x, mean, rstd, scale = given
+    return np.asarray(gradients(subject, dy, np.ones_like(x), mean, np.ones_like(rstd), scale).dgamma)
+
+
+def normalized(
+    subject: Implementation, x: Array, gamma: Array, beta: Array, place: Array | None = None
+) -> dict[str, Array]:
+    """The forward's results by name, of an implementation that has one; y is written to the memory of `place`."""
     assert subject.forward is not None  # callers have looked
-    out = None if place is None else Forward(place, *(np.empty((len(x), 1), np.float32) for _ in range(2)))
-    given = Arguments(x=x, gamma=gamma, beta=beta, normalized_shape=x.shape[1:], out=out)
-    return Forward(*map(as_numpy, subject.forward(given)()))
+    normalization, has_residual = NORMS[subject.norm]
+    operator = FORWARD if normalization.centred else RMS_FORWARD
+    residual = x[:, ::-1].copy() if has_residual else None
+    out: Any = None
+    operator = WITH_RESIDUAL[operator] if has_residual else operator
+    if place is not None:
+        made = {"y": place, "total": np.empty_like(x) if has_residual else None}
+        out = operator.results(*(made.get(name, np.empty((len(x), 1), np.float32)) for name in operator.outputs))
+    given = Arguments(
+        x=x, gamma=gamma, beta=beta if normalization.centred else None, normalized_shape=x.shape[1:], out=out,
+        residual=residual, normalization=normalization,
+    )  # fmt: skip
+    results = subject.forward(given)()
+    results = results if isinstance(results, tuple) else (results,)
+    names = getattr(results, "_fields", operator.outputs)  # torch gives y alone
+    return {name: as_numpy(one) for name, one in zip(names, results, strict=False) if one is not None}
 
 
 def takes(subject: Implementation, M: int, N: int) -> bool:

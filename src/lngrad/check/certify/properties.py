@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.check.case import NORMS
 from lngrad.check.certify.bits import arguments
-from lngrad.check.certify.measured import Measured, gradients, takes
+from lngrad.check.certify.measured import OWN, Measured, bare_sums, column_names, gradients, takes
 from lngrad.check.implementations import Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
 from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.core.problem import LAYER_NORM, RMS_NORM
 from lngrad.errors import LngradError
 from lngrad.typing import Array
 
@@ -29,34 +31,38 @@ GROWTH = (64, 256, 1024, 4096, 16384)
 
 def accuracy(subject: Implementation, trials: int) -> list[Measured]:
     """Errors of column sums against exact ones as rows are added, and where 16-bit sums stop growing."""
+    last = column_names(subject)[-1]
+    if last == "dgamma" and subject.norm in subject.own_statistics:
+        return [Measured("Accuracy", f"error of {last}", OWN)]
     errors, growth = [], list(GROWTH[:-1] if subject.simulated else GROWTH)
     for M in growth:
         worst = 0.0
         for seed in range(max(1, trials // 5)):
             dy, *others = arguments(M, 64, seed)
             dy = np.abs(dy) + np.float32(0.5)  # of one sign, so that partial sums grow with the rows
-            dbeta = np.asarray(gradients(subject, dy, *others).dbeta, np.float64)
+            sums = bare_sums(subject, dy, *others).astype(np.float64)
             exact = dy.astype(np.float64).sum(0)
-            worst = max(worst, float((np.abs(dbeta - exact) / exact).max() / UNIT_ROUNDOFF["float32"]))
+            worst = max(worst, float((np.abs(sums - exact) / exact).max() / UNIT_ROUNDOFF["float32"]))
         errors.append(worst)
     slope = float(np.polyfit(np.log(growth), np.log(np.maximum(errors, 1e-3)), 1)[0])
     text = ", ".join(f"{error:.2f} at {M}" for M, error in zip(growth, errors, strict=True))
-    by_rows = Measured("Accuracy", "error of dbeta in units of roundoff of Σdy, dy > 0, by rows", f"{text}; slope {slope:+.2f}",
+    name = f"error of {last} in units of roundoff of Σdy, dy > 0, by rows"
+    by_rows = Measured("Accuracy", name, f"{text}; slope {slope:+.2f}",
                        facts={"rows": growth, "errors": errors, "slope": slope})  # fmt: skip
     return [by_rows, _growth(subject, "bfloat16", 1024), _growth(subject, "float16", 16384)]
 
 
 def _growth(subject: Implementation, dtype: str, most: int) -> Measured:
-    """dbeta of so many rows of ones."""
+    """The column sum of so many rows of ones."""
     narrow = numpy_dtype(dtype)
     zeros, ones = np.zeros((most, 16), narrow), np.ones((most, 16), narrow)
-    name = f"dbeta of {most} rows of ones in {dtype}"
+    name = f"{column_names(subject)[-1]} of {most} rows of ones in {dtype}"
     refused = ""
     # Some take statistics in x's dtype only, or gamma in float32 only.
     for wide, parameter in ((np.float32, narrow), (narrow, narrow), (np.float32, np.float32)):
         given = ones, zeros, np.zeros(most, wide), np.ones(most, wide), np.ones(16, parameter)
         try:
-            got = float(np.asarray(gradients(subject, *given).dbeta).astype(np.float64).max())
+            got = float(bare_sums(subject, *given).astype(np.float64).max())
             break
         except Exception as error:
             refused = _refusal(error)
@@ -79,20 +85,25 @@ def _refusal(error: Exception) -> str:
 def number_range(subject: Implementation) -> list[Measured]:
     """What comes of subnormals, NaN and infinity, one column, constant rows, offsets and overflow."""
     dy, *others = arguments(8, 32, 0)
+    last = column_names(subject)[-1]
+    centred = NORMS[subject.norm].normalization.centred
+    normalization = LAYER_NORM if centred else RMS_NORM
 
     def subnormal() -> str:
-        dbeta = np.asarray(gradients(subject, np.full_like(dy, 2.0**-140), *others).dbeta, np.float64)
-        return "kept" if (dbeta == 8 * 2.0**-140).all() else "flushed to zero"
+        if not centred and subject.norm in subject.own_statistics:
+            return OWN
+        sums = bare_sums(subject, np.full_like(dy, 2.0**-140), *others).astype(np.float64)
+        return "kept" if (sums == 8 * 2.0**-140).all() else "flushed to zero"
 
     def spoiled(value: float) -> str:
         some = dy.copy()
         some[3, 5] = value
         got = gradients(subject, some, *others)
-        dx, column = (np.isfinite(np.asarray(one, np.float64)) for one in (got.dx, got.dbeta))
+        dx, column = (np.isfinite(np.asarray(one, np.float64)) for one in (got.dx, getattr(got, last)))
         rows, columns = (np.flatnonzero(~one).tolist() for one in (dx.all(1), column))
         if (rows, columns) == ([3], [5]):
-            return "in its row of dx and its column of dbeta, nowhere else"
-        return f"in rows {rows} of dx and columns {columns[:6]} of dbeta"
+            return f"in its row of dx and its column of {last}, nowhere else"
+        return f"in rows {rows} of dx and columns {columns[:6]} of {last}"
 
     def one_column() -> str:
         got = gradients(subject, *arguments(9, 1, 0))
@@ -101,17 +112,19 @@ def number_range(subject: Implementation) -> list[Measured]:
         return f"dx is {np.abs(np.asarray(got.dx)).max():.3g} at most, which should be 0"
 
     def dx_of(given: Sequence[Array]) -> tuple[Array, Array]:
-        truth = reference.layer_norm_backward(*given).dx
+        dy, x, mean, rstd, gamma = given
+        mean = mean if centred else np.zeros_like(mean)
+        truth = reference.layer_norm_backward(dy, x, mean, rstd, gamma, normalization=normalization).dx
         return np.asarray(gradients(subject, *given).dx, np.float64), truth
 
     def with_its_statistics(given: Sequence[Array], x: Array) -> tuple[Array, Array]:
-        exact = x.astype(np.float64)
-        mean, rstd = exact.mean(1).astype(np.float32), (1 / np.sqrt(exact.var(1) + 1e-5)).astype(np.float32)
+        _, *found = reference.layer_norm(x, normalization=normalization)
+        mean, rstd = (one.reshape(-1).astype(np.float32) for one in found)
         return dx_of((given[0], x, mean, rstd, given[4]))
 
     def constant_rows() -> str:
         dy, _, _, _, gamma = arguments(8, 32, 1)
-        rstd = np.full(8, 1e-5**-0.5, np.float32)
+        rstd = np.full(8, 1e-5**-0.5 if centred else 1 / 3.25, np.float32)
         got, truth = dx_of((dy, np.full((8, 32), 3.25, np.float32), np.full(8, 3.25, np.float32), rstd, gamma))
         scale = rstd.max() * np.abs(dy * gamma).max()
         return f"error {np.abs(got - truth).max() / scale / UNIT_ROUNDOFF['float32']:.1f} units of roundoff"
@@ -130,10 +143,10 @@ def number_range(subject: Implementation) -> list[Measured]:
 
     found = []
     for name, measure in (
-        ("subnormal dy in dbeta", subnormal),
+        (f"subnormal dy in {last}", subnormal),
         ("a NaN in dy", partial(spoiled, np.nan)),
         ("an infinity in dy", partial(spoiled, np.inf)),
-        ("N = 1", one_column),
+        *((("N = 1", one_column),) if centred else ()),
         ("constant rows", constant_rows),
         ("x around 1e6, statistics given", offset),
         ("x around 1e30, statistics given", overflow),
@@ -200,15 +213,16 @@ def memory(subject: Implementation) -> list[Measured]:
     group = "Memory, beyond dx, dgamma and dbeta"
     own = f"allocated in a call of {TRACED[0]}×{TRACED[1]} float32"
     resident = f"resident at the peak of a call of {RESIDENT[0]}×{RESIDENT[1]} float32"
-    if subject.elsewhere:
-        text = f"not measured: {subject.elsewhere}"
+    residual = "a total and zeros are made for each call here" if NORMS[subject.norm].residual else ""
+    if reason := subject.elsewhere or residual:
+        text = f"not measured: {reason}"
         return [Measured(group, own, text), Measured(group, resident, text)]
     return [_allocated(subject, group, own), _resident(subject, group, resident)]
 
 
 def _allocated(subject: Implementation, group: str, name: str) -> Measured:
     given = arguments(*TRACED, 0)
-    results = 4 * TRACED[1] * (TRACED[0] + 2)
+    results = 4 * TRACED[1] * (TRACED[0] + len(column_names(subject)))
     measure = subject.allocated or _traced
     gradients(subject, *given)  # kernels are compiled
     figures = []
@@ -236,7 +250,7 @@ def _resident(subject: Implementation, group: str, name: str) -> Measured:
     if sys.platform != "linux" or not takes(subject, *RESIDENT):
         return Measured(group, name, "not measured: it needs Linux's /proc, and a kernel that takes the shape")
     given = arguments(*RESIDENT, 0)
-    results = 4 * RESIDENT[1] * (RESIDENT[0] + 2)
+    results = 4 * RESIDENT[1] * (RESIDENT[0] + len(column_names(subject)))
     figures = []
     for _ in range(CALLS):
         subject.empty_cache()

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.certify.measured import Measured, different_bits, gradients
+from lngrad.check.case import NORMS
+from lngrad.check.certify.measured import OWN, Measured, column_names, different_bits, gradients
 from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, fold, reveal, text_of, words
 from lngrad.check.implementations import Implementation
 from lngrad.typing import Array, Dtype
@@ -15,7 +16,6 @@ from lngrad.typing import Array, Dtype
 LARGE = 2.0**100  # absorbs ones in any accumulator
 REPLAYS = 100
 GROUP = "The order of sums"
-OWN = "not measured: it computes its own mean and rstd, and the probes need others"
 MAX_DRAWN = 320  # leaves of a tree that a certificate keeps
 
 
@@ -58,20 +58,24 @@ def column_order(subject: Implementation, M: int, N: int, threads: int | None = 
         return outside
 
     where = f"of {M}×{N} float32" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
-    dbeta, _ = _measured(f"dbeta {where}", M, "rows", probed("dbeta", given[1]),
-                         lambda tree: _replayed_columns(subject, tree, given))  # fmt: skip
-    if subject.own_statistics:
-        return [dbeta, Measured(GROUP, f"dgamma {where}", OWN)]
+    found = []
+    if "dbeta" in column_names(subject):
+        found.append(_measured(f"dbeta {where}", M, "rows", probed("dbeta", given[1]),
+                               lambda tree: _replayed_columns(subject, tree, given))[0])  # fmt: skip
+    if subject.norm in subject.own_statistics:
+        return [*found, Measured(GROUP, f"dgamma {where}", OWN)]
     # xhat = 1: dgamma is the sum of dy, product by product.
     dgamma, _ = _measured(f"dgamma {where}", M, "rows", probed("dgamma", given[0]),
                           lambda tree: _replayed_products(subject, tree, M, N))  # fmt: skip
-    return [dbeta, dgamma]
+    return [*found, dgamma]
 
 
 def row_order(subject: Implementation, N: int) -> list[Measured]:
     """The trees of both row sums of N columns, from dx where xhat is 0 and where it is 1."""
     names = [f"{name} over {N} columns float32" for name in ("Σ dy·gamma", "Σ dy·gamma·xhat")]
-    if subject.own_statistics:
+    centred = NORMS[subject.norm].normalization.centred
+    names = names if centred else names[1:]
+    if subject.norm in subject.own_statistics:
         return [Measured(GROUP, name, OWN) for name in names]
     M = 64
     given = _ones(M, N)
@@ -88,6 +92,8 @@ def row_order(subject: Implementation, N: int) -> list[Measured]:
                 found.append(float(np.round(total)) if abs(total - np.round(total)) < 0.25 else total)
         return found
 
+    if not centred:  # where xhat is 1, dx has this sum alone
+        return [_measured(names[0], N, "columns", lambda pairs: sums(pairs, np.ones_like(given[1])))[0]]
     first, tree = _measured(names[0], N, "columns", lambda pairs: sums(pairs, given[1]))
     if tree is None:
         return [first]
@@ -142,9 +148,9 @@ def _replayed_products(subject: Implementation, tree: Tree, M: int, N: int) -> t
     for seed in range(REPLAYS):
         rng = np.random.default_rng([seed, 4])
         dy, x = (rng.standard_normal((M, N)).astype(np.float32) for _ in range(2))
-        inputs.append(
-            (dy, x, rng.standard_normal(M).astype(np.float32), 2.0 ** rng.integers(-2, 3, M).astype(np.float32))
-        )
+        mean = rng.standard_normal(M).astype(np.float32)
+        mean = mean if NORMS[subject.norm].normalization.centred else np.zeros_like(mean)
+        inputs.append((dy, x, mean, 2.0 ** rng.integers(-2, 3, M).astype(np.float32)))
     got = np.stack([np.asarray(gradients(subject, *given, np.ones(N, np.float32)).dgamma) for given in inputs])
     dy, x, mean, rstd = (np.stack(arrays, axis=1) for arrays in zip(*inputs, strict=True))
     return _verdict(product_sums(tree, dy, x, mean, rstd), got, "")

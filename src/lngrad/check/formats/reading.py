@@ -11,6 +11,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,11 @@ _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
 def shipped() -> Path:
     """The case file that comes with lngrad."""
     return Path(__file__).parent / "default.yaml"
+
+
+def of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:
+    """Cases as those of a norm, without those that say another; all as they are if there is none."""
+    return cases if norm is None else [replace(case, norm=norm) for case in cases if case.norm in ("layer_norm", norm)]
 
 
 def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:

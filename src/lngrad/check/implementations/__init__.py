@@ -9,7 +9,7 @@ from lngrad.check.implementations.implementation import Arguments, Implementatio
 from lngrad.check.implementations.libraries import LIBRARIES
 from lngrad.check.implementations.ours import ASCEND_SIM, CANN, backend, triton_gpu
 from lngrad.check.implementations.users import ascendc_kernel, mutant, program, triton_function, users_function
-from lngrad.core.plan import BACKENDS, backends
+from lngrad.core.plan import BACKENDS, availability
 from lngrad.errors import BackendUnavailable
 
 __all__ = ["IMPLEMENTATIONS", "Arguments", "PreparedCall", "Implementation", "NotApplicable", "find", "names"]
@@ -47,7 +47,7 @@ def find(name: str) -> Implementation:
         return triton_gpu()
     row = IMPLEMENTATIONS.get(name)
     if row is None and name in BACKENDS:
-        state = backends()[name]
+        state = availability(name)
         if state != "available":
             raise BackendUnavailable(f"--impl: {name} is not available: {state}")
         return backend(name)

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import NORMS, OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.dtypes import numpy_dtype
-from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
+from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, Grads, Normalization, RmsForward
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
 
@@ -56,7 +56,7 @@ class Arguments:
     output_dtypes: tuple[str, str, str] | None = None
     variance: Any = None
     eps: float = 1e-5
-    out: Grads | Forward | None = None
+    out: Grads | Forward | ForwardWithTotal | RmsForward | None = None
     residual: Any = None
     dtotal: Any = None
     summand: Any = None
@@ -73,6 +73,12 @@ class Arguments:
             case.output_dtypes, given.variance, given.eps, residual=one.residual, dtotal=one.dtotal,
             summand=None if one.residual is None else one.x, normalization=one.normalization, case=case, exact=given.exact,
         )  # fmt: skip
+
+    @property
+    def norm(self) -> str:
+        """Its name in NORMS."""
+        one = Norm(self.normalization, self.residual is not None)
+        return next(name for name, other in NORMS.items() if other == one)
 
     @property
     def alpha(self) -> float:
@@ -143,6 +149,7 @@ class Implementation:
             Either may raise NotApplicable.
         forward: Prepares a call that returns y, mean and rstd, or y alone; None: there is none.
         norms: What it computes, of NORMS.
+        norm: Which of these a certificate is of.
         takes: Rules that say why a case is not for it, or None.
         needs: The module that must be there.
         missing: Why it cannot be used although that module is there, or None.
@@ -154,7 +161,7 @@ class Implementation:
         allocated: The bytes that its own allocator gives out while a call runs, and whose figure that is. None: what Python
             and NumPy allocate is traced.
         empty_cache: Gives memory back that it keeps for later results.
-        own_statistics: It takes no mean and rstd, and computes them from x.
+        own_statistics: Of which norms it takes no mean and rstd, and computes them from x; it writes no given outputs then.
         simulated: A call takes long, as on a simulator, in an interpreter or in a process of its own.
         elsewhere: Why the memory that a call takes here is not the kernel's; "" where it is.
     """
@@ -163,6 +170,7 @@ class Implementation:
     backward: Callable[[Arguments], PreparedCall]
     forward: Callable[[Arguments], PreparedCall] | None = None
     norms: Container[str] = ("layer_norm",)
+    norm: str = "layer_norm"
     takes: tuple[Rule, ...] = ()
     needs: str = ""
     missing: Callable[[], str | None] = lambda: None
@@ -174,7 +182,7 @@ class Implementation:
     set_threads: Callable[[int], None] | None = None
     allocated: Callable[[PreparedCall], tuple[int, str]] | None = None
     empty_cache: Callable[[], None] = lambda: None
-    own_statistics: bool = False
+    own_statistics: Container[str] = ()
     simulated: bool = False
     elsewhere: str = ""
 

@@ -75,7 +75,7 @@ def _torch_rms_backward(a: Arguments) -> PreparedCall:
     return call
 
 
-def _outputs(out: Grads | Forward) -> dict[str, Any]:
+def _outputs(out: tuple[Any, ...]) -> dict[str, Any]:
     return {f"out{number}": one for number, one in enumerate(out)}
 
 
@@ -131,7 +131,7 @@ def _statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
 
 def _jax_backward(a: Arguments) -> PreparedCall:
     """The formula in JAX, compiled by XLA, from the statistics that are given."""
-    M, N = a.M, max(1, a.N)
+    M, N = a.M, a.N
     gamma = np.ones(N, a.x.dtype) if a.gamma is None else a.gamma.reshape(N)
     dtotal = np.zeros((), a.x.dtype) if a.dtotal is None else a.dtotal.reshape(M, N)
     arrays = a.dy.reshape(M, N), a.x.reshape(M, N), a.mean.reshape(M, 1), a.rstd.reshape(M, 1), gamma, dtotal
@@ -166,13 +166,12 @@ def _jax_forward(a: Arguments) -> PreparedCall:
     def call() -> Forward:
         import jax.numpy as jnp
 
-        x = jnp.asarray(a.x)
+        x = jnp.asarray(a.x) if a.residual is None else a.alpha * jnp.asarray(a.x) + a.residual
         mean = x.mean(-1, keepdims=True) if a.normalization.centred else jnp.zeros_like(x[..., :1])
         centred = x - mean
         rstd = 1 / jnp.sqrt((centred * centred).mean(-1, keepdims=True) + a.eps)
-        return Forward(
-            *(np.asarray(one) for one in (centred * rstd * a.gamma + (0 if a.beta is None else a.beta), mean, rstd))
-        )
+        y = centred * rstd * a.normalization.scale(a.gamma) + (0 if a.beta is None else a.beta)
+        return Forward(*map(np.asarray, (y, mean, rstd)))
 
     return call
 
@@ -240,10 +239,11 @@ LIBRARIES = (
     Implementation(
         "torch", _torch_backward, _torch_forward, ("layer_norm", "rms_norm"), takes=(*_TORCH, _torch_statistics),
         needs="torch", package="torch", into=True, set_threads=_set_torch_threads, allocated=_torch_allocated,
+        own_statistics=("rms_norm",),
     ),
     Implementation(
         "torch_compile", _compiled_backward, takes=(_statistics_of_x, *_TORCH), needs="torch", package="torch",
-        where="Inductor", set_threads=_set_torch_threads, allocated=_torch_allocated, own_statistics=True,
+        where="Inductor", set_threads=_set_torch_threads, allocated=_torch_allocated, own_statistics=("layer_norm",),
     ),
     Implementation("jax", _jax_backward, _jax_forward, NORMS, takes=(_jax_float64,), needs="jax", package="jax"),
     Implementation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -118,12 +119,20 @@ def require_triton() -> None:
 
 
 def on_device(array: Any) -> Any:
-    """A tensor on the GPU, or on the CPU where there is none, of an array; anything else as it is."""
+    """A tensor on the GPU, or on the CPU where there is none, of an array; anything else as it is.
+
+    It has the array's strides where torch has such: none are negative, and its elements are aligned.
+    """
     if not isinstance(array, np.ndarray):
         return array
     import torch
 
-    return to_torch(np.require(array, requirements=["C", "W"])).to("cuda" if torch.cuda.is_available() else "cpu")
+    plain = any(step < 0 or step % array.itemsize for step in array.strides) or not array.flags.aligned
+    tensor = to_torch(np.require(array, requirements=["C", "W"] if plain else ["W"]))
+    if not torch.cuda.is_available() or tensor.is_contiguous():
+        return tensor.to("cuda" if torch.cuda.is_available() else "cpu")
+    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,)).to("cuda").as_strided(tensor.shape, tensor.stride())
 
 
 def where_triton_runs(row: Implementation) -> Implementation:
@@ -178,21 +187,34 @@ def _torch_tensor(array: Array | None) -> Any:
     return to_torch(array.copy() if odd else array)  # torch has no such strides
 
 
-def _torch_functions_forward(a: Arguments) -> Array:
-    import lngrad.torch
+def _torch_functions_forward(a: Arguments) -> Any:
+    import lngrad.torch as functions
 
-    t = a.map(_torch_tensor)
-    return from_torch(lngrad.torch.layer_norm(t.x, a.normalized_shape, t.gamma, t.beta, a.eps))
+    t, shape = a.map(_torch_tensor), a.normalized_shape
+    results: Any
+    if a.residual is None and a.normalization.centred:
+        results = functions.layer_norm(t.x, shape, t.gamma, t.beta, a.eps)
+    elif a.residual is None:
+        results = functions.rms_norm(t.x, shape, t.gamma, a.eps, offset=a.offset)
+    elif a.normalization.centred:
+        results = functions.add_layer_norm(t.x, t.residual, shape, t.gamma, t.beta, a.eps)
+    else:
+        results = functions.add_rms_norm(t.x, t.residual, shape, t.gamma, a.eps, offset=a.offset)
+    return tuple(map(from_torch, results)) if isinstance(results, tuple) else from_torch(results)
 
 
 def _torch_functions_backward(a: Arguments) -> Grads:
     import lngrad.torch
 
-    t = a.map(_torch_tensor)
-    grads = lngrad.torch.layer_norm_backward(
-        t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=a.normalized_shape, output_mask=a.output_mask
-    )
-    return Grads(*_each(grads, from_torch))
+    t, shape, mask = a.map(_torch_tensor), a.normalized_shape, a.output_mask
+    if a.norm == "layer_norm":
+        grads = lngrad.torch.layer_norm_backward(
+            t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=shape, output_mask=mask
+        )
+        return Grads(*_each(grads, from_torch))
+    switches = t.dtotal, a.normalization.centred, a.offset
+    operator = lngrad.torch.operators.norm_backward
+    return a.masked(map(from_torch, operator(t.dy, t.x, shape, t.mean, t.rstd, t.gamma, mask, *switches)))
 
 
 def _override_forward(a: Arguments) -> Array:
@@ -203,6 +225,8 @@ def _override_forward(a: Arguments) -> Array:
     _refuse_unlike_aten(a)
     t = a.map(_torch_tensor)
     with override(), torch.no_grad():
+        if not a.normalization.centred:
+            return from_torch(torch.nn.functional.rms_norm(t.x, a.normalized_shape, t.gamma, a.eps))
         return from_torch(torch.nn.functional.layer_norm(t.x, a.normalized_shape, t.gamma, t.beta, a.eps))
 
 
@@ -212,6 +236,8 @@ def _override_backward(a: Arguments) -> Grads:
     from lngrad.torch import override
 
     _refuse_unlike_aten(a)
+    if not a.normalization.centred:
+        return _override_derivative(a)
     if a.mean.dtype != (a.x if a.gamma is None else a.gamma).dtype:
         raise NotApplicable("override: statistics in another dtype than weight's")
     if a.gamma is None and (a.output_mask[1] or a.output_mask[2]):
@@ -222,6 +248,26 @@ def _override_backward(a: Arguments) -> Grads:
     return Grads(*_each(grads, from_torch))
 
 
+def _override_derivative(a: Arguments) -> Grads:
+    """aten::rms_norm has no backward of its own: its derivative, with the statistics of x."""
+    import torch
+
+    from lngrad.torch import override
+
+    t = a.map(_torch_tensor)
+    leaves = [None if one is None else one.detach().requires_grad_(wanted)
+              for one, wanted in zip((t.x, t.gamma), a.output_mask[:2], strict=True)]  # fmt: skip
+    asked = [one for one in leaves if one is not None and one.requires_grad]
+    found: dict[int, Any] = {}
+    if asked:
+        with override(), torch.enable_grad():  # a finalizer may come where gradients are off
+            y = torch.nn.functional.rms_norm(leaves[0], a.normalized_shape, leaves[1], a.eps)
+            found = {id(one): grad for one, grad in zip(asked, torch.autograd.grad(y, asked, t.dy), strict=True)}
+    if a.gamma is None and a.output_mask[1]:
+        raise NotApplicable("override: gradients of absent parameters")
+    return Grads(*_each((*(found.get(id(one)) for one in leaves), None), from_torch))
+
+
 def _refuse_unlike_aten(a: Arguments) -> None:
     x, gamma = a.x, a.gamma
     if gamma is not None and gamma.dtype != x.dtype and not (gamma.dtype == np.float32 and x.dtype.itemsize == 2):
@@ -230,20 +276,29 @@ def _refuse_unlike_aten(a: Arguments) -> None:
         raise NotApplicable("override: tensors without elements or dimensions are aten's")
 
 
-def _jax_functions_forward(a: Arguments) -> Array:
+def _jax_functions_forward(a: Arguments) -> Any:
     with _jax(a.x, a.gamma) as functions:
         t = a.map(_contiguous)
-        y = functions.layer_norm(t.x, t.gamma, t.beta, eps=a.eps, normalized_shape=a.normalized_shape)
-        return np.asarray(y)
+        options = {"eps": a.eps, "normalized_shape": a.normalized_shape, "offset": a.offset}
+        options |= {} if a.residual is None else {"alpha": a.alpha}
+        name = "layer_norm" if a.normalization.centred else "rms_norm"
+        arrays = (t.x, t.gamma) if a.residual is None else (t.x, t.residual, t.gamma)
+        arrays = (*arrays, t.beta) if a.normalization.centred else arrays
+        results = getattr(functions, name if a.residual is None else f"add_{name}")(*arrays, **options)
+        return tuple(map(np.asarray, results)) if isinstance(results, tuple) else np.asarray(results)
 
 
 def _jax_functions_backward(a: Arguments) -> Grads:
     with _jax(a.x, a.gamma) as functions:
         t = a.map(_contiguous)
-        grads = functions.layer_norm_backward(
-            t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=a.normalized_shape, output_mask=a.output_mask
-        )
-        return Grads(*_each(grads, np.asarray))
+        options = {"normalized_shape": a.normalized_shape, "offset": a.offset, "dtotal": t.dtotal}
+        if a.normalization.centred:
+            grads = functions.layer_norm_backward(
+                t.dy, t.x, t.mean, t.rstd, t.gamma, output_mask=a.output_mask, **options
+            )
+            return Grads(*_each(grads, np.asarray))
+        rms = functions.rms_norm_backward(t.dy, t.x, t.rstd, t.gamma, output_mask=a.output_mask[:2], **options)
+        return Grads(*_each((*rms, None), np.asarray))
 
 
 def _contiguous(array: Array) -> Array:
@@ -259,21 +314,6 @@ def _jax(*arrays: Array | None) -> Iterator[Any]:
 
     with jax.enable_x64(any(one is not None and one.dtype == np.float64 for one in arrays)):
         yield lngrad.jax
-
-
-# The ways into lngrad that `lngrad soak` knows; "torch" and "jax" are lngrad.torch and lngrad.jax here.
-ENTRIES = {
-    row.name: row
-    for row in (
-        public_functions("numba_cpu"),
-        public_functions("numpy_cpu"),
-        Implementation(
-            "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward), needs="torch"
-        ),
-        Implementation("override", unprepared(_override_backward), unprepared(_override_forward), needs="torch"),
-        Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), needs="jax"),
-    )
-}
 
 
 def _graph_takes(case: CheckCase, given: DrawnInputs) -> str | None:
@@ -292,12 +332,41 @@ def _graph_takes(case: CheckCase, given: DrawnInputs) -> str | None:
 
 
 def _graph_variance(case: CheckCase, given: DrawnInputs) -> str | None:
-    return takes_variance("LayerNormGrad")(case, given) if case.third == "rstd" else None
+    if case.residual or case.third != "rstd":
+        return None
+    return takes_variance("LayerNormGrad")(case, given)
+
+
+_ADDED_GRADS = {"add_layer_norm": "AddLayerNormGrad", "deep_norm": "DeepNormGrad"}
+
+
+def _added_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+    if case.norm not in _ADDED_GRADS:
+        return None
+    name = _ADDED_GRADS[case.norm]
+    if case.dtype != "float32":
+        return f"{name} adds in float32; this case's total is rounded to {case.dtype}"
+    if {case.gamma_dtype, case.statistics_dtype, *case.output_dtypes} != {"float32"}:
+        return f"{name} takes gamma in x's dtype, the rest in float32"
+    if not all(case.output_mask):
+        return f"{name} has no mask"
+    return None if case.lead and case.M * case.N else f"{name} takes no empty arrays, and rows alone"
+
+
+def _added_grads(a: Arguments, dx: Any, dgamma: Any, dbeta: Any) -> Grads:
+    """The gradients of the total: DeepNormGrad takes no gradient of it, whose caller adds it."""
+    return Grads(dx if a.alpha == 1 else dx + a.dtotal, dgamma, dbeta)
 
 
 def _graph_backward(a: Arguments) -> Any:
     from lngrad.ascend import graph
 
+    if a.residual is not None:
+        op: Any = getattr(graph, _ADDED_GRADS[a.norm])
+        names = {"x": "summand", "x1": "summand", "x2": "residual", "gx": "residual", "dsum": "dtotal"}
+        arrays = (np.ascontiguousarray(getattr(a, names.get(name, name))) for name in op.inputs)
+        one = op(*arrays, **{name: getattr(a, name) for name in op.attributes})
+        return _added_grads(a, one.dx if a.alpha == 1 else one.dgx, one.dgamma, one.dbeta)
     given = *_graph_statistics(a, a.variance), a.gamma
     return graph.LayerNormGrad(a.dy, a.x, *given, output_mask=a.output_mask, epsilon=a.eps, pd_gamma_dtype=a.dtypes[1])
 
@@ -330,28 +399,39 @@ def _aclnn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     return dx_as_x(case, given)
 
 
-def _aclnn_backward(a: Arguments) -> Grads:
+# Each operator with its arguments in its order: fields of Arguments, results, and what is said below.
+_ACLNN_FORWARD = {
+    "layer_norm": ("aclnnLayerNorm", "x normalized_shape gamma beta eps y mean rstd"),
+    "rms_norm": ("aclnnRmsNorm", "x gamma eps y rstd"),
+    "gemma_rms_norm": ("aclnnGemmaRmsNorm", "x gamma eps y rstd"),
+    "add_rms_norm": ("aclnnAddRmsNorm", "x residual gamma eps y rstd total"),
+    "add_layer_norm": ("aclnnAddLayerNorm", "x residual gamma beta none eps yes y mean rstd total"),
+    "deep_norm": ("aclnnDeepNorm", "x residual beta gamma alpha eps mean rstd y"),
+}
+_ACLNN_BACKWARD = {
+    "layer_norm": ("aclnnLayerNormBackward", "dy x normalized_shape mean rstd gamma none output_mask dx dgamma dbeta"),
+    "rms_norm": ("aclnnRmsNormGrad", "dy x rstd gamma dx dgamma"),
+    "add_layer_norm": ("aclnnAddLayerNormGrad", "dy summand residual rstd mean gamma dtotal dx dgamma dbeta"),
+    "deep_norm": ("aclnnDeepNormGrad", "dy summand residual gamma mean rstd alpha scaled dx dbeta dgamma"),
+}
+
+
+def _aclnn_call(a: Arguments, name: str, arguments: str, results: dict[str, Array | None]) -> None:
+    """Both phases, and what they wrote to `results`."""
     acl: Any = import_module("lngrad.ascend.acl")  # its names are CANN's, made from tables
     aclnn: Any = import_module("lngrad.ascend.aclnn")
-    codes = {"float32": acl.ACL_FLOAT, "float16": acl.ACL_FLOAT16, "bfloat16": acl.ACL_BF16}
-
-    def tensor(array: Any) -> Any:
-        if array is None:
-            return None
-        made = acl.aclCreateTensor(array.shape, codes[array.dtype.name], None, 0, acl.ACL_FORMAT_ND, array.shape, array)
-        if made is None:
-            raise RuntimeError(f"aclCreateTensor: {acl.aclGetRecentErrMsg()}")
-        return made
-
-    outputs = [np.empty(a.x.shape, a.x.dtype) if a.output_mask[0] else None, *a.parameters()]
-    inputs = [np.ascontiguousarray(a.dy), np.ascontiguousarray(a.x), a.mean, a.rstd, a.gamma]
-    dy, x, mean, rstd, gamma = map(tensor, inputs)
-    if a.normalization.centred:
-        name = "aclnnLayerNormBackward"
-        mask = acl.aclCreateBoolArray(a.output_mask)
-        given = dy, x, acl.aclCreateIntArray(a.normalized_shape), mean, rstd, gamma, None, mask, *map(tensor, outputs)
-    else:
-        name, given = "aclnnRmsNormGrad", (dy, x, rstd, gamma, *map(tensor, outputs[:2]))
+    codes = {"float32": acl.ACL_FLOAT, "float16": acl.ACL_FLOAT16, "bfloat16": acl.ACL_BF16, "float64": acl.ACL_DOUBLE}
+    values: dict[str, Any] = {"none": None, "yes": True, "normalized_shape": acl.aclCreateIntArray(a.normalized_shape)}
+    values |= {"output_mask": acl.aclCreateBoolArray(a.output_mask), **results}
+    given = []
+    for one in arguments.split():
+        value = values[one] if one in values else getattr(a, one)
+        if isinstance(value, np.ndarray):
+            array = np.ascontiguousarray(value).reshape(value.shape) if one in ("dy", "x") else value
+            made = (array.shape, codes[array.dtype.name], None, 0, acl.ACL_FORMAT_ND, array.shape, array)
+            if (value := acl.aclCreateTensor(*made)) is None:
+                raise RuntimeError(f"aclCreateTensor: {acl.aclGetRecentErrMsg()}")
+        given.append(value)
     size, executor, status = getattr(aclnn, f"{name}GetWorkspaceSize")(*given)
     if status == 0:
         workspace = np.empty(size, np.uint8) if size else None
@@ -360,23 +440,91 @@ def _aclnn_backward(a: Arguments) -> Grads:
         status = acl.aclrtSynchronizeStream(None)
     if status != 0:
         raise RuntimeError(f"{name}: status {int(status)}: {acl.aclGetRecentErrMsg()}")
-    return Grads(*outputs)
+
+
+def _aclnn_backward(a: Arguments) -> Grads:
+    dx = np.empty(a.x.shape, a.x.dtype) if a.output_mask[0] else None
+    results = dict(zip(Grads._fields, (dx, *a.parameters()), strict=True))
+    _aclnn_call(a, *_ACLNN_BACKWARD[a.norm], results | {"scaled": np.empty(a.x.shape, a.x.dtype)})
+    return Grads(**results) if a.residual is None else _added_grads(a, *results.values())
+
+
+def _aligned(array: Array) -> Array:
+    return array.copy()
+
+
+def _aclnn_refused(name: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except RuntimeError as reason:
+        code = re.match(r"\w+: status (\d+)", str(reason))
+        if code is None:
+            raise
+        raise NotApplicable(f"aclnn: {name} refuses dtypes, shapes or absent tensors, {code[1]}") from None
+
+
+def _aclnn_entry_forward(a: Arguments) -> Any:
+    name, arguments = _ACLNN_FORWARD[a.norm]
+    t = a.map(_aligned)
+    rows = (*t.x.shape[: t.x.ndim - len(a.normalized_shape)], *(1,) * len(a.normalized_shape))
+    results: dict[str, Any] = {one: np.empty(rows, np.float32) for one in ("mean", "rstd")}
+    results |= {one: np.empty_like(t.x) for one in ("y", "total")}
+    _aclnn_refused(name, lambda: _aclnn_call(t, name, arguments, results))
+    return {one: results[one] for one in arguments.split() if one in results}
+
+
+def _aclnn_entry_backward(a: Arguments) -> Grads:
+    if a.norm not in _ACLNN_BACKWARD:
+        raise NotApplicable(f"aclnn: no operator has the gradients of {a.norm}")
+    parameter = "float32" if a.norm != "layer_norm" else (a.x if a.gamma is None else a.gamma).dtype.name
+    mask = a.output_mask if a.norm == "layer_norm" else (True, True, a.normalization.centred)
+    t = replace(a.map(_aligned), output_dtypes=(a.x.dtype.name, parameter, parameter), output_mask=mask)
+    t = replace(t, dtotal=np.zeros_like(t.x)) if a.norm == "deep_norm" else t  # DeepNormGrad has none
+    return a.masked(_aclnn_refused(_ACLNN_BACKWARD[a.norm][0], lambda: _aclnn_backward(t)))
 
 
 ASCEND_SIM = replace(  # it computes the backward alone, on one thread
     backend("ascend_sim"), forward=None, norms=("layer_norm",), takes=(dx_as_x, _tile_takes),
     needs="lngrad.ascend.simulated_backend", set_threads=None, empty_cache=lambda: None, simulated=True, elsewhere=NO_DEVICE,
 )  # fmt: skip
+_TORCH_NORMS = ("layer_norm", "rms_norm", "gemma_rms_norm", "add_layer_norm", "add_rms_norm")
+
+# The ways into lngrad that `lngrad soak` knows; "torch" and "jax" are lngrad.torch and lngrad.jax here.
+ENTRIES = {
+    row.name: row
+    for row in (
+        public_functions("numba_cpu"),
+        public_functions("numpy_cpu"),
+        Implementation(
+            "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward), _TORCH_NORMS,
+            needs="torch",
+        ),
+        Implementation(
+            "override", unprepared(_override_backward), unprepared(_override_forward), ("layer_norm", "rms_norm"),
+            needs="torch", own_statistics=("rms_norm",),
+        ),
+        Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), NORMS, needs="jax"),
+        Implementation(
+            "aclnn", unprepared(_aclnn_entry_backward), unprepared(_aclnn_entry_forward), tuple(_ACLNN_FORWARD),
+            needs="lngrad.ascend.aclnn",
+        ),
+    )
+}  # fmt: skip
+
 CANN = (
     Implementation(
-        "graph", unprepared(_graph_backward), takes=(_graph_takes, _graph_variance), needs="lngrad.ascend.graph"
+        "graph",
+        unprepared(_graph_backward),
+        norms=("layer_norm", *_ADDED_GRADS),
+        takes=(_graph_takes, _graph_variance, _added_takes),
+        needs="lngrad.ascend.graph",
     ),
     Implementation("graph_v3", unprepared(_graph_v3_backward), takes=(_graph_takes,), needs="lngrad.ascend.graph"),
     Implementation(
         "aclnn",
         unprepared(_aclnn_backward),
-        norms=("layer_norm", "rms_norm"),
-        takes=(_aclnn_takes,),
+        norms=("layer_norm", "rms_norm", *_ADDED_GRADS),
+        takes=(_aclnn_takes, _added_takes),
         needs="lngrad.ascend.aclnn",
     ),
 )

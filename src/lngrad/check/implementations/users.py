@@ -26,7 +26,7 @@ from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array, as_numpy
 from lngrad.core.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.core.problem import Grads
-from lngrad.errors import BackendUnavailable, FileFormatError
+from lngrad.errors import MISSING, BackendUnavailable, FileFormatError
 from lngrad.files.reading import read_tensor
 from lngrad.files.writing import write_tensor
 from lngrad.typing import Array
@@ -56,6 +56,8 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
         BackendUnavailable: There is no such function, or it takes parameters of other names.
     """
     module, _, function = name.partition(":")
+    if module.endswith(".py"):
+        raise BackendUnavailable(f"--impl: expected MODULE:FUNCTION, as {Path(module).stem}:{function}, got {name!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         target: Any = import_module(module)
@@ -237,7 +239,7 @@ def ends_with_parent() -> None:
 
 def _write(folder: Path, a: Arguments) -> None:
     names = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual"
-    arrays = {name: getattr(a, name) for name in names}
+    arrays = {name: getattr(a, name) for name in names if name != "mean" or a.normalization.centred}
     present = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     for name, array in present.items():
         write_tensor(folder / f"{name}.bin", array)
@@ -283,6 +285,8 @@ def ascendc_kernel(name: str) -> Implementation:
     """
     path, _, kernel = name.rpartition(":")
     source = Path(path)
+    if path and not source.exists():
+        raise BackendUnavailable(f"--impl: {path}: {MISSING}")
     if not source.is_file() or not kernel:
         raise BackendUnavailable(f"--impl: ascendc: expected FILE.cpp:KERNEL, got {name!r}")
     parameters = _parameters(source, kernel)

@@ -216,7 +216,7 @@ MISTAKES: dict[str, Mistake] = {
         f"eps {eps:.3g}": Mistake(
             f"eps is {eps:.3g}, {whose}; this case has another.", inputs=changes.with_eps(lambda _, eps=eps: eps))  # type: ignore[misc]  # a default that binds it
         for eps, whose in (
-            (1e-6, "the default of Llama, T5 and Gemma"),
+            (1e-3, "the default of Keras"), (1e-6, "the default of Llama, T5 and Gemma"),
             (1e-8, "the default of some RMSNorms"), (2.0**-23, "finfo(float32).eps, torch.nn.RMSNorm's default"),
             (2.0**-7, "finfo(bfloat16).eps, an older default of torch.nn.RMSNorm"),
             (2.0**-10, "finfo(float16).eps, an older default of torch.nn.RMSNorm"))
@@ -269,6 +269,15 @@ MISTAKES: dict[str, Mistake] = {
             "keep both in float32 and round the results once.", results=changes.narrow_before_weight(dtype))
         for dtype in BOTH
     },
+    **{
+        f"variance over N - 1{and_eps}, in its derivative too": Mistake(
+            f"the variance is divided by N - 1{and_eps}, forward and backward, as with torch's var and std: say correction=0.",
+            results=changes.corrected(outside))
+        for outside, and_eps in ((False, ""), (True, " and eps outside the root"))
+    },
+    "sum of squares for their mean": Mistake(
+        "rstd is taken of the sum of squares over the row, forward and backward: dx and dgamma are 1/√N times what they should "
+        "be. Divide the sum by N.", results=changes.of_sum_of_squares),
     # Of dx.
     "mean of dxhat missing": Mistake(
         "dx lacks the row mean of dy·gamma: subtract it.", results=changes.means_times(0, 1)),
@@ -394,10 +403,11 @@ MISTAKES: dict[str, Mistake] = {
         for dtype in BOTH
     },
     **{
-        f"products rounded to {dtype}": Mistake(
-            f"xhat and dy·xhat are rounded to {dtype} before they are summed: keep them in float32.",
-            results=changes.narrow_products(dtype), by_size=True)
+        f"{name} rounded to {dtype}": Mistake(
+            f"{what} rounded to {dtype} before they are summed: keep them in float32.",
+            results=changes.narrow_products(dtype, xhat), by_size=True)
         for dtype in BOTH
+        for name, what, xhat in (("products", "xhat and dy·xhat are", True), ("dy·xhat", "the products dy·xhat are", False))
     },
     "xhat by cancellation": Mistake(
         "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract the mean from x first.",

@@ -14,7 +14,7 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, terms_of, wide
+from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, row_sum, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
@@ -195,6 +195,25 @@ def recomputed(call: ExactCase, new: RstdOf) -> Changes:
         return None
     variance = np.maximum(1 / own["rstd"] ** 2 - call.case.eps, 0)
     return {"mean": own["mean"], "rstd": new(variance, call.case.eps, call.case.N)}
+
+
+@configured
+def corrected(call: ExactCase, outside: bool) -> Changes:
+    """The gradients of what divides the variance by N - 1, with eps under the root or outside."""
+    t, eps = call.terms, call.case.eps
+    if t.N < 2 or not call.centred:
+        return None
+    root = np.sqrt(np.maximum(call.variance.reshape(t.M, 1), 0) * t.N / (t.N - 1) + (0.0 if outside else eps))
+    rstd = 1 / (root + (eps if outside else 0.0))
+    xhat = (t.x - t.mean) * rstd
+    second = xhat * row_sum(t.dxhat * xhat) / (t.N - 1) / (root * rstd)
+    return {"dx": rstd * (t.dxhat - row_mean(t.dxhat) - second) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
+
+
+def of_sum_of_squares(call: ExactCase) -> Changes:
+    t = call.terms
+    root = np.sqrt(t.N)
+    return None if t.N < 2 else {"dx": (t.dx() - t.dtotal) / root + t.dtotal, "dgamma": call.true.dgamma / root}
 
 
 @configured
@@ -430,7 +449,7 @@ def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, pro
     t = call.terms
     narrow, step = numpy_dtype(dtype), block or max(-(-t.M // parts), 1)
     blocks = -(-t.M // step)
-    if block > t.M or min(step, t.M) > MAX_SEQUENTIAL or (not block and blocks != parts):
+    if block > t.M or min(step, t.M) > MAX_SEQUENTIAL or (not block and (blocks != parts or (parts > 1 and step < 2))):
         return None
     added = np.stack([t.dy * t.xhat, t.dy], axis=1)
     if products:
@@ -467,9 +486,10 @@ def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
 
 
 @configured
-def narrow_products(call: ExactCase, dtype: str) -> Changes:
-    """xhat and dy·xhat rounded to 16 bits, then summed in full."""
-    return {"dgamma": narrowed(call.terms.dy * narrowed(call.terms.xhat, dtype), dtype).sum(0)}
+def narrow_products(call: ExactCase, dtype: str, xhat: bool) -> Changes:
+    """dy·xhat rounded to 16 bits, perhaps xhat before, then summed in full."""
+    t = call.terms
+    return {"dgamma": narrowed(t.dy * (narrowed(t.xhat, dtype) if xhat else t.xhat), dtype).sum(0)}
 
 
 def gamma_in_sums(call: ExactCase) -> Changes:

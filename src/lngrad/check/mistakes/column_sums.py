@@ -21,6 +21,7 @@ from lngrad.typing import Array
 NEIGHBOURS = (1, 2, 4, 8, 16, 32)
 _TIMES = {
     "−1": "{name} has the opposite sign.",
+    "0": "{name} is zero: nothing is added up, as where all rows are in a tail that is skipped.",
     "1/M": "{name} is divided by the number of rows: it is their sum, and no mean.",
     "1/N": "{name} is divided by the number of columns: it is a sum over rows.",
 }
@@ -85,7 +86,8 @@ def _coefficients(fit: Fit, summed: Array, any_factor: bool) -> Iterator[float]:
         return
     ratio = float(np.where(usable, summed * fit.result * weight**2, 0.0).sum()) / size
     M, N = fit.terms.M, fit.terms.N
-    for plain in (2.0, -1.0, 0.5, 3.0, 4.0, float(M), 1 / M, float(N), 1 / N, 0.25, 8.0):
+    means = (1 / size for size in (M, N, *fit.terms.lead))
+    for plain in (2.0, -1.0, 0.5, 3.0, 4.0, float(M), float(N), 0.25, 8.0, *means):
         if abs(ratio - plain) <= 0.01 * abs(plain):
             yield plain
     if any_factor and abs(ratio - 1) > MIN_FACTOR:
@@ -99,6 +101,13 @@ def _other_sum(fit: Fit, text: str, coefficient: float) -> Explanation:
         times = coefficient_text(coefficient, fit.terms.N, fit.terms.M)
         formula = f"**{times}**·"
         sentence = _TIMES.get(times, "{name} is {times} times what it should be.").format(name=name, times=times)
+        lead = fit.terms.lead
+        sizes = {size: axis for axis, size in enumerate(lead) if size > 1} if len(lead) > 1 else {}
+        if (size := round(1 / coefficient) if coefficient else 0) in sizes and coefficient == 1 / size:
+            times = f"1/x.shape[{sizes[size]}]"
+            sentence = (
+                f"{name} is divided by {size}, the size of axis {sizes[size]}: it is a sum over all rows, and no mean."
+            )
         differences.append(Difference(f"{name} {times} times", sentence))
     if text != right:
         sentence = f"{name} sums {text} over the rows: it sums {right}."

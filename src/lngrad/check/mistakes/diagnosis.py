@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
-from lngrad.check.mistakes.catalogue import MISTAKES
+from lngrad.check.mistakes.catalogue import MISTAKES, Mistake
 from lngrad.check.mistakes.changes import ExactCase
 from lngrad.check.mistakes.column_sums import (
     explain_column_weights,
@@ -27,6 +26,7 @@ from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Terms, WrongOutput, terms_of
 from lngrad.check.mistakes.misplaced import (
     explain_added,
+    explain_clipped,
     explain_factors,
     explain_gamma,
     explain_moved,
@@ -42,27 +42,23 @@ from lngrad.check.mistakes.row_means import (
     explain_partial_means,
     explain_tiled_means,
 )  # fmt: skip
-from lngrad.check.mistakes.sum_weights import ordinal
+from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.result import Formula, Weights
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
+SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
 MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
-MIN_AGREE = 0.95  # of the elements concerned, for a pattern to be named
-NO_PATTERN = "without a pattern"
-NARROW = (("bfloat16", 8), ("float16", 11), ("float32", 24))
-PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
 
 
 # What may explain one wrong output, in this order.
 EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
-    "dx": (explain_unwritten, explain_narrow_store, explain_overflow, explain_dx),
-    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_unwritten, explain_moved,
-                        explain_added, explain_last_size, explain_narrow_store),
+    "dx": (explain_unwritten, explain_narrow_store, explain_overflow, explain_clipped, explain_dx),
+    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_unwritten, explain_clipped,
+                        explain_moved, explain_added, explain_last_size, explain_narrow_store),
     # Of dx, and rare beside another mistake: only where the inputs are right.
     "dx alone": (explain_partial_means, explain_tiled_means, explain_means_of_other_rows, explain_factors, explain_gamma,
                  explain_moved, explain_added, explain_narrow_means),
@@ -121,7 +117,11 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         known = {
             name: wrong
             for name, mistake in MISTAKES.items()
-            if not mistake.rounding and (sums or not mistake.sums_only) and (wrong := mistake.made(call)) is not None
+            if not mistake.rounding
+            and (sums or not mistake.sums_only)
+            and _may_explain(mistake, call, outputs)
+            and (wrong := mistake.made(call)) is not None
+            and (call.terms.dy.size <= SMALL or _explains_one(outputs, wrong, mistake.by_size))
         }
         found = _known(outputs, known)
         if found is not None:
@@ -137,6 +137,33 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         return _diagnosis(list(differences.values()), each)
     sentences = [_described(call, output, shares[output.name]) for output in outputs if output.name in shares]
     return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
+
+
+def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutput]) -> bool:
+    """Whether a mistake in the inputs of a large case gives the dx of some rows, each of which is its own inputs' alone.
+
+    One that does not is no explanation of another output either, as it changes dx.
+    """
+    dx = next((one for one in outputs if one.name == "dx"), None)
+    if dx is None or mistake.by_size or call.terms.dy.size <= SMALL or (changed := mistake.changed(call)) is None:
+        return True
+    few, part = _some_rows(changed, dx)
+    return bool(np.mean(part.shares_beside(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
+
+
+def _explains_one(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> bool:
+    """Whether a mistake may explain an output, dx in some elements: all gradients together would fill the memory."""
+    for one in (one for one in outputs if one.is_wrong):
+        made = getattr(wrong, one.name)
+        if one.name == "dx":
+            few = slice(None, None, max(1, one.result.size // SMALL))
+            arrays = {name: getattr(one, name).reshape(-1)[few] for name in ("result", "true", "scale")}
+            part = WrongOutput("dx", **arrays)
+            if by_size or np.mean(part.shares_beside(made.reshape(-1)[few])[0] <= SLACK) >= MIN_AGREE:
+                return True
+        elif _left([one], wrong, by_size) is not None:
+            return True
+    return False
 
 
 def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
@@ -289,18 +316,10 @@ def _with_changed_inputs(call: ExactCase, outputs: Sequence[WrongOutput]) -> lis
 
 def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     """Whether some rows of dx obey a formula with these inputs: a look at a few spares one at all."""
-    dx = next((one for one in outputs if one.name == "dx"), None)
-    M, shape = changed.mean.size, changed.normalized_shape
+    dx, M = next((one for one in outputs if one.name == "dx"), None), changed.mean.size
     if dx is None:
         return True
-    rows = np.linspace(0, M - 1, min(M, MAX_ROWS)).astype(int)
-
-    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
-        return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
-
-    tensors = "dy x" if changed.dtotal is None else "dy x dtotal"
-    few = replace(changed, **some(changed, tensors), **some(changed, "mean rstd", (1,) * len(shape)))
-    part = replace(dx, **some(dx, "result true scale"))
+    few, part = _some_rows(changed, dx)
     wrong, (other,) = _beside(few, [part])
     terms = terms_of(few)
     if other.is_explained:
@@ -308,6 +327,19 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     if not _in_span(terms, Fit.of(terms, other, wrong, depth=1)):
         return False
     return M <= MAX_ROWS or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
+
+
+def _some_rows(inputs: Inputs, dx: WrongOutput) -> tuple[Inputs, WrongOutput]:
+    """Some rows of a call, from the first to the last, and of its dx."""
+    M, shape = inputs.mean.size, inputs.normalized_shape
+    rows = np.linspace(0, M - 1, min(M, MAX_ROWS)).astype(int)
+
+    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
+        return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
+
+    tensors = "dy x" if inputs.dtotal is None else "dy x dtotal"
+    few = replace(inputs, **some(inputs, tensors), **some(inputs, "mean rstd", (1,) * len(shape)))
+    return few, replace(dx, **some(dx, "result true scale"))
 
 
 def _in_span(terms: Terms, fit: Fit) -> bool:
@@ -345,124 +377,3 @@ def _only_rounding(call: ExactCase, outputs: Sequence[WrongOutput]) -> Diagnosis
         "no mistake: every element is right to the rounding of its dtype (standard exact passes). Where results are near "
         "zero or bits are compared, this standard asks for more than the dtype has",
     )
-
-
-def describe(name: str, got: Array, golden: Array, share: Array) -> str:
-    """The pattern of an output's error.
-
-    Args:
-        name: Of the output.
-        got, golden, share: (rows, columns) in float64; an element is off where share > 1.
-    """
-    off = share > 1
-    rows, columns = (partial(_lines, axis=axis) for axis in (0, 1))
-    for rule in (_not_finite, _other_infinity, _never_written, _factor, _coarser, _clipped, rows, columns, _near_zero):
-        found = rule(got, golden, off)
-        if found:
-            return f"{name}: {found}"
-    return f"{name}: {off.mean():.1%} of the elements are off, spread over rows and columns {NO_PATTERN}"
-
-
-def _not_finite(got: Array, golden: Array, off: Array) -> str | None:
-    wild = (~np.isfinite(got) & np.isfinite(golden)) | (np.isnan(got) & ~np.isnan(golden))
-    if not wild.any():
-        return None
-    row, column = np.argwhere(wild)[0]
-    kind = "NaN" if np.isnan(got[row, column]) else "infinity"
-    rows = np.flatnonzero(wild.any(1))
-    where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
-    return (
-        f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: "
-        "an overflow, or memory never written"
-    )
-
-
-def _other_infinity(got: Array, golden: Array, off: Array) -> str | None:
-    """Where the right result is not finite itself, and this one is something else."""
-    other = off & ~np.isfinite(golden)
-    if not other.any() or other.sum() < MIN_AGREE * off.sum():
-        return None
-    row, column = np.argwhere(other)[0]
-    return (
-        f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
-        f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
-    )
-
-
-def _never_written(got: Array, golden: Array, off: Array) -> str | None:
-    if off.any() and not got.any() and golden.any():
-        return "all zeros: never written"
-    return None
-
-
-def _factor(got: Array, golden: Array, off: Array) -> str | None:
-    usable = off & np.isfinite(got) & np.isfinite(golden) & (golden != 0)
-    if usable.sum() < 4 or usable.sum() < 0.5 * off.sum() or usable.mean() < 0.9:
-        return None
-    ratio = got[usable] / golden[usable]
-    middle = float(np.median(ratio))
-    if abs(middle - 1) < 1e-3 or np.mean(np.abs(ratio - middle) <= 0.02 * abs(middle)) < MIN_AGREE:
-        return None
-    return "the sign is turned" if abs(middle + 1) < 0.02 else f"{middle:.4g} times what it should be, everywhere"
-
-
-def _coarser(got: Array, golden: Array, off: Array) -> str | None:
-    usable = np.isfinite(got) & np.isfinite(golden)
-    finite = golden[usable]
-    with np.errstate(over="ignore"):
-        in_float32 = bool((finite.astype(np.float32) == finite).all())
-    kinds = NARROW[:2] if in_float32 else NARROW  # of a float32 output, to be in float32 says nothing
-    for dtype, digits in kinds:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.mean(finite == finite.astype(numpy_dtype(dtype)).astype(np.float64)) > 0.99:
-                continue  # the output is no wider itself
-            same = got == got.astype(numpy_dtype(dtype)).astype(np.float64)
-            close = np.abs(got - golden) <= 2.0**-digits * 1.01 * np.abs(golden) + 1e-7
-        if usable.sum() > 8 and np.mean(same[usable]) > 0.99 and np.mean(close[usable]) > MIN_AGREE:
-            return f"right to {digits} bits: stored or rounded in {dtype} on the way"
-    return None
-
-
-def _clipped(got: Array, golden: Array, off: Array) -> str | None:
-    """Large values cut at one number, of both signs."""
-    most = float(np.abs(got).max(where=np.isfinite(got), initial=0.0))
-    at = off & (np.abs(got) >= most * (1 - 1e-6))
-    if at.sum() < 4 or at.sum() < MIN_AGREE * off.sum() or off.all() or not (np.abs(golden[at]) >= most).all():
-        return None
-    return f"never larger than {most:.4g}, where up to {np.abs(golden[at]).max():.4g} belongs: clipped, or saturated"
-
-
-def _lines(got: Array, golden: Array, off: Array, axis: int) -> str | None:
-    """Which rows or columns: a range, all from one on, every k-th."""
-    off, what = np.any(off, axis=1 - axis), ("row", "column")[axis]
-    places = np.flatnonzero(off)
-    if len(off) < 2 or not len(places) or len(places) >= MIN_AGREE * len(off):
-        return None
-    first, last = int(places[0]), int(places[-1])
-    if len(places) == 1:
-        return f"wrong in {what} {first} only"
-    if len(places) >= MIN_AGREE * (last - first + 1):
-        if last == len(off) - 1:
-            edge = next((size for size in (512, 256, 128, 64, 32, 16, 8) if first and first % size == 0), None)
-            tile = f", the edge of a tile of {edge}: the last tile" if edge else ""
-            return f"wrong from {what} {first} to the end{tile}"
-        return f"wrong in {what}s {first} to {last} only"
-    for period in PERIODS:
-        if len(places) >= 3 and len(set((places % period).tolist())) == 1 and len(places) >= 0.6 * len(off) / period:
-            return f"wrong in every {ordinal(period)} {what}, from {first} on"
-    if len(places) <= 0.1 * len(off):
-        return f"wrong in {len(places)} of {len(off)} {what}s, such as {', '.join(map(str, places[:4].tolist()))}"
-    return None
-
-
-def _near_zero(got: Array, golden: Array, off: Array) -> str | None:
-    if not off.any() or off.all():
-        return None
-    size = np.abs(golden)
-    if np.median(size[off]) < 0.1 * np.median(size[~off]):
-        return f"wrong where the result is near zero ({off.mean():.1%} of the elements): terms cancel; look at absolute errors"
-    if off.mean() < 0.5 and np.median(size[off]) > 4 * np.median(size[~off]):
-        return (
-            f"wrong where the result is large ({off.mean():.1%} of the elements): overflow, saturation or a lost digit"
-        )
-    return None

@@ -142,7 +142,8 @@ class Choices:
         # Without a gamma, or with ones, all but 2·dy and 0 are the same.
         self.factors = factors if (gamma != 1).any() else {"dxhat": gamma}
         self.over = [name for name, over in OVER.items() if over.applies(terms)]
-        self.inner = {"xhat": xhat, "(x−mean)": terms.x - terms.mean, "x": terms.x}
+        centred = {"(x−mean)": terms.x - terms.mean} if terms.normalization.centred else {}
+        self.inner = {"xhat": xhat, **centred, "x": terms.x}
         self.outer = {
             "": np.ones((1, 1)), "rstd·": rstd, "1/rstd·": 1 / rstd, "γ·": gamma,
             **{f"{name}·": one for name, one in self.inner.items()}, "rstd·xhat·": rstd * xhat, "γ·xhat·": gamma * xhat,

@@ -35,6 +35,8 @@ MAX_MOVED = 1 << 22  # elements
 MAX_ADDED_LEFT = 0.1  # of the error: what is added is nearly all of it
 MIN_FACTOR = 1e-4  # off 1, for a factor
 MAX_UNKNOWNS = 1024  # of the least squares problem for gamma
+MIN_CUT = 4  # elements that are cut at one number
+FILLED = 1e4  # times the largest right result: what memory that was filled holds
 MIN_ROWS = 6  # of which that problem is made: each gives N − 2 equations
 EQUATIONS = 1 << 13  # the more, the less does the rounding of 16-bit results matter
 NEAR = 1e-3  # of gamma's largest element: what counts as the same element
@@ -79,6 +81,10 @@ def _holding_one_value(fit: Fit, what: str, odd: Any) -> Explanation | None:
     value = lines.reshape(-1)[0]
     if value == 0 or not (np.isnan(lines).all() or (lines == value).all()):
         return None
+    if (
+        lines.size < 2 and abs(value) < FILLED * np.abs(fit.true).max()
+    ):  # one number says nothing, unless memory was filled
+        return None
     places = np.flatnonzero(odd)
     if what == "row" and np.isnan(value) and (len(places) < 2 or places[-1] - places[0] >= len(places)):
         return None
@@ -108,6 +114,22 @@ def explain_narrow_store(fit: Fit) -> Explanation | None:
                 f"**{dtype}(**{fit.right}**)**",
             )
     return None
+
+
+def explain_clipped(fit: Fit) -> Explanation | None:
+    """The right result, with what is larger than one number cut to it, of both signs."""
+    if not fit.is_finite:
+        return None
+    most = float(np.abs(fit.result).max())
+    cut = (np.abs(fit.true - fit.result) > fit.bound) & (np.abs(fit.true) > most)
+    made = np.clip(fit.true, -most, most)
+    if cut.sum() < MIN_CUT or cut.all() or not fit.explains(made) or not np.isfinite(fit.true).all():
+        return None
+    return fit.explanation(
+        f"{fit.name} clipped",
+        f"{fit.name} is never larger than {most:.4g}, where up to {np.abs(fit.true).max():.4g} belongs: clipped, or saturated.",
+        f"**clip(**{fit.right}**, ±{most:.4g})**",
+    )
 
 
 MAX_FLOAT16 = 65504.0

@@ -18,8 +18,8 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import CheckCase
-from lngrad.check.judge import Options, case_facts, check_case, command_of
+from lngrad.check.case import CheckCase, Options
+from lngrad.check.judge import case_facts, check_case, command_of
 from lngrad.check.processes.worker import Worker
 from lngrad.check.result import CaseResult
 from lngrad.core.threads import get_num_threads, set_num_threads

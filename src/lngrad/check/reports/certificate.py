@@ -79,7 +79,7 @@ def write_certificate_html(path: Path, certificate: Certificate) -> None:
                 f"<tr><th>{_escape(one.name)}<td class='{mark}'>{_escape(one.answer)} {trials}{example}{drawn}"
             )
         parts.append("</table>")
-    head = f"{_escape(certificate.name)} · {_escape(certificate.version)}"
+    head = f"{_escape(certificate.name)} · {_escape(certificate.version)} · {_escape(certificate.norm)}"
     body = "".join(parts)
     write_text(
         path,

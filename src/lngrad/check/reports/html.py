@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lngrad.check.judge import Options
+from lngrad.check.case import Options
 from lngrad.check.reports.journal import VerdictChange
 from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
 from lngrad.check.standards.rules import HISTOGRAM, meaning

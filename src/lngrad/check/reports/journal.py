@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
-from lngrad.check.case import CheckCase
-from lngrad.check.judge import Options
+from lngrad.check.case import CheckCase, Options
 from lngrad.check.result import CaseResult, mapped
 from lngrad.errors import FileFormatError, printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text

@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.check.case import NORMS
 from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.layouts import LAYOUTS, Guarded
 from lngrad.check.soak.faults import FAULTS
 from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, WITH_RESIDUAL, Operator
 from lngrad.typing import Array, Mask, Shape
 
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
 ENTRY_POINTS = tuple(ENTRIES)
-"""The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax."""
+"""The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax, aclnn."""
 
-PLACES = ("", "dy", "x", "shifted x")  # whose memory dx takes, and y x's; the last must be refused
+# Whose memory dx takes, and y x's, and a total the residual's, or dx dtotal's; the last must be refused.
+PLACES = ("", "dy", "x", "residual", "shifted x")
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
 _MAX_ELEMENTS = 1024  # of most calls; a few have long rows, or many
 _FAULTS = 1 / 100  # of all calls but JAX's, which neither survive a fork nor may call JAX from inside JAX
@@ -49,6 +51,7 @@ class Call:
         entry_point: Which of the ways in.
         threads: With how many threads the call is repeated, for its bits; 0 does not repeat it.
         fault: With which fault it is repeated, of `faults.FAULTS`; "" for none.
+        norm: Which one, of NORMS.
     """
 
     seed: int = 0
@@ -67,9 +70,12 @@ class Call:
     entry_point: str = "numba_cpu"
     threads: int = 0
     fault: str = ""
+    norm: str = "layer_norm"
 
 
-def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list[Call] | None = None) -> Call:
+def draw(
+    rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list[Call] | None = None, norm: str | None = None
+) -> Call:
     """A random call.
 
     Args:
@@ -77,6 +83,7 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         entry_points: Which entry points to use of those that are installed.
         traced: Calls of JAX so far. XLA compiles each new set of shapes and dtypes for about 0.3 s, so all but one of 200
             calls take those of an earlier one.
+        norm: Which one; None: half of the calls are layer normalizations, the others any that the entry point has.
     """
 
     def one(choices: tuple[str, ...], usual: float = 0.0) -> str:
@@ -85,6 +92,12 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
     lead, normalized = _shape(rng)
     dtype, entry_point = rng.choice(tuple(DTYPES)), rng.choice(installed(entry_points))
     parameters, statistics = _dtypes(rng, dtype, entry_point)
+    if norm is None:
+        norm = (
+            "layer_norm"
+            if rng.random() < 0.5
+            else rng.choice([one for one in NORMS if one in ENTRIES[entry_point].norms])
+        )
     call = Call(
         seed=rng.getrandbits(31),
         lead=lead,
@@ -101,7 +114,10 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         special=one(SPECIALS, 0.5),
         entry_point=entry_point,
         threads=rng.randint(1, 4) if rng.random() < 0.2 else 0,
+        norm=norm,
     )
+    if call.place == "residual" and not NORMS[norm].residual:
+        call = replace(call, place="")
     if entry_point != "jax" and FAULTS and rng.random() < _FAULTS:
         return _with_fault(call, rng)
     if entry_point != "jax" or traced is None:
@@ -111,7 +127,8 @@ def draw(rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list
         return call
     compiled = rng.choice(traced)
     same: dict[str, Any] = {
-        name: getattr(compiled, name) for name in ("lead", "normalized", "dtype", "parameters", "statistics", "mask")
+        name: getattr(compiled, name)
+        for name in ("lead", "normalized", "dtype", "parameters", "statistics", "mask", "norm")
     }
     return replace(call, **same)
 
@@ -127,6 +144,8 @@ def _with_fault(call: Call, rng: Random) -> Call:
         "finalizer",
         *(("no memory", "no threads") if call.entry_point.endswith("_cpu") else ()),
     )
+    if call.entry_point == "aclnn":  # a stream that is waited for inside itself refuses
+        choices = ("fork",)
     fault = "fork while compiling" if rng.random() < _COMPILATIONS else rng.choice(choices)
     call = replace(call, fault=fault, place="")
     if not fault.startswith("no ") or not call.normalized:
@@ -154,7 +173,9 @@ def _shape(rng: Random) -> tuple[Shape, Shape]:
 
 
 def _dtypes(rng: Random, dtype: str, entry_point: str) -> tuple[str, str]:
-    """The dtypes of parameters and statistics: any; for aten mostly those that it mixes."""
+    """The dtypes of parameters and statistics: any; for aten and aclnn mostly those that it mixes."""
+    if entry_point == "aclnn" and rng.random() < 0.9:
+        return rng.choice((dtype, dtype, "float32")), "float32"
     if entry_point == "override" and rng.random() < 0.9:
         parameters = rng.choice((dtype, dtype, ACCUMULATORS[dtype], ""))
         return parameters, parameters or dtype
@@ -168,7 +189,7 @@ def installed(entry_points: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def inputs(call: Call) -> dict[str, Guarded | None]:
-    """dy, x, mean, rstd, gamma and beta; equal calls give equal values."""
+    """dy, x, mean, rstd, gamma and beta, and residual and dtotal of a norm with these; equal calls give equal values."""
     rng = np.random.default_rng(call.seed)
     shape = (*call.lead, *call.normalized)
     x, dy = rng.standard_normal(shape), rng.standard_normal(shape)
@@ -191,28 +212,50 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
         "mean": (mean, call.statistics, call.small), "rstd": (rstd, call.statistics, call.small),
         "gamma": (gamma, call.parameters, call.small), "beta": (beta, call.parameters, call.small),
     }  # fmt: skip
+    if NORMS[call.norm].residual:
+        arrays |= {name: (rng.standard_normal(shape), call.dtype, call.dy) for name in ("residual", "dtotal")}
+    if not NORMS[call.norm].normalization.centred:
+        arrays |= {"beta": (beta, "", call.small)}
     return {
         name: Guarded(np.shape(values), numpy_dtype(dtype), layout, values) if dtype else None
         for name, (values, dtype, layout) in arrays.items()
     }
 
 
-def outputs(
-    call: Call, given: Given, kind: type[Forward] | type[Grads]
-) -> tuple[Forward | Grads | None, dict[str, Guarded]]:
+def operators(call: Call) -> tuple[Operator, Operator]:
+    """The forward, and the backward whose results are three whatever the norm, the last None where it has no beta."""
+    normalization, residual = NORMS[call.norm]
+    forward = FORWARD if normalization.centred else RMS_FORWARD
+    return (WITH_RESIDUAL[forward], WITH_RESIDUAL[BACKWARD]) if residual else (forward, BACKWARD)
+
+
+def outputs(call: Call, given: Given, operator: Operator) -> tuple[Any, dict[str, Guarded]]:
     """The outputs that are given, None if there are none; and by name those that must be looked at afterwards."""
-    (full, *small), is_forward = kind._fields, kind is Forward
-    first: Array | None = None
+    arrays: dict[str, Array] = {}
     guards: dict[str, Guarded] = {}
-    if is_forward or call.mask[0]:
-        first, guards = _full_output(full, call, given, ("x",) if is_forward else ("dy", "x"))
+    for name, replaced in (("y", ("x",)), ("total", ("residual",)), ("dx", ("dy", "x", "dtotal"))):
+        if (
+            name not in operator.outputs
+            or (name == "total" and "residual" not in given)
+            or (name == "dx" and not call.mask[0])
+        ):
+            continue
+        array, guard = _full_output(name, call, given, replaced)
+        guards |= guard
+        if array is not None:
+            arrays[name] = array
     if call.out:
-        shape = _rows(call) if is_forward else call.normalized
-        guards |= {name: Guarded(shape, numpy_dtype(call.statistics), call.small) for name in small}
-    if first is None and not guards:
-        return None, {}
-    others: Any = (guards[name].array if name in guards else None for name in small)
-    return kind(first, *others), guards
+        for name in operator.outputs:
+            if name in ("mean", "rstd", "dgamma", "dbeta") and not (name == "dbeta" and len(masked(call)) == 2):
+                shape = call.normalized if name.startswith("d") else _rows(call)
+                guards[name] = Guarded(shape, numpy_dtype(call.statistics), call.small)
+    arrays |= {name: guard.array for name, guard in guards.items()}
+    return (operator.results(*map(arrays.get, operator.outputs)) if arrays else None), guards
+
+
+def masked(call: Call) -> Mask:
+    """The mask without dbeta where the norm has no beta."""
+    return call.mask if NORMS[call.norm].normalization.centred else call.mask[:2]
 
 
 def _rows(call: Call) -> Shape:
@@ -224,14 +267,15 @@ def _full_output(
 ) -> tuple[Array | None, dict[str, Guarded]]:
     """An array of x's shape. An input that it takes the place of is copied first, so that inputs stay as they were."""
     shape, dtype = (*call.lead, *call.normalized), numpy_dtype(call.dtype)
-    if call.place == "shifted x" and prod(shape) > 1:
+    place = "dtotal" if call.place == "residual" and name == "dx" else call.place
+    if place == "shifted x" and prod(shape) > 1 and name != "total":
         memory = np.zeros(prod(shape) + 1, dtype)
         memory[1:] = given["x"].reshape(-1)  # type: ignore[union-attr]  # x is there
         given["x"] = memory[1:].reshape(shape)
         return memory[:-1].reshape(shape), {}
-    if call.place in replaced:
-        target = Guarded(shape, dtype, "plain", given[call.place])
-        given[call.place] = target.array
+    if place in replaced:
+        target = Guarded(shape, dtype, "plain", given[place])
+        given[place] = target.array
     elif call.out:
         target = Guarded(shape, dtype, call.out)
     else:

@@ -1,6 +1,7 @@
-"""Layer normalization and its gradients in wider precision, row by row: no code of lngrad is used here.
+"""Layer and RMS normalization and their gradients in wider precision, row by row: no code of lngrad is used here.
 
-With g = dy·gamma and h = (x - mean)·rstd: dx = rstd/N · (N·g - Σg - h·Σ(g·h)). Every result comes with the sum of the
+With g = dy·gamma and h = (x - mean)·rstd: dx = rstd/N · (N·g - Σg - h·Σ(g·h)); without a centre mean and
+Σg are left out. Every result comes with the sum of the
 absolute values of its terms, which is what its rounding errors are measured by.
 """
 
@@ -20,38 +21,54 @@ def wider(accumulator: str) -> Any:
     return np.float64 if accumulator == "float32" else np.longdouble
 
 
-def forward(x: Array, gamma: Array | None, beta: Array | None, eps: float, wide: Any) -> tuple[Result, Result, Result]:
-    """y (M, N), mean and rstd (M,) of x (M, N); gamma, beta (N,). A row with an infinity has neither mean nor rstd."""
+def total(x: Array, residual: Array, alpha: float, wide: Any) -> Result:
+    """alpha·x + residual, (M, N)."""
+    one, other = _in(wide, x) * wide(alpha), _in(wide, residual)
+    return one + other, np.abs(one) + np.abs(other)
+
+
+def forward(
+    x: Array, gamma: Array | None, beta: Array | None, eps: float, wide: Any, centred: bool = True, offset: float = 0.0
+) -> dict[str, Result]:
+    """y (M, N), mean and rstd (M,) of x (M, N); gamma, beta (N,). A row with an infinity has neither mean nor rstd.
+
+    Without a centre mean is 0, and rstd that of the squares.
+    """
     x = _in(wide, x)
     N = x.shape[1]
-    mean = x.sum(1) / N
+    mean = x.sum(1) / N if centred else np.zeros(len(x), wide)
     mean[np.isinf(mean)] = np.nan
     distance = x - mean[:, None]
     rstd = (np.square(distance).sum(1) / N + eps) ** wide(-0.5)
-    size = np.abs(x).sum(1) / N
+    size = np.abs(x).sum(1) / N if centred else np.zeros(len(x), wide)
     y, y_scale = distance * rstd[:, None], (np.abs(distance) + size[:, None]) * rstd[:, None]
-    if gamma is not None:
-        gamma = _in(wide, gamma)
-        y, y_scale = y * gamma, y_scale * np.abs(gamma)
+    if gamma is not None or offset:
+        scale = wide(1.0) if gamma is None else _in(wide, gamma)
+        y, y_scale = y * (scale + offset), y_scale * np.abs(scale + offset)
     if beta is not None:
         beta = _in(wide, beta)
         y, y_scale = y + beta, y_scale + np.abs(beta)
-    return (y, y_scale), (mean, size), (rstd, rstd * (1 + size * rstd))
+    return {"y": (y, y_scale), "mean": (mean, size), "rstd": (rstd, rstd * (1 + size * rstd))}
 
 
 def backward(
-    dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None, wide: Any
-) -> tuple[Result, Result, Result]:
-    """dx (M, N), dgamma and dbeta (N,); mean, rstd (M,)."""
+    dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None, wide: Any, centred: bool = True,
+    offset: float = 0.0, dtotal: Array | None = None,
+) -> dict[str, Result]:  # fmt: skip
+    """dx (M, N), dgamma and dbeta (N,); mean, rstd (M,). Without a centre mean is 0, and does not depend on x."""
     dy, rstd = _in(wide, dy), _in(wide, rstd)[:, None]
     N = dy.shape[1]
-    h = (_in(wide, x) - _in(wide, mean)[:, None]) * rstd
-    g = dy if gamma is None else dy * _in(wide, gamma)
+    h = (_in(wide, x) - _in(wide, mean)[:, None] if centred else _in(wide, x)) * rstd
+    g = dy if gamma is None and not offset else dy * ((wide(1.0) if gamma is None else _in(wide, gamma)) + offset)
     gh, dyh = g * h, dy * h
-    dx = rstd / N * (N * g - g.sum(1)[:, None] - h * gh.sum(1)[:, None])
+    sums = g.sum(1)[:, None] if centred else 0
+    dx = rstd / N * (N * g - sums - h * gh.sum(1)[:, None])
     a, b = np.abs(g), np.abs(h)
-    scale = np.abs(rstd) / N * (N * a + a.sum(1)[:, None] + b * np.abs(gh).sum(1)[:, None])
-    return (dx, scale), (dyh.sum(0), np.abs(dyh).sum(0)), (dy.sum(0), np.abs(dy).sum(0))
+    sums = a.sum(1)[:, None] if centred else 0
+    scale = np.abs(rstd) / N * (N * a + sums + b * np.abs(gh).sum(1)[:, None])
+    if dtotal is not None:
+        dx, scale = dx + _in(wide, dtotal), scale + np.abs(_in(wide, dtotal))
+    return {"dx": (dx, scale), "dgamma": (dyh.sum(0), np.abs(dyh).sum(0)), "dbeta": (dy.sum(0), np.abs(dy).sum(0))}
 
 
 def _in(wide: Any, array: Array) -> Array:

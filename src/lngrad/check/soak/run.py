@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 import lngrad
+from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.layouts import Guarded
 from lngrad.check.soak import formula
-from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, outputs
+from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, masked, operators, outputs
 from lngrad.check.soak.faults import REFUSED, SAME, inject
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import ROLES, Operator, Role
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
 from lngrad.typing import Array, Shape
 
@@ -49,16 +50,14 @@ def run(call: Call, faults: Counter[str] | None = None) -> list[str]:
     """
     with np.errstate(all="ignore"):
         given = inputs(call)
-        refused = [_refusal(call, kind, given, Counter() if faults is None else faults) for kind in (Forward, Grads)]
+        refused = [_refusal(call, kind, given, Counter() if faults is None else faults) for kind in operators(call)]
         for name, array in given.items():
             if array is not None and not array.unchanged():
                 raise Violation(f"{name}: was written")
     return [reason for reason in refused if reason]
 
 
-def _refusal(
-    call: Call, kind: type[Forward] | type[Grads], given: dict[str, Guarded | None], faults: Counter[str]
-) -> str:
+def _refusal(call: Call, kind: Operator, given: dict[str, Guarded | None], faults: Counter[str]) -> str:
     """Why the forward or the backward was refused, "" if it was taken."""
     try:
         _check(call, {name: None if one is None else one.array for name, one in given.items()}, kind, faults)
@@ -81,43 +80,54 @@ def _refusal(
     return ""
 
 
-def _check(call: Call, given: Given, kind: type[Forward] | type[Grads], faults: Counter[str]) -> None:
-    names = ("x", "gamma", "beta") if kind is Forward else ("dy", "x", "mean", "rstd", "gamma")
-    given = {name: given[name] for name in names}
+def _check(call: Call, given: Given, kind: Operator, faults: Counter[str]) -> None:
+    is_forward, (normalization, _) = kind.direction == "forward", NORMS[call.norm]
+    names = (
+        ("x", "gamma", "beta", "residual") if is_forward else ("dy", "x", "mean", "rstd", "gamma", "dtotal", "residual")
+    )
+    given = {name: given[name] for name in names if name in given}
     entry = ENTRIES[call.entry_point]
-    expected: tuple[formula.Result, ...] = ()
+    rows: dict[str, Any] = {}
     if size := prod(call.lead) * prod(call.normalized):
-        wide = formula.wider(accumulator_for(call.dtype, call.parameters))
-        rows: tuple[Any, ...] = (*_rows(call, given, size), *((_EPS, wide) if kind is Forward else (wide,)))
-        expected = formula.forward(*rows) if kind is Forward else formula.backward(*rows)
+        rows = _rows(call, given, size)
     out, guards = outputs(call, given, kind) if entry.into else (None, {})
 
-    def results() -> tuple[Array | None, ...]:
-        prepare = entry.forward if kind is Forward else entry.backward
+    def results() -> dict[str, Array | None]:
+        prepare = entry.forward if is_forward else entry.backward
         assert prepare is not None  # every entry has both
-        arrays: dict[str, Any] = given
-        arguments = Arguments(**arrays, normalized_shape=call.normalized, output_mask=call.mask, eps=_EPS, out=out)
-        got = prepare(arguments)()
-        return got if isinstance(got, tuple) else (got,)
+        arrays: dict[str, Any] = (
+            given if is_forward else {**given, "summand": given["x"] if "residual" in given else None}
+        )
+        mask = (*masked(call), False)[:3]
+        arguments = Arguments(
+            **arrays, normalized_shape=call.normalized, output_mask=mask, eps=_EPS, out=out, normalization=normalization
+        )
+        got: Any = prepare(arguments)()
+        if isinstance(got, dict):
+            return got
+        fields = ("y", "total") if not isinstance(got, tuple) or (len(got) == 2 and is_forward) else kind.outputs
+        return dict(zip(getattr(got, "_fields", fields), got if isinstance(got, tuple) else (got,), strict=False))
 
     got = results()
-    if kind is Grads:
-        for name, result, wanted in zip(Grads._fields, got, call.mask, strict=True):
-            if wanted == (result is None):
+    expected = _expected(call, rows, got, is_forward) if size else {}
+    if not is_forward:
+        for name, wanted in zip(got, (*masked(call), False), strict=False):
+            if wanted == (got[name] is None):
                 raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
     for name, guard in guards.items():
         if not guard.gaps_unchanged():
             raise Violation(f"{name}: memory between or around its elements was written")
-    for name, result, (exact, scale) in zip(kind._fields, got, expected, strict=False):
+    for name, (exact, scale) in expected.items():
+        result = got.get(name)
         if result is not None:
             _compare(name, result, exact, scale, accumulator_for(call.dtype, call.parameters))
     if call.place:  # inputs are overwritten by now
         return
 
     def bits() -> list[bytes | None]:
-        return [None if one is None else one.tobytes() for one in results()]
+        return [None if one is None else one.tobytes() for one in results().values()]
 
-    before = [None if one is None else one.tobytes() for one in got]
+    before = [None if one is None else one.tobytes() for one in got.values()]
     if call.threads:
         with _threads(call.threads):
             if before != bits():
@@ -129,13 +139,38 @@ def _check(call: Call, given: Given, kind: type[Forward] | type[Grads], faults: 
         faults[f"{call.fault}: {outcome}"] += 1
 
 
-def _rows(call: Call, given: Given, size: int) -> list[Any]:
-    """The arrays as (M, N), (M,) or (N,)."""
+def _expected(
+    call: Call, rows: dict[str, Any], got: dict[str, Array | None], is_forward: bool
+) -> dict[str, formula.Result]:
+    """What the formula gives. What is normalized is the total as it was rounded, where it is a result."""
+    normalization, residual = NORMS[call.norm]
+    wide = formula.wider(accumulator_for(call.dtype, call.parameters))
+    switches = normalization.centred, normalization.offset
+    x, gamma, found = rows["x"], rows["gamma"], {}
+    sums_here = (
+        call.entry_point == "aclnn"
+    )  # its gradients add, and some of its norms normalize a sum that is not rounded
+    if residual and (is_forward or (sums_here and call.norm in ("add_layer_norm", "deep_norm"))):
+        found["total"] = formula.total(x, rows["residual"], normalization.alpha, wide)
+        x = found["total"][0]
+        if is_forward and not (sums_here and normalization.centred):
+            x = np.asarray(got["total"]).reshape(x.shape)
+    if is_forward:
+        return found | formula.forward(x, gamma, rows["beta"] if normalization.centred else None, _EPS, wide, *switches)
+    rstd = rows["rstd"]
+    if call.norm in ENTRIES[call.entry_point].own_statistics:
+        rstd = formula.forward(x, None, None, _EPS, wide, *switches)["rstd"][0]
+    dtotal = None if sums_here and call.norm == "deep_norm" else rows.get("dtotal")
+    return formula.backward(rows["dy"], x, rows["mean"], rstd, gamma, wide, *switches, dtotal)
+
+
+def _rows(call: Call, given: Given, size: int) -> dict[str, Any]:
+    """Copies of the arrays as (M, N), (M,) or (N,)."""
     shape = (size // prod(call.normalized), prod(call.normalized))
-    return [
-        None if one is None else one.reshape(shape) if name in ("x", "dy") else one.reshape(-1)
+    return {
+        name: None if one is None else np.array(one).reshape(shape if ROLES[name] is Role.TENSOR else -1)
         for name, one in given.items()
-    ]
+    }
 
 
 def _compare(name: str, result: Array, exact: Array, scale: Array, accumulator: str) -> None:
@@ -203,6 +238,7 @@ def soak(
     seconds: float | None = None,
     seed: int = 0,
     entry_points: Sequence[str] = ENTRY_POINTS,
+    norm: str | None = None,
     tell: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
@@ -212,16 +248,18 @@ def soak(
         seconds: For how long; None: as long as the calls take, and a minute if `calls` is None too.
         seed: Equal seeds draw equal calls.
         entry_points: Which entry points to use: those of them whose framework is installed.
+        norm: Which one; None: any, half of the calls layer normalizations.
         tell: Called after each call with the report so far.
 
     Raises:
-        BackendUnavailable: An entry point has no such name, or none of them is installed.
+        BackendUnavailable: An entry point has no such name, or none of them is installed and has the norm.
         ValueError: `calls` or `seconds` is not positive: nothing would be checked.
     """
     for name in entry_points:
         if name not in ENTRY_POINTS:
             raise BackendUnavailable(f"entry_points: expected some of {', '.join(ENTRY_POINTS)}, got {name!r}")
-    if not installed(tuple(entry_points)):
+    entry_points = tuple(one for one in entry_points if norm is None or norm in ENTRIES[one].norms)
+    if not installed(entry_points):
         raise BackendUnavailable(
             f"entry_points: expected one whose framework is installed, got {', '.join(entry_points) or 'none'}"
         )
@@ -232,12 +270,12 @@ def soak(
         seconds = 60.0
     rng, report, start = Random(seed), Report(), time.monotonic()
     traced: list[Call] = []
-    with _kept_open() if "override" in installed(tuple(entry_points)) else nullcontext():
+    with _kept_open() if "override" in installed(entry_points) else nullcontext():
         while (calls is None or report.calls < calls) and len(report.violations) < _ENOUGH:
             report.seconds = time.monotonic() - start
             if seconds is not None and report.seconds > seconds:
                 break
-            call = draw(rng, tuple(entry_points), traced)
+            call = draw(rng, entry_points, traced, norm)
             try:
                 report.refusals.update(run(call, report.faults))
             except Violation as violation:
@@ -277,7 +315,7 @@ def shrink(call: Call, fails: Callable[[Call], bool] = _fails) -> Call:
 
 def _simpler(call: Call) -> Iterator[Call]:
     for one in fields(Call):
-        if one.name not in ("lead", "normalized", "entry_point") and getattr(call, one.name) != one.default:
+        if one.name not in ("lead", "normalized", "entry_point", "norm") and getattr(call, one.name) != one.default:
             plain: dict[str, Any] = {one.name: one.default}
             yield replace(call, **plain)
     for name in ("lead", "normalized"):

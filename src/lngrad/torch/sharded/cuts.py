@@ -21,8 +21,7 @@ import torch
 import torch.distributed
 from torch.distributed.tensor import Shard
 
-from lngrad.core.column_tree import ColumnTree, subtrees
-from lngrad.cpu.jobs import LANES, SEGMENT
+from lngrad.cpu.cut_rows import subtrees_of_slices, sums_of_rows
 from lngrad.errors import BackendUnavailable, PeerError, ShapeError
 
 _Result = TypeVar("_Result")
@@ -74,25 +73,9 @@ class Cut:
     @property
     def trees(self) -> list[list[tuple[int, int, int]]] | None:
         """The whole subtrees that each process has, as (level, first column, columns); None if a segment is cut."""
-        if self.starts is None or self.counts is None or self.N < LANES:
+        if self.starts is None or self.counts is None:
             return None
-        segments = max(1, self.N // SEGMENT)
-        trees = []
-        for start, count in zip(self.starts, self.counts, strict=True):
-            first, stop = start // SEGMENT, segments if start + count == self.N else (start + count) // SEGMENT
-            if count == 0:
-                first = stop = 0
-            elif first * SEGMENT != start or (stop < segments and stop * SEGMENT != start + count) or first >= stop:
-                return None
-            borders = [index << level for level, index in subtrees(first, stop)] + [stop]
-            ends = [self.N if border == segments else border * SEGMENT for border in borders[1:]]
-            trees.append(
-                [
-                    (level, border * SEGMENT, end - border * SEGMENT)
-                    for (level, _), border, end in zip(subtrees(first, stop), borders, ends, strict=False)
-                ]
-            )
-        return trees
+        return subtrees_of_slices(self.N, self.starts, self.counts)
 
     def gather(self, block: Any, what: str) -> tuple[Any, Any] | None:
         """The blocks of all processes (P, *block.shape), and their numbers of columns (P,).
@@ -130,8 +113,8 @@ class Cut:
             if result is not None:
                 return result
 
-    def whole_lanes(self, lanes: Callable[[int, int], Any | None], like: Any, what: str) -> Any | None:
-        """Lanes of sums over whole rows, of the shape of `like`, from those over columns (start, count) of this slice."""
+    def whole_sums(self, lanes: Callable[[int, int], Any | None], like: Any, what: str) -> Any | None:
+        """(sums, M) over whole rows from lanes of the shape of `like` over columns (start, count) of this slice."""
         trees = self.trees
         assert trees is not None
         assert self.starts is not None
@@ -145,16 +128,9 @@ class Cut:
         gathered = self.gather(block, what)
         if gathered is None:
             return None
-        tree = ColumnTree()
-        for place in sorted(range(len(trees)), key=self.starts.__getitem__):
-            for part, (level, _, _) in zip(gathered[0][place], trees[place], strict=False):
-                tree.add(part, level)
-        return tree.total(torch.zeros_like(like))
-
-
-def segment_borders(N: int) -> range:
-    """The columns at which rows of N elements can be cut among processes so that results have the bits of one process."""
-    return range(SEGMENT, max(1, N // SEGMENT) * SEGMENT, SEGMENT)
+        order = sorted(range(len(trees)), key=self.starts.__getitem__)
+        parts = ((part, level) for at in order for part, (level, _, _) in zip(gathered[0][at], trees[at], strict=False))
+        return sums_of_rows(parts, torch.zeros_like(like))
 
 
 def _chunk(size: int, parts: list[int], coordinates: tuple[int, ...]) -> tuple[int, int]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
-from lngrad.cpu.jobs import COMPENSATED_FROM, LANES
+from lngrad.cpu.cut_rows import centred_statistics, lost_of, means_of_rows, rstd_of, shows_rest, totals
+from lngrad.cpu.jobs import LANES
 from lngrad.cpu.plan import MIN_COLUMNS, run_slices
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded.cuts import Cut
@@ -44,7 +44,7 @@ def statistics(x: Any, cut: Cut, eps: float, centred: bool) -> Statistics:
     if rests is None:
         return None, rstd, None
     mean, rest = rests
-    return mean, rstd, _lost(mean, rest, rstd)
+    return mean, rstd, lost_of(mean, rest, rstd, torch)
 
 
 def _statistics_of_lanes(x: Any, cut: Cut, eps: float, centred: bool) -> tuple[Any, Any] | None:
@@ -55,14 +55,11 @@ def _statistics_of_lanes(x: Any, cut: Cut, eps: float, centred: bool) -> tuple[A
     sums = _whole_sums("slice_sums", 1, x, cut, "row sums")
     if sums is None:
         return None
-    n = _count(sums, cut.N)
-    centre = sums[0] / n
+    centre = sums[0] / _count(sums, cut.N)
     sums = _whole_sums("slice_centred_sums", 2, x, cut, "centred sums and squares", mean=centre)
     assert sums is not None  # all ranks have agreed about the columns
-    shift, variance = sums[0] / n, sums[1] / n
-    variance = torch.where(variance < torch.inf, variance - shift * shift, variance + (shift - shift))
-    variance = torch.where(variance < 0, torch.zeros_like(variance), variance)
-    return _two_sum(centre, shift), _rstd(variance, eps)
+    mean, rest, rstd = map(torch.from_numpy, centred_statistics(centre.numpy(), sums.numpy(), cut.N, eps))
+    return (mean, rest), rstd
 
 
 def _statistics_of_slices(x: Any, cut: Cut, eps: float, centred: bool) -> tuple[Any, Any] | None:
@@ -93,32 +90,13 @@ def _count(like: Any, N: int) -> Any:
     return like.new_tensor(float(N))
 
 
-def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """a + b, and what it was rounded by (Knuth)."""
-    total = a + b
-    added = total - a
-    return total, (a - (total - added)) + (b - added)
-
-
 def _rstd(variance: Any, eps: float) -> Any:
-    """In float64, rounded once. The root is the processor's, by NumPy; torch's may be MKL's, which rounds otherwise."""
-    with np.errstate(all="ignore"):
-        return torch.from_numpy(1 / np.sqrt(variance.double().numpy() + eps)).to(variance.dtype)
-
-
-def _lost(mean: Any, rest: Any, rstd: Any) -> Any:
-    """What xhat = (x - mean)·rstd lacks where `rest` was rounded off the mean; -0.0, which adds nothing, where it is small."""
-    return torch.where(_shows_rest(mean, rstd), rest * -1.0 * rstd, torch.full_like(rstd, -0.0))
-
-
-def _shows_rest(mean: Any, rstd: Any) -> Any:
-    ratio = mean * rstd
-    return ~(ratio * ratio < COMPENSATED_FROM**2)
+    return torch.from_numpy(rstd_of(variance.numpy(), eps))
 
 
 def shows_rests(mean: Any, rstd: Any) -> bool:
     """Whether the mean of a row is so large that xhat shows its rounding: the same answer on every rank that has the row."""
-    return mean.device.type == "cpu" and bool(_shows_rest(mean, rstd).any())
+    return mean.device.type == "cpu" and bool(shows_rest(mean, rstd).any())
 
 
 def moments(x: Any) -> Any:
@@ -142,7 +120,7 @@ def moments(x: Any) -> Any:
 def _squares(x: Any) -> Any:
     """(1, M): the sum of squares of each row's slice."""
     lanes = _lanes("rms_slice_sums", 1, x)
-    return x.to(accumulator_of(x)).square().sum(1).unsqueeze(0) if lanes is None else _totals(lanes)
+    return x.to(accumulator_of(x)).square().sum(1).unsqueeze(0) if lanes is None else totals(lanes)
 
 
 def normalized(x: Any, of_rows: Statistics, gamma: Any, beta: Any) -> Any:
@@ -188,25 +166,15 @@ def row_means(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, cut: Cut) -> tu
         return total.to(rstd.dtype)
 
     sums = cut.agreed(by_lanes, by_slices)
-    n = _count(sums, cut.N)
-    if mean is None:
-        return torch.cat([torch.zeros_like(sums), sums / n]), None
-    means, lost = sums[:2] / n, None
-    if len(sums) == 2:
-        means[1] += -0.0 * means[0]  # as in the kernel, for the sign of a zero
-    else:
-        rest, last_place = sums[2] / n, mean * torch.finfo(mean.dtype).eps
-        rest = torch.where(rest * rest < last_place * last_place, rest, torch.zeros_like(rest))
-        lost = _lost(mean, rest, rstd)
-        means[1] += lost * means[0]
-    return means, lost
+    means, lost = means_of_rows(sums, mean, rstd, _count(sums, cut.N), torch)
+    return torch.stack(means), lost
 
 
 def _row_sums(x: Any, names: slice, *, dy: Any, mean: Any, rstd: Any, gamma: Any) -> Any:
     """(3, M), or those of them that are named: sums of dxhat, of dxhat·xhat and of x - mean over each row's slice."""
     lanes = _lanes("slice_row_sums", 3, x, dy=dy, mean=mean, rstd=rstd, gamma=gamma)
     if lanes is not None:
-        return _totals(lanes)[names]
+        return totals(lanes)[names]
     dxhat, xhat = _scaled(dy, rstd, gamma), _xhat(x, (mean, rstd, None))
     centred = xhat if mean is None else x.to(rstd.dtype) - mean[:, None]
     return torch.stack([dxhat.sum(1), (dxhat * xhat).sum(1), centred.sum(1)])[names]
@@ -248,13 +216,6 @@ def _lanes(task: str, sums: int, x: Any, dy: Any = None, **arrays: Any) -> Any:
     return lanes if _kernel(task, x, dy, row_numbers=lanes, **arrays) else None
 
 
-def _totals(lanes: Any) -> Any:
-    """(sums, M): the lanes added up, by halves, as a kernel does."""
-    for half in (4, 2, 1):
-        lanes = lanes[..., :half] + lanes[..., half:]
-    return lanes[..., 0].t().contiguous()
-
-
 def _whole_sums(
     task: str, sums: int, x: Any, cut: Cut, what: str, names: slice = slice(None), *, dy: Any = None, gamma: Any = None,
     **statistics: Any,
@@ -268,8 +229,7 @@ def _whole_sums(
         return None if found is None else found[:, names]
 
     like = torch.zeros((x.shape[0], sums, LANES), dtype=accumulator_of(x))[:, names]
-    whole = cut.whole_lanes(lanes, like, what)
-    return None if whole is None else _totals(whole)
+    return cut.whole_sums(lanes, like, what)
 
 
 def _kernel(task: str, x: Any, dy: Any = None, dtotal: Any = None, **arrays: Any) -> bool:

@@ -43,7 +43,7 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ("", "is allocated, the vector unit must not use it"): (
         "ours: a VECIN buffer used as plain memory, which the hardware takes and CANN's checker reports"
     ),
-    ("", "was freed and must not be used any more"): (
+    ("", "was freed and must not be used"): (
         "upstream: a tensor is used behind FreeTensor; no other has its memory, so a device runs it, and CANN's checker "
         "reports it"
     ),

@@ -67,6 +67,17 @@ def times_table(lines: list[Record], scope: str, threads: int) -> str:
     return "\n".join(rows)
 
 
+def family_table(lines: list[Record], scope: str, threads: int) -> str:
+    """A line a case of one norm: our median time, and how many times as long each of the others takes."""
+    chosen = newest(lines, scope, threads)
+    peers = list(dict.fromkeys(peer for line in chosen.values() for peer in line["ratio"]))
+    rows = [f"| rows × columns | lngrad | {' | '.join(map(_peer, peers))} |", f"|---|---|{'---|' * len(peers)}"]
+    for (M, N, dtype), line in chosen.items():
+        cells = [_ratio((" ", line["ratio"][peer])).strip() if peer in line["ratio"] else "–" for peer in peers]
+        rows.append(f"| {M} × {N} {dtype} | {_median(line)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def summary(machines: dict[str, list[Record]], *, every: bool) -> str:
     """One line a machine, scope and number of threads: cases won, and geometric means of the ratios.
 
@@ -134,6 +145,9 @@ def _ratio(ratio: Ratio) -> str:
 def _time(line: Record | None) -> str:
     if line is None:
         return "–"
+    return f"{_median(line)}, {_ratio(best(line))}"
+
+
+def _median(line: Record) -> str:
     time = line["time_us"]["lngrad"]["median"]
-    text = f"{time:.0f} µs" if time < 1000 else f"{time / 1000:.2f} ms"
-    return f"{text}, {_ratio(best(line))}"
+    return f"{time:.0f} µs" if time < 1000 else f"{time / 1000:.2f} ms"

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 from benchmark_page import page
-from benchmark_tables import overview, ratios_table, summary, thread_counts, times_table
+from benchmark_tables import family_table, overview, ratios_table, summary, thread_counts, times_table
 
 from lngrad.bench.plots import machine_name, plot
 from lngrad.bench.records import Record, newest, read
@@ -38,18 +38,24 @@ def main() -> int:
     english = performance(machines)
     _replace(ROOT / "docs" / "performance.md", english)
     _replace(ROOT / "docs" / "performance.zh-CN.md", in_chinese(english))
-    _replace(ROOT / "docs" / "performance-tables.md", tables(machines))
+    _replace(ROOT / "docs" / "performance-tables.md", tables(machines, family_in(RESULTS)))
     (ROOT / "docs" / "benchmarks.html").write_text(page(machines), encoding="utf-8")
     plot(list(machines.values()), PICTURE)
     return 0
 
 
 def machines_in(folder: Path) -> dict[str, list[Record]]:
-    """The records of every CPU, by its name; newest machine first."""
-    files = [read(path) for path in sorted(folder.glob("*.jsonl"))]
+    """The records of layer normalization of every CPU, by its name; newest machine first."""
+    files = [[line for line in read(path) if "norm" not in line] for path in sorted(folder.glob("*.jsonl"))]
     found = [lines for lines in files if lines and "scope" in lines[0] and newest(lines, "kernel")]
     found.sort(key=lambda lines: str(lines[-1]["date"]), reverse=True)
     return {machine_name(lines[-1]): lines for lines in found}
+
+
+def family_in(folder: Path) -> dict[str, list[Record]]:
+    """The records of other norms, by machine."""
+    files = [[line for line in read(path) if "norm" in line] for path in sorted(folder.glob("*.jsonl"))]
+    return {machine_name(lines[-1]): lines for lines in files if lines and "machine" in lines[-1]}
 
 
 READMES = {
@@ -113,14 +119,21 @@ def in_chinese(text: str) -> str:
     return text
 
 
-def tables(machines: dict[str, list[Record]]) -> str:
-    """The whole summary, and our times by machine, scope and number of threads."""
+def tables(machines: dict[str, list[Record]], family: dict[str, list[Record]]) -> str:
+    """The whole summary, and our times by machine, scope and number of threads; the norms of the family last."""
     parts = [summary({_short(name): lines for name, lines in machines.items()}, every=True)]
     for name, lines in machines.items():
         parts.append(f"## {name}")
         for scope, title in SCOPES.items():
             for threads in thread_counts(lines, scope):
                 parts.append(f"### {title}, {_count(threads)}\n\n{times_table(lines, scope, threads)}")
+    for name, lines in family.items():
+        parts.append(
+            f"## The family, {name}\n\nForward alone, or forward and backward (autograd), with torch's tensors."
+        )
+        for norm, scope, threads in dict.fromkeys((line["norm"], line["scope"], line["threads"]) for line in lines):
+            mine = [line for line in lines if line["norm"] == norm]
+            parts.append(f"### {norm}, {scope}, {_count(threads)}\n\n{family_table(mine, scope, threads)}")
     return "\n\n".join(parts)
 
 

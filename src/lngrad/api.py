@@ -35,6 +35,9 @@ from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_para
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import Shape
 
+_forward, _backward, _rms_forward, _rms_backward = map(calls.plain, WITH_RESIDUAL)
+_add_forward, _add_backward, _add_rms_forward, _add_rms_backward = map(calls.plain, WITH_RESIDUAL.values())
+
 
 @overload
 def layer_norm(
@@ -109,11 +112,15 @@ def layer_norm(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and axis is None and residual is None and offset == 0.0 and alpha == 1.0:
-        key = calls.forward_key(x, normalized_shape, gamma, beta, backend)
-        known = calls.forward(key, x, gamma, beta, eps)
+    if out is None and axis is None and offset == 0.0 and alpha == 1.0:
+        if residual is None:
+            key = _forward.key(x, gamma, beta, normalized_shape, backend)
+            known = _forward.again(key, x, gamma, beta, eps)
+        else:
+            key = _add_forward.key(x, gamma, beta, residual, normalized_shape, backend)
+            known = _add_forward.again(key, x, gamma, beta, residual, eps)
         if known is not None:
-            return known
+            return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         FORWARD, Normalization.of(True, offset, alpha, residual), (x, gamma, beta), residual, float(eps),
         shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
@@ -173,11 +180,15 @@ def layer_norm_backward(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and axis is None and dtotal is None and offset == 0.0 and not complete_mean:
-        key = calls.backward_key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, backend)
-        known = calls.backward(key, dy, x, mean, rstd, gamma)
+    if out is None and axis is None and offset == 0.0 and not complete_mean:
+        if dtotal is None:
+            key = _backward.key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, backend)
+            known = _backward.again(key, dy, x, mean, rstd, gamma)
+        else:
+            key = _add_backward.key(dy, x, mean, rstd, gamma, dtotal, normalized_shape, output_mask, backend)
+            known = _add_backward.again(key, dy, x, mean, rstd, gamma, dtotal)
         if known is not None:
-            return known
+            return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         BACKWARD, Normalization.of(True, offset), (dy, x, mean, rstd, gamma), dtotal,
         shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key, complete_mean=complete_mean,
@@ -223,9 +234,19 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    key = None
+    if out is None and axis is None and offset == 0.0 and alpha == 1.0:
+        if residual is None:
+            key = _rms_forward.key(x, gamma, normalized_shape, backend)
+            known = _rms_forward.again(key, x, gamma, eps)
+        else:
+            key = _add_rms_forward.key(x, gamma, residual, normalized_shape, backend)
+            known = _add_rms_forward.again(key, x, gamma, residual, eps)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, Normalization.of(False, offset, alpha, residual), (x, gamma), residual,
-        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend,
+        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
     )  # fmt: skip
 
 
@@ -264,9 +285,19 @@ def rms_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    key = None
+    if out is None and axis is None and offset == 0.0:
+        if dtotal is None:
+            key = _rms_backward.key(dy, x, rstd, gamma, normalized_shape, output_mask, backend)
+            known = _rms_backward.again(key, dy, x, rstd, gamma)
+        else:
+            key = _add_rms_backward.key(dy, x, rstd, gamma, dtotal, normalized_shape, output_mask, backend)
+            known = _add_rms_backward.again(key, dy, x, rstd, gamma, dtotal)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         RMS_BACKWARD, Normalization.of(False, offset), (dy, x, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
     )  # fmt: skip
 
 

@@ -69,6 +69,15 @@ def test_tables_name_the_best_peer_and_do_not_round_a_loss_away() -> None:
     assert "| 64 × 128 | 100 µs, 1.00× oneDNN |" in tables.times_table(almost, "kernel", 2)
 
 
+def test_the_family_s_table_has_a_column_for_each_peer() -> None:
+    one = {**line(64, 128, "float32", torch=3.0, layer_norm=0.98), "norm": "rms_norm"}
+    assert tables.family_table([one], "kernel", 2).splitlines() == [
+        "| rows × columns | lngrad | torch | our layer_norm |",
+        "|---|---|---|---|",
+        "| 64 × 128 float32 | 100 µs | **3.00×** | 0.98× |",
+    ]
+
+
 def test_newest_takes_the_most_threads_and_the_last_record() -> None:
     later = line(64, 128, "float32", torch=5.0)
     alone = line(64, 128, "float32", mindspore=50.0)
@@ -134,7 +143,7 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
     for path, text in (
         *((name, generate.readme(machines, name)) for name in generate.READMES),
         ("docs/performance.md", generate.performance(machines)),
-        ("docs/performance-tables.md", generate.tables(machines)),
+        ("docs/performance-tables.md", generate.tables(machines, generate.family_in(ROOT / "benchmarks" / "results"))),
         ("docs/benchmarks.html", generate.page(machines)),
     ):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"

@@ -129,6 +129,7 @@ def test_the_command(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "torch is not installed" in result.stdout
     assert "Test accuracy 9" in result.stdout
+    assert "As RMSNorm: max error 0." in result.stdout
     assert "Compiling, once per machine" in result.stderr
     assert "lngrad check --impl" in result.stdout.partition("\nNext:\n")[2]
     assert {entry.name for entry in (tmp_path / "lngrad-demo").iterdir()} == {"demo.png", "results.json"}

@@ -101,15 +101,36 @@ def _llama(a: Arguments) -> Norm:
     return norm
 
 
-FORMULAS = {"separate": _separate, "torch": _torch, "llama": _llama, "compile": _torch, "compile_llama": _llama}
+def _layer_norm(a: Arguments) -> Norm:
+    """Our layer normalization in the norm's place: what it should not take longer than."""
+    import lngrad.torch as door
+
+    shape = a.normalized_shape
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        if residual is None:
+            return (door.layer_norm(x, shape, weight, bias, EPS),)
+        return door.add_layer_norm(x, residual, shape, weight, bias, EPS)
+
+    return norm
+
+
+FORMULAS = {
+    "layer_norm": _layer_norm,
+    "separate": _separate,
+    "torch": _torch,
+    "llama": _llama,
+    "compile": _torch,
+    "compile_llama": _llama,
+}
 
 
 class FamilyBench:
     """Scopes of a norm of the family, on a CPU.
 
     forward: lngrad.torch's function without derivatives; autograd: forward and backward, with all gradients.
-    Peers: separate (an addition and our norm), torch (torch.nn.functional), llama (the formula of its module), and both
-    compiled.
+    Peers: layer_norm (ours in its place), separate (an addition and our norm), torch (torch.nn.functional), llama
+    (the formula of its module), and both of these compiled.
     """
 
     scopes: tuple[str, ...] = ("forward", "autograd")

@@ -12,7 +12,11 @@ from lngrad.bench.records import Case, Record, best, newest, threads_of
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
-PEER_NAMES = {"torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX", "mindspore": "MindSpore"}
+PEER_NAMES = {
+    "layer_norm": "our layer_norm", "separate": "add, then ours", "llama": "Llama's formula",
+    "compile_llama": "the formula compiled", "torch": "torch", "onednn": "oneDNN", "compile": "torch.compile", "jax": "JAX",
+    "mindspore": "MindSpore",
+}  # fmt: skip
 
 # What a processor that a virtual machine does not name is sold as, by family and model.
 _SOLD_AS = {

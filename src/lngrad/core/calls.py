@@ -1,8 +1,8 @@
 """Calls that come again: looked up by the facts of their arrays, with all that follows from these decided.
 
 The first call of its kind is checked, planned and bound; a later one has its addresses looked at, and runs. Calls with arrays
-of NumPy or of torch go this way by `key_of_call` and `run_again`. A layer normalization of NumPy arrays without any option has
-functions of its own, in which nothing is a loop: loops over the arrays cost 2 µs, and 64×64 elements take 5 to 6 in all.
+of NumPy or of torch go this way by `key_of_call` and `run_again`. NumPy arrays without any option have functions
+in which nothing is a loop, written by `plain`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from numpy import ndarray
 from lngrad.core.arrays import DATA_OFFSET, WORDS, addresses_of, empty, key_of, maker
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.plan import Plan, RunOnAddresses
-from lngrad.core.problem import Forward, Grads, Normalization, Operator, Problem, check_elements, check_memory
+from lngrad.core.problem import ROLES, Normalization, Operator, Problem, Role, check_elements, check_memory
 from lngrad.core.threads import get_num_threads, torch_parallel_for, torch_thread_count, use_parallel_for
-from lngrad.typing import Array
 
 _MOST = 512  # each keeps a little memory of its own
 _MOST_PLACES = 64
@@ -46,7 +45,6 @@ class _Call(NamedTuple):
 
 
 _calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
-_AT = DATA_OFFSET or 0  # where it is not known, no call is kept
 
 
 def key_of_call(
@@ -143,84 +141,64 @@ def keep(key: Hashable | None, plan: Plan) -> None:
         return
 
 
-# --- Layer normalization of NumPy arrays, without options ------------------------------------------------------------
+# --- NumPy arrays, without options -----------------------------------------------------------------------------------
 
 
-def forward_key(
-    x: Any, normalized_shape: int | Sequence[int] | None, gamma: Any, beta: Any, backend: str | None
-) -> Hashable | None:
-    """What a forward is known by; None if it is not one of plain NumPy arrays."""
-    if not (
-        type(x) is ndarray
-        and (gamma is None or type(gamma) is ndarray)
-        and (beta is None or type(beta) is ndarray)
-        and type(normalized_shape) in _SHAPES
-    ):
+class Plain(NamedTuple):
+    """Both functions of an operator's calls with NumPy arrays and no options.
+
+    Attributes:
+        key: (arrays, normalized_shape, mask of a backward, backend) -> what the call is known by; None if it is not one of
+            plain NumPy arrays.
+        again: (key, arrays, numbers) -> the results of a call that was seen before; None of another one, or one with memory at
+            address 0.
+    """
+
+    key: Callable[..., Hashable | None]
+    again: Callable[..., Any]
+
+
+def plain(operator: Operator) -> Plain:
+    """Written out by the operator's row: a loop over its arrays would cost 2 µs of the 5 to 6 that 64×64 elements take."""
+    names, backward = operator.inputs, operator.direction == "backward"
+    absent = [name for name in names if ROLES[name] is Role.PARAMETER]
+    mask = ["mask"] if backward else []
+    are = [
+        f"(type({one}) is ndarray or {one} is None)" if one in absent else f"type({one}) is ndarray" for one in names
+    ]
+    facts = {one: f"{one}.shape, {one}.strides, {one}.dtype" for one in names}
+    known = [f"{one} is None or ({facts[one]})" if one in absent else facts[one] for one in names]
+    wanted = [one for one, it_is in zip(operator.outputs, operator.everything, strict=True) if it_is]
+    made = [f"make_{one} and make_{one}()" if backward else f"make_{one}()" if one in wanted else "None"
+            for one in operator.outputs]  # fmt: skip
+    at = {one: f"words[id({one}) + at >> 3]" for one in (*names, *operator.outputs)}
+    given = [f"of_{one} or 0" if one in absent else f"of_{one}" for one in names]
+    found = [
+        at[one] if one in wanted and not backward else f"0 if {one} is None else {at[one]}" for one in operator.outputs
+    ]
+    source = f"""
+def key({", ".join((*names, "shape", *mask, "backend"))}, *, operator=operator):
+    if not ({" and ".join((*are, "type(shape) in _SHAPES", *(f"type({one}) is tuple" for one in mask)))}):
         return None
-    return (
-        x.shape, x.strides, x.dtype, gamma is None or (gamma.shape, gamma.strides, gamma.dtype),
-        beta is None or (beta.shape, beta.strides, beta.dtype), normalized_shape, backend, get_num_threads(),
-    )  # fmt: skip
+    return operator, {", ".join((*known, "shape", *mask, "backend"))}, get_num_threads()
 
-
-def backward_key(
-    dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized_shape: int | Sequence[int] | None, mask: Sequence[bool],
-    backend: str | None,
-) -> Hashable | None:  # fmt: skip
-    """What a backward is known by; None if it is not one of plain NumPy arrays."""
-    if not (
-        type(x) is ndarray
-        and type(dy) is ndarray
-        and type(mean) is ndarray
-        and type(rstd) is ndarray
-        and (gamma is None or type(gamma) is ndarray)
-        and type(normalized_shape) in _SHAPES
-        and type(mask) is tuple
-    ):
-        return None
-    return (
-        x.shape, x.strides, x.dtype, dy.shape, dy.strides, dy.dtype, mean.shape, mean.strides, mean.dtype,
-        rstd.shape, rstd.strides, rstd.dtype, gamma is None or (gamma.shape, gamma.strides, gamma.dtype),
-        normalized_shape, mask, backend, get_num_threads(),
-    )  # fmt: skip
-
-
-def forward(key: Hashable | None, x: Array, gamma: Array | None, beta: Array | None, eps: float) -> Forward | None:
-    """The results of a forward that was seen before; None of another one, or one with memory at address 0."""
+def again(key, {", ".join((*names, *operator.numbers))}, *, results=operator.results, words=words, at=at):
     call = _known(key)
     if call is None:
         return None
-    words, at = WORDS, _AT
-    of_x = words[id(x) + at >> 3]
-    of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
-    of_beta = beta if beta is None else words[id(beta) + at >> 3]
-    if not of_x or of_gamma == 0 or of_beta == 0:
+    {"; ".join(f"of_{one} = {f'{one} if {one} is None else ' if one in absent else ''}{at[one]}" for one in names)}
+    if {" or ".join(f"of_{one} == 0" for one in names)}:
         return None
-    eps = float(eps)
-    _, run, (make_y, make_mean, make_rstd), *_ = call
-    y, mean, rstd = make_y(), make_mean(), make_rstd()  # type: ignore[misc]  # a forward's are all wanted
-    run(
-        of_x, of_gamma or 0, of_beta or 0,
-        words[id(y) + at >> 3], words[id(mean) + at >> 3], words[id(rstd) + at >> 3], eps,
-    )  # fmt: skip
-    return Forward(y, mean, rstd)
-
-
-def backward(key: Hashable | None, dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None) -> Grads | None:
-    """The results of a backward that was seen before; None of another one, or one with memory at address 0."""
-    call = _known(key)
-    if call is None:
-        return None
-    words, at = WORDS, _AT
-    of_dy, of_x = words[id(dy) + at >> 3], words[id(x) + at >> 3]
-    of_mean, of_rstd = words[id(mean) + at >> 3], words[id(rstd) + at >> 3]
-    of_gamma = gamma if gamma is None else words[id(gamma) + at >> 3]
-    if not (of_dy and of_x and of_mean and of_rstd) or of_gamma == 0:
-        return None
-    _, run, (make_dx, make_dgamma, make_dbeta), *_ = call
-    dx, dgamma, dbeta = make_dx and make_dx(), make_dgamma and make_dgamma(), make_dbeta and make_dbeta()
-    run(
-        of_dy, of_x, of_mean, of_rstd, of_gamma or 0, 0 if dx is None else words[id(dx) + at >> 3],
-        0 if dgamma is None else words[id(dgamma) + at >> 3], 0 if dbeta is None else words[id(dbeta) + at >> 3],
-    )  # fmt: skip
-    return Grads(dx, dgamma, dbeta)
+    problem, run, ({", ".join(f"make_{one}" for one in operator.outputs)},), *_ = call
+    {"; ".join(f"{one} = problem.numbers((None,))[0] if {one} is None else float({one})" for one in operator.numbers)}
+    {"; ".join(f"{one} = {how}" for one, how in zip(operator.outputs, made, strict=True))}
+    run({", ".join((*given, *found, *operator.numbers))})
+    return results({", ".join(operator.outputs)})
+"""
+    written: dict[str, Any] = {
+        "operator": operator,
+        "words": WORDS,
+        "at": DATA_OFFSET or 0,
+    }  # no call is kept without it
+    exec(source, globals(), written)  # noqa: S102  # names of our own table alone
+    return Plain(written["key"], written["again"])

@@ -10,6 +10,7 @@ from lngrad.api import execute
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as numba_cpu
+from lngrad.cpu.policy import Machine
 from lngrad.testing import CASES, Case, check_same_bits, make_inputs
 from norms import backward as gradients
 from norms import forward, of_rows
@@ -43,7 +44,7 @@ def test_runs_do_not_show(case, norm):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("N", [5, 40, 300, 5003, 8200])
 def test_the_walk_does_not_show(N, dtype, monkeypatch):
-    """The same problem cut in other ways: more and fewer tasks, wide rows or whole ones, streamed or not."""
+    """The same problem cut in other ways: more and fewer tasks, wide rows or whole ones, streamed or not, for any caches."""
     inputs = make_inputs(Case((333,), (N,)), dtype)
     arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
     problem, arrays = Problem.backward(*arguments)
@@ -52,9 +53,9 @@ def test_the_walk_does_not_show(N, dtype, monkeypatch):
         for changes in (
             {},
             {"TASK_ELEMENTS": 1},
-            {"STREAM_BYTES": 0},
-            {"BLOCK_BYTES": 1},
-            {"BLOCK_BYTES": 1 << 30},
+            {"machine": lambda: Machine(1 << 15, 1 << 19, last_level=0)},
+            {"machine": lambda: Machine(1, 0, 1 << 40)},
+            {"machine": lambda: Machine(1 << 30, 1 << 40, 1 << 40)},
             {"GROUP_BYTES": 1},
         ):
             with monkeypatch.context() as patch:

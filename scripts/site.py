@@ -23,7 +23,16 @@ SOURCE = ROOT / "build" / "site-source"
 LINK = re.compile(r"```.*?```|`[^`\n]*`|(\]\()([^)#\s]+)((?:#[^)]*)?\))", re.DOTALL)  # code is passed over
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+\.png)\)")
 ENTRY = re.compile(r"^::: lngrad\.ascend\.aclnn?\.(\w+)$", re.MULTILINE)
-LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".json": "json", ".csv": "text"}
+LANGUAGES = {
+    ".py": "python",
+    ".yml": "yaml",
+    ".yaml": "yaml",
+    ".json": "json",
+    ".csv": "text",
+    ".c": "c",
+    ".cpp": "cpp",
+    ".asc": "cpp",
+}
 PAGES_ON_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
 
 
@@ -130,6 +139,7 @@ def main() -> int:
     result = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     if result.returncode == 0:
         _keep_at_home()
+        _keep_options_whole()
         _in_their_language()
     return result.returncode
 
@@ -147,6 +157,17 @@ def _keep_at_home() -> None:
             ),
             encoding="utf-8",
         )
+
+
+def _keep_options_whole() -> None:
+    """A browser breaks a line behind the hyphens of --impl; in code inside of a sentence it may not."""
+    option = re.compile(r"--[\w-]+")
+    for page in (ROOT / "build" / "site").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        whole = re.sub(
+            r"<code>[^<]*</code>", lambda code: option.sub(r'<span class="option">\g<0></span>', code[0]), text
+        )
+        page.write_text(whole, encoding="utf-8")
 
 
 # The theme's words on a Chinese page; the theme itself knows one language for a whole site.

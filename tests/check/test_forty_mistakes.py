@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lngrad.check.mistakes.fit import Terms
+from lngrad.check.mistakes.sum_weights import describe_weights
 
 RMS = {"norm": "rms_norm", "output_mask": (True, True, False)}
 LARGE = {"lead": (65,), "normalized": (64,)}
@@ -143,3 +144,9 @@ def test_a_mistake_is_named(diagnosed, story):
     name, facts, wrong = FORTY[story]
     found = diagnosed(wrong, **LARGE | facts)
     assert found.mistake == name, found
+
+
+def test_rows_that_a_count_of_16_bits_leaves_are_told_from_a_prefix():
+    said = [describe_weights((np.arange(70001) < rows).astype(float), "row") for rows in (4465, 4464)]
+    assert said[0] == "only the first 4465 rows of 70001 are counted, which is 70001 modulo 65536: a count of 16 bits"
+    assert said[1] == "only the first 4464 rows of 70001 are counted"

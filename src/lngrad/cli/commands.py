@@ -49,12 +49,17 @@ COMMANDS: dict[Callable[..., None], str] = {  # with its line in the list of all
 }
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
 
+
+def _help(function: Callable[..., None]) -> str:
+    """A docstring, in which pages are named by where they can be read."""
+    return re.sub(r"docs/([\w-]+)\.md", lambda found: page(found[1]), inspect.getdoc(function) or "")
+
+
 for function, says in COMMANDS.items():
-    text = re.sub(r"docs/([\w-]+)\.md", lambda found: page(found[1]), inspect.getdoc(function) or "")
-    app.command(cls=CLASSES.get(function), help=text, short_help=says)(in_one_line(function))
+    app.command(cls=CLASSES.get(function), help=_help(function), short_help=says)(in_one_line(function))
 
 kernels = typer.Typer(help="Run Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
-kernels.command("run")(in_one_line(kernel_run))
+kernels.command("run", help=_help(kernel_run))(in_one_line(kernel_run))
 kernels.command("test")(in_one_line(kernel_test))
 app.add_typer(kernels, name="kernel")
 

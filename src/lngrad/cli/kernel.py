@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from lngrad.cli.terminal import FAILED, completing, existing, fail, given, new_table, say, soc_names, working
-from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, page, printable
+from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
@@ -38,9 +38,7 @@ def kernel_run(
         list[str] | None, Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
     ] = None,
     workspace: Annotated[int | None, Option(help="Bytes of workspace.", show_default="none")] = None,
-    tiling: Annotated[
-        Path | None, Option(help=f"Its bytes (.bin), or a .json of fields; see {page('ascend-c')}.", callback=given)
-    ] = None,
+    tiling: Annotated[Path | None, Option(help="Its bytes (.bin), or a .json of fields.", callback=given)] = None,
     tiling_key: Annotated[int, Option(help="What TILING_KEY_IS compares with.")] = 0,
     include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
     header: Annotated[list[Path] | None, Option(help="A header to include ahead of the file.", callback=given)] = None,
@@ -58,6 +56,8 @@ def kernel_run(
     force: Annotated[bool, Option("--force", help="Replace files of --save that exist.")] = False,
 ) -> None:
     """Compile an Ascend C kernel and run it on the simulated NPU.
+
+    docs/ascend-c.md says what is simulated, and how fields of a tiling are written.
 
     Example: lngrad kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32 --save y=y.npy
 

@@ -9,7 +9,6 @@ import numpy as np
 from lngrad.core.arrays import ArraySpec, address_of
 from lngrad.core.column_tree import CHUNK
 from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
-from lngrad.core.machine import second_level_bytes
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.cpu.entries import copy_function, task_function
@@ -18,9 +17,7 @@ from lngrad.cpu.jobs import (
     DBETA,
     DGAMMA,
     DX,
-    GROUP,
     LANES,
-    MAX_ROWS,
     SEGMENT,
     STREAM_ALIGNMENT,
     Backward,
@@ -33,6 +30,14 @@ from lngrad.cpu.jobs import (
     bits_of,
     new_job,
     writer,
+)
+from lngrad.cpu.policy import (
+    backward_rows_together,
+    forward_rows_together,
+    machine,
+    result_streams,
+    rows_ahead,
+    streams,
 )
 from lngrad.cpu.run import (
     Copy,
@@ -50,15 +55,10 @@ from lngrad.cpu.workers import run_job
 
 TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
 TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
-STREAM_BYTES = 8 << 20  # from here on dx and y go past the caches: before they are read again they would be evicted
 GROUP_BYTES = 4 << 20  # rows of dy and x that stay in the last-level cache between their sums and their columns
 SCRATCH_BYTES = 1 << 18  # of packed rows per tensor and thread: half of a common second-level cache
 SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
-ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
-FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
-BLOCK_BYTES = 3 << 13  # of dy and x that the backward takes together: half of a first-level cache of 48 KiB
 BY_COLUMNS_FROM = 2 * BLOCK_SEGMENTS * SEGMENT  # columns from which on threads may share a row
-AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
@@ -224,45 +224,6 @@ def _block_rows(row_bytes: int) -> int:
     return rows - rows % CHUNK if rows >= CHUNK else 1 << max(0, rows.bit_length() - 1)
 
 
-def _streams(problem: Problem, stride: int) -> bool:
-    """Whether a full output should go past the caches; every row must begin where a streaming store may."""
-    large = problem.M * problem.N * bytes_of(problem.dtype) >= STREAM_BYTES
-    return large and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
-
-
-def _rows_ahead(problem: Problem, threads: int, together: int) -> int:
-    """How many rows on those lie that are fetched while `together` rows are computed.
-
-    0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing. 0 for the
-    shortest rows too: the processor by itself fetches more of them than groups cover (backward of 50000×37 float32 with 1
-    thread 0.85 → 0.71 ms, AMD EPYC 9005).
-    """
-    row_bytes, tensors = problem.N * bytes_of(problem.dtype), len(problem.operator.tensors)
-    if problem.N < FETCHED_FROM or tensors * problem.M * row_bytes <= threads * second_level_bytes():
-        return 0
-    return max(together, AHEAD_BYTES // row_bytes)
-
-
-def _rows_at_once(problem: Problem, row_bytes: int) -> int:
-    """How many rows the forward takes together: they stay in the first-level cache between its three visits.
-
-    Fours where there are so many, since y is written four rows at a time.
-    """
-    rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
-    return rows - rows % 4 if rows >= 4 else max(1, rows)
-
-
-def _rows_of_block(row_bytes: int) -> int:
-    """How many rows the backward takes together, so that dy and x of them are in the cache when they are read again.
-
-    More than fit the first-level cache still pay where the second is large, since they save reading and writing the column
-    sums: beside a loop in C 2048×5120 float32 took 1.01 to 1.06 times as long with four rows, 1.17 to 1.25 with one (1 thread,
-    an Intel Xeon with 2 MiB a core). That loop was best with two on an AMD EPYC 9004 (1 MiB).
-    """
-    least = 4 if second_level_bytes() > 1 << 20 else 2
-    return min(LANES, max(least, BLOCK_BYTES // (2 * row_bytes)))
-
-
 def _prefix(problem: Problem) -> str:
     """Of the task functions for this normalization."""
     return "" if problem.normalization.centred else "rms_"
@@ -275,10 +236,11 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs))
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
     row_bytes = problem.N * bytes_of(builder.dtype)
-    rows_at_once = _rows_at_once(problem, row_bytes)
+    rows_at_once = forward_rows_together(problem, row_bytes)
+    ahead = rows_ahead(problem, builder.threads, rows_at_once, machine())
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
-        alpha=bits_of(problem.normalization.alpha), ahead=_rows_ahead(problem, builder.threads, rows_at_once), **fields,
+        alpha=bits_of(problem.normalization.alpha), ahead=ahead, **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + "forward_rows")
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -301,7 +263,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         for k, name in enumerate(narrowed):
             builder.of_workspace[job.word("source", k)] = name
             builder.of_caller[name] = job.word("target", k)
-    return builder.steps(main, "y" if _streams(problem, fields["y_stride"]) else None)
+    return builder.steps(main, "y" if result_streams(problem, fields["y_stride"], machine()) else None)
 
 
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
@@ -328,11 +290,11 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
-    rows_at_once = _rows_of_block(N * bytes_of(builder.dtype))
+    rows_at_once = backward_rows_together(N * bytes_of(builder.dtype), machine())
 
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, rows_at_once=rows_at_once, ahead=_rows_ahead(problem, threads, rows_at_once),
+        stop_row=M, rows_at_once=rows_at_once, ahead=rows_ahead(problem, threads, rows_at_once, machine()),
         completes=int(problem.completes_mean), **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + _main_task(wants, N, by_columns))
@@ -346,7 +308,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     _add_combining(builder, parts, slots * slot_elements * bytes_of(problem.accumulator))
     return builder.steps(
         main,
-        "dx" if wants & DX and _streams(problem, fields["dx_stride"]) else None,
+        "dx" if wants & DX and result_streams(problem, fields["dx_stride"], machine()) else None,
         columns_function=function if by_columns else 0,
         sums_function=builder.function(_prefix(problem) + "row_sums") if by_columns else 0,
         group_rows=group_rows,
@@ -428,7 +390,8 @@ def run_slices(
     ones, zeros = np.ones(0 if gamma else N, accumulator), np.zeros(0 if beta else N, accumulator)
     rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
     aligned = result % STREAM_ALIGNMENT == 0 and N * itemsize % STREAM_ALIGNMENT == 0
-    streaming = M * N * itemsize >= STREAM_BYTES and aligned
+    tensors = sum(address != 0 for address, _ in (x, dy, dtotal, (result, 0)))
+    streaming = aligned and streams(tensors * M * N * itemsize, machine())
     tasks = -(-M // rows_per_task)
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],

@@ -24,6 +24,8 @@ MAX_LOST = 8  # terms, one by one
 MAX_RULES = 4  # of a kind
 LOOKED_AT = 4  # places, one by one
 
+WORD = 1 << 16  # what a count of 16 bits begins anew after
+
 Fits = Callable[[Array], bool]
 
 
@@ -127,7 +129,9 @@ def describe_weights(weights: Array, what: str) -> str:
     verb = verb or (f"counted {next(iter(values)):g} times" if len(values) == 1 else "weighted by other numbers than 1")
     total, number = len(weights), int(odd.sum())
     if values == {0.0} and number > total / 2:
-        return f"only {_places(~odd, what)} of {total} are counted"
+        wraps = total - number == total % WORD < total and not odd[: total - number].any()
+        why = f", which is {total} modulo {WORD}: a count of 16 bits" if wraps else ""
+        return f"only {_places(~odd, what)} of {total} are counted{why}"
     return f"{_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}"
 
 

@@ -189,6 +189,14 @@ def where_below(builder, value, limit, chosen, otherwise):
     return builder.select(builder.fcmp_ordered("<", value, limit), chosen, otherwise)
 
 
+@lowered(types.boolean)
+def all_below(builder, value, limit):
+    """Whether value < limit in every lane."""
+    below = builder.fcmp_ordered("<", value, limit)
+    mask = ir.IntType(value.type.count)
+    return builder.icmp_unsigned("==", builder.bitcast(below, mask), ir.Constant(mask, -1))
+
+
 @lowered(lambda lanes, eps: lanes)
 def inverse_root(builder, lanes, eps):
     """1 / sqrt(lanes + eps) in float64, rounded once."""

@@ -36,6 +36,7 @@ from lngrad.cpu.kernels.row_passes import (
 )
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
+    SHORT,
     gather,
     load,
     load_scalar,
@@ -60,7 +61,7 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     N, memory = b.N, stack_vectors(acc, MEANS_VECTORS)
     dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
     together = b.rows_at_once
-    if b.streaming and step_of(acc) * size_of(storage) < LINE_BYTES:
+    if b.streaming and step_of(acc, SHORT) * size_of(storage) < LINE_BYTES:
         together = 1
     for i in range(0, count, together):
         some, at = min(together, count - i), i * size_of(acc)

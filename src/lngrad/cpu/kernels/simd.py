@@ -34,9 +34,16 @@ WIDE, _CONVERTS_FLOAT16, _CONVERTS_BFLOAT16 = choices(ARCHITECTURE, FEATURES)
 
 LINE_BYTES = 64  # of a cache line, at most
 
-# Columns that a pass over several rows takes in one step. Their sums and gamma stay in registers from row to row, so three such
-# vectors and what is computed from a fourth must fit: into 32 registers of 64 bytes, or 16 of 32.
-STEP = {types.float32: GROUP if WIDE else 2 * LANES, types.float64: GROUP if WIDE else LANES}
+# Columns that a pass over several rows takes in one step, short or long, named by the type of a zero. Their sums and gamma stay
+# in registers from row to row, so three such vectors and what is computed from a fourth must fit: into 32 registers of 64
+# bytes, or 16 of 32. A row's five numbers are read once a step, beside four vectors of dy and x or, in a long one, eight.
+SHORT, LONG = np.int8(0), np.int16(0)
+STEP = {
+    (types.float32, types.int8): GROUP if WIDE else 2 * LANES,
+    (types.float32, types.int16): 2 * GROUP if WIDE else 2 * LANES,
+    (types.float64, types.int8): GROUP if WIDE else LANES,
+    (types.float64, types.int16): GROUP if WIDE else LANES,
+}
 
 # 16-bit storages are integers of its width, since Numba has no type for either format on the CPU.
 STORAGES = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
@@ -194,10 +201,11 @@ def _narrow_by_instruction(builder, value):
     result = builder.phi(ir.VectorType(_I16, count))
     halves = ir.VectorType(_I16, width)
     with builder.goto_block(before):
-        fast, *upper = (builder.bitcast(builder.call(narrow, [one]), halves) for one in parts)
-        for half in upper:
-            fast = builder.shuffle_vector(fast, half, ir.Constant(ir.VectorType(I32, count), list(range(count))))
-    result.add_incoming(fast, before)
+        near = [builder.bitcast(builder.call(narrow, [one]), halves) for one in parts]
+        while len(near) > 1:  # neighbours into one, until one is left
+            order = ir.Constant(ir.VectorType(I32, 2 * near[0].type.count), list(range(2 * near[0].type.count)))
+            near = [builder.shuffle_vector(*pair, order) for pair in zip(near[::2], near[1::2], strict=True)]
+    result.add_incoming(near[0], before)
     result.add_incoming(slow, rare)
     return result
 
@@ -265,13 +273,13 @@ def load_mixed(builder, storage, address, index):
 
 def columns_of(acc, kind):
     """How many columns: eight where `kind` is None's, else a step of sums in `acc`."""
-    return LANES if kind == types.none else STEP[acc]
+    return LANES if kind == types.none else STEP[acc, kind]
 
 
 @lowered(types.int64)
-def step_of(builder, acc):
-    """How many columns a step has."""
-    return ir.Constant(I64, STEP[acc])
+def step_of(builder, acc, kind):
+    """How many columns load_columns has."""
+    return ir.Constant(I64, columns_of(acc, kind))
 
 
 @lowered(lambda storage, kind, address, index: _lanes_if(address, storage, columns_of(accumulator(storage), kind)))

@@ -1,0 +1,98 @@
+"""How a call fits the machine: how many rows go together, what is fetched ahead, what goes past the caches.
+
+No bits depend on it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from lngrad.core.dtypes import bytes_of
+from lngrad.core.machine import cache_bytes, processor_facts
+from lngrad.core.problem import Problem
+from lngrad.cpu.jobs import GROUP, LANES, MAX_ROWS, STREAM_ALIGNMENT
+
+ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
+FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
+AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
+COUNTED_BYTES = (
+    32 << 20
+)  # of a last-level cache: a virtual machine is told of all of its host's, 480 MiB on an Intel Xeon
+
+
+class Machine(NamedTuple):
+    """What the choices depend on.
+
+    Attributes:
+        first_level, second_level: Bytes of a core's own caches.
+        last_level: Bytes of the largest cache that it reaches.
+        halves: Whether registers of 64 bytes go through the core in two halves (AMD Zen 4).
+    """
+
+    first_level: int
+    second_level: int
+    last_level: int
+    halves: bool = False
+
+
+@cache
+def machine() -> Machine:
+    """This one."""
+    facts = processor_facts()
+    halves = facts.get("vendor_id") == "AuthenticAMD" and facts.get("cpu family") == "25"
+    return Machine(*cache_bytes(), halves and "avx512f" in facts.get("flags", "").split())
+
+
+def streams(nbytes: int, here: Machine) -> bool:
+    """Whether the result of a call, whose tensors have so many bytes together, goes past the caches: they would evict it.
+
+    AMD EPYC 9004 (32 MiB): 2000×1024 float32, 24.6 MB, took 1.4 times as long past them, the forward 1.7. Intel Xeon, 5th
+    generation: stored, 8192×1024 takes 1.15 times as long in the forward, 16384×1024 1.22 in the backward.
+    """
+    return nbytes >= min(here.last_level, COUNTED_BYTES) * 3 // 4
+
+
+def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
+    """streams for a call's full output, every row of which must begin where a streaming store may."""
+    nbytes = len(problem.operator.tensors) * problem.M * problem.N * bytes_of(problem.dtype)
+    return streams(nbytes, here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
+
+
+def rows_ahead(problem: Problem, threads: int, together: int, here: Machine) -> int:
+    """How many rows on those lie that are fetched while `together` rows are computed.
+
+    0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing (512×384
+    float32 backward 0.85 of the time without, Intel Xeon). 0 for the shortest rows too: the processor by itself fetches more of
+    them than groups cover (backward of 50000×37 float32 with 1 thread 0.85 → 0.71 ms, AMD EPYC 9005). 0 for a float32 forward
+    on an AMD EPYC 9004: 100000×64 1.57 times as fast, 2048×5120 1.26; 16 bits and the backward lose up to a half there.
+    """
+    itemsize, tensors = bytes_of(problem.dtype), len(problem.operator.tensors)
+    row_bytes = problem.N * itemsize
+    if problem.N < FETCHED_FROM or tensors * problem.M * row_bytes <= threads * here.second_level:
+        return 0
+    if here.halves and problem.operator.direction == "forward" and itemsize >= 4:
+        return 0
+    return max(together, AHEAD_BYTES // row_bytes)
+
+
+def forward_rows_together(problem: Problem, row_bytes: int) -> int:
+    """How many rows the forward takes together: they stay in the first-level cache between its three visits.
+
+    Fours where there are so many, since y is written four rows at a time.
+    """
+    rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
+    return rows - rows % 4 if rows >= 4 else max(1, rows)
+
+
+def backward_rows_together(row_bytes: int, here: Machine) -> int:
+    """How many rows the backward takes together: so many have dy and x in half of the first-level cache.
+
+    Where that is one, more still pay, since they save reading and writing the column sums: beside a loop in C 2048×5120 float32
+    took 1.01 to 1.06 times as long with four rows, 1.17 to 1.25 with one (1 thread, an Intel Xeon with 2 MiB a core). That loop
+    was best with two on an AMD EPYC 9004 (1 MiB).
+    """
+    rows = here.first_level // 2 // (2 * row_bytes)
+    if rows < 2:
+        rows = 4 if here.second_level > 1 << 20 else 2
+    return min(LANES, rows)

@@ -1,0 +1,87 @@
+"""Plans fit the machine: what is fetched, streamed and taken together, for machines that are described here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lngrad.core import machine
+from lngrad.core.problem import Problem
+from lngrad.cpu.policy import Machine, backward_rows_together, result_streams, rows_ahead
+
+KIB, MIB = 1 << 10, 1 << 20
+EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, halves=True)
+XEON = Machine(48 * KIB, 2 * MIB, 480 * MIB)  # its virtual machine is told of all of the host's last level
+LAPTOP = Machine(32 * KIB, 256 * KIB, 8 * MIB)
+
+
+def forward(M, N, dtype=np.float32):
+    return Problem.forward(np.empty((M, N), dtype), None, None)[0]
+
+
+def backward(M, N, dtype=np.float32):
+    x, statistic = np.empty((M, N), dtype), np.empty(M, np.float32)
+    return Problem.backward(x, x, statistic, statistic, None)[0]
+
+
+def streams(problem, here):
+    return result_streams(problem, problem.N * 4, here)
+
+
+@pytest.mark.parametrize(
+    ("here", "stored", "streamed"),
+    [
+        (EPYC_9004, [forward(2000, 1024), backward(2000, 1024)], [forward(4096, 1024), backward(4096, 768)]),
+        (XEON, [forward(2000, 1024), backward(1024, 1024)], [forward(8192, 1024), backward(16384, 1024)]),
+        (LAPTOP, [forward(512, 1024), backward(400, 1024)], [forward(1024, 1024), backward(512, 1024)]),
+    ],
+)
+def test_results_go_past_the_caches_once_all_tensors_would_evict_them(here, stored, streamed):
+    assert [streams(problem, here) for problem in (*stored, *streamed)] == [False, False, True, True]
+
+
+def test_a_result_whose_rows_do_not_begin_on_lines_is_stored():
+    assert not streams(forward(1 << 20, 37), XEON)
+    assert not result_streams(forward(8192, 1024), 0, XEON)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_are_fetched_ahead_from_where_they_are_not(threads):
+    fits = 512 * threads, 256  # dy, x and dx of 1.5 MiB a thread
+    assert rows_ahead(backward(*fits), threads, 8, XEON) == 0
+    assert rows_ahead(backward(*fits), threads, 8, EPYC_9004) == 8
+    assert rows_ahead(backward(*fits), threads, 8, LAPTOP) == 8
+    assert rows_ahead(backward(100000, 64), threads, 8, XEON) == 32  # 8 KiB
+    assert rows_ahead(backward(100000, 37), threads, 8, XEON) == 0
+
+
+def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():
+    for shape in ((100000, 64), (2048, 5120)):
+        assert rows_ahead(forward(*shape), 1, 2, EPYC_9004) == 0
+        assert (
+            min(rows_ahead(forward(*shape, np.float16), 1, 2, EPYC_9004), rows_ahead(backward(*shape), 1, 2, EPYC_9004))
+            > 0
+        )
+        assert min(rows_ahead(forward(*shape), 1, 2, here) for here in (XEON, LAPTOP)) > 0
+
+
+def test_rows_of_a_backward_stay_in_the_first_cache():
+    columns = 64, 384, 768, 1024, 4096, 65536
+    together = {here: [backward_rows_together(4 * N, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
+    assert together[XEON] == [8, 8, 4, 3, 4, 4]  # of rows that do not stay, more pay where the second cache is large
+    assert together[EPYC_9004] == together[LAPTOP] == [8, 5, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([], (32 * KIB, 512 * KIB, 16 * MIB)),
+        (["L1 Data 48K", "L1 Instruction 64K", "L2 Unified 2048K"], (48 * KIB, 2 * MIB, 2 * MIB)),
+        (["L1 Instruction 128K", "L1 Data 64K", "L2 Unified 1M", "L3 Unified 32768K"], (64 * KIB, MIB, 32 * MIB)),
+        (["L1 Data 32768", "L2 Unified 512K"], (32 * KIB, 512 * KIB, 512 * KIB)),
+    ],
+)
+def test_caches_are_read_as_the_system_tells_them(told, expected, monkeypatch):
+    """Before, os.sysconf was asked by a name that Python does not have, and every machine had 512 KiB."""
+    monkeypatch.setattr(machine, "caches", lambda: told)
+    assert machine.cache_bytes.__wrapped__() == expected

@@ -161,7 +161,12 @@ def _expected(
     if call.norm in ENTRIES[call.entry_point].own_statistics:
         rstd = formula.forward(x, None, None, _EPS, wide, *switches)["rstd"][0]
     dtotal = None if sums_here and call.norm == "deep_norm" else rows.get("dtotal")
-    return formula.backward(rows["dy"], x, rows["mean"], rstd, gamma, wide, *switches, dtotal)
+    grads = formula.backward(rows["dy"], x, rows["mean"], rstd, gamma, wide, *switches, dtotal)
+    if "total" in found:  # its gradients add in float32, and lose what the sum is rounded by
+        value, scale = grads["dgamma"]
+        lost = np.abs(rows["dy"].astype(wide) * x * rstd.astype(wide)[:, None]).sum(0)
+        grads["dgamma"] = value, scale + lost
+    return grads
 
 
 def _rows(call: Call, given: Given, size: int) -> dict[str, Any]:

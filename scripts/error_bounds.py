@@ -1,4 +1,4 @@
-"""Random problems against lngrad.error_bound: python scripts/error_bounds.py [problems] [seed].
+"""Random problems against lngrad.error_bound: python scripts/error_bounds.py [problems] [seed] [most rows] [most columns].
 
 Prints the largest and the median share of each bound that was seen, by norm, dtypes, condition and way. A bound is within ten
 times of what is seen if the largest share of a kind is at least 0.1; those below are named. Exits with 1 if one is exceeded.
@@ -83,21 +83,21 @@ def share(M: int, N: int, kind: Kind, rng: np.random.Generator) -> ErrorBound:
     return ErrorBound(*(one / other for one, other in zip([*shares, 0.0][:3], bound, strict=True)))
 
 
-def shares(problems: int, seed: int) -> dict[Kind, list[ErrorBound]]:
-    """Of random shapes, each kind in turn."""
+def shares(problems: int, seed: int, rows: int = 512, columns: int = 1024) -> dict[Kind, list[ErrorBound]]:
+    """Of random shapes up to rows × columns, each kind in turn."""
     rng = np.random.default_rng(seed)
     found: dict[Kind, list[ErrorBound]] = {kind: [] for kind in KINDS}
     for number in range(problems):
-        M, N = (int(2 ** rng.uniform(0, top)) for top in (9, 10))
+        M, N = (int(2 ** rng.uniform(0, np.log2(most))) for most in (rows, columns))
         kind = KINDS[number % len(KINDS)]
         found[kind].append(share(M, max(N, 4), kind, rng))
     return found
 
 
 def main() -> int:
-    problems, seed = (int(given) for given in (*sys.argv[1:], *("1000", "0")[len(sys.argv) - 1 :]))
+    problems, *how = map(int, sys.argv[1:] or ["1000"])
     exceeded, loose = 0, []
-    for kind, of_kind in shares(problems, seed).items():
+    for kind, of_kind in shares(problems, *(how or [0])).items():
         table = np.array(of_kind)
         exceeded += int((table > 1).sum())
         way = "completed" if kind.complete else "given"

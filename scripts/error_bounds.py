@@ -53,11 +53,11 @@ def share(M: int, N: int, kind: Kind, rng: np.random.Generator) -> ErrorBound:
     wide = np.longdouble if kind.dtype == "float64" else np.float64
     spread = 2.0 ** rng.integers(-4, 5)
     x = ((rng.choice((-1, 1)) * kind.condition + rng.standard_normal((M, N))) * spread).astype(dtype)
-    scales = np.ones((M, 1))
+    scales: Any = np.ones((M, 1))
     if rng.random() < 0.5:
         scales = 8 * 2.0 ** (-16 * rng.integers(0, 2, (M, 1)))
         scales[0] = 8
-    dy = (rng.standard_normal((M, N)) * scales).astype(dtype)
+    dy: Any = (rng.standard_normal((M, N)) * scales).astype(dtype)
     gamma = (1 + 0.5 * rng.standard_normal(N)).astype(numpy_dtype(kind.gamma_dtype))
     exact = x.astype(np.float64).astype(wide)
     dys, g = dy.astype(np.float64).astype(wide), gamma.astype(np.float64).astype(wide)

@@ -209,6 +209,7 @@ def test_hundreds_of_right_results_are_never_named():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_ten_thousand_right_results_are_never_named():
     never_named(10_000)
 

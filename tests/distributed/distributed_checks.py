@@ -35,6 +35,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import lngrad
 import lngrad.torch as door
+from lngrad.core.problem import RMS_NORM
 from lngrad.errors import DtypeError, PeerError, ShapeError
 from lngrad.testing import Case, check_same_bits, make_inputs
 
@@ -154,6 +155,22 @@ def columns_have_the_bits_of_one_process() -> None:
     whole_and_shards(Case((sum(divisions[1]),), (3, 7), gamma_dtype="float32"), "bfloat16", divisions[1])
     whole_and_shards(Case((sum(divisions[2]),), (300,), gamma=False), "float16", divisions[2])
     whole_and_shards(Case((sum(divisions[0]),), (8200,)), "float32", divisions[0])
+
+
+@check(3)
+def columns_of_rms_normalization_have_the_bits_of_one_process() -> None:
+    for dtype, rows in (("float32", [128, 64, 37]), ("bfloat16", [64, 0, 130])):
+        inputs = make_inputs(Case((sum(rows),), (40,)), dtype, normalization=RMS_NORM)
+        arrays = inputs.dy, inputs.x, inputs.rstd
+        expected = lngrad.rms_norm_backward(*arrays, inputs.gamma)
+        start = sum(rows[: dist.get_rank()])
+        span = slice(start, start + rows[dist.get_rank()])
+        dy, x, rstd = (tensor(array[span]) for array in arrays)
+        for mask in ((True, True), (False, True), (True, False)):
+            got = all_reduce_columns()(dy, x, None, rstd, tensor(inputs.gamma), output_mask=(*mask, False))
+            check_same_bits(got.dx, expected.dx[span] if mask[0] else None)
+            check_same_bits(got.dgamma, expected.dgamma if mask[1] else None)
+            assert got.dbeta is None
 
 
 @check(2)

@@ -13,9 +13,9 @@ import torch
 import torch.distributed
 from torch.distributed.tensor import DTensor
 
-from lngrad.api import layer_norm_backward
+from lngrad.api import layer_norm_backward, rms_norm_backward
 from lngrad.core.column_tree import CHUNK, ColumnTree, subtrees
-from lngrad.core.problem import Grads, Problem
+from lngrad.core.problem import RMS_BACKWARD, RMS_NORM, Grads, Problem, RmsGrads, describe
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded.cuts import all_gather
@@ -32,7 +32,7 @@ def all_reduce_columns(
     output_mask: Sequence[bool] = (True, True, True),
     group: Any = None,
 ) -> Grads:
-    """lngrad.layer_norm_backward of rows that are spread over a process group in rank order.
+    """lngrad.layer_norm_backward, or rms_norm_backward, of rows that are spread over a process group in rank order.
 
     On CPUs dgamma and dbeta have the bits that one process with all rows would get, whatever the number of processes.
     Every process of the group must call it.
@@ -40,7 +40,7 @@ def all_reduce_columns(
     Args:
         dy, x: This process's rows, (*A, *R): torch tensors of the same shape and dtype, which may have no rows. On every
             process but the last that has rows, their number is a multiple of 64.
-        mean, rstd: One element per row.
+        mean, rstd: One element per row. mean None: RMS normalization, of which dbeta is None.
         gamma: (*R), the same on every process, or None.
         normalized_shape: R. None: gamma's shape, or the last axis.
         output_mask: Which of dx, dgamma, dbeta are wanted, the same on every process; the others are None.
@@ -55,14 +55,19 @@ def all_reduce_columns(
         PeerError: A peer failed, or did not come before the group's timeout.
     """
     _check_plain({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
-    problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
+    if mean is None:
+        mask, norm = tuple(output_mask)[:2], RMS_NORM
+        problem, _ = describe(RMS_BACKWARD, (dy, x, rstd, gamma), normalized_shape, mask, None, norm)
+    else:
+        problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
     M, R = problem.M, problem.normalized_shape
     rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
     trees = [list(subtrees(*chunks)) for chunks in _chunks(rows)]
-    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), mean.detach().reshape(M), rstd.detach().reshape(M)
+    statistics = (None if one is None else one.detach().reshape(M) for one in (mean, rstd))
+    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), *statistics
     gamma = None if gamma is None else gamma.detach()
     dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
-    halves = [half for half in range(2) if problem.wanted[1 + half]]
+    halves = [half for half, wanted in enumerate(problem.wanted[1:]) if wanted]
     sums: list[Any] = [None, None]
     if halves:
         gathered = all_gather(parts[:, halves], group, "subtrees of dgamma and dbeta")
@@ -78,7 +83,7 @@ def all_reduce_columns(
 
 def _check_plain(tensors: dict[str, Any]) -> None:
     for name, tensor in tensors.items():
-        if tensor is None and name == "gamma":
+        if tensor is None and name in ("gamma", "mean"):
             continue
         if isinstance(tensor, DTensor) or not isinstance(tensor, torch.Tensor):
             kind = type(tensor).__name__
@@ -95,10 +100,16 @@ def _parts(
     start = 0
     for (level, _), part in zip(tree, parts, strict=False):
         span = slice(start, start + (CHUNK << level))
-        dy_rows, x_rows, mean, rstd = (tensor[span] for tensor in flat)
-        dgamma, dbeta = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=True))
-        out = Grads(None if dx is None else dx[span], dgamma, dbeta)
-        layer_norm_backward(dy_rows, x_rows, mean, rstd, gamma, normalized_shape=R, output_mask=problem.wanted, out=out)
+        given = [tensor[span] for tensor in flat if tensor is not None]
+        sums = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=False))
+        results = None if dx is None else dx[span], *sums
+        options: dict[str, Any] = {"normalized_shape": R, "output_mask": problem.wanted}
+        if len(given) == 3:
+            dy, rows, rstd = given
+            rms_norm_backward(dy, rows, rstd, gamma, **options, out=RmsGrads(*results))
+        else:
+            dy, rows, mean, rstd = given
+            layer_norm_backward(dy, rows, mean, rstd, gamma, **options, out=Grads(*results))
         start = span.stop
     return dx, parts
 

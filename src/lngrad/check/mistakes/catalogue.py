@@ -65,8 +65,11 @@ class Mistake:
         """An infinity for a NaN that is none of memory's: it must be in the result to explain it."""
         if self.unwritten:
             return made
-        pairs = zip(made, true, strict=True)
-        return Grads(*(np.where(np.isnan(one) & np.isfinite(right), np.inf, one) for one, right in pairs))
+        with np.errstate(all="ignore"):
+            return Grads(*(
+                np.where(np.isnan(one) & np.isfinite(right), np.inf, one) if np.isnan(np.sum(one)) else one
+                for one, right in zip(made, true, strict=True)
+            ))  # fmt: skip
 
 
 def _rstd(new: changes.RstdOf, sentence: str) -> Mistake:

@@ -27,7 +27,8 @@ NEEDS = {
 ARGUMENTS = {"train_over_processes.py": ["1"], "transformer_digits.py": ["pictures"]}
 
 
-DEAR = ["transformer_digits.py", "jax_digits.py"]  # ten seconds each; the others show the same calls
+# Ten seconds each. The others show the same calls, and tests/distributed what comes of a training step over processes.
+DEAR = ["transformer_digits.py", "jax_digits.py", "train_over_processes.py"]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_what_cannot_be_bound_is_refused(kernel, tmp_path):
     name = kernel()
     with pytest.raises(BackendUnavailable, match=r"expected a __global__ function other, found none"):
         find(name.replace(":rows_backward", ":other"))
-    with pytest.raises(BackendUnavailable, match=r"ascendc: expected FILE.cpp:KERNEL, got 'nowhere.cpp:k'"):
+    with pytest.raises(BackendUnavailable, match=r"nowhere.cpp: no such file or folder"):
         find("ascendc:nowhere.cpp:k")
     with pytest.raises(BackendUnavailable, match=r"parameters: expected some of dy, x, .*, got grad"):
         find(kernel("GM_ADDR gamma,\n                                                    GM_ADDR dx",

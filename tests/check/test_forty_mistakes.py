@@ -132,6 +132,9 @@ FORTY: dict[str, tuple[str | None, dict[str, Any], Callable[[Terms], dict[str, A
     "a fast inverse root": ("another rstd", RMS, lambda t: of_rstd(t, quake(t))),
     "a loop of eight columns without its tail": ("part of the columns in the mean of dxhat·xhat", {
         **RMS, "normalized": (61,)}, lambda t: made(t, second=(t.dxhat * t.xhat)[:, :56].sum(1, keepdims=True) / t.N)),
+    "the same with one column behind": ("part of the columns in the mean of dxhat·xhat", {
+        **RMS, "lead": (17,), "normalized": (1025,)}, lambda t: made(
+        t, second=(t.dxhat * t.xhat)[:, :1024].sum(1, keepdims=True) / t.N)),
     "gamma of a tile of 64": ("another gamma in part of the columns: gamma of the column 64 before", {
         **RMS, "normalized": (100,)}, lambda t: {"dx": made(t, g=t.gamma[:, np.arange(t.N) % 64])["dx"]}),
     "dgamma and dbeta are exchanged": ("dgamma and dbeta swapped", {}, lambda t: {
@@ -144,6 +147,15 @@ def test_a_mistake_is_named(diagnosed, story):
     name, facts, wrong = FORTY[story]
     found = diagnosed(wrong, **LARGE | facts)
     assert found.mistake == name, found
+
+
+def test_a_dx_that_is_only_rounded_otherwise_is_given_no_name_beside_a_wrong_dgamma(diagnosed):
+    def wrong(t: Terms) -> dict[str, Any]:
+        cut = (t.dx().astype(np.float32).view(np.int32) & -65536).view(np.float32)
+        return {"dx": cut, "dgamma": (t.dy * t.xhat).sum(0) - 1.69e38}
+
+    found = diagnosed(wrong, "bfloat16", **RMS | LARGE)
+    assert found.mistake == "a constant subtracted from dgamma", found
 
 
 def test_rows_that_a_count_of_16_bits_leaves_are_told_from_a_prefix():

@@ -265,7 +265,7 @@ def test_an_edit_stales_what_reaches_it_and_nothing_else():
     assert {"rows", "tiny_rows"} <= stale(backward=("types.int32: tiny_rows", "types.int32: sum_dy"))
     assert {"rows", "forward_rows"} <= stale(arithmetic=('operator.truediv, "fdiv"', 'operator.truediv, "fmul"'))
     everything = set(stamps())
-    for change in ({"compiling": ("opt=3", "opt=2")}, {"simd": ("np.int16(0)", "np.int32(0)")}):
+    for change in ({"compiling": ("opt=3", "opt=2")}, {"simd": ('"float16": np.int16(0)', '"float16": np.int32(0)')}):
         assert stale(**change) == everything
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,14 @@ def test_in_a_world(size, name):
     ranks = distributed_harness.results("distributed_checks")[size, name]
     said = [text for rank, text in enumerate(ranks) if text and rank != distributed_checks.SILENT.get(name)]
     assert not said, "\n".join(said)
+
+
+@pytest.mark.slow  # Inductor compiles C++ in both processes
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+@pytest.mark.parametrize("way", ["override", "patch", "module"])
+def test_compiled_data_parallel_training(way):
+    assert distributed_harness.results("distributed_compiled")[2, way] == ["", ""]
 
 
 def test_lngrad_torch_leaves_dtensors_alone():

@@ -170,7 +170,9 @@ def compositions(orders):
 
 @pytest.mark.parametrize(
     ("modes", "parameters"),
-    [(m, True) for m in compositions((1, 2, 3, 4))] + [(m, False) for m in compositions((1, 2, 3))],
+    [(m, True) for m in compositions((1, 2, 3))]
+    + [pytest.param(m, True, marks=pytest.mark.slow) for m in compositions((4,))]
+    + [(m, False) for m in compositions((1, 2))],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "" if value else "without parameters",
 )
 def test_every_composition_of_forward_and_reverse_mode(modes, parameters):

@@ -28,6 +28,7 @@ from lngrad.torch.functions import (
     rms_norm,
 )
 from lngrad.torch.memory import empty_cache
+from lngrad.torch.operators import register_rules
 from lngrad.torch.patching import patch, unpatch
 
 __all__ = [
@@ -46,3 +47,5 @@ __all__ = [
     "rms_norm",
     "unpatch",
 ]
+
+register_rules("torch.distributed.tensor", "DTensor", "lngrad.torch.sharded.rules")

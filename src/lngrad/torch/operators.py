@@ -286,11 +286,21 @@ def differentiable_backward(
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
+# The rules of a subclass of Tensor, by its module and name. They are imported when the first such tensor comes: those for
+# DTensors take a second that others need not wait for.
+_RULES: dict[tuple[str, str], str] = {}
+
+
+def register_rules(module: str, name: str, rules: str) -> None:
+    """Have a module, which tells torch what the operators do with a subclass, imported when the first such tensor comes."""
+    _RULES[module, name] = rules
+
+
 def _load_rules(*tensors: Any) -> None:
-    """Have the rules for DTensors registered when the first one comes: they are a second of imports that others don't need."""
-    dtensor = sys.modules.get("torch.distributed.tensor")
-    if dtensor is not None and any(isinstance(tensor, dtensor.DTensor) for tensor in tensors):
-        import_module("lngrad.torch.sharded.rules")
+    for (module, name), rules in _RULES.items():
+        subclass = getattr(sys.modules.get(module), name, None)
+        if subclass is not None and any(isinstance(tensor, subclass) for tensor in tensors):
+            import_module(rules)
 
 
 def _as_autocast_has_it(tensor: Any) -> Any:

@@ -207,9 +207,7 @@ def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float 
     before = after = 0.0
     for output in outputs:
         with_mistake, without = output.shares_beside(getattr(wrong, output.name))
-        # A mistake that leaves this output alone must find it right.
-        explained = with_mistake <= SLACK
-        if not by_size and explained.mean() < EXPLAINED:
+        if not by_size and not _is_made(with_mistake, without):
             return None
         limit = 1e30
         left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
@@ -222,13 +220,20 @@ def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float 
     return float(np.sqrt(after / before))
 
 
+def _is_made(with_mistake: Array, without: Array) -> bool:
+    """Whether an output is what a mistake makes: right where it leaves the output alone, and wrong where it does not."""
+    explained = with_mistake <= SLACK
+    return bool(explained.mean() >= EXPLAINED and not (~explained & (without <= 1)).any())
+
+
 def _each_output(
     terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, known: dict[str, Grads]
 ) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     formulas = _formulas(terms, outputs, truth)
     found = []
-    for output in (one for one in outputs if one.is_wrong):
+    wrong_ones = [one for one in outputs if one.is_wrong]
+    for output in [one for one in wrong_ones if not one.share.max() <= SLACK] or wrong_ones:  # rather than a rounding
         explained = formulas.get(output.name)
         possible = {name: wrong for name, wrong in known.items() if _alone(output, outputs, wrong)}
         name = _known([output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size})
@@ -256,9 +261,9 @@ def _alone(output: WrongOutput, outputs: Sequence[WrongOutput], wrong: Grads) ->
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
     for other in outputs:
         expected = getattr(wrong, other.name)
-        if other is output or np.mean(other.shares_beside(expected)[0] <= SLACK) >= EXPLAINED:
+        if other is output or _is_made(*other.shares_beside(expected)):
             continue
-        if np.mean(np.abs(expected - other.true) <= other.bound) < EXPLAINED:
+        if not (np.abs(expected - other.true) <= other.bound).all():
             return False
     return True
 

@@ -188,11 +188,14 @@ class WrongOutput:
     def shares_beside(self, expected: Array) -> tuple[Array, Array]:
         """How much of the tolerances each element uses beside a mistake's, and beside the right one, both with one scale.
 
-        Where a mistake writes nothing, which NaN stands for, there may be anything.
+        Where a mistake writes nothing, which NaN stands for, there may be anything; if all of it is right, it was written.
         """
         unwritten = np.isnan(expected) & np.isfinite(self.true)
         scale = self.scale + np.abs(np.where(unwritten, self.true, expected) - self.true)
-        return np.where(unwritten, 0.0, self._shares(expected, scale)), self._shares(self.true, scale)
+        without = self._shares(self.true, scale)
+        if unwritten.any() and (self.share[unwritten] <= 1).all():
+            return np.full_like(without, np.inf), without
+        return np.where(unwritten, 0.0, self._shares(expected, scale)), without
 
     @cached_property
     def is_wrong(self) -> bool:

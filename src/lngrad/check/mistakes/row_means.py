@@ -27,7 +27,7 @@ def _is_usable(fit: Fit, rows: int, columns: int = MIN_ELEMENTS) -> bool:
 def explain_partial_means(fit: Fit) -> Explanation | None:
     """Row means that do not take every column once: which columns they take."""
     t = fit.terms
-    if not _is_usable(fit, rows=4, columns=4):
+    if not _is_usable(fit, rows=4, columns=4) or fit.explains(t.dx()):
         return None
     A, means = tuple(one / t.N for one in t.averaged), [one[:, 0] for one in _recovered(fit)[0]]
     for which, label, sum_name in (((1,), f"{LABELS[1]} takes", "mean_dxhat_xhat"), ((0,), f"{LABELS[0]} takes", "mean_dxhat"),

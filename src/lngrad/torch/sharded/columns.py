@@ -105,9 +105,11 @@ def _parts(
         results = None if dx is None else dx[span], *sums
         options: dict[str, Any] = {"normalized_shape": R, "output_mask": problem.wanted}
         if len(given) == 3:
-            rms_norm_backward(*given, gamma, **options, out=RmsGrads(*results))
+            dy, rows, rstd = given
+            rms_norm_backward(dy, rows, rstd, gamma, **options, out=RmsGrads(*results))
         else:
-            layer_norm_backward(*given, gamma, **options, out=Grads(*results))
+            dy, rows, mean, rstd = given
+            layer_norm_backward(dy, rows, mean, rstd, gamma, **options, out=Grads(*results))
         start = span.stop
     return dx, parts
 

@@ -1,7 +1,11 @@
-"""Where torch's CPU kernels, and jax.numpy's formula, lose accuracy and ours do not. Exits with 1 if a claim does not hold."""
+"""Where torch's CPU kernels, and jax.numpy's formula, lose accuracy and ours do not. Exits with 1 if a claim does not hold.
+
+Liger's kernels are asked too where they are installed and TRITON_INTERPRET=1 is set.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -65,6 +69,21 @@ def jax_formula(x, gamma):
     return centred * jax.lax.rsqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gamma
 
 
+class Eps(float):
+    """What Liger's kernels ask of a number, which is a plain float in the interpreter."""
+
+    def to(self, dtype):
+        return self
+
+
+def liger_layer_norm(x, shape, gamma):
+    import triton.language as tl
+    from liger_kernel.ops import layer_norm
+
+    layer_norm.rsqrt = lambda variance: tl.math.rsqrt(variance)  # the interpreter has no libdevice
+    return layer_norm.LigerLayerNormFunction.apply(x, gamma, torch.zeros_like(gamma), Eps(1e-5))
+
+
 def by_numpy(x, dy, gamma, complete):
     y, mean, rstd = lngrad.layer_norm(x, gamma=gamma)
     return [y, *lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, complete_mean=complete)[:2]]
@@ -82,6 +101,8 @@ def ways():
 
         found["jax.numpy"] = partial(by_jax, jax_formula)
         found["lngrad.jax"] = partial(by_jax, lambda x, gamma: layer_norm(x, gamma=gamma))
+    if find_spec("liger_kernel") and os.environ.get("TRITON_INTERPRET") == "1":
+        found["Liger, interpreted"] = partial(by_torch, liger_layer_norm)
     return found
 
 

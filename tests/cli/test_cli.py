@@ -289,8 +289,6 @@ def files_of_examples(folder: Path) -> None:
             for words in (
                 "bench --quick --scopes kernel --cases 512x384 --dtypes float32",
                 "demo --epochs 1",
-                "kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32",
-                "kernel test kernels",
                 "sdk toolkit",
                 "sdk --run lines.c",
             )

@@ -287,10 +287,8 @@ def files_of_examples(folder: Path) -> None:
         *(
             pytest.param(words, marks=pytest.mark.slow)  # they train, measure or compile first
             for words in (
-                "bench --quick --scopes kernel --cases 512x384 --dtypes float32 --impl numpy_cpu",
+                "bench --quick --scopes kernel --cases 512x384 --dtypes float32",
                 "demo --epochs 1",
-                "kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32",
-                "kernel test kernels",
                 "sdk toolkit",
                 "sdk --run lines.c",
             )

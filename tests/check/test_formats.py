@@ -167,3 +167,11 @@ def test_a_manifest_s_paths_stay_in_its_folder(tmp_path, path, run):
     result = run("check", inner)
     assert result.exit_code == 1
     assert "expected a path inside the folder" in " ".join(result.output.split())
+
+
+def test_without_pyyaml_the_error_says_what_to_install(monkeypatch):
+    from lngrad.check.formats import own
+
+    monkeypatch.setattr(own, "find_spec", lambda name: None)
+    with pytest.raises(FileFormatError, match=r"default.yaml: needs pyyaml to be read: pip install 'lngrad\[check\]'"):
+        own.read_own("lngrad: 1", "default.yaml")

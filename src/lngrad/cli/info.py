@@ -19,7 +19,7 @@ EXTRAS = {
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),
-    "demo": ("lngrad demo", "scikit-learn", "matplotlib"),
+    "demo": ("lngrad demo", "scikit-learn", "matplotlib", "pyyaml"),
     "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "threadpoolctl"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),

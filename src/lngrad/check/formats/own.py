@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from lngrad.check.case import ADDED, INPUTS, NORMS, OUTPUTS, CheckCase, Range, Source
 from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
 from lngrad.core.dtypes import accumulator_for
-from lngrad.errors import FileFormatError
+from lngrad.errors import FileFormatError, install_command
 from lngrad.files.boundary import as_format_error
 
 KEYS = (
@@ -24,6 +25,8 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     Raises:
         FileFormatError: Naming file, line and column.
     """
+    if find_spec("yaml") is None:
+        raise FileFormatError(f"{file}: needs pyyaml to be read: {install_command('check')}")
     with as_format_error(file, "is no YAML that can be read"):
         document = _Document(text, file)
         top, nodes = document.mapping(document.root)

@@ -42,6 +42,13 @@ def _array(buffer: calls.Buffer) -> Any:
     return array_at(address, ArraySpec(shape, dtype, contiguous_strides(shape, bytes_of(dtype)), "cpu", "numpy"))
 
 
+def _trees(parts: int, n: int) -> list[list[tuple[int, int, int]]]:
+    """The whole subtrees that each of `parts` devices has, of n columns each."""
+    trees = subtrees_of_slices(parts * n, range(0, parts * n, n), [n] * parts)
+    assert trees is not None  # no segment is cut: see keeps_bits
+    return trees
+
+
 class _Slice:
     """One step's buffers: x (M, n) and what goes with it, of the columns of one of `parts` devices."""
 
@@ -49,9 +56,7 @@ class _Slice:
         self.given, self.eps, self.centred = given, eps, centred
         _, self.dtype, (self.M, self.n) = given["x"]
         self.N, self.wide = parts * self.n, numpy_dtype(ACCUMULATORS[self.dtype])
-        trees = subtrees_of_slices(self.N, range(0, self.N, self.n), [self.n] * parts)
-        assert trees is not None  # no segment is cut
-        self.trees = trees
+        self.trees = _trees(parts, self.n)
         self.scale = None
         if "gamma" in given:
             self.scale = _array(given["gamma"]) + self.wide.type(offset) if offset else _array(given["gamma"])
@@ -186,11 +191,7 @@ class Steps:
         self.wide = numpy_dtype(ACCUMULATORS[x.dtype.name])
         place = jax.lax.axis_index(axis).astype(jnp.float32).reshape(1)
         self.place = vary_together(place, x)[0]
-        trees = subtrees_of_slices(
-            x.shape[1] * self.parts, range(0, x.shape[1] * self.parts, x.shape[1]), [x.shape[1]] * self.parts
-        )
-        assert trees is not None
-        self.most = max(map(len, trees))
+        self.most = max(map(len, _trees(self.parts, x.shape[1])))
 
     def call(self, step: Callable[[_Slice], None], results: dict[str, Any], **given: Any) -> dict[str, Any]:
         """A step's results, as (shape, dtype) says, by name."""

@@ -70,7 +70,7 @@ for _ in range(3):
     assert os.waitpid(child, 0)[1] == 0
 print("ok")
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout == "ok\n", result.stderr
 
 
@@ -100,7 +100,7 @@ for turn in range(100):
             inner.__exit__(None, None, None)
         took = threading.Thread(target=lambda: outer.__enter__() or inner.__enter__())
         took.start()
-        took.join(10)
+        took.join(200)
         os._exit(0 if whole and not took.is_alive() else 1)
     if turn % 2:
         inner.__exit__(None, None, None)
@@ -109,34 +109,40 @@ going = False
 thread.join()
 print("ok")
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout == "ok\n", result.stderr
 
 
 def test_ctrl_c_interrupts_a_long_call():
-    """One call of about a minute's work is left within seconds, and the process goes on."""
+    """One call of about a minute's work is left before half of it is done, and the process goes on."""
     program = """
-import numpy as np, lngrad, time, sys
+import numpy as np, lngrad, time
 from numpy.lib.stride_tricks import as_strided
 row = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
 x = as_strided(row, (40000, 1 << 20), (0, 4))
 statistics = as_strided(np.ones(1, np.float32), (40000, 1), (0, 4))
-lngrad.layer_norm_backward(x[:2], x[:2], statistics[:2], statistics[:2], row, output_mask=(False, True, True))
+def work(rows):
+    before, inputs = time.process_time(), (x[:rows], x[:rows], statistics[:rows], statistics[:rows])
+    try:
+        lngrad.layer_norm_backward(*inputs, row, output_mask=(False, True, True))
+        return time.process_time() - before
+    except KeyboardInterrupt:
+        print("interrupted", time.process_time() - before < whole / 2)
+work(2)
+whole = work(64) / 64 * 40000
 print("started", flush=True)
-try:
-    lngrad.layer_norm_backward(x, x, statistics, statistics, row, output_mask=(False, True, True))
-except KeyboardInterrupt:
-    small = lngrad.layer_norm_backward(x[:3], x[:3], statistics[:3], statistics[:3], row)
-    print("interrupted", small.dx.shape)
+work(40000)
+print(lngrad.layer_norm_backward(x[:3], x[:3], statistics[:3], statistics[:3], row).dx.shape)
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "started\n"
-    time.sleep(1)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert output == "interrupted (3, 1048576)\n"
-    assert time.monotonic() - start < 30
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "started\n"
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
+        finally:
+            process.kill()
+    assert output == "interrupted True\n(3, 1048576)\n"
 
 
 @pytest.mark.usefixtures("threads")

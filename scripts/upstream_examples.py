@@ -75,7 +75,9 @@ def run_example(source: Path, toolkits: Path) -> Example:
             errors = re.findall(r"error: (.*)", done.stderr)
             main = "undefined reference to `main'" in done.stderr
             if not main:
-                return Example("refused", next((e for e in errors if e != "ld returned 1 exit status"), done.stderr[-200:]))
+                return Example(
+                    "refused", next((e for e in errors if e != "ld returned 1 exit status"), done.stderr[-200:])
+                )
             return Example("refused", "its main program is not in this folder")
         return _run(steps, build)
 
@@ -113,7 +115,8 @@ def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
         for line in (re.sub(r"\s#.*", "", one).strip() for one in lines):
             if "cmake" in line:
                 found = re.findall(r"-D(\w+)=(\$?[\w{}-]+)", line)
-                settings |= {name: values.get(value.strip("${}"), value) for name, value in found}
+                named = {name: values.get(value.strip("${}"), value) for name, value in found}
+                settings |= {name: value for name, value in named.items() if "$" not in value}
             elif re.match(r"python3|\./|\w+=\w", line):
                 steps.append(line)
         if steps:

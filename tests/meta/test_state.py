@@ -70,7 +70,9 @@ def test_the_page_is_complete_and_true():
 WAITED_FOR = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "Queue", "LifoQueue",
               "PriorityQueue", "SimpleQueue", "fork_safe_lock"}  # fmt: skip
 LOCK_ROW = re.compile(r"^\| `([\w/]+\.(?:py|c|h|cpp))`: `(\w+)` \| `(\w+)`", re.MULTILINE)
-IN_C = re.compile(r"\b(?:std::)?(pthread_(?:mutex|once|cond|rwlock|spinlock)_t|sem_t|\w*mutex|once_flag)\s+(\w+)\s*[;={]")
+IN_C = re.compile(
+    r"\b(?:std::)?(pthread_(?:mutex|once|cond|rwlock|spinlock)_t|sem_t|\w*mutex|once_flag)\s+(\w+)\s*[;={]"
+)
 NO_LOCKS = {
     ("cpu/workers.py", "_semaphore", "Semaphore"),  # a class of ours; its lock has a row
     ("bench/cuda.py", "stop", "Event"),  # of CUDA

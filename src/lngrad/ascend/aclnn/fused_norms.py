@@ -85,7 +85,8 @@ def _shifted(y: Array, beta: Array, scale: Array, zero: Array) -> Array:
 
 
 def _modulated(y: Array, scale: Array, shift: Array) -> Array:
-    return y * (1 + scale) + shift
+    made: Array = y * (1 + scale) + shift
+    return made
 
 
 def _rms(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:

@@ -150,6 +150,8 @@ def check(
     for path in (report, junit, json):
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"{path}: no folder {path.parent}", REFUSED)
+        if path is not None and path.exists() and any(map(path.samefile, cases or ())):
+            fail(f"{path}: has the cases, and is not replaced", REFUSED)
     earlier = list(read_journal(compare).values()) if compare is not None else None
     read = read_cases(cases or [shipped(), FAMILY], max_bytes)
     if norm is None and not cases and (":" in impl or against):

@@ -240,7 +240,7 @@ class Core:
             handle, start = places[role]
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
-        plan = plan_instruction(d, self.ub, names)
+        plan = plan_instruction(d, self.ub, names, self.rules.checked)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan

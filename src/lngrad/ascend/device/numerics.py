@@ -37,6 +37,8 @@ def element_type(api: str, T: DTypeLike) -> Dtype:
     Raises:
         DtypeError: The vector core has no such type, as float64.
     """
+    if isinstance(T, np.dtype) and T in CODES:  # as C++ has them
+        return T
     if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
         field: Dtype = np.dtype(typing.get_args(T)[1])
         return field

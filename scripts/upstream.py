@@ -246,7 +246,7 @@ def main(
 
 Written by `scripts/upstream.py`, with lngrad {__version__}, from ops-nn {commit.stdout.strip() or "of unknown commit"}.
 No file of it is changed or kept here. `checked`: what CANN's checker reports is an error, and races are looked for.
-`device`: what the hardware runs without a word, runs. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
+`device`: what the hardware runs without an error runs here too. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
 
 ## Unit tests of norm kernels
 

@@ -114,7 +114,7 @@ def kernel_test(
 
     The folder is one of CANN's operator library, or like one of them: op_kernel/ and tests/ut/op_kernel/ with test_*.cpp,
     a tiling header and the compiler's options in CMakeLists.txt. Where a test takes its process down, each gets one of its
-    own. In the mode "device", what the hardware runs without a word, runs, and races are not looked for.
+    own. In the mode "device", what the hardware runs without an error runs here too, and races are not looked for.
 
     Example: lngrad kernel test ops-nn/norm/layer_norm_grad_v3
 

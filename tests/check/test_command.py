@@ -114,6 +114,10 @@ def test_resume_keeps_what_is_done(bench, run):
         (["cases.yaml", "--filter", "zzz"], "--filter: none of 5 cases matches 'zzz'"),
         (["cases.yaml", "--against", "nowhere"], "nowhere: no such file or folder"),
         (["cases.yaml", "--report", "no/where.html"], "no folder no"),
+        *(
+            (["cases.yaml", one, "cases.yaml"], "has the cases, and is not")
+            for one in ("--report", "--junit", "--json")
+        ),
         (["somebody.py"], "expected .csv (TTK), .json (ATK), .yaml"),
         (["cases.yaml", "--impl", "mutant:nothing"], "mutant: expected one of gamma forgotten"),
     ],

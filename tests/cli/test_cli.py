@@ -258,10 +258,15 @@ def test_ctrl_c_before_the_command_is_known_is_one_line(module):
 
 KERNEL = """\
 #include "kernel_operator.h"
+#include <cstdio>
 extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {
     AscendC::GlobalTensor<float>().SetGlobalBuffer((__gm__ float*)x);
+#ifdef ENDLESS
+    for (;;) puts("a line");
+#endif
 }
 """
+KERNEL_RUN = "kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32"
 
 
 def files_of_examples(folder: Path) -> None:
@@ -284,22 +289,27 @@ def files_of_examples(folder: Path) -> None:
         "golden cases -o goldens --limit 1",
         "run in.npz -o out.npz --backend numpy_cpu",
         "soak --calls 2 --entry-points numpy_cpu",
+        f"{KERNEL_RUN} --report",
+        f"{KERNEL_RUN} -D ENDLESS",
         *(
             pytest.param(words, marks=pytest.mark.slow)  # they train, measure or compile first
             for words in (
                 "bench --quick --scopes kernel --cases 512x384 --dtypes float32",
                 "demo --epochs 1",
+                "kernel test library/norm/twice --gtest gtest --mode device",
                 "sdk toolkit",
                 "sdk --run lines.c",
             )
         ),
     ],
 )
-def test_a_reader_that_has_gone_ends_the_command_quietly(words, tmp_path):
+def test_a_reader_that_has_gone_ends_the_command_quietly(words, tmp_path, request):
     """141 as from `lngrad … | head -1` in a shell with pipefail; what is no progress bar is not said either."""
     if words.startswith(("kernel", "sdk")) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
     files_of_examples(tmp_path)
+    if words.startswith("kernel test"):
+        request.getfixturevalue("operator")
     (tmp_path / "lines.c").write_text('#include <stdio.h>\nint main() { for (;;) puts("a line"); }\n')
     reading, writing = os.pipe()
     os.close(reading)

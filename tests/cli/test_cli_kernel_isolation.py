@@ -87,6 +87,8 @@ def test_a_file_is_replaced_only_if_asked_for(folder):
     result = CliRunner().invoke(app, words(folder, 0))
     assert (result.exit_code, (folder / "y.npy").read_bytes()) == (2, b"mine")
     assert "exists already; another name, or --force to replace it" in result.output
+    result = CliRunner().invoke(app, [*words(folder, 0, "--force")[:-1], "--timeline", str(folder / "k.cpp")])
+    assert (result.exit_code, (folder / "k.cpp").read_text()) == (2, KERNEL)
     assert CliRunner().invoke(app, words(folder, 0, "--force")).exit_code == 0
     assert np.load(folder / "y.npy")[0] == 3
     (folder / "y.npy").unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -13,133 +12,6 @@ from lngrad.cli.commands import app
 pytestmark = pytest.mark.skipif(
     shutil.which("c++") is None or shutil.which("ar") is None, reason="needs a C++ compiler"
 )
-
-GTEST = r"""
-#pragma once
-#include <cstdio>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <stdexcept>
-#include <string>
-namespace testing {
-inline std::map<std::string, std::function<void()>> tests;
-struct Test {};
-struct Failure : std::runtime_error { using runtime_error::runtime_error; };
-}
-#define TEST_F(suite, name) \
-    static void name(); \
-    static const bool name##_known = (testing::tests[#suite "." #name] = name, true); \
-    static void name()
-#define ASSERT_EQ(a, b) if (!((a) == (b))) throw testing::Failure(std::string(#a " is not ") + #b)
-"""
-MAIN = r"""
-#include "gtest/gtest.h"
-int main(int count, char** words)
-{
-    if (!std::strcmp(words[1], "--gtest_list_tests")) {
-        std::puts("suite.");
-        for (auto& [name, test] : testing::tests) std::printf("  %s\n", name.c_str() + name.find('.') + 1);
-        return 0;
-    }
-    const std::string wanted = std::string(":") + (words[1] + std::strlen("--gtest_filter=")) + ":";
-    std::string report, comma;
-    for (auto& [name, test] : testing::tests) {
-        if (wanted.find(":" + name + ":") == std::string::npos) continue;
-        std::string failure;
-        try {
-            test();
-        } catch (const std::exception& error) {
-            failure = error.what();
-        }
-        for (char& letter : failure) if (letter == '"' || letter == '\\') letter = '\'';
-        report += comma + "{\"name\": \"" + name.substr(name.find('.') + 1) + "\"";
-        if (!failure.empty()) report += ", \"failures\": [{\"failure\": \"" + failure + "\"}]";
-        report += "}";
-        comma = ", ";
-    }
-    std::FILE* file = std::fopen(words[2] + std::strlen("--gtest_output=json:"), "w");
-    std::fprintf(file, "{\"testsuites\": [{\"name\": \"suite\", \"testsuite\": [%s]}]}", report.c_str());
-    std::fclose(file);
-    return 0;
-}
-"""
-KERNEL = r"""
-#include "kernel_operator.h"
-#include "../doubled/scale.h"
-using namespace AscendC;
-extern "C" __global__ __aicore__ void twice(GM_ADDR x, GM_ADDR y, GM_ADDR tiling)
-{
-    GET_TILING_DATA(data, tiling);
-    TPipe pipe;
-    TQue<TPosition::VECIN, 1> que;
-    GlobalTensor<OFFSET_TYPE> in, out;
-    in.SetGlobalBuffer((__gm__ OFFSET_TYPE*)x, 64);
-    out.SetGlobalBuffer((__gm__ OFFSET_TYPE*)y, 64);
-    for (int i = 0; i < 64; ++i) out.SetValue(i, SCALE * in.GetValue(i));
-    if (data.mode == 1) {
-        pipe.InitBuffer(que, 1, 256);
-        LocalTensor<float> kept = que.AllocTensor<float>(); // never freed
-    }
-    if (data.mode == 2) *(volatile int*)0x10 = 1;
-}
-"""
-TILING = r"""
-#pragma once
-#include "kernel_tiling/kernel_tiling.h"
-struct TwiceTilingData { uint32_t mode = 0; };
-#define GET_TILING_DATA(data, pointer) TwiceTilingData data; std::memcpy(&data, pointer, sizeof data)
-"""
-TESTS = r"""
-#include "gtest/gtest.h"
-#include "tikicpulib.h"
-extern "C" __global__ __aicore__ void twice(GM_ADDR x, GM_ADDR y, GM_ADDR tiling);
-class suite : public testing::Test {};
-static float second(uint32_t mode)
-{
-    auto* x = (float*)AscendC::GmAlloc(256);
-    auto* y = (float*)AscendC::GmAlloc(256);
-    auto* tiling = (uint32_t*)AscendC::GmAlloc(32);
-    for (int i = 0; i < 64; ++i) x[i] = i;
-    *tiling = mode;
-    ICPU_RUN_KF(twice, 1, (uint8_t*)x, (uint8_t*)y, (uint8_t*)tiling);
-    return y[2];
-}
-TEST_F(suite, right) { ASSERT_EQ(second(0), 4.0f); static_assert(__NPU_ARCH__ == 2201); }
-TEST_F(suite, leaks) { ASSERT_EQ(second(1), 4.0f); }
-TEST_F(suite, wild) { second(2); }
-TEST_F(suite, wrong) { ASSERT_EQ(second(0), 5.0f); }
-"""
-
-
-@pytest.fixture
-def operator(tmp_path):
-    library, gtest = tmp_path / "library", tmp_path / "gtest"
-    files = {
-        library / "norm" / "twice" / "op_kernel" / "twice.cpp": KERNEL,
-        library / "norm" / "doubled" / "op_kernel" / "scale.h": "#define SCALE 2.0f\n",
-        library / "common" / "inc" / "op_kernel" / "none.h": "",
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "twice_tiling_def.h": TILING,
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "test_twice.cpp": TESTS,
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "arch35" / "test_twice_apt.cpp": "#error\n",
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "CMakeLists.txt": (
-            '# AddOpTestCase(twice "ascend950" "-DOFFSET_TYPE=int")\n'
-            'AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float" doubled)\n'
-        ),
-        gtest / "include" / "gtest" / "gtest.h": GTEST,
-        gtest / "main.cpp": MAIN,
-        gtest / "none.cpp": "",
-    }
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (gtest / "lib").mkdir()
-    for name, source in (("gtest_main", "main"), ("gtest", "none")):
-        made = gtest / f"{source}.o"
-        compile_ = ["c++", "-std=c++17", f"-I{gtest / 'include'}", "-c", str(gtest / f"{source}.cpp"), "-o", str(made)]
-        subprocess.run(compile_, check=True)
-        subprocess.run(["ar", "rc", str(gtest / "lib" / f"lib{name}.a"), str(made)], check=True)
-    return library / "norm" / "twice", gtest
 
 
 def test_an_operator_s_own_tests(operator, monkeypatch):
@@ -171,4 +43,46 @@ def test_what_does_not_compile_and_what_is_no_operator(operator, tmp_path):
     result = CliRunner().invoke(app, ["kernel", "test", str(tmp_path / "gtest")])
     assert (result.exit_code, result.output) == (
         2, f"lngrad: {tmp_path / 'gtest'}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none\n"
+    )  # fmt: skip
+
+
+HOST_TILING = """
+namespace optiling {
+BEGIN_TILING_DATA_DEF(Part)
+TILING_DATA_FIELD_DEF(uint32_t, mode);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(PartOp, Part)
+BEGIN_TILING_DATA_DEF(TwiceTilingData)
+TILING_DATA_FIELD_DEF(uint32_t, mode);
+TILING_DATA_FIELD_DEF_STRUCT(Part, part);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(Twice, TwiceTilingData)
+REGISTER_TILING_DATA_CLASS(Twice_7, Part)
+}
+"""
+
+
+def test_the_tiling_header_is_made_of_what_op_host_registers(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    (folder / "tests" / "ut" / "op_kernel" / "twice_tiling_def.h").unlink()
+    host = folder.parent / "doubled" / "op_host" / "doubled_tiling.h"  # of the operator beside it
+    host.parent.mkdir()
+    host.write_text(HOST_TILING)
+    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest), "--mode", "device"])
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2].strip()
+        for line in result.output.splitlines()
+        if "suite." in line
+    }
+    assert (rows["suite.right"], rows["suite.wild"]) == ("passed", "crashed"), result.output
+
+
+def test_tests_that_are_built_for_950_alone(operator):
+    folder, gtest = operator
+    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
+    cmake.write_text('AddOpTestCase(twice "ascend950pr_9599" "")\n# AddOpTestCase(twice "ascend910B1" "")\n')
+    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest)])
+    assert (result.exit_code, result.output) == (
+        2, f"lngrad: {cmake}: expected an AddOpTestCase for another SoC than 950, got none\n"
     )  # fmt: skip

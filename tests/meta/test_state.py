@@ -69,7 +69,10 @@ def test_the_page_is_complete_and_true():
 # What a thread can wait for, by the last part of the name of what makes it.
 WAITED_FOR = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "Queue", "LifoQueue",
               "PriorityQueue", "SimpleQueue", "fork_safe_lock"}  # fmt: skip
-LOCK_ROW = re.compile(r"^\| `([\w/]+\.py)`: `(\w+)` \| `(\w+)`", re.MULTILINE)
+LOCK_ROW = re.compile(r"^\| `([\w/]+\.(?:py|c|h|cpp))`: `(\w+)` \| `(\w+)`", re.MULTILINE)
+IN_C = re.compile(
+    r"\b(?:std::)?(pthread_(?:mutex|once|cond|rwlock|spinlock)_t|sem_t|\w*mutex|once_flag)\s+(\w+)\s*[;={]"
+)
 NO_LOCKS = {
     ("cpu/workers.py", "_semaphore", "Semaphore"),  # a class of ours; its lock has a row
     ("bench/cuda.py", "stop", "Event"),  # of CUDA
@@ -100,10 +103,16 @@ def test_every_lock_is_fork_safe_and_judged():
         for lock in locks_of(ast.parse(path.read_text("utf-8")))
     }
     assert {kind for _, _, kind, of_module in here if of_module} == {"fork_safe_lock"}
-    names = {(file, name, kind) for file, name, kind, _ in here}
+    names = {(file, name, kind) for file, name, kind, _ in here} | {
+        (str(path.relative_to(SOURCE)), name, kind)
+        for path in SOURCE.rglob("*.[ch]*")
+        if path.suffix in (".c", ".h", ".cpp")
+        for kind, name in IN_C.findall(path.read_text("utf-8"))
+    }
     page = set(LOCK_ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
     assert names - NO_LOCKS - page == set(), "docs/state.md lacks these under Locks"
     assert page - names == set(), "docs/state.md has rows for what is not there"
     assert locks_of(ast.parse("_lock = threading.Lock()")) == {("_lock", "Lock", True)}
     hidden = "class A:\n    gate: Any = field(default_factory=lambda: Condition())"
     assert locks_of(ast.parse(hidden)) == {("gate", "Condition", False)}
+    assert IN_C.findall("static std::mutex lock;\nstd::once_flag once{};") == [("mutex", "lock"), ("once_flag", "once")]

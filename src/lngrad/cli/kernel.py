@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import signal
 import struct
 import tempfile
 from collections.abc import Mapping
@@ -53,7 +55,7 @@ def kernel_run(
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
     remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
-    force: Annotated[bool, Option("--force", help="Replace files of --save that exist.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace files of --save and --timeline that exist.")] = False,
 ) -> None:
     """Compile an Ascend C kernel and run it on the simulated NPU.
 
@@ -66,11 +68,11 @@ def kernel_run(
 
     Exit codes: 0 the kernel ran, 1 it broke a rule of the device, crashed or took too long, 2 the arguments are wrong.
     """
-    from lngrad.files.writing import check_place, write_tensor
+    from lngrad.files.writing import check_place, write_tensor, write_text
 
     arrays = dict(_array(text) for text in arg)
     targets = [_target(text, arrays) for text in save or ()]
-    for path, _ in targets:
+    for path in (*(path for path, _ in targets), *([timeline] if timeline else [])):
         check_place(path, replace=force)
     macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
     request = _Request(
@@ -83,7 +85,7 @@ def kernel_run(
     )  # fmt: skip
     result = _run_apart(request, time_limit)
     if timeline is not None and result.picture is not None:
-        timeline.write_text(result.picture, encoding="utf-8")
+        write_text(timeline, result.picture)
     if result.fault is not None:
         fail(result.fault, FAILED)
     for path, name in targets:
@@ -112,7 +114,7 @@ def kernel_test(
 
     The folder is one of CANN's operator library, or like one of them: op_kernel/ and tests/ut/op_kernel/ with test_*.cpp,
     a tiling header and the compiler's options in CMakeLists.txt. Where a test takes its process down, each gets one of its
-    own. In the mode "device", what the hardware runs without a word, runs, and races are not looked for.
+    own. In the mode "device", what the hardware runs without an error runs here too, and races are not looked for.
 
     Example: lngrad kernel test ops-nn/norm/layer_norm_grad_v3
 
@@ -167,7 +169,7 @@ class _Result(NamedTuple):
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
     """Run a kernel in a process of its own, which it may crash, end or keep busy for ever."""
-    from lngrad.check.processes.worker import Worker
+    from lngrad.check.calls.worker import Worker
 
     kernel = request.build["kernel"]
     with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as folder:
@@ -186,6 +188,8 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
         except EOFError:
             worker.process.join(5)
             late = False
+            if worker.process.exitcode == -signal.SIGPIPE:  # whoever read what the kernel prints has gone
+                raise BrokenPipeError(errno.EPIPE, "") from None
         finally:
             worker.end()
         said = worker.said().splitlines()
@@ -202,9 +206,10 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
 def _work(tasks: Connection, request: _Request) -> None:
     """In that process: None when the kernel begins, then a _Result; or the error of its arguments."""
     from lngrad.ascend.ascendc import DeviceFault, compile, launch
-    from lngrad.ascend.cpp.guarded import guarded
+    from lngrad.ascend.cpp.kernel import guarded
     from lngrad.ascend.faults import RaceFault
 
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; a kernel that prints is to end as a program does
     try:
         kernel = compile(**request.build)
         arrays = {name: guarded(array) for name, array in request.arrays.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import subprocess
@@ -47,6 +48,29 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(LngradError, match="expected a new or empty folder"):
         write_toolkit(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@needs_c
+def test_a_full_disk_leaves_nothing_that_is_refused_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, write, written = tmp_path / "toolkit", Path.write_text, []
+
+    def full(path: Path, text: str, *options: str) -> int:
+        written.append(path)
+        if len(written) == 40:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, *options)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        with pytest.raises(LngradError, match=r"toolkit: can't be written: No space left on device$"):
+            write_toolkit(folder)
+    assert len(written) == 40
+    assert not list(folder.iterdir())
+    with pytest.raises(LngradError, match=r"library: .*failed"):
+        write_toolkit(folder, flags=["-no-such-flag"])
+    assert not list(folder.iterdir())
+    write_toolkit(folder)
+    assert is_toolkit(folder)
 
 
 def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ LIBRARY = "liblngrad_cann.so"
 LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")
 INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
 LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
 SOURCES = ("interpreter.c", "kernels.c", "server.c", "shim.h")  # written by hand
 
 
@@ -46,24 +47,35 @@ def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequenc
         flags: more flags for the compiler.
 
     Raises:
-        LngradError: there is no compiler, it failed, or the folder is something else.
+        LngradError: there is no compiler, or it failed, or the folder is something else or can't be written; a new one is empty
+            afterwards.
     """
     compiler = required(c_compiler)
     if folder.exists() and not is_toolkit(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise LngradError(f"{folder}: expected a new or empty folder, or one that `lngrad sdk` wrote")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, text in _files(folder.resolve(), settings or Settings()).items():
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+    is_new = not is_toolkit(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in _files(folder.resolve(), settings or Settings()).items():
+            place = folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        _build(folder, [*compiler, *FLAGS, *flags])
+    except BaseException as reason:
+        if is_new:  # half a folder would be neither empty nor a toolkit the next time
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+        if isinstance(reason, OSError):
+            raise LngradError(f"{folder}: can't be written: {reason.strerror or reason}") from None
+        raise
+
+
+def _build(folder: Path, compiler: list[str]) -> None:
+    """The library of a folder that has its sources, and the names that programs link."""
     (folder / "lib64").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a program that runs keeps the library it has
         built = Path(scratch) / LIBRARY
-        command = [
-            *compiler,
-            *["-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread"],
-        ]
-        command += [f"-Wl,-soname,{LIBRARY}", f"-I{folder / 'src'}", *_include(folder), *flags]
+        command = [*compiler, f"-Wl,-soname,{LIBRARY}", f"-I{folder / 'src'}", *_include(folder)]
         command += [*map(str, sorted((folder / "src").glob("*.c"))), "-o", str(built), "-ldl"]
         must_compile(command, "the toolkit's library")
         os.replace(built, folder / "lib64" / LIBRARY)

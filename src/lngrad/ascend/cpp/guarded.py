@@ -48,9 +48,7 @@ def opened(memory: Mapping[Address, Bytes]) -> Iterator[dict[Address, Bytes]]:
     ):
         yield dict(memory)
         return
-    views = {
-        at: np.frombuffer((ctypes.c_uint8 * data.nbytes).from_address(at), np.uint8) for at, data in memory.items()
-    }
+    views = {at: np.ctypeslib.as_array((ctypes.c_uint8 * data.nbytes).from_address(at)) for at, data in memory.items()}
     for at, view in views.items():
         view[...] = memory[at]
     try:

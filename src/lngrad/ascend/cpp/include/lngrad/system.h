@@ -247,6 +247,7 @@ T tiling_data(const void* address, Where where = Where::here())
 // The index of the block, as kernels of the compiler's own names read it.
 #define block_idx AscendC::GetBlockIdx()
 #define block_num AscendC::GetBlockNum()
+#define PRELOAD(kilobytes) AscendC::ICachePreLoad(kilobytes)
 #define ASSERT(condition, ...) assert(condition)
 #define ASCENDC_ASSERT(condition, ...) assert(condition)
 #define ascendc_assert(condition, ...) assert(condition)

@@ -134,7 +134,7 @@ public:
     void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize)
     {
         address_ = buffer;
-        size_ = static_cast<int64_t>(bufferSize);
+        size_ = bufferSize == 0 ? -1 : static_cast<int64_t>(bufferSize); // as in CANN, which checks none: 0 is no size
     }
     void SetGlobalBuffer(__gm__ T* buffer)
     {

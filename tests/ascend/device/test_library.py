@@ -179,6 +179,7 @@ def test_tiling_functions():
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 1)): (0, 0),
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 0)): (3072, 3072),
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (1, 0)): (4096, 1024),
+        ("GetAscendAntiQuantMaxMinTmpSize", (1024,), (1, 0)): (4096, 1024),
     }  # fmt: skip
     with socs.use("Ascend910B1"):
         for (name, shape, numbers), want in sizes.items():

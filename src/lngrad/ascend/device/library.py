@@ -85,9 +85,10 @@ def _simple_softmax(c: LibraryCall) -> None:
 
 
 def _log_softmax(c: LibraryCall) -> None:
+    """The decimal logarithm of the softmax, as the page and its example have it."""
     x, largest, e = _parts(c, 3)
     total = e.sum(axis=1, keepdims=True)
-    c.write(0, x - largest - np.log(total), "dst")
+    c.write(0, (x - largest - np.log(total)) / np.log(10), "dst")
     c.write_statistic(1, total, "sum")
     c.write_statistic(2, largest, "max")
 
@@ -176,8 +177,8 @@ def _arange(c: LibraryCall) -> None:
 
 def _quantize(c: LibraryCall) -> None:
     """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count."""
-    offset = _double(c.n[0])
-    scaled = np.rint(c.rows(1, 1, c.n[1], "src") * c.real + offset)
+    offset, src = np.float32(_double(c.n[0])), c.rows(1, 1, c.n[1], "src").astype(np.float32)
+    scaled = np.rint(src * np.float32(c.real) + offset)  # in float32, as on a device: ties are those of its sums
     c.write(0, np.clip(scaled, -128, 127), "dst")
 
 

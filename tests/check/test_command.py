@@ -244,7 +244,7 @@ def kernel(dy, x, mean, rstd, gamma):
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5, 12])
+@pytest.mark.parametrize("threads", [1, 5, *(pytest.param(threads, marks=pytest.mark.slow) for threads in (2, 12))])
 def test_torch_s_column_sums_in_16_bits_are_named(run, threads, bench):
     """torch 2.13 keeps them so on a CPU, in a part a thread; one that does not has nothing to be named."""
     pytest.importorskip("torch")

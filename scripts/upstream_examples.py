@@ -134,7 +134,8 @@ def _macros(source: Path, settings: dict[str, str]) -> list[str]:
     cmake = source.parent / "CMakeLists.txt"
     text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
     inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", text))
-    inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], "1"), inside)
+    number = settings["CMAKE_ASC_ARCHITECTURES"].removeprefix("dav-")
+    inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], number if "ARCH" in one[1] else "1"), inside)
     return [one.removeprefix("-D") for one in inside.split()]
 
 

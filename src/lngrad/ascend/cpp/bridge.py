@@ -19,6 +19,7 @@ import numpy as np
 from lngrad.ascend import acl
 from lngrad.ascend.acl.memory import aligned_bytes, heap
 from lngrad.ascend.cpp import protocol
+from lngrad.ascend.cpp.guarded import opened
 from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.cpp.protocol import Op, Request
@@ -109,8 +110,10 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
             GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in list(_memory.items())
         ]
     acl.aclrtSynchronizeDevice()  # a launch comes behind what waits in streams
-    memory += [GlobalRegion(b.memory, f"the device memory at {b.address:#x}", b.address) for b in heap.blocks()]
-    launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
+    device = {block.address: block.memory for block in heap.blocks()}
+    with opened(device) as views:
+        memory += [GlobalRegion(view, f"the device memory at {at:#x}", at) for at, view in views.items()]
+        launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
 
 
 def _settings() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lngrad.ascend.cpp.compiling import header_files, without_chevrons
 from lngrad.ascend.cpp.handlers import HANDLERS
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.faults import BoundsFault
 from lngrad.ascend.sdk import Settings, cflags, libs, write_toolkit
 from lngrad.ascend.sdk.program import run_program
 from lngrad.core.problem import Grads

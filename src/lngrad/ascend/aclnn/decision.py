@@ -23,7 +23,7 @@ from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, Copy
-from lngrad.ascend.rounding import round_half_away, rounds_half_away
+from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec, address_of
 from lngrad.core.dtypes import contiguous_strides

@@ -42,7 +42,7 @@ class Rules:
 
     Attributes:
         strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device": what the hardware
-            runs without a word, runs: use after FreeTensor, content that survives it, tensors never freed, the states
+            runs without an error, runs: use after FreeTensor, content that survives it, tensors never freed, the states
             of queues.
         auto_sync: Whether the compiler inserts barriers between vector instructions, and flags around scalar
             accesses.

@@ -26,7 +26,7 @@ from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_
 from lngrad.core.machine import cxx_compiler, run_compiler
 from lngrad.errors import LngradError
 
-# What CANN's checker reports is an error, races are looked for; what the hardware runs without a word, runs.
+# What CANN's checker reports is an error, races are looked for; what the hardware runs without an error runs here too.
 MODES = {"checked": "strictness=checked", "device": "strictness=device,ordering=off"}
 OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 950's register API
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")

@@ -10,8 +10,8 @@ from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.device.library import LIBRARY, call_library
-from lngrad.ascend.faults import DeviceFault
-from lngrad.ascend.tiling.structs import SoftMaxTiling
+from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling
 
 M, K, REAL = 3, 16, 13
 SHAPE = (M, K, REAL)
@@ -207,11 +207,23 @@ def test_tiling_functions():
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 1)): (0, 0),
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 0)): (3072, 3072),
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (1, 0)): (4096, 1024),
+        ("GetWelfordUpdateMaxMinTmpSize", (1, 100), (4, 4, 0, 1)): (1024, 512),
+        ("GetWelfordUpdateMaxMinTmpSize", (1, 100), (2, 4, 1, 1)): (1536, 768),
+        ("GetWelfordFinalizeMaxMinTmpSize", (64,), (4, 0)): (1024, 1024),
+        ("GetWelfordFinalizeMaxMinTmpSize", (128,), (4, 0)): (1536, 1024),
+        ("GetNormalizeMaxMinTmpSize", (9, 60), (4, 4, 0, 1, 0)): (8704, 512),
+        ("GetDeepNormMaxMinTmpSize", (4, 16, 64), (4, 0, 1)): (49664, 1280),
     }  # fmt: skip
     with socs.use("Ascend910B1"):
         for (name, shape, numbers), want in sizes.items():
             assert tuple(np.frombuffer(answer(name, shape, numbers), np.uint32)) == want, name
         tiling = SoftMaxTiling.from_bytes(answer("SoftMaxTilingFunc", (24, 128), (4, 20 * 800, 0, 0)))
+        deep = DeepNormTiling.from_bytes(answer("GetDeepNormTilingInfo", (4, 16, 64), (64, 20000, 2, 0, 1)))
+        with pytest.raises(TilingError, match="at least 1280 bytes and originH up to 64, got 1279 and 64"):
+            answer("GetDeepNormTilingInfo", (4, 16, 64), (64, 1279, 4, 0, 0))
+        with pytest.raises(TilingError, match="whole blocks up to 2040"):
+            answer("GetDeepNormMaxMinTmpSize", (4, 16, 2048), (4, 0, 0))
+    assert (deep.oneTmpSize, deep.loopRound, deep.inputTailSize, deep.meanVarTailPos) == (1536, 2, 1024, 48)
     assert (tiling.srcM, tiling.srcK, tiling.outMaxK, tiling.splitM, tiling.rangeM, tiling.tailM) == (
         24,
         128,

@@ -213,6 +213,7 @@ def test_tiling_functions():
         ("GetWelfordFinalizeMaxMinTmpSize", (128,), (4, 0)): (1536, 1024),
         ("GetNormalizeMaxMinTmpSize", (9, 60), (4, 4, 0, 1, 0)): (8704, 512),
         ("GetDeepNormMaxMinTmpSize", (4, 16, 64), (4, 0, 1)): (49664, 1280),
+        ("GetAscendAntiQuantMaxMinTmpSize", (1024,), (1, 0)): (4096, 1024),
     }  # fmt: skip
     with socs.use("Ascend910B1"):
         for (name, shape, numbers), want in sizes.items():

@@ -154,11 +154,12 @@ def _dequant_size(*shape: int) -> Sizes:
     return 4 * (fixed + math.prod(rows) * columns), 4 * (fixed + columns)
 
 
-def _antiquant_size(rows: int, columns: int, scales: int, half: int) -> Sizes:
+def _antiquant_size(*shape: int) -> Sizes:
+    rows, *_, scales, half = shape
     if half:
         return 0, 0
     per_channel = 4 * (2 * scales + VECTOR * rows)
-    return (per_channel, per_channel) if scales > 1 else (4 * rows * columns, 1024)
+    return (per_channel, per_channel) if scales > 1 else (4 * math.prod(shape[:-2]), 1024)
 
 
 def _whole(number: int, unit: int) -> int:

@@ -36,6 +36,7 @@ from lngrad.ascend.aclnn.checks import (
     on_inference,
     one_per_row,
     own_places,
+    parameter_dtype,
     product_without,
     required,
     rows_shape,
@@ -62,11 +63,9 @@ from lngrad.core.problem import (
 )
 from lngrad.typing import Array
 
-FLOAT16, BFLOAT16, INT8, INT32 = (aclDataType[f"ACL_{name}"] for name in ("FLOAT16", "BF16", "INT8", "INT32"))
+BFLOAT16, INT8, INT32 = aclDataType.ACL_BF16, aclDataType.ACL_INT8, aclDataType.ACL_INT32
 SIXTEEN = FLOATS[1:]
-BASE_ARCH, REGISTER_ARCH = 2201, 3510  # Atlas A2 and A3; Ascend 950
-
-Table = Callable[[Target], tuple[tuple[aclDataType, ...], ...]]
+REGISTER_ARCH = 3510  # Ascend 950
 
 
 def quantized(values: Array) -> Array:
@@ -290,12 +289,6 @@ def _ada(
     )
 
 
-@of_tensors
-def _wide_parameter(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    allowed = (FLOAT, call.x.dtype)
-    return facts.dtype not in allowed and f"ACL_FLOAT or the dtype of x, {call.x.dtype.name}, got {facts.dtype.name}"
-
-
 _PARAMETERS = ("weightOptional", "biasOptional")
 ADA_LAYER_NORM = _ada(
     "aclnnAdaLayerNorm",
@@ -306,7 +299,7 @@ ADA_LAYER_NORM = _ada(
 ADA_LAYER_NORM_V2 = _ada(
     "aclnnAdaLayerNormV2",
     (TRAINING_ARCH, INFERENCE_ARCH),
-    (_wide_parameter(*_PARAMETERS), same_dtype(*_PARAMETERS)),
+    (parameter_dtype(*_PARAMETERS), same_dtype(*_PARAMETERS)),
     ("meanOutOptional", "rstdOutOptional"),
 )
 
@@ -472,9 +465,6 @@ def aclnnFusedAddRmsNormGetWorkspaceSize(
         scale: What x1 is multiplied with.
         yOut, xOut: As x1. Each may take the place of x1 or x2 exactly.
         rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(FUSED_ADD_RMS_NORM, x1, x2, gamma, epsilon, scale, yOut, rstdOut, xOut)
 
@@ -498,9 +488,6 @@ def aclnnAdaLayerNormGetWorkspaceSize(
         weightOptional, biasOptional: [H] in x's dtype; None for 1 and 0.
         epsilon: Added to the biased variance of a row.
         out: As x. May take the place of x exactly.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(ADA_LAYER_NORM, x, scale, shift, weightOptional, biasOptional, epsilon, out)
 
@@ -524,9 +511,6 @@ def aclnnAdaLayerNormV2GetWorkspaceSize(
         x, scale, shift, epsilon, out: As there.
         weightOptional, biasOptional: [H] in x's dtype or both in FLOAT; None for 1 and 0.
         meanOutOptional, rstdOutOptional: [B…, S, 1] in x's dtype, or None.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(
         ADA_LAYER_NORM_V2, x, scale, shift, weightOptional, biasOptional, epsilon, out, meanOutOptional, rstdOutOptional
@@ -534,13 +518,7 @@ def aclnnAdaLayerNormV2GetWorkspaceSize(
 
 
 def aclnnRmsNormQuantGetWorkspaceSize(
-    x: aclTensor,
-    gamma: aclTensor,
-    beta: aclTensor,
-    scale: aclTensor,
-    offset: aclTensor,
-    epsilon: float,
-    y: aclTensor,
+    x: aclTensor, gamma: aclTensor, beta: aclTensor, scale: aclTensor, offset: aclTensor, epsilon: float, y: aclTensor
 ) -> Phase1:
     """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
 
@@ -553,9 +531,6 @@ def aclnnRmsNormQuantGetWorkspaceSize(
         scale, offset: [1]; scale in x's dtype, offset in INT8; on Ascend 950 other rows of the page's table too.
         epsilon: Added to the mean of the squares.
         y: As x, in INT8. CANN: also INT4, INT32 and, on Ascend 950, floating-point numbers of 8 bits.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(RMS_NORM_QUANT, x, gamma, beta, scale, offset, epsilon, y)
 
@@ -590,9 +565,6 @@ def aclnnAddRmsNormQuantGetWorkspaceSize(
         divMode: Must be true, as on Atlas A2.
         y1Out, y2Out: As x1, in INT8.
         xOut: As x1. May take the place of x1 or x2 exactly.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     scales = (scales1, scales2Optional, zeroPoints1Optional, zeroPoints2Optional)
     return phase1(ADD_RMS_NORM_QUANT, x1, x2, gamma, *scales, axis, epsilon, divMode, y1Out, y2Out, xOut)
@@ -622,9 +594,6 @@ def aclnnLayerNormQuantGetWorkspaceSize(
         epsilon: Added to the biased variance of a row.
         res: As x, in INT8.
         scaleOut: Not written.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(LAYER_NORM_QUANT, x, gamma, beta, scale, zeroPointsOptional, quantMode, epsilon, res, scaleOut)
 
@@ -649,9 +618,6 @@ def aclnnLayerNormalizationGradGetWorkspaceSize(
         mean, rstd: One element per row, used as they are.
         dx: As x. May take the place of dy or x exactly.
         dgamma, dbeta: As gamma. All are in one dtype.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(LAYER_NORMALIZATION_GRAD, dy, x, gamma, mean, rstd, dx, dgamma, dbeta)
 

@@ -20,6 +20,7 @@ tests/meta/test_documents.py checks that there is no block of another kind.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -69,14 +70,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile all kernels before several workers start, each of which would compile those that it meets."""
     if session.config.getoption("--warm") and "PYTEST_XDIST_WORKER" not in os.environ:
-        cores = pytest_xdist_auto_num_workers()
-        program = (
-            "import sys; from lngrad.cpu.entries import compile_ahead, kernels\n"
-            f"for kernel in kernels()[int(sys.argv[1])::{cores}]: compile_ahead(*kernel)"
-        )
-        children = [subprocess.Popen([sys.executable, "-c", program, str(k)]) for k in range(cores)]
-        if any(child.wait() for child in children):
-            raise pytest.UsageError("--warm: the kernels can't be compiled")
+        from lngrad.cpu.entries import compile_ahead, kernels
+
+        with multiprocessing.get_context("spawn").Pool(pytest_xdist_auto_num_workers()) as processes:
+            processes.starmap(compile_ahead, kernels(), chunksize=1)  # one at a time: some take 7 s, most less than 1
 
 
 @pytest.fixture

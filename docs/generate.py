@@ -80,7 +80,7 @@ READMES = {
         "与 torch 2.13 和 oneDNN 3.2 中较快者相比，2 个线程，输出已预分配，每行不少于 64 个元素的几何平均；override() 与 torch "
         "自己的内核相比。大于 1×：lngrad 更快。全部用例与历史：[benchmarks](docs/benchmarks.html)（英文），"
         "表格见[性能](docs/performance.zh-CN.md)。",
-        "三台机器上，各形状和 dtype 比最快的对手快多少倍",
+        "三台机器上，各形状和 dtype 下的速度是最快的同类库的多少倍",
     ),
 }
 
@@ -103,10 +103,10 @@ def performance(machines: dict[str, list[Record]]) -> str:
 
 CHINESE = {
     "machine | scope | threads | against | won | rows of ≥ 64, float32 | rows of ≥ 64, 16 bits | tiny rows | least":
-        "机器 | 范围 | 线程 | 对手 | 领先 | 每行 ≥ 64，float32 | 每行 ≥ 64，16 位 | 很短的行 | 最小",
+        "机器 | 范围 | 线程 | 对比对象 | 领先 | 每行 ≥ 64，float32 | 每行 ≥ 64，16 位 | 很短的行 | 最小",
     "the best of torch, oneDNN": "torch 和 oneDNN 中较快者",
     "The backward with 2 threads, outputs preallocated: how many times faster than the best peer. Not bold: lost.":
-        "2 个线程的反向，输出已预分配：比最快的对手快多少倍。非粗体：落后。",
+        "2 个线程的反向，输出已预分配：速度是最快的同类库的多少倍。非粗体表示较慢。",
     "rows × columns": "行 × 列",
 }  # fmt: skip
 

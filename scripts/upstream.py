@@ -4,6 +4,7 @@
     python scripts/upstream.py ops-nn --only layer_norm_grad_v3 --print
     python scripts/upstream.py ops-nn --minutes 20 --first rms_norm    those that fit; the page names the others
     python scripts/upstream.py ops-nn --results kept.json    what is in the file is not run again; what was run is added
+    python scripts/upstream.py ops-nn --kit asc-devkit      the vector examples of the Ascend C kit too
 
 ops-nn is a checkout of the operator library (hicann/ops-nn), which stays as it is. It takes one to two hours of a core.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from upstream_examples import Example, run_example, section, sources
 
 from lngrad import __version__
 from lngrad.ascend.sdk.operator_tests import MODES, Case, TestFile, run_operator
@@ -43,6 +45,12 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ("", "is allocated, the vector unit must not use it"): (
         "ours: a VECIN buffer used as plain memory, which the hardware takes and CANN's checker reports"
     ),
+    ("", "overlap 0 bytes apart"): (
+        "upstream: a widening Cast in place, which CANN's checker refuses; a device reads a repeat before it writes it"
+    ),
+    ("", "must be at VECIN or VECCALC, it is at VECOUT"): (
+        "upstream: DataCopy from global memory to VECOUT, which is not in its table; a device knows no such places"
+    ),
     ("", "was freed and must not be used"): (
         "upstream: a tensor is used behind FreeTensor; no other has its memory, so a device runs it, and CANN's checker "
         "reports it"
@@ -53,10 +61,14 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     (
         "",
         "tensors were not freed",
-    ): "upstream: a dequeued tensor is never freed; harmless on a device, reported by CANN's",
+    ): "upstream: a tensor is never freed; harmless on a device, reported by CANN's",
     ("group_norm_grad", "DataCopyPad at group_norm_grad.h:8"): (
         "upstream: InitOutput's copies read memory that InitBuffer hands out next, with no MTE3_MTE2 flag between"
     ),
+    ("group_norm_swish", "that DataCopyPad reads"): (
+        "upstream: no MTE3_V flag before Duplicate fills the buffer that DataCopyPad still copies out"
+    ),
+    ("group_norm_swish_grad", "blocks 0 and 1"): ("upstream: under __CCE_KT_TEST__ the kernel leaves out its SyncAll"),
     (
         "group_norm_grad",
         "Mul at group_norm_grad.h:513",
@@ -157,7 +169,8 @@ def _table(rows: list[Row]) -> str:
             total[mode] += sum(one for one, _ in pairs)
         cases += sum(all_ for _, all_ in counts["checked"])
         error = next((file.error for file in row.files if file.error), "")
-        lines.append(f"| {row.operator} | {'yes' if all(builds) else _cell(error)} | {' | '.join(cells)} |")
+        name = row.room.removesuffix("norm") + row.operator
+        lines.append(f"| {name} | {'yes' if all(builds) else _cell(error)} | {' | '.join(cells)} |")
     sums = " | ".join(f"**{passed} of {cases}**" for passed in total.values())
     return "\n".join([*lines, f"| **{operators} operators** | **{compiled}** | {sums} |"])
 
@@ -183,6 +196,29 @@ def _examples(results: dict[str, str]) -> str:
     return "\n".join([*lines, *(f"| {name} | {_cell(why)} |" for name, why in results.items() if why)])
 
 
+VECTORS = "## Vector examples of the Ascend C kit"
+
+
+def _section_of_page(heading: str) -> str:
+    """What the page has under a heading."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+    return text.partition(heading)[2].partition("\n## ")[0].strip() or "Not run."
+
+
+def _vector_examples(kit: Path, scratch: Path, kept: Kept) -> str:
+    commit = subprocess.run(["git", "-C", str(kit), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
+    results: dict[str, Example] = {}
+    for one in sources(kit):
+        name = one.relative_to(kit / "examples").as_posix()
+        if name not in kept.found:
+            kept.add(name, run_example(one, scratch / "kit"))
+        results[name] = Example(*kept.found[name])
+    return (
+        f"From asc-devkit {commit.stdout.strip() or 'of unknown commit'}, built and run as their READMEs say.\n\n"
+        + section(results, _cell)
+    )
+
+
 def main(
     library: Annotated[Path, typer.Argument(metavar="OPS_NN", help="A checkout of the operator library.")],
     gtest: Annotated[Path | None, typer.Option(help="A folder with include/gtest and libgtest.")] = None,
@@ -194,6 +230,7 @@ def main(
     results_file: Annotated[
         Path | None, typer.Option("--results", help="A JSON file of results to go on from.")
     ] = None,
+    kit: Annotated[Path | None, typer.Option(help="A checkout of the Ascend C kit (asc-devkit).")] = None,
     to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
 ) -> None:
     """Run them, and write the page."""
@@ -207,10 +244,11 @@ def main(
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         toolkit = Path(scratch) / "toolkit"
         write_toolkit(toolkit, Settings())
-        sources = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
+        programs = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         kept = Kept(results_file)
+        vectors = _vector_examples(kit, Path(scratch), kept) if kit else _section_of_page(VECTORS)
         results: dict[str, str] = {}
-        for one in sources:
+        for one in programs:
             name = f"{one.parents[1].name}/{one.stem}"
             if name not in kept.found:
                 kept.add(name, _example(one, toolkit))
@@ -227,7 +265,7 @@ def main(
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))
     rows = [row for row in tried if not row.late]
-    others = sorted(row.operator for row in rows if row.refused)
+    others = sorted(row.room.removesuffix("norm") + row.operator for row in rows if row.refused)
     ran = {(row.room, row.operator) for row in rows}
     waiting = sorted(folder.name for room, folder in folders if (room, folder.name) not in ran)
     left = f"\n\n**Not run** ({len(waiting)} of {len(folders)} operators): {', '.join(waiting)}." if waiting else ""
@@ -235,13 +273,15 @@ def main(
 
 Written by `scripts/upstream.py`, with lngrad {__version__}, from ops-nn {commit.stdout.strip() or "of unknown commit"}.
 No file of it is changed or kept here. `checked`: what CANN's checker reports is an error, and races are looked for.
-`device`: what the hardware runs without a word, runs. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
+`device`: what the hardware runs without an error runs here too. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
 
 ## Unit tests of norm kernels
 
 {_table(rows)}{left}
 
-Left out, as their tests are for the register API of Ascend 950, which is not simulated: {", ".join(others) or "none"}.
+Of {len(rows)} folders with tests of a kernel {len(rows) - len(others)} build them for A2. The others are left out, as
+their CMakeLists.txt builds none, or those of the register API of Ascend 950 alone, which is not simulated:
+{", ".join(others) or "none"}.
 
 ## Tests that do not pass
 
@@ -250,6 +290,10 @@ Left out, as their tests are for the register API of Ascend 950, which is not si
 ## Host examples of the norm family
 
 {_examples(results)}
+
+{VECTORS}
+
+{vectors}
 """
     if to_stdout:
         print(page)

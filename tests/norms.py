@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import lngrad
+from lngrad.core.plan import BACKENDS
 from lngrad.testing import Inputs, Normalization
 
 RMS = Normalization(centred=False)
@@ -21,6 +22,11 @@ NORMS: dict[str, dict[str, Any]] = {
     "add_rms_norm": {"normalization": RMS, "residual": True},
     "deep_norm": {"normalization": Normalization(alpha=1.7), "residual": True},
 }
+
+
+def backends_of(norm: dict[str, Any]) -> list[str]:
+    """The CPU backends that compute a norm."""
+    return [name for name in ("numba_cpu", "numpy_cpu") if not norm or BACKENDS[name].family]
 
 
 def forward(inputs: Inputs, **options: Any) -> Any:

@@ -1,10 +1,12 @@
-"""How far the float32 backward is from a plain C loop on one core of this machine.
+"""How far the library is from plain C loops on one core of this machine.
 
-    python benchmarks/limit/limit.py [ROWSxCOLUMNS ...]
+    python benchmarks/limit/limit.py [backward|forward] [float32|bfloat16] [--rounded] [ROWSxCOLUMNS ...]
 
-rows.c is a yardstick, not a library: column sums in registers, no tails, no tree, its own rounding. It is compiled for the
-machine and taken at its best of R rows at a time, stored or streamed. Contestants take turns, 25 rounds; each is called three
-times in a row, and the last two are timed. Nanoseconds an element: median (least).
+rows.c is a yardstick, not a library: sums in registers, no tails, no tree, its own rounding, or with --rounded the
+library's arithmetic for an element of the backward. It is compiled for the machine and taken at its best of R rows at a
+time, once with the result stored and once with the result streamed past the caches, which whoever reads it next pays
+for. Contestants take turns, 25 rounds; each is called eight times in a row, and the last four are timed. Nanoseconds an
+element: median (least).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import lngrad
@@ -35,62 +38,85 @@ SHAPES = [
     "100000x64",
 ]
 FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-shared", "-fPIC"]
+DTYPES = {"float32": (np.float32, []), "bfloat16": (ml_dtypes.bfloat16, ["-DBFLOAT16"])}
+ROUNDED = ["-DROUNDED", "-ffp-contract=off"]
 ROUNDS = 25
+WARM, TIMED = (
+    4,
+    4,
+)  # calls in a row: whoever stores first finds the result outside of the caches, after one who streamed it
+Contestants = dict[str, Callable[[], object]]
 
 
-def library() -> Any:
+def library(flags: list[str]) -> Any:
     """rows.c, compiled for this machine."""
     target = Path(tempfile.mkdtemp()) / "rows.so"
-    subprocess.run(["gcc", *FLAGS, Path(__file__).with_name("rows.c"), "-o", target], check=True)
+    subprocess.run(["gcc", *FLAGS, *flags, Path(__file__).with_name("rows.c"), "-o", target], check=True)
     return ctypes.CDLL(str(target))
 
 
-def on_a_page(count: int) -> Any:
-    """So many float32 that begin on a page."""
-    block = np.zeros(count + 1024, np.float32)
-    start = -block.ctypes.data % 4096 // 4
-    return block[start : start + count]
+def on_a_page(M: int, N: int, dtype: Any) -> Any:
+    """Random numbers that begin on a page."""
+    nbytes = M * N * np.dtype(dtype).itemsize
+    block = np.zeros(nbytes + 4096, np.uint8)
+    start = -block.ctypes.data % 4096
+    array = block[start : start + nbytes].view(dtype).reshape(M, N)
+    array[:] = np.random.default_rng(M).standard_normal((M, N), np.float32)
+    return array
 
 
-def contestants(C: Any, M: int, N: int) -> dict[str, Callable[[], object]]:
+def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestants:
     """What is timed: the library, and the loop in C for every number of rows and kind of store."""
-    rng = np.random.default_rng(0)
-    x, dy, dx = (on_a_page(M * N).reshape(M, N) for _ in range(3))
-    x[:], dy[:] = rng.standard_normal((M, N)), rng.standard_normal((M, N))
-    gamma, dgamma, dbeta = rng.standard_normal(N).astype(np.float32), np.zeros(N, np.float32), np.zeros(N, np.float32)
-    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma)
-    out = lngrad.Grads(dx, dgamma, dbeta) if M * N > 1e6 else None  # a small call with out= takes a longer way
-    addresses = [ctypes.c_void_p(array.ctypes.data) for array in (dy, x, dx, gamma, dgamma, dbeta)]
-    found: dict[str, Callable[[], object]] = {
-        "lngrad": lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, out=out)
-    }
+    x, dy, result = (on_a_page(M, N, dtype) for _ in range(3))
+    gamma, beta, dgamma, dbeta = np.random.default_rng(N).standard_normal((4, N), np.float32)
+    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    if direction == "backward":
+        arrays = [dy, x, result, gamma, dgamma, dbeta]
+        grads = lngrad.Grads(result, dgamma, dbeta)
+        found: Contestants = {"lngrad": lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, out=grads)}
+    else:
+        arrays = [x, result, gamma, beta, mean, rstd]
+        out = lngrad.Forward(result, mean, rstd)
+        found = {"lngrad": lambda: lngrad.layer_norm(x, gamma=gamma, beta=beta, out=out)}
+    addresses = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
     for rows in (1, 2, 4, 8):
         for streaming in (0, 1):
-            loop = C[f"rows_{rows}_{streaming}"]
+            loop = C[f"{direction}_{rows}_{streaming}"]
             found[f"C, {rows} rows, {'streamed' if streaming else 'stored'}"] = lambda f=loop: f(M, N, *addresses)
     return found
 
 
+def timed(calls: Contestants, elements: int) -> dict[str, tuple[float, float]]:
+    """Nanoseconds an element of each contestant: the median of its turns, and the least."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            for _ in range(WARM):
+                call()
+            start = time.perf_counter()
+            for _ in range(TIMED):
+                call()
+            times[name].append((time.perf_counter() - start) / TIMED / elements * 1e9)
+    return {name: (float(np.median(each)), min(each)) for name, each in times.items()}
+
+
 def main() -> None:
-    C = library()
+    words = sys.argv[1:]
+    direction = "forward" if "forward" in words else "backward"
+    dtype, flags = DTYPES["bfloat16" if "bfloat16" in words else "float32"]
+    C = library(flags + ROUNDED * ("--rounded" in words))
     lngrad.set_num_threads(1)
-    for shape in sys.argv[1:] or SHAPES:
+    for shape in [word for word in words if word[0].isdigit()] or SHAPES:
         M, N = map(int, shape.split("x"))
         M -= M % 8
-        calls = contestants(C, M, N)
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(ROUNDS):
-            for name, call in calls.items():
-                call()
-                start = time.perf_counter()
-                call()
-                call()
-                times[name].append((time.perf_counter() - start) / 2 / (M * N) * 1e9)
-        figures = {name: (float(np.median(each)), min(each)) for name, each in times.items()}
+        figures = timed(contestants(C, direction, dtype, M, N), M * N)
         ours = figures.pop("lngrad")
-        best = min(figures, key=lambda name: figures[name][0])
-        said = f"lngrad {ours[0]:.3f} ({ours[1]:.3f})   {best:<22} {figures[best][0]:.3f} ({figures[best][1]:.3f})"
-        print(f"{shape:>12}: {said}   C is {ours[0] / figures[best][0]:.2f} times as fast", flush=True)
+        said = f"lngrad {ours[0]:.3f} ({ours[1]:.3f})"
+        for kind in ("stored", "streamed"):
+            best = min((name for name in figures if name.endswith(kind)), key=lambda name: figures[name][0])
+            median, least = figures[best]
+            said += f"   {best:<19} {median:.3f} ({least:.3f}), {median / ours[0]:.2f} of lngrad's"
+        print(f"{shape:>12}: {said}", flush=True)
 
 
 if __name__ == "__main__":

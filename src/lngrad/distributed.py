@@ -1,11 +1,132 @@
 """Normalization over several processes: DTensor rules for lngrad's operators, and column sums with fixed bits.
 
 Importing this registers the rules; lngrad.torch does so by itself when the first DTensor comes.
+
+dgamma and dbeta of rows that lie on several processes have the bits of one process that has them all. A column is summed
+over chunks of 64 rows and the binary tree of their index (decision 3). A process whose rows begin at a chunk's border can add
+up whole subtrees alone; every process then has all subtrees and adds up the rest of the tree.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed.tensor import DTensor
+
+from lngrad.api import layer_norm_backward, rms_norm_backward
+from lngrad.core.column_tree import CHUNK, ColumnTree, subtrees
+from lngrad.core.problem import RMS_BACKWARD, RMS_NORM, Grads, Problem, RmsGrads, describe
 from lngrad.cpu.cut_rows import segment_borders
-from lngrad.errors import PeerError
+from lngrad.errors import DtypeError, PeerError, ShapeError
+from lngrad.torch.calls import accumulator_of
 from lngrad.torch.sharded import rules as _rules  # noqa: F401  # registers them
-from lngrad.torch.sharded.columns import all_reduce_columns
+from lngrad.torch.sharded.cuts import all_gather
 
 __all__ = ["PeerError", "all_reduce_columns", "segment_borders"]
+
+
+def all_reduce_columns(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    output_mask: Sequence[bool] = (True, True, True),
+    group: Any = None,
+) -> Grads:
+    """lngrad.layer_norm_backward, or rms_norm_backward, of rows that are spread over a process group in rank order.
+
+    On CPUs dgamma and dbeta have the bits that one process with all rows would get, whatever the number of processes.
+    Every process of the group must call it.
+
+    Args:
+        dy, x: This process's rows, (*A, *R): torch tensors of the same shape and dtype, which may have no rows. On every
+            process but the last that has rows, their number is a multiple of 64.
+        mean, rstd: One element per row. mean None: RMS normalization, of which dbeta is None.
+        gamma: (*R), the same on every process, or None.
+        normalized_shape: R. None: gamma's shape, or the last axis.
+        output_mask: Which of dx, dgamma, dbeta are wanted, the same on every process; the others are None.
+        group: A process group; None is the default one.
+
+    Returns:
+        dx of this process's rows; dgamma and dbeta of all rows, the same bits on every process, in gamma's dtype, or in
+        x's without gamma.
+
+    Raises:
+        ShapeError, DtypeError: An argument breaks a rule.
+        PeerError: A peer failed, or did not come before the group's timeout.
+    """
+    _check_plain({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
+    if mean is None:
+        mask, norm = tuple(output_mask)[:2], RMS_NORM
+        problem, _ = describe(RMS_BACKWARD, (dy, x, rstd, gamma), normalized_shape, mask, None, norm)
+    else:
+        problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
+    M, R = problem.M, problem.normalized_shape
+    rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
+    trees = [list(subtrees(*chunks)) for chunks in _chunks(rows)]
+    statistics = (None if one is None else one.detach().reshape(M) for one in (mean, rstd))
+    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), *statistics
+    gamma = None if gamma is None else gamma.detach()
+    dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
+    halves = [half for half, wanted in enumerate(problem.wanted[1:]) if wanted]
+    sums: list[Any] = [None, None]
+    if halves:
+        gathered = all_gather(parts[:, halves], group, "subtrees of dgamma and dbeta")
+        sums_of_columns = ColumnTree()
+        for rank, tree in enumerate(trees):
+            for at, (level, _) in enumerate(tree):
+                sums_of_columns.add(gathered[rank, at], level)
+        totals = sums_of_columns.total(parts.new_zeros((len(halves), *R))).to(x.dtype if gamma is None else gamma.dtype)
+        for half, total in zip(halves, totals, strict=True):
+            sums[half] = total
+    return Grads(None if dx is None else dx.reshape(x.shape), *sums)
+
+
+def _check_plain(tensors: dict[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        if tensor is None and name in ("gamma", "mean"):
+            continue
+        if isinstance(tensor, DTensor) or not isinstance(tensor, torch.Tensor):
+            kind = type(tensor).__name__
+            raise DtypeError(f"{name}: expected this process's rows as a torch.Tensor, got a {kind} (see to_local())")
+
+
+def _parts(
+    problem: Problem, flat: tuple[Any, ...], gamma: Any, tree: list[tuple[int, int]], most: int
+) -> tuple[Any, Any]:
+    """dx of this process's rows, and dgamma and dbeta of each of its subtrees, (most, 2, *R) in the accumulator's dtype."""
+    x, R = flat[1], problem.normalized_shape
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if problem.wanted[0] else None
+    parts = torch.zeros((most, 2, *R), dtype=accumulator_of(x, gamma), device=x.device)
+    start = 0
+    for (level, _), part in zip(tree, parts, strict=False):
+        span = slice(start, start + (CHUNK << level))
+        given = [tensor[span] for tensor in flat if tensor is not None]
+        sums = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=False))
+        results = None if dx is None else dx[span], *sums
+        options: dict[str, Any] = {"normalized_shape": R, "output_mask": problem.wanted}
+        if len(given) == 3:
+            dy, rows, rstd = given
+            rms_norm_backward(dy, rows, rstd, gamma, **options, out=RmsGrads(*results))
+        else:
+            dy, rows, mean, rstd = given
+            layer_norm_backward(dy, rows, mean, rstd, gamma, **options, out=Grads(*results))
+        start = span.stop
+    return dx, parts
+
+
+def _chunks(rows: list[int]) -> list[tuple[int, int]]:
+    """The chunks of each process, as (first, stop)."""
+    last = max((rank for rank, M in enumerate(rows) if M), default=0)
+    if any(M % CHUNK for M in rows[:last]):
+        raise ShapeError(
+            f"x: expected a multiple of {CHUNK} rows on every process but the last that has any, got {rows} rows"
+        )
+    starts = [sum(rows[:rank]) // CHUNK for rank in range(len(rows))]
+    return [(start, start - (-M // CHUNK)) for start, M in zip(starts, rows, strict=True)]

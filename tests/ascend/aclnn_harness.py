@@ -15,6 +15,8 @@ NAMES = {
     "float16": acl.ACL_FLOAT16,
     "bfloat16": acl.ACL_BF16,
     "float64": acl.ACL_DOUBLE,
+    "int8": acl.ACL_INT8,
+    "int32": acl.ACL_INT32,
 }
 OUTPUTS = ("gradInputOut", "gradWeightOut", "gradBiasOut")
 SENTINEL = 77.0

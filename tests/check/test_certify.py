@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lngrad.check.certify import bits, properties, sums
+from lngrad.check.certify import bits, certify, properties, sums
 from lngrad.check.certify.bits import batch_invariance, repeatability
-from lngrad.check.certify.certify import certify
 from lngrad.check.certify.measured import Certificate, different_bits
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
 from lngrad.check.certify.sums import column_order, product_sums, replay, row_order

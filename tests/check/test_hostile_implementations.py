@@ -17,8 +17,7 @@ from lngrad.check import comparison, trial
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations import find
-from lngrad.check.judge import Options, check_case
-from lngrad.check.processes.runner import run_cases
+from lngrad.check.judge import Options, check_case, run_cases
 from lngrad.check.result import CaseResult
 from lngrad.errors import BackendUnavailable
 

@@ -16,8 +16,7 @@ import cheats
 import right
 
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import CheckCase
-from lngrad.check.formats.fuzz import fuzzed
+from lngrad.check.case import CheckCase, fuzzed
 from lngrad.check.formats.reading import read_cases, shipped
 from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult

@@ -44,3 +44,45 @@ def test_what_does_not_compile_and_what_is_no_operator(operator, tmp_path):
     assert (result.exit_code, result.output) == (
         2, f"lngrad: {tmp_path / 'gtest'}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none\n"
     )  # fmt: skip
+
+
+HOST_TILING = """
+namespace optiling {
+BEGIN_TILING_DATA_DEF(Part)
+TILING_DATA_FIELD_DEF(uint32_t, mode);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(PartOp, Part)
+BEGIN_TILING_DATA_DEF(TwiceTilingData)
+TILING_DATA_FIELD_DEF(uint32_t, mode);
+TILING_DATA_FIELD_DEF_STRUCT(Part, part);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(Twice, TwiceTilingData)
+REGISTER_TILING_DATA_CLASS(Twice_7, Part)
+}
+"""
+
+
+def test_the_tiling_header_is_made_of_what_op_host_registers(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    (folder / "tests" / "ut" / "op_kernel" / "twice_tiling_def.h").unlink()
+    host = folder.parent / "doubled" / "op_host" / "doubled_tiling.h"  # of the operator beside it
+    host.parent.mkdir()
+    host.write_text(HOST_TILING)
+    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest), "--mode", "device"])
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2].strip()
+        for line in result.output.splitlines()
+        if "suite." in line
+    }
+    assert (rows["suite.right"], rows["suite.wild"]) == ("passed", "crashed"), result.output
+
+
+def test_tests_that_are_built_for_950_alone(operator):
+    folder, gtest = operator
+    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
+    cmake.write_text('AddOpTestCase(twice "ascend950pr_9599" "")\n# AddOpTestCase(twice "ascend910B1" "")\n')
+    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest)])
+    assert (result.exit_code, result.output) == (
+        2, f"lngrad: {cmake}: expected an AddOpTestCase for another SoC than 950, got none\n"
+    )  # fmt: skip

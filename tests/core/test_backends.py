@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import numpy as np
 import pytest
@@ -30,27 +31,22 @@ def gradients(inputs, backend, mask=None):
     return norms.backward(inputs, output_mask=mask or norms.everything(inputs), backend=backend)
 
 
+# Nothing differs between backends and norms but what is called, and inputs cost as much as a call: drawn once for all backends.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_backward_is_right(case, dtype, norm, backend):
+def test_forward_and_backward_are_right(case, dtype, norm):
     inputs = make_inputs(case, dtype, **norm)
-    grads = gradients(inputs, backend)
-    check_grads(grads, inputs)
-    parameter = numpy_dtype(case.gamma_dtype or dtype)
-    assert [grad.dtype for grad in grads] == [numpy_dtype(dtype), parameter, parameter][: len(grads)]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_forward_is_right(case, dtype, norm, backend):
-    inputs = make_inputs(case, dtype, **norm)
-    forward = norms.forward(inputs, backend=backend)
-    check_forward(forward, inputs)
-    accumulator = np.float64 if dtype == "float64" else np.float32
-    assert forward.y.dtype == numpy_dtype(dtype)
-    for statistic in {"mean", "rstd"} & set(forward._fields):
-        assert getattr(forward, statistic).dtype == accumulator
-        assert getattr(forward, statistic).shape == (*case.lead, *(1,) * len(case.normalized))
+    parameter, accumulator = numpy_dtype(case.gamma_dtype or dtype), np.float64 if dtype == "float64" else np.float32
+    for backend in norms.backends_of(norm):
+        grads = gradients(inputs, backend)
+        check_grads(grads, inputs)
+        assert [grad.dtype for grad in grads] == [numpy_dtype(dtype), parameter, parameter][: len(grads)]
+        forward = norms.forward(inputs, backend=backend)
+        check_forward(forward, inputs)
+        assert forward.y.dtype == numpy_dtype(dtype)
+        for statistic in {"mean", "rstd"} & set(forward._fields):
+            assert getattr(forward, statistic).dtype == accumulator
+            assert getattr(forward, statistic).shape == (*case.lead, *(1,) * len(case.normalized))
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -117,6 +113,9 @@ def test_a_bad_value_stays_in_its_row(bad, N, norm, backend):
     lngrad.testing.check_same_bits(spoiled[2:], clean[2:])
 
 
+SMALLER = [case for case in CASES if prod((*case.lead, *case.normalized)) < 100_000]  # a mistake shows in any of them
+
+
 @cache
 def right_ones(case, dtype):
     """Inputs and their gradients, once for all mutants."""
@@ -129,7 +128,7 @@ def right_ones(case, dtype):
 def test_mutants_are_rejected(name, dtype):
     """On most cases: a few are too small to tell (one row, one column, no gamma)."""
     rejected = 0
-    for case in CASES:
+    for case in SMALLER:
         inputs, like = right_ones(case, dtype)
         with np.errstate(over="ignore"):
             mutant = round_to(MUTANTS[name](inputs), like)
@@ -137,7 +136,7 @@ def test_mutants_are_rejected(name, dtype):
             check_grads(mutant, inputs)
         except GradientError:
             rejected += 1
-    assert rejected >= 0.6 * len(CASES)
+    assert rejected >= 0.6 * len(SMALLER)
 
 
 def test_the_comparator_raises_for_each_kind_of_fault():

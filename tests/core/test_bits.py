@@ -16,7 +16,7 @@ from norms import backward as gradients
 from norms import forward, of_rows
 
 DTYPES = ("float32", "bfloat16", "float64")
-LARGER = (*CASES, Case((1500,), (40,)), Case((700,), (129,)), Case((400,), (1000,)), Case((333,), (8200,)))
+LARGER = (*CASES, Case((1500,), (40,)), Case((700,), (129,)), Case((400,), (1000,)), Case((200,), (8200,)))
 
 
 @pytest.mark.usefixtures("threads")
@@ -25,7 +25,9 @@ LARGER = (*CASES, Case((1500,), (40,)), Case((700,), (129,)), Case((400,), (1000
 def test_threads_do_not_show(case, dtype, norm):
     inputs = make_inputs(case, dtype, **norm)
     results = []
-    for n in (1, 2, 3, 7, 64):
+    for n in (
+        (1, 3, 64) if norm else (1, 2, 3, 7, 64)
+    ):  # a norm's switches are in its rows, and threads share whole ones
         lngrad.set_num_threads(n)
         results.append((*gradients(inputs), *forward(inputs)))
     for other in results[1:]:

@@ -70,7 +70,7 @@ for _ in range(3):
     assert os.waitpid(child, 0)[1] == 0
 print("ok")
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout == "ok\n", result.stderr
 
 
@@ -100,7 +100,7 @@ for turn in range(100):
             inner.__exit__(None, None, None)
         took = threading.Thread(target=lambda: outer.__enter__() or inner.__enter__())
         took.start()
-        took.join(10)
+        took.join(200)
         os._exit(0 if whole and not took.is_alive() else 1)
     if turn % 2:
         inner.__exit__(None, None, None)
@@ -109,34 +109,40 @@ going = False
 thread.join()
 print("ok")
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout == "ok\n", result.stderr
 
 
 def test_ctrl_c_interrupts_a_long_call():
-    """One call of about a minute's work is left within seconds, and the process goes on."""
+    """One call of 8 seconds on an idle machine is left before half of its work is done, and the process goes on."""
     program = """
-import numpy as np, lngrad, time, sys
+import numpy as np, lngrad, time
 from numpy.lib.stride_tricks import as_strided
 row = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
-x = as_strided(row, (40000, 1 << 20), (0, 4))
-statistics = as_strided(np.ones(1, np.float32), (40000, 1), (0, 4))
-lngrad.layer_norm_backward(x[:2], x[:2], statistics[:2], statistics[:2], row, output_mask=(False, True, True))
+def work(rows, mask=(False, True, True)):
+    x, statistics = (as_strided(of, (rows, of.size), (0, 4)) for of in (row, np.ones(1, np.float32)))
+    before = time.process_time()
+    try:
+        lngrad.layer_norm_backward(x, x, statistics, statistics, row, output_mask=mask)
+    except KeyboardInterrupt:
+        print("interrupted")
+    return time.process_time() - before
+work(2)
+wanted = 8 * lngrad.get_num_threads()
+rows = int(wanted / work(64) * 64)
 print("started", flush=True)
-try:
-    lngrad.layer_norm_backward(x, x, statistics, statistics, row, output_mask=(False, True, True))
-except KeyboardInterrupt:
-    small = lngrad.layer_norm_backward(x[:3], x[:3], statistics[:3], statistics[:3], row)
-    print("interrupted", small.dx.shape)
+print(work(rows) < wanted / 2)
+work(3, None)
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "started\n"
-    time.sleep(1)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert output == "interrupted (3, 1048576)\n"
-    assert time.monotonic() - start < 30
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "started\n"
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
+        finally:
+            process.kill()
+    assert (output, process.returncode) == ("interrupted\nTrue\n", 0)
 
 
 @pytest.mark.usefixtures("threads")

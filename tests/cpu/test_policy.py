@@ -11,7 +11,7 @@ from lngrad.cpu.policy import Machine, backward_rows_together, result_streams, r
 
 KIB, MIB = 1 << 10, 1 << 20
 EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, halves=True)
-XEON = Machine(48 * KIB, 2 * MIB, 480 * MIB)  # its virtual machine is told of all of the host's last level
+XEON = Machine(48 * KIB, 2 * MIB, 480 * MIB, intel=True)  # its virtual machine is told of all of the host's last level
 LAPTOP = Machine(32 * KIB, 256 * KIB, 8 * MIB)
 
 
@@ -53,6 +53,13 @@ def test_rows_are_fetched_ahead_from_where_they_are_not(threads):
     assert rows_ahead(backward(*fits), threads, 8, LAPTOP) == 8
     assert rows_ahead(backward(100000, 64), threads, 8, XEON) == 32  # 8 KiB
     assert rows_ahead(backward(100000, 37), threads, 8, XEON) == 0
+
+
+def test_a_float32_backward_on_intel_has_the_next_row_fetched_unless_rows_are_short():
+    assert rows_ahead(backward(65536, 256), 1, 8, XEON) == rows_ahead(backward(4096, 768), 2, 4, XEON) == 1
+    assert rows_ahead(backward(65536, 256), 1, 8, EPYC_9004) == 8
+    assert rows_ahead(backward(65536, 256, np.float16), 1, 8, XEON) == 16
+    assert rows_ahead(forward(65536, 256), 1, 8, XEON) == 8
 
 
 def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
+import interpreted  # noqa: E402, F401
 import lngrad  # noqa: E402
 import norms  # noqa: E402
 from lngrad.api import execute  # noqa: E402

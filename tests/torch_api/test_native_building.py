@@ -114,6 +114,8 @@ def test_a_library_for_another_torch_or_other_sources_is_left_alone(quick, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(native, "torch_folder", lambda: other)
         assert native.find() is None
+        theirs = building.build()  # as another environment does, which has the cache in common
+        assert native.find() == theirs
     with monkeypatch.context() as patch:
         patch.setattr(native, "SOURCES", tmp_path)
         assert native.find() is None

@@ -352,6 +352,43 @@ OPERATORS: dict[str, dict[str, str]] = {
     const aclTensor *rstd, double alpha, const aclTensor *dxOut, const aclTensor *dgxOut, const aclTensor *dbetaOut,
     const aclTensor *dgammaOut""",
     },
+    "aclnnop/aclnn_add_rms_norm_cast.h": {
+        "aclnnAddRmsNormCast": """
+    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, const aclTensor *y1Out,
+    const aclTensor *y2Out, const aclTensor *rstdOut, const aclTensor *xOut""",
+    },
+    "aclnnop/aclnn_fused_add_rms_norm.h": {
+        "aclnnFusedAddRmsNorm": """
+    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, double scale, const
+    aclTensor *yOut, const aclTensor *rstdOut, const aclTensor *xOut""",
+    },
+    "aclnnop/aclnn_ada_layer_norm.h": {
+        "aclnnAdaLayerNorm": """
+    const aclTensor *x, const aclTensor *scale, const aclTensor *shift, const aclTensor *weightOptional, const
+    aclTensor *biasOptional, double epsilon, aclTensor *out""",
+    },
+    "aclnnop/aclnn_ada_layer_norm_v2.h": {
+        "aclnnAdaLayerNormV2": """
+    const aclTensor *x, const aclTensor *scale, const aclTensor *shift, const aclTensor *weightOptional, const
+    aclTensor *biasOptional, double epsilon, aclTensor *out, aclTensor *meanOutOptional, aclTensor
+    *rstdOutOptional""",
+    },
+    "aclnnop/aclnn_rms_norm_quant.h": {
+        "aclnnRmsNormQuant": """
+    const aclTensor *x, const aclTensor *gamma, const aclTensor *beta, const aclTensor *scale, const aclTensor
+    *offset, double epsilon, aclTensor *y""",
+    },
+    "aclnnop/aclnn_add_rms_norm_quant.h": {
+        "aclnnAddRmsNormQuant": """
+    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, const aclTensor *scales1, const aclTensor
+    *scales2Optional, const aclTensor *zeroPoints1Optional, const aclTensor *zeroPoints2Optional, int64_t axis,
+    double epsilon, bool divMode, aclTensor *y1Out, aclTensor *y2Out, aclTensor *xOut""",
+    },
+    "aclnnop/aclnn_layer_norm_quant.h": {
+        "aclnnLayerNormQuant": """
+    const aclTensor *x, const aclTensor *gamma, const aclTensor *beta, const aclTensor *scale, const aclTensor
+    *zeroPointsOptional, int quantMode, double epsilon, aclTensor *res, aclTensor *scaleOut""",
+    },
     "aclnnop/aclnn_inplace_add_rms_norm.h": {
         "aclnnInplaceAddRmsNorm": """
     aclTensor *x1Ref, aclTensor *x2Ref, const aclTensor *gamma, double epsilon, const aclTensor *rstdOut""",

@@ -1,20 +1,38 @@
-"""One case from its inputs to its result: whether it is run at all, and what stands in the result of one that is not."""
+"""Judge cases: one, from its inputs to its result, or many in processes of their own, several at a time; results as they come.
+
+Each of these processes has its kernel in another one (`calls/process.py`), which may crash or hang, and takes nothing else
+with it.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from time import perf_counter
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any, NoReturn
 
 from lngrad.check.calls.kernel import KernelError, first_line, here
-from lngrad.check.case import OUTPUTS, CheckCase, Options
-from lngrad.check.formats.fuzz import FUZZ
+from lngrad.check.calls.process import KernelProcesses
+from lngrad.check.calls.worker import Worker
+from lngrad.check.case import FUZZ, OUTPUTS, CheckCase, Options
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.result import CaseResult
-from lngrad.check.standards.rules import AUTO, STANDARDS, usual
+from lngrad.check.standards import AUTO, STANDARDS, usual
 from lngrad.check.trial import Kernels, Trial
-from lngrad.errors import BackendUnavailable, FileFormatError
+from lngrad.core.threads import get_num_threads, set_num_threads
+from lngrad.errors import BackendUnavailable, FileFormatError, LngradError
 
-__all__ = ["Options", "case_facts", "check_case", "command_of"]
+__all__ = ["Options", "case_facts", "check_case", "command_of", "default_jobs", "run_cases"]
+
+REFUSED, DONE = "refused", "done"
+END_SECONDS = 5.0  # for a process to end its kernel
 
 
 def case_facts(case: CheckCase) -> str:
@@ -65,8 +83,109 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
 
 
 def command_of(case: CheckCase, options: Options) -> str:
-    import shlex
-
     seed = options.seed if case.seed is None else case.seed
     where = case.source.file if case.source.file.startswith(FUZZ) else shlex.quote(case.source.file)
     return f"{options.invoked} {where} --seed {seed} --filter {shlex.quote('=' + case.name)}"
+
+
+class _Worker(Worker):
+    """A process that judges, and the case that it has."""
+
+    def __init__(self, options: Options, threads: int, time_limit: float, folder: Path) -> None:
+        super().__init__(_work, options, threads, time_limit, folder=folder)
+        self.case: CheckCase | None = None
+        self.given = 0.0
+
+    def give(self, case: CheckCase) -> None:
+        self.case, self.given = case, monotonic()
+        self.tasks.send(case)
+
+    def end(self) -> None:
+        """End the process; it ends its kernel first."""
+        self.process.terminate()
+        self.process.join(END_SECONDS)
+        super().end()
+
+
+def run_cases(
+    cases: Sequence[CheckCase], options: Options, jobs: int, time_limit: float, done: Callable[[CaseResult], None]
+) -> None:
+    """Run all cases; `done` gets each result, in no fixed order.
+
+    Args:
+        cases, options: What to run.
+        jobs: How many at a time.
+        time_limit: Seconds that a call of the implementation may take.
+        done: Is told.
+
+    Raises:
+        BackendUnavailable: The implementation can't be had, or a case asks for what does not exist.
+        KeyboardInterrupt: As it comes; the processes are ended, and what was done has been told.
+    """
+    waiting = deque(cases)
+    jobs = max(1, min(jobs, len(cases)))
+    threads = max(1, get_num_threads() // jobs)
+    workers: list[_Worker] = []
+
+    def turn(worker: _Worker) -> None:
+        try:
+            kind, value = worker.tasks.recv()
+        except (EOFError, ConnectionResetError):
+            case = worker.case
+            assert case is not None  # a worker says nothing without one
+            text = f"the process that judges {worker.how_it_died()}; is memory short?"
+            workers.remove(worker)
+            worker.end()
+            standard = case.standard or options.standard
+            lost = CaseResult(
+                case.label, str(case.source), "failed", text, case_facts(case), standard, others=case.others
+            )
+            done(replace(lost, command=command_of(case, options), seconds=monotonic() - worker.given))
+            return
+        if kind == REFUSED:
+            raise BackendUnavailable(value)
+        worker.case = None
+        done(value)
+        if waiting:
+            worker.give(waiting.popleft())
+
+    with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:
+        try:
+            while waiting or any(worker.case for worker in workers):
+                while waiting and len(workers) < jobs:
+                    workers.append(_Worker(options, threads, time_limit, Path(folder)))
+                    workers[-1].give(waiting.popleft())
+                told = wait([worker.tasks for worker in workers if worker.case], timeout=1.0)
+                for worker in list(workers):
+                    if worker.tasks in told:
+                        turn(worker)
+        finally:
+            for worker in workers:
+                worker.end()
+
+
+def default_jobs() -> int:
+    return max(1, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+
+
+def _work(tasks: Connection, options: Options, threads: int, time_limit: float) -> None:
+    """Send the results of cases: ("done", result), or ("refused", text) and nothing more."""
+    signal.signal(signal.SIGTERM, _end)
+    set_num_threads(threads)
+    kernels = KernelProcesses(threads, time_limit)
+    try:
+        while True:
+            try:
+                case = tasks.recv()
+            except EOFError:  # the parent is gone, or has no more
+                return
+            try:
+                tasks.send((DONE, check_case(case, options, kernels)))
+            except LngradError as error:
+                tasks.send((REFUSED, str(error)))
+    finally:
+        kernels.end()
+
+
+def _end(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(0)

@@ -15,7 +15,7 @@ from lngrad.check.case import NORMS, CheckCase, Options
 from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, shipped
 from lngrad.check.judge import check_case
 from lngrad.check.result import CaseResult
-from lngrad.check.standards.rules import AUTO, STANDARDS
+from lngrad.check.standards import AUTO, STANDARDS
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 

@@ -133,11 +133,10 @@ def check(
     """
     from rich.console import Console
 
-    from lngrad.check.case import Options
-    from lngrad.check.formats.fuzz import fuzzed
+    from lngrad.check.case import Options, fuzzed
     from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
     from lngrad.check.reports.journal import changes, read_journal, write_junit
-    from lngrad.check.standards.rules import AUTO, LEVELS, STANDARDS
+    from lngrad.check.standards import AUTO, LEVELS, STANDARDS
 
     _one_of("--standard", standard, (AUTO, *STANDARDS))
     if re.fullmatch(r"\d+%?", max_skipped) is None:
@@ -259,7 +258,7 @@ def certify(
 
     Example: lngrad certify --impl numpy_cpu --trials 1
     """
-    from lngrad.check.certify.certify import certify as measure
+    from lngrad.check.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
 
     _known_norm(norm)
@@ -331,7 +330,7 @@ def soak(
 
 
 def _standards() -> Iterable[str]:
-    from lngrad.check.standards.rules import AUTO, STANDARDS
+    from lngrad.check.standards import AUTO, STANDARDS
 
     return AUTO, *STANDARDS
 
@@ -354,7 +353,7 @@ def _run(
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
     from rich.console import Console
 
-    from lngrad.check.processes.runner import default_jobs, run_cases
+    from lngrad.check.judge import default_jobs, run_cases
     from lngrad.check.reports.journal import Journal, key_of, read_journal
 
     keys = {case.label: key_of(case, options) for case in cases}

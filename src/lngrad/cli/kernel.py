@@ -114,7 +114,7 @@ def kernel_test(
 
     The folder is one of CANN's operator library, or like one of them: op_kernel/ and tests/ut/op_kernel/ with test_*.cpp,
     a tiling header and the compiler's options in CMakeLists.txt. Where a test takes its process down, each gets one of its
-    own. In the mode "device", what the hardware runs without a word, runs, and races are not looked for.
+    own. In the mode "device", what the hardware runs without an error runs here too, and races are not looked for.
 
     Example: lngrad kernel test ops-nn/norm/layer_norm_grad_v3
 
@@ -169,7 +169,7 @@ class _Result(NamedTuple):
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
     """Run a kernel in a process of its own, which it may crash, end or keep busy for ever."""
-    from lngrad.check.processes.worker import Worker
+    from lngrad.check.calls.worker import Worker
 
     kernel = request.build["kernel"]
     with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as folder:
@@ -206,7 +206,7 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
 def _work(tasks: Connection, request: _Request) -> None:
     """In that process: None when the kernel begins, then a _Result; or the error of its arguments."""
     from lngrad.ascend.ascendc import DeviceFault, compile, launch
-    from lngrad.ascend.cpp.guarded import guarded
+    from lngrad.ascend.cpp.kernel import guarded
     from lngrad.ascend.faults import RaceFault
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; a kernel that prints is to end as a program does

@@ -65,11 +65,18 @@ def test_every_enumerator_has_its_number(name):
 
 def test_initialising_and_finalising_once_each():
     acl.aclFinalize()
-    refused(acl.aclrtSetDevice(0), acl.ACL_ERROR_UNINITIALIZE, "aclInit")
     assert acl.aclInit() == 0
     refused(acl.aclInit(), acl.ACL_ERROR_REPEAT_INITIALIZE, "called before")
     assert acl.aclFinalize() == 0
     refused(acl.aclFinalize(), acl.ACL_ERROR_REPEAT_FINALIZE, "one call")
+
+
+def test_a_device_may_be_set_without_aclInit():
+    acl.aclFinalize()
+    assert acl.aclrtSetDevice(0) == 0
+    address, ret = acl.aclrtMalloc(8, 0)
+    assert (ret, acl.aclrtFree(address), acl.aclrtResetDevice(0)) == (0, 0, 0)
+    assert acl.aclFinalize() in (acl.ACL_ERROR_UNINITIALIZE, acl.ACL_ERROR_REPEAT_FINALIZE)
 
 
 def test_nothing_of_the_device_works_before_it_is_set():

@@ -291,7 +291,7 @@ extern "C" __global__ __aicore__ void counter(GM_ADDR x, GM_ADDR y) {
     pipe.InitBuffer(buffer, 1024);
     GlobalTensor<float> source, target;
     source.SetGlobalBuffer((__gm__ float*)x);
-    target.SetGlobalBuffer((__gm__ float*)y);
+    target.SetGlobalBuffer((__gm__ float*)y, 0); // 0 is no size
     LocalTensor<float> a = buffer.Get<float>();
     DataCopy(a, source, 104);
     PipeBarrier<PIPE_ALL>();

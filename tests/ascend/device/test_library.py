@@ -83,6 +83,23 @@ def cases():
     yield "LogicalNot", [line, heads], (K,), 0, [heads == 0]
     for name, function in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor)):
         yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
+    yield "Compare", [x, y], (0, (1 << M * K) - 1, 0, 1, 1), 0, []
+    yield "GetCmpMask", [np.zeros(32, np.uint8)], (), 0, []
+    both = np.stack(flat[:2], axis=1).reshape(2, -1)
+    yield "Interleave", [np.zeros(M * K), np.zeros(M * K), *flat[:2]], (M * K,), 0, both
+    yield "DeInterleave", [np.zeros(M * K), np.zeros(M * K), *both], (M * K,), 0, flat[:2]
+    whole, scales = rng.integers(-1000, 1000, (M, K)).astype(np.int32), rng.standard_normal(K)
+    wide = np.float32(scales).astype(float)
+    counted = np.arange(K) < REAL
+    yield "AscendDequant", [out, whole, scales], (M, K, REAL, 0), 0, [np.where(counted, whole * wide, 0)]
+    yield "AscendDequant", [out, whole, scales], (M, K, K, 1), 0.5, [whole * 0.5]
+    codes = rng.integers(-128, 127, (4, 32)).astype(np.int8)
+    shifts, steps = rng.standard_normal((2, 2, 32))
+    grouped = (codes + np.repeat(np.float32(shifts), 2, 0)) * np.repeat(np.float32(steps), 2, 0).astype(float)
+    yield "AscendAntiQuant", [np.zeros((4, 32)), codes, shifts, steps], (4, 32, 2), 0, [grouped]
+    yield "AscendAntiQuant", [np.zeros((4, 32)), codes], (128, bits(3.0), bits(0.25)), 0, [(codes + 3.0) / 4]
+    root = np.sqrt((x[:, :REAL] ** 2).mean(1, keepdims=True) + 0.1)
+    yield "RmsNorm", [out, x, y[0]], SHAPE, 0.1, [x / root * y[0]]
     yield "Gatherb", [np.zeros(64), flat[0], offsets], (1, 1, 8), 0, [flat[0].reshape(-1, 8)[offsets // 32]]
     yield "Transpose", [np.zeros(16), image], (1, 2, 2, 4, 11), 0, [image.transpose(0, 2, 3, 1)]
     yield "Transpose", [np.zeros(16), image], (1, 4, 2, 2, 12), 0, [image.reshape(1, 2, 2, 4).transpose(0, 3, 1, 2)]
@@ -102,6 +119,35 @@ def test_every_row_against_numpy():
                 error = np.abs(got - want) / np.maximum(np.abs(want), 1)
                 assert error.max() < 1e-6, (name, numbers, got, want)
     assert seen == set(LIBRARY)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("mode", range(6))
+def test_a_comparison_is_kept_in_a_register(mode, dtype):
+    lanes = 256 // np.dtype(dtype).itemsize
+    one, two = np.random.default_rng(mode).integers(-2, 3, (2, lanes)).astype(dtype)
+    function = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)[mode]
+    wanted = np.arange(lanes) % 3 != 0
+    words = np.packbits(np.append(wanted, np.zeros(128 - lanes, bool)), bitorder="little").view(np.int64)
+    pipe = asc.TPipe()
+    sources, out = [tensor(pipe, one, dtype=dtype) for one in (one, two)], tensor(pipe, np.zeros(32), dtype=np.uint8)
+    call_library("Compare", sources, (mode, *map(int, words), 1, 1), 0)
+    call_library("GetCmpMask", [out], (), 0)
+    got = np.unpackbits(content(out)[:16], bitorder="little")[:lanes] != 0
+    assert (got == (function(one, two) & wanted)).all()
+    with pytest.raises(DeviceFault, match="Compare: block strides of 1 are simulated"):
+        call_library("Compare", sources, (mode, 1, 0, 2, 1), 0)
+
+
+def test_library_rules_that_are_broken():
+    pipe = asc.TPipe()
+    whole, line = tensor(pipe, np.zeros(32), dtype=np.int32), tensor(pipe, np.zeros(32), dtype=np.float32)
+    with pytest.raises(DeviceFault, match="AscendDequant: n must be whole blocks of int32"):
+        call_library("AscendDequant", [line, whole, line], (2, 12, 12, 0), 0)
+    with pytest.raises(DeviceFault, match="AscendAntiQuant: expected groups of rows, got 3 rows and 2 of offset"):
+        call_library("AscendAntiQuant", [line, line, line, line], (3, 8, 2), 0)
+    with socs.use("Ascend950"), pytest.raises(DeviceFault, match="Interleave: count must be even, got 7"):
+        call_library("Interleave", [tensor(asc.TPipe(), np.zeros(8), dtype=np.float32)] * 4, (7,), 0)
 
 
 def test_what_only_950_has_is_refused():
@@ -128,6 +174,12 @@ def test_tiling_functions():
         ("GetDropOutMaxMinTmpSize", (64, 128), (4, 0)): (65536, 512),
         ("GetAscendQuantMaxMinTmpSize", (1000,), (4, 0)): (2016, 512),
         ("GetCumSumMaxMinTmpSize", (17, 16), (2, 1)): (3072, 1536),
+        ("GetAscendDequantMaxMinTmpSize", (128, 32), (4,)): (16800, 544),
+        ("GetAscendDequantMaxMinTmpSize", (32,), (4,)): (544, 544),
+        ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 1)): (0, 0),
+        ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 0)): (3072, 3072),
+        ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (1, 0)): (4096, 1024),
+        ("GetAscendAntiQuantMaxMinTmpSize", (1024,), (1, 0)): (4096, 1024),
     }  # fmt: skip
     with socs.use("Ascend910B1"):
         for (name, shape, numbers), want in sizes.items():

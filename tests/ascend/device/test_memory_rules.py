@@ -384,6 +384,9 @@ class TestGlobalMemory:
     def test_size_and_strides(self):
         with pytest.raises(BoundsFault, match="has 4 elements from here on, SetGlobalBuffer got 5"):
             GlobalTensor(F).SetGlobalBuffer(np.zeros(4, F), 5)
+        unsized = GlobalTensor(F)
+        unsized.SetGlobalBuffer(np.zeros(4, F), 0)
+        assert unsized.GetSize() == 4
         with pytest.raises(ShapeError, match="must be contiguous"):
             GlobalTensor(F).SetGlobalBuffer(np.zeros((4, 4), F).T)
         with pytest.raises(LifetimeFault, match="without SetGlobalBuffer"):

@@ -185,6 +185,32 @@ class TestCast:
             with pytest.raises(OverlapFault, match="upper half"):
                 asc.Cast(local.ReinterpretCast(F), local[first:], asc.RoundMode.CAST_NONE, 512)
 
+    @pytest.mark.parametrize("strictness", ["checked", "device"])
+    def test_widening_one_repeat_in_place(self, strictness):
+        """A device reads a repeat before it writes it; CANN's checker refuses it."""
+
+        def kernel(x, y):
+            buf, source, target = asc.TBuf(), asc.GlobalTensor(HALF), asc.GlobalTensor(F)
+            asc.TPipe().InitBuffer(buf, 512)
+            source.SetGlobalBuffer(x)
+            target.SetGlobalBuffer(y)
+            asc.DataCopy(buf.Get(HALF), source, 128)
+            asc.SetFlag(asc.HardEvent.MTE2_V, 0)
+            asc.WaitFlag(asc.HardEvent.MTE2_V, 0)
+            asc.Cast(buf.Get(F), buf.Get(HALF), asc.RoundMode.CAST_NONE, count)
+            asc.SetFlag(asc.HardEvent.V_MTE3, 0)
+            asc.WaitFlag(asc.HardEvent.V_MTE3, 0)
+            asc.DataCopy(target, buf.Get(F), 64)
+
+        x, y = np.random.default_rng(3).normal(size=128).astype(HALF), np.zeros(64, F)
+        for count in (64, 65) if strictness == "device" else (64,):
+            if (strictness, count) == ("device", 64):
+                asc.launch(kernel, 1, x, y, strictness=strictness)
+                check_same_bits("wide", y, x[:64].astype(F))
+            else:
+                with pytest.raises(OverlapFault, match="overlap 0 bytes apart"):
+                    asc.launch(kernel, 1, x, y, strictness=strictness)
+
     def test_narrowing_in_place(self):
         (local,), (values,) = tensors(1, F)
         asc.Cast(local.ReinterpretCast(HALF), local, asc.RoundMode.CAST_RINT, 100)

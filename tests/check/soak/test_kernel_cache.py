@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from lngrad.core.cache_folder import cache_folder
+from lngrad.cpu.jobs import POOL
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals, limits"),
@@ -73,14 +77,19 @@ def test_files_that_are_cut_off_empty_or_noise_are_compiled_again(compiled):
         assert all(path.read_bytes() != broken[path] for path in whole)
 
 
-def test_a_single_wrong_bit_is_noticed(compiled):
-    """In the machine code it would be a crash, or a wrong number."""
-    folder, printed = compiled
-    for path in files(folder):
+def test_a_single_wrong_bit_is_noticed(tmp_path):
+    """In the machine code it would be a crash, or a wrong number. In functions that compile in a moment."""
+    printed = outcome(start(cache_folder().parent))
+    shutil.copytree(cache_folder(), tmp_path / "lngrad")
+    small = [path for path in files(tmp_path) if path.name.startswith(tuple(POOL))]
+    broken = {}
+    for path in small:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    assert outcome(start(folder)) == printed
+        broken[path] = bytes(content)
+    assert outcome(start(tmp_path)) == printed
+    assert any(path.read_bytes() != content for path, content in broken.items())
 
 
 @pytest.mark.slow

@@ -55,10 +55,9 @@ def on_release(resource: str, release: Callable[[], None]) -> None:
 
 
 def require_device(function: str, code: aclError = aclError.ACL_ERROR_UNINITIALIZE) -> None:
-    """Refuse a call before aclInit and aclrtSetDevice: raise StatusError with the code."""
+    """Refuse a call before aclrtSetDevice: raise StatusError with the code."""
     if not _state.device_users:
-        missing = "aclrtSetDevice" if _state.initialised else "aclInit and aclrtSetDevice"
-        raise StatusError(code, f"{function}: expected {missing} to be called before")
+        raise StatusError(code, f"{function}: expected aclrtSetDevice to be called before")
 
 
 @returns_aclError
@@ -119,14 +118,16 @@ def _finalize(function: str) -> None:
 
 @returns_aclError
 def aclrtSetDevice(deviceId: int) -> None:
-    """Use a device. CANN: for this thread; here for the process, as there is one device."""
+    """Use a device. CANN: for this thread; here for the process, as there is one device.
+
+    aclInit may be left out, as samples of the Ascend C kit do.
+    """
     set_device("aclrtSetDevice", deviceId)
 
 
 def set_device(function: str, deviceId: int) -> None:
-    """Count one more user of the device. Raises StatusError where there is none, and before aclInit."""
+    """Count one more user of the device. Raises StatusError where there is none."""
     with _state.lock:
-        _require_init(function)
         _check_device(deviceId)
         _state.device_users += 1
 

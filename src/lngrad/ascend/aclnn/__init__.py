@@ -4,6 +4,7 @@
 from lngrad.ascend.acl.enums import aclnnStatus
 from lngrad.ascend.aclnn.added_norms import *
 from lngrad.ascend.aclnn.executor import *
+from lngrad.ascend.aclnn.fused_norms import *
 from lngrad.ascend.aclnn.layer_norm import *
 from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
 from lngrad.ascend.aclnn.rms_norm import *
@@ -11,17 +12,24 @@ from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [
     "AclSetDynamicInputTensorAddr", "AclSetDynamicOutputTensorAddr", "AclSetDynamicTensorAddr",
-    "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor", "aclOpExecutor",
-    "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr", "aclSetDynamicOutputTensorAddr",
-    "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr", "aclSetTensorAddr",
-    "aclnnAddLayerNorm", "aclnnAddLayerNormGetWorkspaceSize", "aclnnAddLayerNormGrad",
-    "aclnnAddLayerNormGradGetWorkspaceSize", "aclnnAddRmsNorm", "aclnnAddRmsNormGetWorkspaceSize", "aclnnDeepNorm",
-    "aclnnDeepNormGetWorkspaceSize", "aclnnDeepNormGrad", "aclnnDeepNormGradGetWorkspaceSize", "aclnnFastLayerNorm",
-    "aclnnFastLayerNormGetWorkspaceSize", "aclnnFinalize", "aclnnGemmaRmsNorm", "aclnnGemmaRmsNormGetWorkspaceSize",
-    "aclnnInit", "aclnnInplaceAddRmsNorm", "aclnnInplaceAddRmsNormGetWorkspaceSize", "aclnnLayerNorm",
-    "aclnnLayerNormBackward", "aclnnLayerNormBackwardGetWorkspaceSize", "aclnnLayerNormGetWorkspaceSize",
-    "aclnnLayerNormWithImplMode", "aclnnLayerNormWithImplModeGetWorkspaceSize", "aclnnRmsNorm",
-    "aclnnRmsNormGetWorkspaceSize", "aclnnRmsNormGrad", "aclnnRmsNormGradGetWorkspaceSize", "aclnnStatus",
+    "AclSetInputTensorAddr", "AclSetOutputTensorAddr", "AclSetTensorAddr", "aclDestroyAclOpExecutor",
+    "aclOpExecutor", "aclSetAclOpExecutorRepeatable", "aclSetDynamicInputTensorAddr",
+    "aclSetDynamicOutputTensorAddr", "aclSetDynamicTensorAddr", "aclSetInputTensorAddr", "aclSetOutputTensorAddr",
+    "aclSetTensorAddr", "aclnnAdaLayerNorm", "aclnnAdaLayerNormGetWorkspaceSize", "aclnnAdaLayerNormV2",
+    "aclnnAdaLayerNormV2GetWorkspaceSize", "aclnnAddLayerNorm", "aclnnAddLayerNormGetWorkspaceSize",
+    "aclnnAddLayerNormGrad", "aclnnAddLayerNormGradGetWorkspaceSize", "aclnnAddRmsNorm", "aclnnAddRmsNormCast",
+    "aclnnAddRmsNormCastGetWorkspaceSize", "aclnnAddRmsNormGetWorkspaceSize", "aclnnAddRmsNormQuant",
+    "aclnnAddRmsNormQuantGetWorkspaceSize", "aclnnDeepNorm", "aclnnDeepNormGetWorkspaceSize", "aclnnDeepNormGrad",
+    "aclnnDeepNormGradGetWorkspaceSize", "aclnnFastLayerNorm", "aclnnFastLayerNormGetWorkspaceSize",
+    "aclnnFinalize", "aclnnFusedAddRmsNorm", "aclnnFusedAddRmsNormGetWorkspaceSize", "aclnnGemmaRmsNorm",
+    "aclnnGemmaRmsNormGetWorkspaceSize", "aclnnInit", "aclnnInplaceAddRmsNorm",
+    "aclnnInplaceAddRmsNormGetWorkspaceSize", "aclnnLayerNorm", "aclnnLayerNormBackward",
+    "aclnnLayerNormBackwardGetWorkspaceSize", "aclnnLayerNormGetWorkspaceSize", "aclnnLayerNormQuant",
+    "aclnnLayerNormQuantGetWorkspaceSize", "aclnnLayerNormWithImplMode",
+    "aclnnLayerNormWithImplModeGetWorkspaceSize", "aclnnLayerNormalizationGrad",
+    "aclnnLayerNormalizationGradGetWorkspaceSize", "aclnnRmsNorm", "aclnnRmsNormGetWorkspaceSize",
+    "aclnnRmsNormGrad", "aclnnRmsNormGradGetWorkspaceSize", "aclnnRmsNormQuant",
+    "aclnnRmsNormQuantGetWorkspaceSize", "aclnnStatus",
 ]  # fmt: skip
 
 globals().update(aclnnStatus.__members__)  # the enumerators are plain names in C too

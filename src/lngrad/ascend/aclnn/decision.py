@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,8 +22,8 @@ import numpy as np
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
-from lngrad.ascend.rounding import round_half_away, rounds_half_away
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, Copy
+from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec, address_of
 from lngrad.core.dtypes import contiguous_strides
@@ -89,12 +89,13 @@ class Decision:
 
     Attributes:
         operator: Whose functions were called.
-        reads, writes: Tensors in the core's order.
+        reads, writes: Tensors in the core's order; then terms and what only copies read; then copies.
         plan: The core's; None if there is nothing to compute.
         numbers: Arguments of the core after its arrays: the forward's eps.
-        terms: How many of the last `reads` are added to the core's x, before it runs.
+        terms: How many of `reads`, behind the core's own, are added to the core's x before it runs.
+        others: How many of the last `reads` only copies read.
         alpha: What x is multiplied with before.
-        copies: What the last of `writes` are made of, after the core has run: "x" or "out.dx", and a factor.
+        copies: What the last of `writes` are made of, after the core has run, and a factor.
         plan_start: Where the plan's own workspace begins, after those arrays.
         workspace_bytes: All of it.
     """
@@ -105,8 +106,9 @@ class Decision:
     plan: Plan | None
     numbers: tuple[float, ...] = ()
     terms: int = 0
+    others: int = 0
     alpha: float = 1.0
-    copies: tuple[tuple[str, float], ...] = ()
+    copies: tuple[tuple[Copy, float], ...] = ()
     plan_start: int = 0
     workspace_bytes: int = 0
 
@@ -120,7 +122,8 @@ class Decision:
         if self.plan is None:
             return
         try:
-            check_memory(self.plan.problem, inputs, outputs[: len(self.writes) - len(self.copies)])
+            core_inputs = inputs[: len(inputs) - self.terms - self.others]
+            check_memory(self.plan.problem, core_inputs, outputs[: len(self.writes) - len(self.copies)])
             if self.terms or self.copies:
                 self._check_others(inputs, outputs)
         except OverlapError as reason:
@@ -137,7 +140,7 @@ class Decision:
 
     def _check_others(self, inputs: Arrays, outputs: Arrays) -> None:
         """What the core does not know: a term may be replaced as a whole, and so may x and dy by a copy."""
-        core_inputs, core_outputs = len(inputs) - self.terms, len(outputs) - len(self.copies)
+        core_inputs, core_outputs = len(inputs) - self.terms - self.others, len(outputs) - len(self.copies)
         others = [*zip(self.reads, inputs, strict=True), *zip(self.writes, outputs, strict=True)]
         for place, (argument, output) in enumerate(zip(self.writes, outputs, strict=True)):
             for number, (other, array) in enumerate(others):
@@ -169,7 +172,8 @@ class Decision:
                 np.copyto(copy, array)
         if self.terms:
             self._add(read)
-        core_inputs, core_outputs = read[: len(read) - self.terms], written[: len(written) - len(self.copies)]
+        core_inputs = read[: len(read) - self.terms - self.others]
+        core_outputs = written[: len(written) - len(self.copies)]
         self.plan.run(self.plan, (*core_inputs, *self.numbers), core_outputs, aligned[self.plan_start :])
         for argument, result, output in zip(self.writes, written, outputs, strict=True):
             if argument.staging is None or result is None or output is None:
@@ -178,10 +182,25 @@ class Decision:
                 round_half_away(result)
             with np.errstate(over="ignore", invalid="ignore"):  # too large for float16 is infinity, as in the core
                 np.copyto(output, result.reshape(output.shape), casting="unsafe")
-        for (source, factor), output in zip(self.copies, outputs[len(core_outputs) :], strict=True):
-            if output is not None:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    np.multiply(self._core(source, arrays), factor, out=output, dtype=np.float64, casting="unsafe")
+        self._make_copies(inputs, outputs[len(core_outputs) :], arrays)
+
+    def _make_copies(self, inputs: Arrays, outputs: Arrays, arrays: Sequence[Array | None]) -> None:
+        """Write what is not the core's own, from what the core read and wrote."""
+        named = dict(zip((one.name for one in self.reads), inputs, strict=True))
+        for (copy, factor), output in zip(self.copies, outputs, strict=True):
+            if output is None:
+                continue
+            source, others = self._core(copy.source, arrays), [named[name] for name in copy.of]
+            if self.operator.last:  # one for each batch: [B…, N] of [B…, S, N]
+                others = [
+                    np.expand_dims(one, -2) if one is not None and one.ndim == output.ndim - 1 else one
+                    for one in others
+                ]
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                if copy.by is None:
+                    np.multiply(source, factor, out=output, dtype=np.float64, casting="unsafe")
+                else:
+                    _copy_by(copy.by, output, source, others)
 
     def _core(self, name: str, arrays: Sequence[Array | None]) -> Array:
         """What the core reads or writes under this name; it is there."""
@@ -191,7 +210,8 @@ class Decision:
     def _add(self, read: Arrays) -> None:
         """x = alpha·x + the terms, rounded once to float32, in the workspace and block by block."""
         x = self._core("x", read)
-        terms = [array for array in read[len(read) - self.terms :] if array is not None]
+        last = len(read) - self.others
+        terms = [array for array in read[last - self.terms : last] if array is not None]
         with (
             np.errstate(over="ignore", invalid="ignore"),
             np.nditer(  # type: ignore[call-overload]  # flags are literals in the stub
@@ -206,6 +226,20 @@ class Decision:
                 total *= self.alpha
                 for one in added:
                     total += one
+
+
+def _copy_by(by: Callable[..., Array], output: Array, source: Array, others: Sequence[Array | None]) -> None:
+    """output = by(source, *others), in float64 and block by block; others are broadcast, and 0 where there is none."""
+    operands = [source.reshape(output.shape), *(np.zeros((), np.float64) if one is None else one for one in others)]
+    with np.nditer(  # type: ignore[call-overload]  # flags are literals in the stub
+        [output, *operands],
+        flags=["external_loop", "buffered"],
+        op_flags=[["writeonly"], *([["readonly"]] * len(operands))],
+        op_dtypes=[np.float64] * (1 + len(operands)),
+        casting="unsafe",
+    ) as blocks:
+        for made, *read in blocks:
+            made[...] = by(*read)
 
 
 @lru_cache(maxsize=4096)
@@ -233,10 +267,12 @@ def _plan(call: AclnnCall, threads: int) -> Decision:
     # CANN: such a result is rounded to x's dtype before it is cast; here it is rounded once.
     half_away = operator.half_away and rounds_half_away(call.target)
     results = [
-        facts.dtype for name, facts in wanted.items() if name in operator.copies or operator.writes[name].like == "x"
+        facts.dtype
+        for name, facts in wanted.items()
+        if name not in operator.copies and operator.writes[name].like == "x"
     ]
     widened = any(dtype != x.dtype or (half_away and dtype == aclDataType.ACL_BF16) for dtype in results)
-    widened |= bool(operator.terms)
+    widened |= bool(operator.terms) or any(copy.source == "out.y" for copy in operator.copies.values())
     computed = FLOAT if widened else x.dtype
     forms = {"x": (x.shape, (computed,)), "columns": (call.trailing, FLOATS), "rows": (call.rows, (computed, FLOAT))}
     layout, reads, writes = WorkspaceLayout(), [], []
@@ -245,8 +281,10 @@ def _plan(call: AclnnCall, threads: int) -> Decision:
         if facts is None and ROLES[core_name] is not Role.PARAMETER:
             continue  # the core has an operator without it
         summed = operator.terms and core_name == "x"
-        if facts is not None and (summed or facts.dtype not in (FLOAT, computed)):  # else the core reads the tensor
-            staging = layout.place(facts.shape, FLOAT)
+        columns = operator.last and ROLES[core_name] is Role.PARAMETER
+        shape = call.trailing if columns else facts and facts.shape
+        if facts is not None and (summed or facts.dtype not in (FLOAT, computed) or facts.shape != shape):
+            staging = layout.place(shape, FLOAT)  # else the core reads the tensor
         reads.append(Argument(name, core_name, facts, staging))
     for name, output in operator.writes.items():
         facts, (shape, dtypes), staging = wanted.get(name), forms[output.like], None
@@ -265,17 +303,22 @@ def _plan(call: AclnnCall, threads: int) -> Decision:
         raise StatusError(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
     slack = ALIGNMENT if layout.used else 0  # lets the workspace begin anywhere
     numbers = tuple(float(call.values[name]) for name in operator.numbers)
-    made_of: list[tuple[str, float]] = []
+    made_of: list[tuple[Copy, float]] = []
     for name, copy in operator.copies.items():
         writes.append(Argument(name, "", wanted.get(name) if call.values.get(copy.when, True) else None))
-        made_of.append((copy.source, float(call.values.get(copy.factor, 1))))
+        made_of.append((copy, float(call.values.get(copy.factor, 1))))
     return Decision(
         operator,
-        reads=(*reads, *(Argument(name, "residual", call.values[name]) for name in operator.terms)),
+        reads=(
+            *reads,
+            *(Argument(name, "residual", call.values[name]) for name in operator.terms),
+            *(Argument(name, "", call.values[name]) for name in operator.others),
+        ),
         writes=tuple(writes),
         plan=plan,
         numbers=numbers,
         terms=len(operator.terms),
+        others=len(operator.others),
         alpha=float(call.values.get(operator.alpha, 1)),
         copies=tuple(made_of),
         plan_start=layout.used,

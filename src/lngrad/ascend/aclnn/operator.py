@@ -19,7 +19,7 @@ from lngrad.ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.problem import ROLES, Problem, Role
-from lngrad.typing import Shape
+from lngrad.typing import Array, Shape
 
 FLOAT = aclDataType.ACL_FLOAT
 FLOATS = (aclDataType.ACL_FLOAT, aclDataType.ACL_FLOAT16, aclDataType.ACL_BF16)
@@ -54,14 +54,18 @@ class Copy(NamedTuple):
     """An output that is not the core's own.
 
     Attributes:
-        source: What it is copied from: "x", the core's sum of several tensors, or "out.dx". In float32.
+        source: What it is copied from: "x", the core's sum of several tensors, "out.dx" or "out.y". In float32.
         factor: The number that it is multiplied with on the way; "" for 1.
         when: The number without which it is not written; "" for always.
+        by: What is done with it on the way, in float64 and element by element, in the place of the product.
+        of: The tensors that `by` takes behind it, which are broadcast to it; a null pointer is 0.
     """
 
-    source: Literal["x", "out.dx"]
+    source: Literal["x", "out.dx", "out.y"]
     factor: str = ""
     when: str = ""
+    by: Callable[..., Array] | None = None
+    of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +75,16 @@ class AclnnOperator:
     Attributes:
         name: Of the second phase.
         reads: The input tensors that are read, in the core's order, each with the core's name for it.
-        writes: The outputs, in the core's order; "" for one that the prototype lacks.
+        writes: The outputs, in the core's order; one that the prototype lacks has another name, such as "(rstd)".
         terms: Inputs that are added to the core's x, in float32. The core computes in float32 then.
         alpha: The number that x is multiplied with before; "" for 1.
-        copies: The outputs that are not the core's own.
+        copies: The outputs that are not the core's own; one of "out.y" has the core compute in float32.
         checks: The rules of the first phase, in CANN's order; the first broken one decides.
         dtypes: Those that the function knows on a target.
         problem: The core's problem, from a checked call and the facts of what is read and written.
         x: The input whose shape and dtype decide.
         normalized: The normalized shape, or the tensor that has it.
+        last: Whether that is x's last dimension alone, and the tensor may have ones before it.
         mask: The booleans that say which outputs are wanted; None: those that are given.
         numbers: Parameters that go to the core after its arrays.
         half_away: Whether CANN's kernels on Atlas A2 and A3 round its bfloat16 results with ties away from zero.
@@ -93,6 +98,7 @@ class AclnnOperator:
     problem: Callable[[AclnnCall, Specs, Specs], Problem]
     x: str = "input"
     normalized: str = "normalizedShape"
+    last: bool = False
     mask: str | None = None
     numbers: tuple[str, ...] = ()
     half_away: bool = False
@@ -127,6 +133,11 @@ class AclnnOperator:
     def outputs(self) -> tuple[str, ...]:
         """The names of the tensors that are written."""
         return tuple(name for name in self._tensors if name in self.writes or name in self.copies)
+
+    @cached_property
+    def others(self) -> tuple[str, ...]:
+        """The names of the tensors that only copies read."""
+        return tuple(dict.fromkeys(name for copy in self.copies.values() for name in copy.of))
 
     @cached_property
     def roles(self) -> dict[str, Role]:
@@ -164,7 +175,8 @@ class AclnnCall:
     @property
     def norm(self) -> Shape:
         """The normalized shape, as it was given."""
-        return self.shape(self.operator.normalized)
+        shape = self.shape(self.operator.normalized)
+        return shape[-1:] if self.operator.last else shape
 
     @property
     def lead(self) -> Shape:

@@ -28,6 +28,7 @@ from lngrad.ascend.tiling.structs import (
     LayerNormGradTiling,
     LayerNormSeparateTiling,
     LayerNormTiling,
+    RmsNormTiling,
     SoftMaxTiling,
 )
 from lngrad.core.cache_folder import keep, kept, trusted_folder
@@ -37,7 +38,14 @@ from lngrad.errors import LngradError, page
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 INCLUDE = Path(__file__).parent / "include"
-_STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling, SoftMaxTiling)
+_STRUCTS = (
+    LayerNormTiling,
+    LayerNormSeparateTiling,
+    LayerNormGradTiling,
+    LayerNormGradBetaTiling,
+    SoftMaxTiling,
+    RmsNormTiling,
+)
 
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.
 _MATH = (

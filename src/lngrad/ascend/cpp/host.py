@@ -146,7 +146,25 @@ def _select_size(rows: int, columns: int, size: int, mask_size: int, reuse: int,
     return needed(rows * columns), needed(min(rows * columns, 4096))
 
 
+def _dequant_size(*shape: int) -> Sizes:
+    *rows, columns, size = shape
+    if size != 4:
+        raise TilingError(f"GetAscendDequantMaxMinTmpSize: typeSize: expected 4, got {size}")
+    fixed = VECTOR + columns + BLOCK_BYTES // 4  # a repeat behind the end, and the scales with a block
+    return 4 * (fixed + math.prod(rows) * columns), 4 * (fixed + columns)
+
+
+def _antiquant_size(*shape: int) -> Sizes:
+    rows, *_, scales, half = shape
+    if half:
+        return 0, 0
+    per_channel = 4 * (2 * scales + VECTOR * rows)
+    return (per_channel, per_channel) if scales > 1 else (4 * math.prod(shape[:-2]), 1024)
+
+
 _PLAIN: dict[str, Callable[..., Sizes]] = {
+    "GetAscendDequantMaxMinTmpSize": _dequant_size,
+    "GetAscendAntiQuantMaxMinTmpSize": _antiquant_size,
     "GetSelectMaxMinTmpSize": _select_size,
     "GetSumMaxMinTmpSize": _sum_size,
     "GetCumSumMaxMinTmpSize": _cumsum_size,

@@ -20,7 +20,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
 from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
+from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, Snapshot, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
 from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
 from lngrad.ascend.device.report import BlockReport
@@ -42,7 +42,7 @@ class Rules:
 
     Attributes:
         strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device": what the hardware
-            runs without a word, runs: use after FreeTensor, content that survives it, tensors never freed, the states
+            runs without an error, runs: use after FreeTensor, content that survives it, tensors never freed, the states
             of queues.
         auto_sync: Whether the compiler inserts barriers between vector instructions, and flags around scalar
             accesses.
@@ -118,6 +118,7 @@ class Core:
         self.has_pipe = False
         self.site: Site | None = None
         self.atomic: Dtype | None = None
+        self.mutexes: dict[int, Snapshot | None] = {}  # what the last unlock has finished; None: locked
         self.combine: Callable[..., object] = np.add
         self.quiet = False
         self.tiling_key = 0
@@ -240,7 +241,7 @@ class Core:
             handle, start = places[role]
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
-        plan = plan_instruction(d, self.ub, names)
+        plan = plan_instruction(d, self.ub, names, self.rules.checked)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan

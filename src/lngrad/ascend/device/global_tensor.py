@@ -36,6 +36,8 @@ class GlobalTensor:
 
             void SetGlobalBuffer(__gm__ PrimType* buffer, uint64_t bufferSize)
 
+        A size of 0 is no size: the tensor reaches to the end of the array, as without one.
+
         CANN: an array serves as an address, and a size past its end is refused here rather than at the access.
         """
         address = buffer if isinstance(buffer, GlobalAddress) else GlobalAddress(buffer)
@@ -46,7 +48,7 @@ class GlobalTensor:
             raise DtypeError(f"{address.name}: holds {given}, the GlobalTensor is of {wanted}")
         start = address.offset * given.itemsize
         room = max(0, region.data.size - start) // wanted.itemsize
-        size = room if bufferSize is None else bufferSize
+        size = bufferSize or room
         if size > room:
             raise BoundsFault(f"{address.name}: has {room} elements from here on, SetGlobalBuffer got {size}")
         self.dtype, self.name = wanted, address.name

@@ -248,9 +248,94 @@ def _transpose(c: LibraryCall) -> None:
     c.tensors[0].write(c.api, "dst", values.size)[...] = values.reshape(-1)
 
 
+_COMPARISONS = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)  # as CMPMODE counts
+
+
+def _compare_to_register(c: LibraryCall) -> None:
+    """Tensors: src0, src1; n: CMPMODE's number, the mask's two words, and block strides. Lanes that are masked are 0."""
+    mode, low, high, *strides = c.n
+    if strides != [1, 1]:
+        raise DeviceFault(f"{c.api}: block strides of 1 are simulated, got {strides}")
+    words = np.array([low, high], np.int64).view(np.uint8)
+    lanes = 256 // c.tensors[0].dtype.itemsize
+    wanted = np.unpackbits(words, bitorder="little")[:lanes] != 0
+    count = int(np.flatnonzero(wanted).max(initial=-1)) + 1
+    one, two = (tensor.read(c.api, f"src{i}", count) for i, tensor in enumerate(c.tensors))
+    bits = np.zeros(128, bool)
+    bits[:count] = _COMPARISONS[mode](one, two) & wanted[:count]
+    c.tensors[0].core.ub.registers.compared = np.packbits(bits, bitorder="little").tobytes()
+
+
+def _compared(c: LibraryCall) -> None:
+    """Tensors: dst, of which the first 16 bytes become the register."""
+    kept = np.frombuffer(c.tensors[0].core.ub.registers.compared, np.uint8)
+    c.tensors[0].write(c.api, "dst", kept.size // c.tensors[0].dtype.itemsize).view(np.uint8)[...] = kept
+
+
+def _interleave(c: LibraryCall) -> None:
+    """Tensors: two of dst, two of src, of n[0] elements each: src0[0], src1[0], src0[1], …"""
+    one, two = _pair(c)
+    _write_pair(c, np.stack([one, two], axis=1).reshape(-1))
+
+
+def _deinterleave(c: LibraryCall) -> None:
+    """As Interleave: what is at even places, then what is at odd ones."""
+    both = np.concatenate(_pair(c))
+    _write_pair(c, np.concatenate([both[::2], both[1::2]]))
+
+
+def _pair(c: LibraryCall) -> tuple[Array, Array]:
+    if c.n[0] % 2:
+        raise BoundsFault(f"{c.api}: count must be even, got {c.n[0]}")
+    return tuple(c.tensors[2 + i].read(c.api, f"src{i}", c.n[0]).copy() for i in range(2))  # type: ignore[return-value]
+
+
+def _write_pair(c: LibraryCall, values: Array) -> None:
+    for place in range(2):
+        c.tensors[place].write(c.api, f"dst{place}", c.n[0])[...] = values[place * c.n[0] :][: c.n[0]]
+
+
+def _dequantize(c: LibraryCall) -> None:
+    """Tensors: dst, src of int32, the scales, unless n[3]: then ``real``; n: rows, columns, columns that are computed."""
+    rows, columns, count, scalar = c.n
+    if not 0 < count <= columns or columns * 4 % BLOCK_BYTES:
+        raise BoundsFault(f"{c.api}: n must be whole blocks of int32 and calCount up to n, got {columns} and {count}")
+    scale = c.real if scalar else c.rows(2, 1, count, "deqScale")
+    unit = BLOCK_BYTES // c.tensors[0].dtype.itemsize
+    values = c.rows(1, rows, columns, "src")[:, :count] * scale
+    for row in range(rows):  # what is behind calCount stays as it is
+        LibraryCall(c.api, [c.tensors[0][row * (-(-columns // unit) * unit) :]], (), 0.0).write(0, values[row], "dst")
+
+
+def _antiquantize(c: LibraryCall) -> None:
+    """Tensors: dst, src, then offsets and scales [groups, n] of src [k, n], or none, and their doubles by their bits.
+
+    n: rows of src, columns, groups of rows; without tensors: the count, and both numbers.
+    """
+    if len(c.tensors) == 2:
+        c.write(0, (c.rows(1, 1, c.n[0], "src") + _double(c.n[1])) * _double(c.n[2]), "dst")
+        return
+    rows, columns, groups = c.n
+    if groups < 1 or rows % groups:
+        raise BoundsFault(f"{c.api}: expected groups of rows, got {rows} rows and {groups} of offset")
+    offset, scale = (
+        np.repeat(c.rows(i, groups, columns, role), rows // groups, axis=0) for i, role in ((2, "offset"), (3, "scale"))
+    )
+    c.write(0, (c.rows(1, rows, columns, "src") + offset) * scale, "dst")
+
+
+def _rms_norm(c: LibraryCall) -> None:
+    """Tensors: dst, src, gamma; real: epsilon; n: rows, columns of the memory, columns that count."""
+    rows, columns, real = _shape(c)
+    x, gamma = c.rows(1, rows, columns, "src"), c.rows(2, 1, columns, "gamma")
+    c.write(0, x / np.sqrt((x[:, :real] ** 2).sum(axis=1, keepdims=True) / real + c.real) * gamma, "dst")
+
+
 _ONLY_950 = (
     "Clamp",
+    "DeInterleave",
     "Fma",
+    "Interleave",
     "IsFinite",
     "IsInf",
     "IsNan",
@@ -288,6 +373,13 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "LogicalOr": _test(np.logical_or, 2),
     "LogicalXor": _test(np.logical_xor, 2),
     "LogicalNot": _test(np.logical_not, 1),
+    "Compare": _compare_to_register,
+    "GetCmpMask": _compared,
+    "Interleave": _interleave,
+    "DeInterleave": _deinterleave,
+    "AscendDequant": _dequantize,
+    "AscendAntiQuant": _antiquantize,
+    "RmsNorm": _rms_norm,
     "Gatherb": _gather_blocks,
     "Transpose": _transpose,
 }

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lngrad.ascend.soc import Target
 from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
 
@@ -36,6 +37,8 @@ def element_type(api: str, T: DTypeLike) -> Dtype:
     Raises:
         DtypeError: The vector core has no such type, as float64.
     """
+    if isinstance(T, np.dtype) and T in CODES:  # as C++ has them
+        return T
     if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
         field: Dtype = np.dtype(typing.get_args(T)[1])
         return field
@@ -179,3 +182,29 @@ def saturated(rounded: Array) -> Array:
     """Return ``rounded`` with what became infinite clamped to the largest finite number."""
     largest = ml_dtypes.finfo(rounded.dtype).max
     return np.where(np.isinf(rounded), np.copysign(largest, rounded), rounded).astype(rounded.dtype)
+
+
+_BLOCK = 1 << 14  # elements at a time, so that the mask of NaNs is never of size
+_HALF, _KEPT = np.uint32(0x8000), np.uint32(0xFFFF0000)
+_MAGNITUDE, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
+
+
+def rounds_half_away(target: Target) -> bool:
+    """Whether bfloat16 results round ties away from zero, as the kernels of Atlas A2 and A3 do; 950's round them to even."""
+    return target.rounding == "device" and target.soc.arch == 2201
+
+
+def round_half_away(values: Array) -> None:
+    """Round float32 values in place to those that bfloat16 has, ties away from zero, as CAST_ROUND does. NaN stays.
+
+    Args:
+        values: contiguous, any shape. Their cast to bfloat16 is exact afterwards.
+    """
+    # Sign and magnitude lie side by side, so adding half of the last kept bit rounds a tie outwards
+    # for either sign; a carry out of the largest finite value gives infinity, as it should.
+    words = values.reshape(-1).view(np.uint32)
+    for start in range(0, words.size, _BLOCK):
+        block = words[start : start + _BLOCK]
+        number = (block & _MAGNITUDE) <= _INFINITY
+        np.add(block, _HALF, out=block, where=number)
+        np.bitwise_and(block, _KEPT, out=block, where=number)

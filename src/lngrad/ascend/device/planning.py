@@ -124,13 +124,14 @@ def _elementwise(parts: Sequence[Array]) -> Array:
     return np.maximum.reduce(list(parts)) if parts else np.zeros((), np.uint16)
 
 
-def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
+def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bool = True) -> PlannedInstruction:
     """Check the static rules of an instruction and return its plan.
 
     Args:
         d: The instruction.
         ub: Where its operands lie.
         names: Describes an operand in a text.
+        checked: Whether a widening Cast of one repeat in place is an error too; a device reads a repeat, then writes.
 
     Raises:
         DeviceFault: A length, an address or an overlap.
@@ -146,7 +147,7 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedI
     if operands.mathematical and d.form != COUNT:
         raise DeviceFault(f"{name}: takes a count of elements only")
     if d.form == COUNT and operands.elementwise and not packed:
-        return _count_plan(operation, d, ub, names)
+        return _count_plan(operation, d, ub, names, checked)
     if d.form == COUNT and d.n < 0:
         raise BoundsFault(f"{name}: count must not be negative, got {d.n}")
     if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
@@ -217,7 +218,9 @@ def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, 
     return [(role, *operand) for role, operand in roles]
 
 
-def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names) -> PlannedInstruction:
+def _count_plan(
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bool
+) -> PlannedInstruction:
     if d.n < 0:
         raise BoundsFault(f"{operation.name}: count must not be negative, got {d.n}")
     if operation.operands.mathematical:
@@ -229,7 +232,7 @@ def _count_plan(operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: N
         check_place(operation.name, names(role), start, stop, end, BLOCK_BYTES)
         views.append(ub.typed[code][start // size : stop // size])
         accesses.append(Access(role, start, ((start, stop),) if d.n else ()))
-        if role != "dst":
+        if role != "dst" and (checked or operation.operands is not Operands.CAST or views[0].nbytes > REPEAT_BYTES):
             _check_count_overlap(operation, d, role, start, size, names)
     rows = _operands(operation, d)
     return _planned(

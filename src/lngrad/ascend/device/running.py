@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -50,7 +51,7 @@ def site_text(site: Site) -> str:
     """Return ``file:line`` of a site."""
     where, place = site
     if isinstance(where, str):
-        return f"{Path(where).name}:{place}" if where else "unknown place"
+        return f"{os.path.basename(where)}:{place}" if where else "unknown place"
     line = next(
         (line for start, stop, line in where.co_lines() if start <= place < stop and line), where.co_firstlineno
     )

@@ -20,6 +20,7 @@ from lngrad.typing import Array, Bytes
 class TPosition(enum.Enum):
     """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's are not."""
 
+    __hash__ = object.__hash__  # every call of a queue looks one up; Enum's own is a function in Python
     GM = "GM"
     VECIN = "VECIN"
     VECOUT = "VECOUT"
@@ -38,6 +39,7 @@ class TPosition(enum.Enum):
 class State(enum.Enum):
     """Where a piece of the Unified Buffer is in its life."""
 
+    __hash__ = object.__hash__
     FREE = "free"
     ALLOCATED = "allocated"
     ENQUED = "in the queue"

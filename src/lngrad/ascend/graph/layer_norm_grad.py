@@ -21,7 +21,7 @@ import numpy as np
 from lngrad.api import layer_norm_backward
 from lngrad.ascend import soc
 from lngrad.ascend import soc as socs
-from lngrad.ascend.rounding import round_half_away, rounds_half_away
+from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.core.arrays import Output, as_array, as_numpy, empty, spec_of
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads, Problem

@@ -1,8 +1,10 @@
 """The unit tests of an operator's folder, as CANN's operator library has them, built against the toolkit and run.
 
 A folder has op_kernel/ and tests/ut/op_kernel/ with test_*.cpp for gtest, a *_tiling_def.h that its kernels are compiled
-behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Kernels find those of other operators beside
-their own, and tests their data four folders above the one that they run in: both are laid out so.
+behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Without that header the operator build makes one
+of the tiling structs that op_host registers for the operator, and so does this. Kernels find those of other operators
+beside their own or in the library four folders above, and tests their data four folders above the one that they run in:
+all are laid out so.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_
 from lngrad.core.machine import cxx_compiler, run_compiler
 from lngrad.errors import LngradError
 
-# What CANN's checker reports is an error, races are looked for; what the hardware runs without a word, runs.
+# What CANN's checker reports is an error, races are looked for; what the hardware runs without an error runs here too.
 MODES = {"checked": "strictness=checked", "device": "strictness=device,ordering=off"}
 OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 950's register API
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
+_SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
+_STRUCT = re.compile(r"(?s)BEGIN_TILING_DATA_DEF\(\s*\w+\s*\).*?END_TILING_DATA_DEF")
+_REGISTERED = re.compile(r"REGISTER_TILING_DATA_CLASS\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
 _ARCH = {1001: ("100", "1001"), 2002: ("200", "2002"), 2201: ("220", "2201"), 3510: ("310", "3510")}
 _ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined reference to .*")
@@ -97,12 +102,15 @@ def run_operator(
     ]
     if not sources:
         raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
+    call = _call(tests)
+    if call is None:
+        raise LngradError(f"{tests / 'CMakeLists.txt'}: expected an AddOpTestCase for another SoC than 950, got none")
     toolkit = toolkit or scratch / "toolkit"
     if not is_toolkit(toolkit):
         write_toolkit(toolkit, Settings(soc=soc))
     kernels = _staged(folder.resolve(), scratch)
     flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
-    flags += [*_own_options(tests), *options]
+    flags += [*_own_options(call), *options]
     for source in sources:
         built = scratch / "built" / f"{folder.name}-{source.stem}"
         built.mkdir(parents=True, exist_ok=True)
@@ -120,14 +128,16 @@ def run_operator(
 
 def _staged(folder: Path, scratch: Path) -> Path:
     """Copy the kernels of the operator and of those beside it to where they include each other. Returns the operator's."""
-    root = scratch / "tbe" / "ascendc"
+    root = scratch / "build" / "tbe" / "ascendc"
+    (scratch / "built").mkdir(exist_ok=True)
     library = next((one for one in folder.parents if (one / "common" / "inc" / "op_kernel").is_dir()), None)
     kernels = {one.parent.name: one for one in folder.parent.glob("*/op_kernel")}
     if library is not None:
         kernels["inc"] = library / "common" / "inc" / "op_kernel"
-        first = folder.relative_to(library).parts[0]
-        if not (scratch / first).exists():
-            (scratch / first).symlink_to(library / first, target_is_directory=True)
+        root.mkdir(parents=True, exist_ok=True)
+        for part in library.iterdir():  # kernels and tests reach other folders of the library by "../"
+            if part.is_dir() and not (scratch / part.name).exists():
+                (scratch / part.name).symlink_to(part, target_is_directory=True)
     for name, kernel in kernels.items():
         if not (root / name).exists():
             shutil.copytree(kernel, root / name)
@@ -142,17 +152,40 @@ def _soc_flags(soc: str) -> list[str]:
 def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> list[str]:
     above = [one / "tests" / "ut" / part for one in folder.resolve().parents for part in ("op_kernel", "common")]
     folders = [kernels, kernels.parent, kernels.parent / "common", tests, *(one for one in above if one.is_dir())]
-    headers = (tests / name.format(folder.name) for name in ("{}_tiling_def.h", "{}_tiling.h", "test_{}_def.h"))
-    ahead = [word for one in list(filter(Path.is_file, headers))[:1] for word in ("-include", str(one))]
+    header = tests / f"{folder.name}_tiling_def.h"
+    if not header.is_file() and (text := tiling_header(folder)):
+        header = kernels / f"{folder.name}_tiling_data.h"
+        header.write_text(text)
+    ahead = ["-include", str(header)] if header.is_file() else []
     return [*(f"-I{one}" for one in folders), *([f"-I{gtest / 'include'}"] if gtest else []), *ahead]
 
 
-def _own_options(tests: Path) -> list[str]:
-    """The compiler's options in the folder's CMakeLists.txt."""
+def tiling_header(folder: Path) -> str:
+    """The header of an operator's tiling, of what op_host of it or of one beside it registers; "" where nothing is."""
+    operator = "".join(word.capitalize() for word in folder.name.split("_"))
+    places = [folder, *sorted(one for one in folder.parent.iterdir() if one != folder)]
+    for host in (one for place in places for one in sorted((place / "op_host").rglob("*tiling*.h"))):
+        text = host.read_text(errors="replace")
+        default = dict(_REGISTERED.findall(text)).get(operator)
+        if default:
+            structs = ";\n".join(_STRUCT.findall(text))
+            lines = ("#pragma once", '#include "kernel_operator.h"', '#include "register/tilingdata_base.h"')
+            return "\n".join([*lines, f"{structs};", f"REGISTER_TILING_DEFAULT({default});", ""])
+    return ""
+
+
+def _call(tests: Path) -> str | None:
+    """The arguments of the AddOpTestCase that builds the tests for another SoC than 950; "" without a CMakeLists.txt."""
     file = tests / "CMakeLists.txt"
-    text = re.sub(r"(?m)^\s*#.*$", "", file.read_text(errors="replace")) if file.is_file() else ""
-    call = _CASES.search(text)
-    words = [quoted or plain for quoted, plain in _WORD.findall(call["words"])] if call else []
+    if not file.is_file():
+        return ""
+    text = re.sub(r"(?m)^\s*#.*$", "", file.read_text(errors="replace"))
+    return next((call["words"] for call in _CASES.finditer(text) if _SOC.search(call["words"])), None)
+
+
+def _own_options(call: str) -> list[str]:
+    """The compiler's options among an AddOpTestCase's arguments."""
+    words = [quoted or plain for quoted, plain in _WORD.findall(call)]
     return [option for word in words if word.startswith("-") for option in word.split()]
 
 

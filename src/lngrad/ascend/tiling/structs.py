@@ -293,3 +293,21 @@ class SoftMaxTiling(TilingStruct):
     tailM: int = 0
     tailSplitSize: int = 0
     tailReduceSize: int = 0
+
+
+@dataclass
+class RmsNormTiling(TilingStruct):
+    """Tiling of RmsNorm: 12 words. Source: rmsnorm_tilingdata.h."""
+
+    bLength: int = 0
+    sLength: int = 0
+    hLength: int = 0
+    originalHLength: int = 0
+    reciprocalOfHLength: float = 0.0
+    mainBshLength: int = 0
+    mainBsLength: int = 0
+    mainBsLengthAlign: int = 0
+    loopRound: int = 0
+    inputTailPos: int = 0
+    tailBshLength: int = 0
+    tailBsLength: int = 0

@@ -14,7 +14,7 @@ from typing import Any
 from lngrad.check.case import Options
 from lngrad.check.reports.journal import VerdictChange
 from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
-from lngrad.check.standards.rules import HISTOGRAM, meaning
+from lngrad.check.standards import HISTOGRAM, meaning
 from lngrad.errors import printable
 from lngrad.files.writing import write_text
 

@@ -89,10 +89,10 @@ def digest(content: bytes) -> str:
 
 
 def stamp() -> str:
-    """What a library depends on but for the compiler: torch's version and build, Python's ABI, our sources."""
-    parts = [str(sysconfig.get_config_var("SOABI")).encode(), (torch_folder() / "version.py").read_bytes()]
-    parts += [source.read_bytes() for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])]
-    return digest(b"\0".join(parts))
+    """What a library depends on but for the compiler: torch's version and build with Python's ABI, then our sources."""
+    made_for = [str(sysconfig.get_config_var("SOABI")).encode(), (torch_folder() / "version.py").read_bytes()]
+    made_of = [source.read_bytes() for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])]
+    return "-".join(digest(b"\0".join(parts)) for parts in (made_for, made_of))
 
 
 def libraries(stamp: str) -> Iterator[Path]:

@@ -69,18 +69,19 @@ def build() -> Path:
     folder = trusted_folder()
     if folder is None:
         raise BuildError("native code: there is no cache folder that nobody else can write to")
-    compiler, made_for = cxx_compiler(), native.stamp()
-    library = folder / f"torch-{made_for}-{native.digest(compiler_version(*compiler).encode())}.so"
+    compiler, stamp = cxx_compiler(), native.stamp()
+    library = folder / f"torch-{stamp}-{native.digest(compiler_version(*compiler).encode())}.so"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _one_at_a_time(folder / "torch-native.lock"):
-        if library in native.libraries(made_for):
+        if library in native.libraries(stamp):
             return library
         with tempfile.TemporaryDirectory(dir=folder) as name:
             draft = Path(name) / f"{native.MODULE}.so"
             _run([*compiler, *FLAGS, *_includes(), str(native.SOURCES / "torch.cpp"), "-o", str(draft), *_links()])
             _run([sys.executable, "-c", _TRIAL, str(draft)])
             keep(library, draft.read_bytes())
-        for old in folder.glob("torch-*.so"):  # of other versions of torch, Python, the compiler or the sources
+        made_for = stamp.partition("-")[0]
+        for old in folder.glob(f"torch-{made_for}-*.so"):  # by another compiler, or of other sources
             if old != library:
                 old.unlink(missing_ok=True)  # who has loaded it keeps it
     return library

@@ -65,6 +65,8 @@ public:
         lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, int64_t(size));
         operand_.nbytes = int64_t(size) * sizeof(T);
     }
+    void SetShapeInfo(const ShapeInfo& info) { shape_ = info; }
+    const ShapeInfo& GetShapeInfo() const { return shape_; }
     void SetBufferLen(uint32_t size, Where where = Where::here()) { SetSize(size, where); }
 
     LocalTensor operator[](const uint32_t offset) const
@@ -119,6 +121,7 @@ public:
 
 private:
     Operand operand_;
+    ShapeInfo shape_;
     int32_t position_ = static_cast<int32_t>(TPosition::VECCALC);
     int32_t tag_ = 0;
 };
@@ -131,7 +134,7 @@ public:
     void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize)
     {
         address_ = buffer;
-        size_ = static_cast<int64_t>(bufferSize);
+        size_ = bufferSize == 0 ? -1 : static_cast<int64_t>(bufferSize); // as in CANN, which checks none: 0 is no size
     }
     void SetGlobalBuffer(__gm__ T* buffer)
     {

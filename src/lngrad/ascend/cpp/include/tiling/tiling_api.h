@@ -10,6 +10,14 @@
 #include "register/tilingdata_base.h"
 #include "tiling/platform/platform_ascendc.h"
 
+// As the C11 function of this name: 0 is success.
+inline int memcpy_s(void* target, std::size_t room, const void* source, std::size_t count)
+{
+    if (count > room) return -1;
+    std::memcpy(target, source, count);
+    return 0;
+}
+
 namespace optiling {
 using namespace AscendC::tiling;
 }
@@ -133,6 +141,18 @@ inline void GetAscendQuantMaxMinTmpSize(const TensorShape& srcShape, const uint3
                                         uint32_t& minValue)
 {
     lngrad::ask_sizes("GetAscendQuantMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, 0});
+}
+inline void GetAscendDequantMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, uint32_t& maxValue,
+                                          uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetAscendDequantMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize});
+}
+template <typename DataType>
+void GetAscendAntiQuantMaxMinTmpSize(const TensorShape& srcShape, const TensorShape& scaleShape, bool, DataType,
+                                     DataType outputDataType, uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetAscendAntiQuantMaxMinTmpSize", maxValue, minValue, srcShape,
+                      {scaleShape.GetShapeSize(), outputDataType == DataType::DT_FLOAT16});
 }
 inline void GetSelectMaxMinTmpSize(const TensorShape& src0Shape, const TensorShape& src1Shape, const uint32_t srcTypeSize,
                                    const TensorShape& maskShape, const uint32_t maskTypeSize, const bool isReuseMask,

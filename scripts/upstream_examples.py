@@ -1,0 +1,198 @@
+"""Build and run the vector examples of the Ascend C kit (asc-devkit), as their README says, on the simulated NPU.
+
+An example is an .asc file of examples/01_simd_cpp_api. Its CMakeLists.txt has the macros, the architecture and the other
+sources; its README has the commands, of which those that make data, run the program and compare its results are run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from lngrad.ascend.cpp.compiling import without_chevrons
+from lngrad.ascend.sdk.operator_tests import MODES
+from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
+from lngrad.core.machine import cxx_compiler
+
+ROOM = "examples/01_simd_cpp_api"
+SOCS = {"2201": "Ascend910B1", "2002": "Ascend310P", "3510": "Ascend950"}  # by the architecture's number
+
+# What an example of another machine than the vector cores of the memory-based API names: cube, register API, threads, or
+# a framework that builds it. They are left out, and counted.
+_OTHER_FOLDERS = re.compile(
+    r"/\d*_?(reg_vector_compute|matrix_compute|matmul|matrix|reg_compute|fusion_operation|fusion_compute)/"
+)
+_OTHERS = {
+    "the cube": r"\b(Mmad|Matmul\w*|LoadData\w*|Fixpipe\w*|TPosition::(A1|B1|A2|B2|CO1|C1)|Hardware::L1|Nd2NzParams)\b",
+    "the register API": r"__VEC_SCOPE__|__simd_vf__|\b(MicroAPI|Reg)::",
+    "threads (SIMT)": r"simt_api/|__simt_vf__",
+    "a framework": r"(torch/extension|pybind11/pybind11|graph/custom_op)\.h",
+}
+_SECONDS = 60
+
+
+class Example(NamedTuple):
+    """What came of one.
+
+    Attributes:
+        state: "other", of another machine; "refused", it does not compile; "library", it has no main program; or "ran".
+        why: The reason of the first two.
+        checked, device: Why it does not end right in this mode, "" if it does.
+        compares: Whether its own script compares the results.
+    """
+
+    state: str
+    why: str = ""
+    checked: str = ""
+    device: str = ""
+    compares: bool = False
+
+
+def sources(devkit: Path) -> list[Path]:
+    """Every .asc file that may be a vector example."""
+    found = sorted((devkit / ROOM).rglob("*.asc"))
+    return [one for one in found if not _OTHER_FOLDERS.search(str(one.relative_to(devkit)))]
+
+
+def run_example(source: Path, toolkits: Path) -> Example:
+    """Build and run one. `toolkits` is a folder for the toolkits, one an architecture."""
+    text = source.read_text(encoding="utf-8")
+    for what, words in _OTHERS.items():
+        if re.search(words, text):
+            return Example("other", what)
+    settings, together, steps = _project(source)
+    toolkit = toolkits / settings["CMAKE_ASC_ARCHITECTURES"].removeprefix("dav-")
+    if not toolkit.exists():
+        write_toolkit(toolkit, Settings(soc=SOCS[toolkit.name]))
+    with tempfile.TemporaryDirectory(prefix="lngrad-example-") as scratch:
+        folder = Path(scratch) / source.parent.name
+        shutil.copytree(source.parent, folder)
+        build = folder / "build"
+        build.mkdir(exist_ok=True)
+        macros = [f"-D{name}" for name in _macros(source, settings)]
+        flags = ["-std=c++17", "-O1", "-w", *macros, *cflags(toolkit), f"-I{folder}"]
+        plain = [_plain(folder / one.name) for one in together]
+        program = next((one.split()[0] for one in steps if one.startswith("./")), "./demo")
+        command = [*cxx_compiler(), *flags, *map(str, plain), "-o", str(build / program), *libs(toolkit)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode and "undefined reference to `main'" in done.stderr:
+            return Example("library")
+        if done.returncode:
+            errors = re.findall(r"error: (.*)", done.stderr)
+            return Example(
+                "refused", next((one for one in errors if not one.startswith("ld returned")), "it does not link")
+            )
+        found = {mode: _run(steps, build, setting) for mode, setting in MODES.items()}
+        return Example("ran", **found, compares=any("verify" in step for step in steps))
+
+
+def _run(steps: list[str], build: Path, setting: str) -> str:
+    """Run the README's commands in the build folder. Returns why they do not end right, "" if they do."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    script = "\n".join(["set -e", "mkdir -p input output", *(steps or ["./demo"])])
+    process = subprocess.Popen(
+        ["bash", "-c", script], cwd=build, env={**os.environ, "PATH": path, "LNGRAD_KERNEL": setting},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return f"not done within {_SECONDS} s"
+    lines = [line for line in said.splitlines() if line.strip()]
+    faults = [line for line in lines if re.search(r"\w+Fault:|Error:|\[ERROR\]|what\(\)", line)]
+    if process.returncode or re.search(r"test fail|verify fail|\[Failed\]", said, re.IGNORECASE):
+        return (faults or lines or [f"ended with {process.returncode}"])[-1].replace("what():", "").strip()
+    return ""
+
+
+def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
+    """Variables of CMake and README, the sources that are linked together, and the README's commands to run."""
+    cmake = source.parent / "CMakeLists.txt"
+    text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
+    settings = {"CMAKE_ASC_ARCHITECTURES": "dav-2201"}
+    settings |= dict(re.findall(r'set\((\w+) "?([\w-]+)"? CACHE', text))
+    steps: list[str] = []
+    readmes = [source.parent / name for name in ("README_en.md", "README.md")]
+    for readme in (one for one in readmes if one.is_file()):
+        blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        lines = next((one.splitlines() for one in blocks if "cmake" in one and re.search(r"^ *\./", one, re.M)), [])
+        values = dict(re.findall(r"^ *(\w+)=([\w-]+)", "\n".join(lines), re.MULTILINE))
+        for line in (re.sub(r"\s#.*", "", one).strip() for one in lines):
+            if "cmake" in line:
+                found = re.findall(r"-D(\w+)=(\$?[\w{}-]+)", line)
+                named = {name: values.get(value.strip("${}"), value) for name, value in found}
+                settings |= {name: value for name, value in named.items() if "$" not in value}
+            elif re.match(r"python3|\./|\w+=\w", line):
+                steps.append(line)
+        if steps:
+            break
+    named = re.search(r"add_executable\(\s*\w+([^)]*)\)", text)
+    together = [source.parent / word for word in re.findall(r"[\w.]+\.(?:asc|cpp)", named[1] if named else "")]
+    if source not in together or not all(one.is_file() for one in together):
+        others = [one for one in (source.parent / "main.cpp",) if one.is_file()]
+        together = [source, *others]
+    return settings, together, steps
+
+
+def _macros(source: Path, settings: dict[str, str]) -> list[str]:
+    """What the CMakeLists.txt defines."""
+    cmake = source.parent / "CMakeLists.txt"
+    text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
+    inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", text))
+    number = settings["CMAKE_ASC_ARCHITECTURES"].removeprefix("dav-")
+    inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], number if "ARCH" in one[1] else "1"), inside)
+    return [one.removeprefix("-D") for one in inside.split()]
+
+
+def _plain(source: Path) -> Path:
+    """The file in plain C++, where it is an .asc file: its launches by macro, its lines as they were."""
+    if source.suffix != ".asc":
+        return source
+    plain = source.with_name(f"{source.stem}_asc.cpp")
+    text = without_chevrons(source.read_text(encoding="utf-8"))
+    plain.write_text(f'#include "tikicpulib.h"\n#line 1 "{source}"\n{text}', encoding="utf-8")
+    return plain
+
+
+def section(results: dict[str, Example], cell: Callable[[str], str]) -> str:
+    """The part of the page about them: how many, what each that does not run right says, and what is left out."""
+    ran = {name: one for name, one in results.items() if one.state == "ran"}
+    compiled = {name for name, one in results.items() if one.state in ("ran", "library")}
+    others = Counter(one.why for one in results.values() if one.state == "other")
+    counted = len(results) - others.total()
+    good = {mode: sum(not getattr(one, mode) for one in ran.values()) for mode in MODES}
+    compares = sum(one.compares and not one.device for one in ran.values())
+    lines = [
+        f"Of {counted} examples {len(compiled)} compile. {good['checked']} of them end as they should in checked mode,",
+        f"{good['device']} in device mode, {compares} of these by the comparison that comes with them.",
+        f"{others.total()} more are for another machine, and left out: "
+        + ", ".join(f"{count} name {what}" for what, count in sorted(others.items()))
+        + ".",
+        "",
+        "| example | compiles | checked | device |",
+        "|---|---|---|---|",
+    ]
+    for name, one in results.items():
+        short = "/".join(name.removesuffix(".asc").split("/")[1:])
+        if one.state == "refused":
+            lines.append(f"| {short} | {cell(one.why)} | | |")
+        elif one.state == "library":
+            lines.append(f"| {short} | yes; its main program is Python | | |")
+        elif one.state == "ran" and (one.checked or one.device):
+            lines.append(f"| {short} | yes | {cell(one.checked) or 'right'} | {cell(one.device) or 'right'} |")
+    right = [
+        "/".join(name.removesuffix(".asc").split("/")[1:]) for name, one in ran.items() if not one.checked + one.device
+    ]
+    return "\n".join([*lines, "", f"Right in both modes: {', '.join(right)}."])

@@ -1,1 +1,0 @@
-"""Precision standards: by which rule a result is right."""

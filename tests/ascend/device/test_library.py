@@ -10,8 +10,8 @@ from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.device.library import LIBRARY, call_library
-from lngrad.ascend.faults import DeviceFault
-from lngrad.ascend.tiling.structs import SoftMaxTiling
+from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling
 
 M, K, REAL = 3, 16, 13
 SHAPE = (M, K, REAL)
@@ -51,8 +51,8 @@ def cases():
     yield "SoftMax", [out, column, column, x], SHAPE, 0, [y_, blocks(total), blocks(largest)]
     yield "SoftMax", [out, x], SHAPE, 0, [y_]
     yield "SimpleSoftMax", [out, blocks(total), blocks(largest), x], SHAPE, 0, [np.exp(x - largest) / total]
-    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [x - x.max(1, keepdims=True)
-          - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True))]  # fmt: skip
+    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [np.log10(
+        np.exp(x) / np.exp(x).sum(1, keepdims=True))]  # fmt: skip
     yield "SoftmaxGrad", [out, x, y], (*SHAPE, 0), 0, [(x - inner[:, None]) * y]
     yield "SoftmaxGrad", [column, x, y], (*SHAPE, 1), 0, [blocks(inner)]
     yield "SoftmaxFlashV2", [out, column, column, x, column, *before], (*SHAPE, 1), 0, [
@@ -70,7 +70,7 @@ def cases():
     yield "Fma", [out, *flat], (M * K,), 0, [x * y + z]
     yield "Arange", [line], (bits(2.0), bits(-0.5), K), 0, [2.0 - 0.5 * np.arange(K)]
     yield "AscendQuant", [np.zeros(M * K + 16, np.int8), flat[0]], (bits(3.0), M * K), 90.0, [
-        np.append(np.clip(np.rint(np.float32(flat[0]).astype(float) * 90 + 3), -128, 127), np.zeros(16))]  # fmt: skip
+        np.append(np.clip(np.rint(np.float16(flat[0]) * np.float16(90) + np.float16(3)), -128, 127), np.zeros(16))]  # fmt: skip
     yield "DropOut", [out, x, mask], (M, K, K, 0), 0.25, [x / 0.25 * mask]
     packed = np.zeros(32, np.uint8)
     packed[: M * 2] = np.packbits(mask, axis=1, bitorder="little").reshape(-1)
@@ -98,8 +98,39 @@ def cases():
     grouped = (codes + np.repeat(np.float32(shifts), 2, 0)) * np.repeat(np.float32(steps), 2, 0).astype(float)
     yield "AscendAntiQuant", [np.zeros((4, 32)), codes, shifts, steps], (4, 32, 2), 0, [grouped]
     yield "AscendAntiQuant", [np.zeros((4, 32)), codes], (128, bits(3.0), bits(0.25)), 0, [(codes + 3.0) / 4]
+    halves = [np.repeat(one, 2, 0).astype(np.float16) for one in (shifts, steps)]
+    yield "AscendAntiQuant", [np.zeros((4, 32), np.float16), codes, *np.float16([shifts, steps])], (4, 32, 2), 0, [
+        (codes.astype(np.float16) + halves[0]) * halves[1]]  # fmt: skip
     root = np.sqrt((x[:, :REAL] ** 2).mean(1, keepdims=True) + 0.1)
     yield "RmsNorm", [out, x, y[0]], SHAPE, 0.1, [x / root * y[0]]
+    d, m0, v0 = REAL, y[0].copy(), np.abs(z[0])
+    step = x[0] - m0
+    moved = [np.where(np.arange(K) < d, m0 + step * 0.125, m0), np.where(np.arange(K) < d, v0 + step**2 * 0.875, v0)]
+    yield "WelfordUpdate", [line, line, m0, v0, x[0]], (K, d, 1), 0.125, moved
+    yield "WelfordUpdate", [line, line, m0, v0, x[0]], (K, d, 0), 0.125, [
+        np.where(np.arange(K) < d, one, line) for one in moved]  # fmt: skip
+    counts = rng.integers(1, 9, K)
+    for given, of, numbers in (
+        ([counts.astype(np.int32)], counts, (0, 0)), ([], np.full(K, 3), (0, 0)), ([], np.repeat([4, 2], [K - 3, 3]), (4, 2)),
+    ):  # fmt: skip
+        total = int(of.sum())
+        mean = (m0 * of).sum() / total
+        tail = (numbers[0], K - 3, numbers[1], 3) if numbers[1] else (3, K, 0, 0)
+        want = [[mean, *[0] * 7], [(v0 + of * (m0 - mean) ** 2).sum() / total, *[0] * 7]]
+        yield "WelfordFinalize", [np.zeros(8), np.zeros(8), m0, v0, *given], (
+            3, K, *tail, bits(1 / K), bits(1 / total), bits(1 / total)), 0, want  # fmt: skip
+    mean, variance = x[:, :REAL].mean(1), x[:, :REAL].var(1)
+    rstd = 1 / np.sqrt(variance + 0.1)
+    for bare in (0, 1):
+        scale, shift = (1, 0) if bare else (y[0], z[0])
+        columns = np.arange(K) < REAL
+        want = (x - mean[:, None]) * rstd[:, None]
+        yield "Normalize", [out, np.zeros(M), mean, variance, x, y[0], z[0]], (*SHAPE, bare, bare), 0.1, [
+            np.where(columns, want * scale + shift, want), rstd]  # fmt: skip
+    deep = 2.5 * x + y
+    mean, variance = deep[:, :REAL].mean(1, keepdims=True), deep[:, :REAL].var(1, keepdims=True)
+    yield "DeepNorm", [out, np.zeros(M), np.zeros(M), x, y, z[0], z[1]], (*SHAPE, bits(2.5)), 0.1, [
+        (deep - mean) / np.sqrt(variance + 0.1) * z[1] + z[0], mean, variance]  # fmt: skip
     yield "Gatherb", [np.zeros(64), flat[0], offsets], (1, 1, 8), 0, [flat[0].reshape(-1, 8)[offsets // 32]]
     yield "Transpose", [np.zeros(16), image], (1, 2, 2, 4, 11), 0, [image.transpose(0, 2, 3, 1)]
     yield "Transpose", [np.zeros(16), image], (1, 4, 2, 2, 12), 0, [image.reshape(1, 2, 2, 4).transpose(0, 3, 1, 2)]
@@ -179,12 +210,24 @@ def test_tiling_functions():
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 1)): (0, 0),
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 0)): (3072, 3072),
         ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (1, 0)): (4096, 1024),
+        ("GetWelfordUpdateMaxMinTmpSize", (1, 100), (4, 4, 0, 1)): (1024, 512),
+        ("GetWelfordUpdateMaxMinTmpSize", (1, 100), (2, 4, 1, 1)): (1536, 768),
+        ("GetWelfordFinalizeMaxMinTmpSize", (64,), (4, 0)): (1024, 1024),
+        ("GetWelfordFinalizeMaxMinTmpSize", (128,), (4, 0)): (1536, 1024),
+        ("GetNormalizeMaxMinTmpSize", (9, 60), (4, 4, 0, 1, 0)): (8704, 512),
+        ("GetDeepNormMaxMinTmpSize", (4, 16, 64), (4, 0, 1)): (49664, 1280),
         ("GetAscendAntiQuantMaxMinTmpSize", (1024,), (1, 0)): (4096, 1024),
     }  # fmt: skip
     with socs.use("Ascend910B1"):
         for (name, shape, numbers), want in sizes.items():
             assert tuple(np.frombuffer(answer(name, shape, numbers), np.uint32)) == want, name
         tiling = SoftMaxTiling.from_bytes(answer("SoftMaxTilingFunc", (24, 128), (4, 20 * 800, 0, 0)))
+        deep = DeepNormTiling.from_bytes(answer("GetDeepNormTilingInfo", (4, 16, 64), (64, 20000, 2, 0, 1)))
+        with pytest.raises(TilingError, match="at least 1280 bytes and originH up to 64, got 1279 and 64"):
+            answer("GetDeepNormTilingInfo", (4, 16, 64), (64, 1279, 4, 0, 0))
+        with pytest.raises(TilingError, match="whole blocks up to 2040"):
+            answer("GetDeepNormMaxMinTmpSize", (4, 16, 2048), (4, 0, 0))
+    assert (deep.oneTmpSize, deep.loopRound, deep.inputTailSize, deep.meanVarTailPos) == (1536, 2, 1024, 48)
     assert (tiling.srcM, tiling.srcK, tiling.outMaxK, tiling.splitM, tiling.rangeM, tiling.tailM) == (
         24,
         128,

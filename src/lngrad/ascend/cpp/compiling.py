@@ -24,6 +24,7 @@ from pathlib import Path
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.protocol import numbers_header
 from lngrad.ascend.tiling.structs import (
+    DeepNormTiling,
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
     LayerNormSeparateTiling,
@@ -45,6 +46,7 @@ _STRUCTS = (
     LayerNormGradBetaTiling,
     SoftMaxTiling,
     RmsNormTiling,
+    DeepNormTiling,
 )
 
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.

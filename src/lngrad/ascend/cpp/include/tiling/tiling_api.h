@@ -179,6 +179,40 @@ inline void SoftMaxFlashV2TilingFunc(const TensorShape& srcShape, const uint32_t
 inline void GetArangeMaxMinTmpSize(uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
 inline void GetArithProgressionMaxMinTmpSize(uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
 
+inline void GetWelfordUpdateMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSizeT, const uint32_t typeSizeU,
+                                          const bool isReuseSource, const bool isInplace, uint32_t& maxValue,
+                                          uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetWelfordUpdateMaxMinTmpSize", maxValue, minValue, srcShape,
+                      {typeSizeT, typeSizeU, isReuseSource, isInplace});
+}
+inline void GetWelfordFinalizeMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
+                                            uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetWelfordFinalizeMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource});
+}
+inline void GetNormalizeMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSizeU, const uint32_t typeSizeT,
+                                      const bool isReuseSource, const bool isComputeRstd, const bool isOnlyOutput,
+                                      uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetNormalizeMaxMinTmpSize", maxValue, minValue, srcShape,
+                      {typeSizeU, typeSizeT, isReuseSource, isComputeRstd, isOnlyOutput});
+}
+inline bool GetDeepNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
+                                     const bool isBasicBlock, uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetDeepNormMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource, isBasicBlock});
+    return true;
+}
+inline bool GetDeepNormTilingInfo(const TensorShape& srcShape, const TensorShape& originSrcShape,
+                                  const uint32_t stackBufferSize, const uint32_t typeSize, const bool isReuseSource,
+                                  const bool isBasicBlock, DeepNormTiling& tiling)
+{
+    lngrad::ask_host("GetDeepNormTilingInfo", &tiling, sizeof tiling, srcShape,
+                     {originSrcShape.GetDim(2), stackBufferSize, typeSize, isReuseSource, isBasicBlock});
+    return true;
+}
+
 inline void GetLayerNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
                                       uint32_t& maxValue, uint32_t& minValue)
 {

@@ -4,6 +4,7 @@
     python scripts/upstream.py ops-nn --only layer_norm_grad_v3 --print
     python scripts/upstream.py ops-nn --minutes 20 --first rms_norm    those that fit; the page names the others
     python scripts/upstream.py ops-nn --results kept.json    what is in the file is not run again; what was run is added
+    python scripts/upstream.py ops-nn --kit asc-devkit      the vector examples of the Ascend C kit too
 
 ops-nn is a checkout of the operator library (hicann/ops-nn), which stays as it is. It takes one to two hours of a core.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from upstream_examples import Example, run_example, section, sources
 
 from lngrad import __version__
 from lngrad.ascend.sdk.operator_tests import MODES, Case, TestFile, run_operator
@@ -194,6 +196,29 @@ def _examples(results: dict[str, str]) -> str:
     return "\n".join([*lines, *(f"| {name} | {_cell(why)} |" for name, why in results.items() if why)])
 
 
+VECTORS = "## Vector examples of the Ascend C kit"
+
+
+def _section_of_page(heading: str) -> str:
+    """What the page has under a heading."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+    return text.partition(heading)[2].partition("\n## ")[0].strip() or "Not run."
+
+
+def _vector_examples(kit: Path, scratch: Path, kept: Kept) -> str:
+    commit = subprocess.run(["git", "-C", str(kit), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
+    results: dict[str, Example] = {}
+    for one in sources(kit):
+        name = one.relative_to(kit / "examples").as_posix()
+        if name not in kept.found:
+            kept.add(name, run_example(one, scratch / "kit"))
+        results[name] = Example(*kept.found[name])
+    return (
+        f"From asc-devkit {commit.stdout.strip() or 'of unknown commit'}, built and run as their READMEs say.\n\n"
+        + section(results, _cell)
+    )
+
+
 def main(
     library: Annotated[Path, typer.Argument(metavar="OPS_NN", help="A checkout of the operator library.")],
     gtest: Annotated[Path | None, typer.Option(help="A folder with include/gtest and libgtest.")] = None,
@@ -205,6 +230,7 @@ def main(
     results_file: Annotated[
         Path | None, typer.Option("--results", help="A JSON file of results to go on from.")
     ] = None,
+    kit: Annotated[Path | None, typer.Option(help="A checkout of the Ascend C kit (asc-devkit).")] = None,
     to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
 ) -> None:
     """Run them, and write the page."""
@@ -218,10 +244,11 @@ def main(
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         toolkit = Path(scratch) / "toolkit"
         write_toolkit(toolkit, Settings())
-        sources = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
+        programs = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         kept = Kept(results_file)
+        vectors = _vector_examples(kit, Path(scratch), kept) if kit else _section_of_page(VECTORS)
         results: dict[str, str] = {}
-        for one in sources:
+        for one in programs:
             name = f"{one.parents[1].name}/{one.stem}"
             if name not in kept.found:
                 kept.add(name, _example(one, toolkit))
@@ -263,6 +290,10 @@ their CMakeLists.txt builds none, or those of the register API of Ascend 950 alo
 ## Host examples of the norm family
 
 {_examples(results)}
+
+{VECTORS}
+
+{vectors}
 """
     if to_stdout:
         print(page)

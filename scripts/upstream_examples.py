@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from lngrad.ascend.cpp.compiling import without_chevrons
+from lngrad.ascend.sdk.operator_tests import MODES
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
 from lngrad.core.machine import cxx_compiler
@@ -34,14 +38,24 @@ _OTHERS = {
     "threads (SIMT)": r"simt_api/|__simt_vf__",
     "a framework": r"(torch/extension|pybind11/pybind11|graph/custom_op)\.h",
 }
-_SECONDS = 120
+_SECONDS = 60
 
 
 class Example(NamedTuple):
-    """What came of one: `state` is "other", "refused" (it does not compile), "failed" or "right", `why` its reason."""
+    """What came of one.
+
+    Attributes:
+        state: "other", of another machine; "refused", it does not compile; "library", it has no main program; or "ran".
+        why: The reason of the first two.
+        checked, device: Why it does not end right in this mode, "" if it does.
+        compares: Whether its own script compares the results.
+    """
 
     state: str
     why: str = ""
+    checked: str = ""
+    device: str = ""
+    compares: bool = False
 
 
 def sources(devkit: Path) -> list[Path]:
@@ -71,33 +85,36 @@ def run_example(source: Path, toolkits: Path) -> Example:
         program = next((one.split()[0] for one in steps if one.startswith("./")), "./demo")
         command = [*cxx_compiler(), *flags, *map(str, plain), "-o", str(build / program), *libs(toolkit)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode and "undefined reference to `main'" in done.stderr:
+            return Example("library")
         if done.returncode:
             errors = re.findall(r"error: (.*)", done.stderr)
-            main = "undefined reference to `main'" in done.stderr
-            if not main:
-                return Example(
-                    "refused", next((e for e in errors if e != "ld returned 1 exit status"), done.stderr[-200:])
-                )
-            return Example("refused", "its main program is not in this folder")
-        return _run(steps, build)
+            return Example(
+                "refused", next((one for one in errors if not one.startswith("ld returned")), "it does not link")
+            )
+        found = {mode: _run(steps, build, setting) for mode, setting in MODES.items()}
+        return Example("ran", **found, compares="golden" in text or any("verify" in step for step in steps))
 
 
-def _run(steps: list[str], build: Path) -> Example:
-    """Run the README's commands in the build folder."""
+def _run(steps: list[str], build: Path, setting: str) -> str:
+    """Run the README's commands in the build folder. Returns why they do not end right, "" if they do."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     script = "\n".join(["set -e", "mkdir -p input output", *(steps or ["./demo"])])
+    process = subprocess.Popen(
+        ["bash", "-c", script], cwd=build, env={**os.environ, "PATH": path, "LNGRAD_KERNEL": setting},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=build, env={**os.environ, "PATH": path}, capture_output=True, text=True,
-            errors="replace", timeout=_SECONDS, check=False,
-        )  # fmt: skip
+        said, _ = process.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        return Example("failed", f"not done within {_SECONDS} s")
-    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    faults = [line for line in said if re.search(r"\w+Fault:|Error:|\[ERROR\]|what\(\)", line)]
-    if done.returncode or re.search(r"test fail|verify fail|\[Failed\]", done.stdout, re.IGNORECASE):
-        return Example("failed", (faults or said or [f"ended with {done.returncode}"])[-1])
-    return Example("right", "compared" if any("verify" in step for step in steps) else "")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return f"not done within {_SECONDS} s"
+    lines = [line for line in said.splitlines() if line.strip()]
+    faults = [line for line in lines if re.search(r"\w+Fault:|Error:|\[ERROR\]|what\(\)", line)]
+    if process.returncode or re.search(r"test fail|verify fail|\[Failed\]", said, re.IGNORECASE):
+        return (faults or lines or [f"ended with {process.returncode}"])[-1].replace("what():", "").strip()
+    return ""
 
 
 def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
@@ -130,11 +147,26 @@ def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
 
 
 def _macros(source: Path, settings: dict[str, str]) -> list[str]:
-    """What the CMakeLists.txt defines."""
+    """What the CMakeLists.txt defines; of its branches those on the value of a variable that is known."""
     cmake = source.parent / "CMakeLists.txt"
-    text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
-    inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", text))
-    inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], "1"), inside)
+    kept, taken = [], [True]
+    for line in cmake.read_text(encoding="utf-8").splitlines() if cmake.is_file() else []:
+        word = line.strip()
+        found = re.match(r'(?:else)?if\s*\("?\$?\{?(\w+)\}?"? STREQUAL "?([\w-]+)"?\)', word)
+        here = found is not None and settings.get(found[1]) == found[2]
+        if re.match(r"if\s*\(", word):
+            taken.append(here)
+        elif word.startswith("elseif"):
+            taken[-1] = here
+        elif word.startswith("endif"):
+            taken.pop()
+        elif re.match(r"else\s*\(", word):
+            taken[-1] = False
+        elif all(taken):
+            kept.append(line)
+    number = settings["CMAKE_ASC_ARCHITECTURES"].removeprefix("dav-")
+    inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", "\n".join(kept)))
+    inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], number if "ARCH" in one[1] else "1"), inside)
     return [one.removeprefix("-D") for one in inside.split()]
 
 
@@ -146,3 +178,35 @@ def _plain(source: Path) -> Path:
     text = without_chevrons(source.read_text(encoding="utf-8"))
     plain.write_text(f'#include "tikicpulib.h"\n#line 1 "{source}"\n{text}', encoding="utf-8")
     return plain
+
+
+def section(results: dict[str, Example], cell: Callable[[str], str]) -> str:
+    """The part of the page about them: how many, what each that does not run right says, and what is left out."""
+    ran = {name: one for name, one in results.items() if one.state == "ran"}
+    compiled = {name for name, one in results.items() if one.state in ("ran", "library")}
+    others = Counter(one.why for one in results.values() if one.state == "other")
+    counted = len(results) - others.total()
+    good = {mode: sum(not getattr(one, mode) for one in ran.values()) for mode in MODES}
+    compares = sum(one.compares and not one.device for one in ran.values())
+    lines = [
+        f"Of {counted} examples {len(compiled)} compile. {good['checked']} of them end as they should in checked mode,",
+        f"{good['device']} in device mode, {compares} of these by the comparison that comes with them.",
+        f"{others.total()} more are for another machine, and left out: "
+        + ", ".join(f"{count} name {what}" for what, count in sorted(others.items()))
+        + ".",
+        "",
+        "| example | compiles | checked | device |",
+        "|---|---|---|---|",
+    ]
+    for name, one in results.items():
+        short = "/".join(name.removesuffix(".asc").split("/")[1:])
+        if one.state == "refused":
+            lines.append(f"| {short} | {cell(one.why)} | | |")
+        elif one.state == "library":
+            lines.append(f"| {short} | yes; its main program is Python | | |")
+        elif one.state == "ran" and (one.checked or one.device):
+            lines.append(f"| {short} | yes | {cell(one.checked) or 'right'} | {cell(one.device) or 'right'} |")
+    right = [
+        "/".join(name.removesuffix(".asc").split("/")[1:]) for name, one in ran.items() if not one.checked + one.device
+    ]
+    return "\n".join([*lines, "", f"Right in both modes: {', '.join(right)}."])

@@ -17,6 +17,7 @@ from lngrad.ascend.cpp.compiling import header_files, without_chevrons
 from lngrad.ascend.cpp.handlers import HANDLERS
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.device.operations import OPERATIONS
+from lngrad.ascend.faults import BoundsFault
 from lngrad.ascend.sdk import Settings, cflags, libs, write_toolkit
 from lngrad.ascend.sdk.program import run_program
 from lngrad.core.problem import Grads
@@ -314,6 +315,48 @@ def test_the_counter_mode_counts_elements_and_refuses_gaps(tmp_path):
     np.testing.assert_array_equal(y, np.concatenate([2 * x[:100], x[100:]]))
     with pytest.raises(DeviceFault, match=r"Add: in the counter mode .* got \(1, 1, 1\) and \(8, 8, 9\)"):
         launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 9}), 1, x, y)
+
+
+NIBBLES = """\
+#include "kernel_operator.h"
+using namespace AscendC;
+extern "C" __global__ __aicore__ void nibbles(GM_ADDR x, GM_ADDR y, GM_ADDR back) {
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> halves, bytes;
+    pipe.InitBuffer(halves, 1024);
+    pipe.InitBuffer(bytes, 256);
+    GlobalTensor<half> source, again;
+    GlobalTensor<int8_t> target;
+    source.SetGlobalBuffer((__gm__ half*)x, 512);
+    again.SetGlobalBuffer((__gm__ half*)back, 512);
+    target.SetGlobalBuffer((__gm__ int8_t*)y, 256);
+    auto wide = halves.Get<half>();
+    auto narrow = bytes.Get<int8_t>();
+    auto packed = narrow.ReinterpretCast<int4b_t>();
+    DataCopy(wide, source, 512);
+    PipeBarrier<PIPE_ALL>();
+    Duplicate(narrow.ReinterpretCast<int16_t>(), int16_t(0), 128);
+    if (PAIRS) Cast<int4b_t, half>(packed, wide, RoundMode::CAST_RINT, 100, 4, {1, 1, 2, 8});
+    else Cast<int4b_t, half>(packed, wide, RoundMode::CAST_RINT, 99, 4, {1, 1, 2, 8});
+    Cast<half, int4b_t>(wide, packed, RoundMode::CAST_NONE, 512);
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(target, narrow, 256);
+    DataCopy(again, wide, 512);
+}
+"""
+
+
+def test_cast_packs_two_int4_in_a_byte_by_count_and_by_repeats(tmp_path):
+    (tmp_path / "nibbles.cpp").write_text(NIBBLES)
+    x = np.random.default_rng(0).uniform(-10, 10, 512).astype(np.float16)
+    expected = np.clip(np.rint(x), -8, 7).astype(np.int8)
+    expected[np.arange(512) % 128 >= 100] = 0  # the mask is 100 of 128
+    packed, back = np.zeros(256, np.int8), np.zeros(512, np.float16)
+    launch(ascendc.compile(tmp_path / "nibbles.cpp", "nibbles", define={"PAIRS": 1}), 1, x, packed, back)
+    check_same_bits(packed.view(np.uint8), (expected[0::2] & 15 | expected[1::2] << 4).view(np.uint8))
+    check_same_bits(back, expected.astype(np.float16))
+    with pytest.raises(BoundsFault, match="of int4b_t whole pairs are simulated, got 99"):
+        launch(ascendc.compile(tmp_path / "nibbles.cpp", "nibbles", define={"PAIRS": 0}), 1, x, packed, back)
 
 
 def test_headers_name_what_python_names():

@@ -10,8 +10,8 @@ from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.device.library import LIBRARY, call_library
-from lngrad.ascend.faults import DeviceFault
-from lngrad.ascend.tiling.structs import SoftMaxTiling
+from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling
 
 M, K, REAL = 3, 16, 13
 SHAPE = (M, K, REAL)
@@ -51,8 +51,8 @@ def cases():
     yield "SoftMax", [out, column, column, x], SHAPE, 0, [y_, blocks(total), blocks(largest)]
     yield "SoftMax", [out, x], SHAPE, 0, [y_]
     yield "SimpleSoftMax", [out, blocks(total), blocks(largest), x], SHAPE, 0, [np.exp(x - largest) / total]
-    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [x - x.max(1, keepdims=True)
-          - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True))]  # fmt: skip
+    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [np.log10(
+        np.exp(x) / np.exp(x).sum(1, keepdims=True))]  # fmt: skip
     yield "SoftmaxGrad", [out, x, y], (*SHAPE, 0), 0, [(x - inner[:, None]) * y]
     yield "SoftmaxGrad", [column, x, y], (*SHAPE, 1), 0, [blocks(inner)]
     yield "SoftmaxFlashV2", [out, column, column, x, column, *before], (*SHAPE, 1), 0, [
@@ -70,7 +70,7 @@ def cases():
     yield "Fma", [out, *flat], (M * K,), 0, [x * y + z]
     yield "Arange", [line], (bits(2.0), bits(-0.5), K), 0, [2.0 - 0.5 * np.arange(K)]
     yield "AscendQuant", [np.zeros(M * K + 16, np.int8), flat[0]], (bits(3.0), M * K), 90.0, [
-        np.append(np.clip(np.rint(np.float32(flat[0]).astype(float) * 90 + 3), -128, 127), np.zeros(16))]  # fmt: skip
+        np.append(np.clip(np.rint(np.float16(flat[0]) * np.float16(90) + np.float16(3)), -128, 127), np.zeros(16))]  # fmt: skip
     yield "DropOut", [out, x, mask], (M, K, K, 0), 0.25, [x / 0.25 * mask]
     packed = np.zeros(32, np.uint8)
     packed[: M * 2] = np.packbits(mask, axis=1, bitorder="little").reshape(-1)
@@ -83,6 +83,54 @@ def cases():
     yield "LogicalNot", [line, heads], (K,), 0, [heads == 0]
     for name, function in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor)):
         yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
+    yield "Compare", [x, y], (0, (1 << M * K) - 1, 0, 1, 1), 0, []
+    yield "GetCmpMask", [np.zeros(32, np.uint8)], (), 0, []
+    both = np.stack(flat[:2], axis=1).reshape(2, -1)
+    yield "Interleave", [np.zeros(M * K), np.zeros(M * K), *flat[:2]], (M * K,), 0, both
+    yield "DeInterleave", [np.zeros(M * K), np.zeros(M * K), *both], (M * K,), 0, flat[:2]
+    whole, scales = rng.integers(-1000, 1000, (M, K)).astype(np.int32), rng.standard_normal(K)
+    wide = np.float32(scales).astype(float)
+    counted = np.arange(K) < REAL
+    yield "AscendDequant", [out, whole, scales], (M, K, REAL, 0), 0, [np.where(counted, whole * wide, 0)]
+    yield "AscendDequant", [out, whole, scales], (M, K, K, 1), 0.5, [whole * 0.5]
+    codes = rng.integers(-128, 127, (4, 32)).astype(np.int8)
+    shifts, steps = rng.standard_normal((2, 2, 32))
+    grouped = (codes + np.repeat(np.float32(shifts), 2, 0)) * np.repeat(np.float32(steps), 2, 0).astype(float)
+    yield "AscendAntiQuant", [np.zeros((4, 32)), codes, shifts, steps], (4, 32, 2), 0, [grouped]
+    yield "AscendAntiQuant", [np.zeros((4, 32)), codes], (128, bits(3.0), bits(0.25)), 0, [(codes + 3.0) / 4]
+    halves = [np.repeat(one, 2, 0).astype(np.float16) for one in (shifts, steps)]
+    yield "AscendAntiQuant", [np.zeros((4, 32), np.float16), codes, *np.float16([shifts, steps])], (4, 32, 2), 0, [
+        (codes.astype(np.float16) + halves[0]) * halves[1]]  # fmt: skip
+    root = np.sqrt((x[:, :REAL] ** 2).mean(1, keepdims=True) + 0.1)
+    yield "RmsNorm", [out, x, y[0]], SHAPE, 0.1, [x / root * y[0]]
+    d, m0, v0 = REAL, y[0].copy(), np.abs(z[0])
+    step = x[0] - m0
+    moved = [np.where(np.arange(K) < d, m0 + step * 0.125, m0), np.where(np.arange(K) < d, v0 + step**2 * 0.875, v0)]
+    yield "WelfordUpdate", [line, line, m0, v0, x[0]], (K, d, 1), 0.125, moved
+    yield "WelfordUpdate", [line, line, m0, v0, x[0]], (K, d, 0), 0.125, [
+        np.where(np.arange(K) < d, one, line) for one in moved]  # fmt: skip
+    counts = rng.integers(1, 9, K)
+    for given, of, numbers in (
+        ([counts.astype(np.int32)], counts, (0, 0)), ([], np.full(K, 3), (0, 0)), ([], np.repeat([4, 2], [K - 3, 3]), (4, 2)),
+    ):  # fmt: skip
+        total = int(of.sum())
+        mean = (m0 * of).sum() / total
+        tail = (numbers[0], K - 3, numbers[1], 3) if numbers[1] else (3, K, 0, 0)
+        want = [[mean, *[0] * 7], [(v0 + of * (m0 - mean) ** 2).sum() / total, *[0] * 7]]
+        yield "WelfordFinalize", [np.zeros(8), np.zeros(8), m0, v0, *given], (
+            3, K, *tail, bits(1 / K), bits(1 / total), bits(1 / total)), 0, want  # fmt: skip
+    mean, variance = x[:, :REAL].mean(1), x[:, :REAL].var(1)
+    rstd = 1 / np.sqrt(variance + 0.1)
+    for bare in (0, 1):
+        scale, shift = (1, 0) if bare else (y[0], z[0])
+        columns = np.arange(K) < REAL
+        want = (x - mean[:, None]) * rstd[:, None]
+        yield "Normalize", [out, np.zeros(M), mean, variance, x, y[0], z[0]], (*SHAPE, bare, bare), 0.1, [
+            np.where(columns, want * scale + shift, want), rstd]  # fmt: skip
+    deep = 2.5 * x + y
+    mean, variance = deep[:, :REAL].mean(1, keepdims=True), deep[:, :REAL].var(1, keepdims=True)
+    yield "DeepNorm", [out, np.zeros(M), np.zeros(M), x, y, z[0], z[1]], (*SHAPE, bits(2.5)), 0.1, [
+        (deep - mean) / np.sqrt(variance + 0.1) * z[1] + z[0], mean, variance]  # fmt: skip
     yield "Gatherb", [np.zeros(64), flat[0], offsets], (1, 1, 8), 0, [flat[0].reshape(-1, 8)[offsets // 32]]
     yield "Transpose", [np.zeros(16), image], (1, 2, 2, 4, 11), 0, [image.transpose(0, 2, 3, 1)]
     yield "Transpose", [np.zeros(16), image], (1, 4, 2, 2, 12), 0, [image.reshape(1, 2, 2, 4).transpose(0, 3, 1, 2)]
@@ -102,6 +150,35 @@ def test_every_row_against_numpy():
                 error = np.abs(got - want) / np.maximum(np.abs(want), 1)
                 assert error.max() < 1e-6, (name, numbers, got, want)
     assert seen == set(LIBRARY)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("mode", range(6))
+def test_a_comparison_is_kept_in_a_register(mode, dtype):
+    lanes = 256 // np.dtype(dtype).itemsize
+    one, two = np.random.default_rng(mode).integers(-2, 3, (2, lanes)).astype(dtype)
+    function = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)[mode]
+    wanted = np.arange(lanes) % 3 != 0
+    words = np.packbits(np.append(wanted, np.zeros(128 - lanes, bool)), bitorder="little").view(np.int64)
+    pipe = asc.TPipe()
+    sources, out = [tensor(pipe, one, dtype=dtype) for one in (one, two)], tensor(pipe, np.zeros(32), dtype=np.uint8)
+    call_library("Compare", sources, (mode, *map(int, words), 1, 1), 0)
+    call_library("GetCmpMask", [out], (), 0)
+    got = np.unpackbits(content(out)[:16], bitorder="little")[:lanes] != 0
+    assert (got == (function(one, two) & wanted)).all()
+    with pytest.raises(DeviceFault, match="Compare: block strides of 1 are simulated"):
+        call_library("Compare", sources, (mode, 1, 0, 2, 1), 0)
+
+
+def test_library_rules_that_are_broken():
+    pipe = asc.TPipe()
+    whole, line = tensor(pipe, np.zeros(32), dtype=np.int32), tensor(pipe, np.zeros(32), dtype=np.float32)
+    with pytest.raises(DeviceFault, match="AscendDequant: n must be whole blocks of int32"):
+        call_library("AscendDequant", [line, whole, line], (2, 12, 12, 0), 0)
+    with pytest.raises(DeviceFault, match="AscendAntiQuant: expected groups of rows, got 3 rows and 2 of offset"):
+        call_library("AscendAntiQuant", [line, line, line, line], (3, 8, 2), 0)
+    with socs.use("Ascend950"), pytest.raises(DeviceFault, match="Interleave: count must be even, got 7"):
+        call_library("Interleave", [tensor(asc.TPipe(), np.zeros(8), dtype=np.float32)] * 4, (7,), 0)
 
 
 def test_what_only_950_has_is_refused():
@@ -128,11 +205,29 @@ def test_tiling_functions():
         ("GetDropOutMaxMinTmpSize", (64, 128), (4, 0)): (65536, 512),
         ("GetAscendQuantMaxMinTmpSize", (1000,), (4, 0)): (2016, 512),
         ("GetCumSumMaxMinTmpSize", (17, 16), (2, 1)): (3072, 1536),
+        ("GetAscendDequantMaxMinTmpSize", (128, 32), (4,)): (16800, 544),
+        ("GetAscendDequantMaxMinTmpSize", (32,), (4,)): (544, 544),
+        ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 1)): (0, 0),
+        ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (128, 0)): (3072, 3072),
+        ("GetAscendAntiQuantMaxMinTmpSize", (8, 128), (1, 0)): (4096, 1024),
+        ("GetWelfordUpdateMaxMinTmpSize", (1, 100), (4, 4, 0, 1)): (1024, 512),
+        ("GetWelfordUpdateMaxMinTmpSize", (1, 100), (2, 4, 1, 1)): (1536, 768),
+        ("GetWelfordFinalizeMaxMinTmpSize", (64,), (4, 0)): (1024, 1024),
+        ("GetWelfordFinalizeMaxMinTmpSize", (128,), (4, 0)): (1536, 1024),
+        ("GetNormalizeMaxMinTmpSize", (9, 60), (4, 4, 0, 1, 0)): (8704, 512),
+        ("GetDeepNormMaxMinTmpSize", (4, 16, 64), (4, 0, 1)): (49664, 1280),
+        ("GetAscendAntiQuantMaxMinTmpSize", (1024,), (1, 0)): (4096, 1024),
     }  # fmt: skip
     with socs.use("Ascend910B1"):
         for (name, shape, numbers), want in sizes.items():
             assert tuple(np.frombuffer(answer(name, shape, numbers), np.uint32)) == want, name
         tiling = SoftMaxTiling.from_bytes(answer("SoftMaxTilingFunc", (24, 128), (4, 20 * 800, 0, 0)))
+        deep = DeepNormTiling.from_bytes(answer("GetDeepNormTilingInfo", (4, 16, 64), (64, 20000, 2, 0, 1)))
+        with pytest.raises(TilingError, match="at least 1280 bytes and originH up to 64, got 1279 and 64"):
+            answer("GetDeepNormTilingInfo", (4, 16, 64), (64, 1279, 4, 0, 0))
+        with pytest.raises(TilingError, match="whole blocks up to 2040"):
+            answer("GetDeepNormMaxMinTmpSize", (4, 16, 2048), (4, 0, 0))
+    assert (deep.oneTmpSize, deep.loopRound, deep.inputTailSize, deep.meanVarTailPos) == (1536, 2, 1024, 48)
     assert (tiling.srcM, tiling.srcK, tiling.outMaxK, tiling.splitM, tiling.rangeM, tiling.tailM) == (
         24,
         128,

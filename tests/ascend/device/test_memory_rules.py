@@ -15,10 +15,13 @@ from lngrad.ascend.ascendc import (
     Duplicate,
     GlobalAddress,
     GlobalTensor,
+    PipeBarrier,
     TBuf,
     TPipe,
     TPosition,
     TQue,
+    launch,
+    pipe_t,
 )
 from lngrad.ascend.device.core import Core, Rules
 from lngrad.ascend.faults import (
@@ -353,15 +356,35 @@ class TestPositions:
             with pytest.raises(PositionFault, match="expected VECIN, VECOUT or VECCALC"):
                 kind(position)
 
-    def test_copy_in_takes_vecin(self, pipe):
-        local = queue(pipe, TPosition.VECOUT).AllocTensor(F)
-        with pytest.raises(PositionFault, match=r"dst .* must be at VECIN or VECCALC, it is at VECOUT"):
-            DataCopy(local, global_tensor(), 64)
+    def test_copies_at_other_places_are_remarks(self):
+        """CANN's own examples copy out of VECIN: where the order is right, a device runs it."""
 
-    def test_copy_out_takes_vecout(self, pipe):
-        local, _ = arrived(pipe)
-        with pytest.raises(PositionFault, match=r"src .* must be at VECOUT or VECCALC, it is at VECIN"):
-            DataCopy(global_tensor(), local, 64)
+        def kernel(x, y):
+            source, target = GlobalTensor(F), GlobalTensor(F)
+            source.SetGlobalBuffer(x)
+            target.SetGlobalBuffer(y)
+            pipe = TPipe()
+            for place in (TPosition.VECIN, TPosition.VECOUT):
+                que = queue(pipe, place)
+                local = que.AllocTensor(F)
+                DataCopy(local, source, 64)
+                que.EnQue(local)
+                local = que.DeQue(F)
+                PipeBarrier(pipe_t.PIPE_ALL)
+                DataCopy(target, local, 64)
+                que.FreeTensor(local)
+
+        x, y = np.arange(64, dtype=F), np.zeros(64, F)
+        remarks = " ".join(launch(kernel, 1, x, y).remarks())
+        assert (x == y).all()
+        for rule in ("must be at VECOUT or VECCALC, it is at VECIN", "must be at VECIN or VECCALC, it is at VECOUT"):
+            assert rule in remarks
+
+    def test_copies_at_other_places_are_faults_where_no_races_are_looked_for(self):
+        pipe = TPipe(Core(soc.get("Ascend910B1"), rules=Rules(ordering=False)))
+        local = queue(pipe, TPosition.VECOUT).AllocTensor(F)
+        with pytest.raises(PositionFault, match="must be at VECIN or VECCALC, it is at VECOUT"):
+            DataCopy(local, global_tensor(), 64)
 
     def test_one_side_is_local(self):
         with pytest.raises(PositionFault, match="both are global"):

@@ -73,7 +73,7 @@ def without_the_queue(source):
         (use_after_free, "ErrorRead1"),
         (content_survives, "ErrorRead2"),
         (never_freed, "ErrorLeak"),
-        (without_the_queue, "ErrorBuffer1"),
+        (without_the_queue, "ErrorLeak"),  # its place is a remark
     ],
 )
 def test_what_the_hardware_runs(kernel, code):
@@ -119,7 +119,6 @@ def test_codes_of_the_other_rules():
         "ErrorRead3, ErrorWrite2": lambda: asc.DataCopy(local, bind(np.ones(N, F)), 2 * N),
         "ErrorRead4, ErrorWrite4": lambda: asc.DataCopy(local[1:], bind(np.ones(N, F)), 8),
         "ErrorBuffer0": lambda: asc.TBuf().Get(F),
-        "ErrorBuffer1": lambda: asc.DataCopy(bind(np.ones(N, F)), local, N),
         "ErrorBuffer2": lambda: que.EnQue(local) and que.EnQue(local),
         "ErrorBuffer3": lambda: queue(asc.TPosition.VECIN).EnQue(local),
     }

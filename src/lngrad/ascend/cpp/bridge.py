@@ -9,8 +9,11 @@ exception, and whoever called the kernel raises the fault again.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -33,7 +36,7 @@ from lngrad.ascend.faults import DeviceFault
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError, ShapeError
-from lngrad.typing import Array
+from lngrad.typing import Address, Array, Bytes
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
@@ -109,8 +112,46 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
             GlobalRegion(array, f"the GmAlloc memory at {address:#x}") for address, array in list(_memory.items())
         ]
     acl.aclrtSynchronizeDevice()  # a launch comes behind what waits in streams
-    memory += [GlobalRegion(b.memory, f"the device memory at {b.address:#x}", b.address) for b in heap.blocks()]
-    launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
+    device = {block.address: block.memory for block in heap.blocks()}
+    with _opened(device) as views:
+        memory += [GlobalRegion(view, f"the device memory at {at:#x}", at) for at, view in views.items()]
+        launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
+
+
+_NO_ACCESS = 0  # PROT_NONE
+_MOST_BYTES = 1 << 28  # of device memory that is there for pointers
+
+
+@contextmanager
+def _opened(memory: Mapping[Address, Bytes]) -> Iterator[dict[Address, Bytes]]:
+    """Have device memory at its own addresses as long as a kernel runs, for those who read a tiling through a plain pointer.
+
+    Yields the arrays that have the bytes in this time; what is written there is in `memory` afterwards. Where there is more of
+    it than 256 MiB, or the addresses are not reserved, those of `memory` itself: a pointer to them is a crash, as for the host.
+    """
+    page = mmap.PAGESIZE
+    pages = {at: (at - at % page, at % page + data.nbytes) for at, data in memory.items()}
+    if sum(data.nbytes for data in memory.values()) > _MOST_BYTES or not all(
+        _protect(*place, mmap.PROT_READ | mmap.PROT_WRITE) for place in pages.values()
+    ):
+        yield dict(memory)
+        return
+    views = {at: np.ctypeslib.as_array((ctypes.c_uint8 * data.nbytes).from_address(at)) for at, data in memory.items()}
+    for at, view in views.items():
+        view[...] = memory[at]
+    try:
+        yield views
+    finally:
+        for at, view in views.items():
+            memory[at][...] = view
+        for place in pages.values():
+            _protect(*place, _NO_ACCESS)
+
+
+def _protect(start: Address, nbytes: int, how: int) -> bool:
+    """Say who may touch pages. Returns whether they are there."""
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    return bool(protect(ctypes.c_void_p(start), ctypes.c_size_t(nbytes), how) == 0)
 
 
 def _settings() -> dict[str, Any]:

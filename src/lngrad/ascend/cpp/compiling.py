@@ -24,10 +24,12 @@ from pathlib import Path
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.protocol import numbers_header
 from lngrad.ascend.tiling.structs import (
+    DeepNormTiling,
     LayerNormGradBetaTiling,
     LayerNormGradTiling,
     LayerNormSeparateTiling,
     LayerNormTiling,
+    RmsNormTiling,
     SoftMaxTiling,
 )
 from lngrad.core.cache_folder import keep, kept, trusted_folder
@@ -37,7 +39,15 @@ from lngrad.errors import LngradError, page
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 INCLUDE = Path(__file__).parent / "include"
-_STRUCTS = (LayerNormTiling, LayerNormSeparateTiling, LayerNormGradTiling, LayerNormGradBetaTiling, SoftMaxTiling)
+_STRUCTS = (
+    LayerNormTiling,
+    LayerNormSeparateTiling,
+    LayerNormGradTiling,
+    LayerNormGradBetaTiling,
+    SoftMaxTiling,
+    RmsNormTiling,
+    DeepNormTiling,
+)
 
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.
 _MATH = (

@@ -28,7 +28,7 @@ from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.layout import BroadCast, GatherMask, Transpose
 from lngrad.ascend.device.library import call_library
-from lngrad.ascend.device.local_tensor import LocalTensor, memory_at
+from lngrad.ascend.device.local_tensor import LocalTensor, memory_at, rest_of_buffer
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
@@ -38,12 +38,16 @@ from lngrad.ascend.device.sync import (
     CrossCoreWaitFlag,
     IBSet,
     IBWait,
+    MutexLock,
+    MutexUnlock,
     PipeBarrier,
     SetFlag,
     SyncAll,
     WaitFlag,
 )
 from lngrad.ascend.device.system import (
+    AtomicAdd,
+    AtomicCas,
     InitOutput,
     SetAtomicAdd,
     SetAtomicMax,
@@ -198,6 +202,12 @@ def _gather_mask(c: KernelCall) -> int:
     return GatherMask(dst, src, chosen, bool(reduces), mask, (params[0], params[1], params[2], params[3]))
 
 
+def _scalar_atomic(c: KernelCall) -> np.generic:
+    if c.n[3]:  # the value that is expected, and the new one
+        return AtomicCas(c.remote("AtomicCas"), c.n[4], c.n[5])
+    return AtomicAdd(c.remote("AtomicAdd"), c.value(c.dtype(2), 4))
+
+
 def _library(c: KernelCall) -> int:
     name = ctypes.string_at(c.n[0]).decode()
     return call_library(name, [c.local(name, index) for index in range(len(c.tensors))], c.n[1:], c.real)
@@ -253,6 +263,11 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.PAD_VALUE: lambda c: SetPadValue(c.real),
     Op.IB_SET: lambda c: IBSet(c.n[0], c.n[1]),
     Op.IB_WAIT: lambda c: IBWait(c.n[0], c.n[1]),
+    Op.POP_STACK: lambda c: rest_of_buffer(c.core, position_of("PopStackBuffer", c.n[0]), c.dtype(1)),
+    Op.UB_BYTES: lambda c: c.core.soc.ub_bytes,
+    Op.SCALAR_ATOMIC: _scalar_atomic,
+    Op.MUTEX_LOCK: lambda c: MutexLock(pipe_t(c.n[0]), c.n[1]),
+    Op.MUTEX_UNLOCK: lambda c: MutexUnlock(pipe_t(c.n[0]), c.n[1]),
     Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
     Op.ACCUMULATED: lambda c: accumulated(c.n[0]),

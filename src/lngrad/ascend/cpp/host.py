@@ -13,7 +13,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.faults import TilingError
 from lngrad.ascend.tiling import host_functions
-from lngrad.ascend.tiling.structs import SoftMaxTiling, TilingStruct
+from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling, TilingStruct
 
 REPEAT, BLOCK_BYTES = 256, 32
 _FACTORS = {one.name: one.temporary for one in OPERATIONS if one.operands.mathematical}
@@ -146,8 +146,83 @@ def _select_size(rows: int, columns: int, size: int, mask_size: int, reuse: int,
     return needed(rows * columns), needed(min(rows * columns, 4096))
 
 
+def _dequant_size(*shape: int) -> Sizes:
+    *rows, columns, size = shape
+    if size != 4:
+        raise TilingError(f"GetAscendDequantMaxMinTmpSize: typeSize: expected 4, got {size}")
+    fixed = VECTOR + columns + BLOCK_BYTES // 4  # a repeat behind the end, and the scales with a block
+    return 4 * (fixed + math.prod(rows) * columns), 4 * (fixed + columns)
+
+
+def _antiquant_size(*shape: int) -> Sizes:
+    rows, *_, scales, half = shape
+    if half:
+        return 0, 0
+    per_channel = 4 * (2 * scales + VECTOR * rows)
+    return (per_channel, per_channel) if scales > 1 else (4 * math.prod(shape[:-2]), 1024)
+
+
+def _whole(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def _welford_size(rows: int, columns: int, size: int, size2: int, reuse: int, inplace: int) -> Sizes:
+    least = REPEAT * (3 if size == 2 else 1 if reuse else 2)
+    return -(-rows * columns // VECTOR) * least, least
+
+
+def _welford_finalize_size(columns: int, size: int, reuse: int) -> Sizes:
+    return 4 * 2 * (VECTOR + max(columns, VECTOR)), 4 * 4 * VECTOR
+
+
+def _normalize_size(rows: int, columns: int, gamma_size: int, size: int, *flags: int) -> Sizes:
+    row = _whole(4 * _whole(columns, BLOCK_BYTES // size), BLOCK_BYTES)
+    return 2 * row + 2 * _whole(rows, 8) * row, max(_whole(4 * rows, BLOCK_BYTES), (2 if gamma_size == 4 else 4) * row)
+
+
+def _deep_norm_size(batch: int, sequence: int, columns: int, size: int, reuse: int, basic: int) -> Sizes:
+    buffers, statistics = 2 if reuse and size == 4 else 3, 2 * _whole(4 * batch * sequence, BLOCK_BYTES)
+    if (
+        not 0 < columns <= 2040
+        or columns * size % BLOCK_BYTES
+        or (basic and (columns % VECTOR or batch * sequence % 8))
+    ):
+        raise TilingError(
+            f"GetDeepNormMaxMinTmpSize: expected H of whole blocks up to 2040, for isBasicBlock of 64 and B * S of 8, got H "
+            f"{columns}, B * S {batch * sequence}"
+        )
+    return tuple(buffers * _whole(4 * n, BLOCK_BYTES) + statistics for n in (batch * sequence * columns, columns))  # type: ignore[return-value]
+
+
+def _deep_norm_tiling(shape: Sequence[int], real: int, work: int, size: int, reuse: int, basic: int) -> DeepNormTiling:
+    batch, sequence, columns = shape
+    least = _deep_norm_size(batch, sequence, columns, size, reuse, basic)[1]
+    if work < least or not 0 < real <= columns:
+        raise TilingError(
+            f"GetDeepNormTilingInfo: expected at least {least} bytes and originH up to {columns}, got {work} and {real}"
+        )
+    rows, count, buffers = batch * sequence, batch * sequence * columns, 2 if reuse and size == 4 else 3
+    statistics = _whole(rows, BLOCK_BYTES // 4)
+    first = 0 if size == 4 else 2 * statistics
+    piece = min((work // 4 - first) // buffers // columns * columns, count)
+    if basic and piece >= 8 * columns:
+        piece = piece // (8 * columns) * (8 * columns)
+    tail = count % piece
+    return DeepNormTiling(
+        batch, sequence, columns, real, count, rows, buffers, 0, statistics, statistics, statistics, work // 4, piece, first,
+        first + piece, first + 2 * piece, count // piece, piece, tail, count - tail, piece // columns, tail // columns,
+        rows - tail // columns, piece, piece // columns, 1 / real,
+    )  # fmt: skip
+
+
 _PLAIN: dict[str, Callable[..., Sizes]] = {
+    "GetAscendDequantMaxMinTmpSize": _dequant_size,
+    "GetAscendAntiQuantMaxMinTmpSize": _antiquant_size,
     "GetSelectMaxMinTmpSize": _select_size,
+    "GetWelfordUpdateMaxMinTmpSize": _welford_size,
+    "GetWelfordFinalizeMaxMinTmpSize": _welford_finalize_size,
+    "GetNormalizeMaxMinTmpSize": _normalize_size,
+    "GetDeepNormMaxMinTmpSize": _deep_norm_size,
     "GetSumMaxMinTmpSize": _sum_size,
     "GetCumSumMaxMinTmpSize": _cumsum_size,
 }
@@ -178,6 +253,8 @@ def answer(name: str, shape: Sequence[int], numbers: Sequence[int]) -> bytes:
         size, work, front, grad = numbers
         row = _softmax_size("SoftMaxGrad" if grad else "SoftMax", shape, (size, front))[1] // 4
         return _softmax_tiling(shape, size, work, row).to_bytes()
+    if name == "GetDeepNormTilingInfo":
+        return _deep_norm_tiling(shape, *numbers).to_bytes()
     if name in _PLAIN:
         return _words(*_PLAIN[name](*shape, *numbers))
     function: Callable[..., TilingStruct | Sizes] | None = getattr(host_functions, name, None)

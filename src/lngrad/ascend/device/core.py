@@ -20,7 +20,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
 from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, V
+from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, Snapshot, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
 from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
 from lngrad.ascend.device.report import BlockReport
@@ -118,6 +118,7 @@ class Core:
         self.has_pipe = False
         self.site: Site | None = None
         self.atomic: Dtype | None = None
+        self.mutexes: dict[int, Snapshot | None] = {}  # what the last unlock has finished; None: locked
         self.combine: Callable[..., object] = np.add
         self.quiet = False
         self.tiling_key = 0

@@ -85,9 +85,10 @@ def _simple_softmax(c: LibraryCall) -> None:
 
 
 def _log_softmax(c: LibraryCall) -> None:
+    """The decimal logarithm of the softmax, as the page and its example have it."""
     x, largest, e = _parts(c, 3)
     total = e.sum(axis=1, keepdims=True)
-    c.write(0, x - largest - np.log(total), "dst")
+    c.write(0, (x - largest - np.log(total)) / np.log(10), "dst")
     c.write_statistic(1, total, "sum")
     c.write_statistic(2, largest, "max")
 
@@ -175,9 +176,12 @@ def _arange(c: LibraryCall) -> None:
 
 
 def _quantize(c: LibraryCall) -> None:
-    """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count."""
-    offset = _double(c.n[0])
-    scaled = np.rint(c.rows(1, 1, c.n[1], "src") * c.real + offset)
+    """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count. Each step in half, as its
+    page has it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        src = c.rows(1, 1, c.n[1], "src").astype(np.float16)
+        scaled = np.rint(src * np.float16(c.real) + np.float16(_double(c.n[0])))
     c.write(0, np.clip(scaled, -128, 127), "dst")
 
 
@@ -248,9 +252,173 @@ def _transpose(c: LibraryCall) -> None:
     c.tensors[0].write(c.api, "dst", values.size)[...] = values.reshape(-1)
 
 
+_COMPARISONS = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)  # as CMPMODE counts
+
+
+def _compare_to_register(c: LibraryCall) -> None:
+    """Tensors: src0, src1; n: CMPMODE's number, the mask's two words, and block strides. Lanes that are masked are 0."""
+    mode, low, high, *strides = c.n
+    if strides != [1, 1]:
+        raise DeviceFault(f"{c.api}: block strides of 1 are simulated, got {strides}")
+    words = np.array([low, high], np.int64).view(np.uint8)
+    lanes = 256 // c.tensors[0].dtype.itemsize
+    wanted = np.unpackbits(words, bitorder="little")[:lanes] != 0
+    count = int(np.flatnonzero(wanted).max(initial=-1)) + 1
+    one, two = (tensor.read(c.api, f"src{i}", count) for i, tensor in enumerate(c.tensors))
+    bits = np.zeros(128, bool)
+    bits[:count] = _COMPARISONS[mode](one, two) & wanted[:count]
+    c.tensors[0].core.ub.registers.compared = np.packbits(bits, bitorder="little").tobytes()
+
+
+def _compared(c: LibraryCall) -> None:
+    """Tensors: dst, of which the first 16 bytes become the register."""
+    kept = np.frombuffer(c.tensors[0].core.ub.registers.compared, np.uint8)
+    c.tensors[0].write(c.api, "dst", kept.size // c.tensors[0].dtype.itemsize).view(np.uint8)[...] = kept
+
+
+def _interleave(c: LibraryCall) -> None:
+    """Tensors: two of dst, two of src, of n[0] elements each: src0[0], src1[0], src0[1], …"""
+    one, two = _pair(c)
+    _write_pair(c, np.stack([one, two], axis=1).reshape(-1))
+
+
+def _deinterleave(c: LibraryCall) -> None:
+    """As Interleave: what is at even places, then what is at odd ones."""
+    both = np.concatenate(_pair(c))
+    _write_pair(c, np.concatenate([both[::2], both[1::2]]))
+
+
+def _pair(c: LibraryCall) -> tuple[Array, Array]:
+    if c.n[0] % 2:
+        raise BoundsFault(f"{c.api}: count must be even, got {c.n[0]}")
+    return tuple(c.tensors[2 + i].read(c.api, f"src{i}", c.n[0]).copy() for i in range(2))  # type: ignore[return-value]
+
+
+def _write_pair(c: LibraryCall, values: Array) -> None:
+    for place in range(2):
+        c.tensors[place].write(c.api, f"dst{place}", c.n[0])[...] = values[place * c.n[0] :][: c.n[0]]
+
+
+def _dequantize(c: LibraryCall) -> None:
+    """Tensors: dst, src of int32, the scales, unless n[3]: then ``real``; n: rows, columns, columns that are computed."""
+    rows, columns, count, scalar = c.n
+    if not 0 < count <= columns or columns * 4 % BLOCK_BYTES:
+        raise BoundsFault(f"{c.api}: n must be whole blocks of int32 and calCount up to n, got {columns} and {count}")
+    scale = c.real if scalar else c.rows(2, 1, count, "deqScale")
+    unit = BLOCK_BYTES // c.tensors[0].dtype.itemsize
+    values = c.rows(1, rows, columns, "src")[:, :count] * scale
+    for row in range(rows):  # what is behind calCount stays as it is
+        LibraryCall(c.api, [c.tensors[0][row * (-(-columns // unit) * unit) :]], (), 0.0).write(0, values[row], "dst")
+
+
+def _antiquantize(c: LibraryCall) -> None:
+    """Tensors: dst, src, then offsets and scales [groups, n] of src [k, n], or none, and their doubles by their bits.
+
+    n: rows of src, columns, groups of rows; without tensors: the count, and both numbers. Each step in half where dst is in
+    half, as its page has it.
+    """
+    kind = np.float16 if c.tensors[0].dtype == np.float16 else np.float64
+    if len(c.tensors) == 2:
+        src = c.rows(1, 1, c.n[0], "src").astype(kind)
+        c.write(0, (src + kind(_double(c.n[1]))) * kind(_double(c.n[2])), "dst")
+        return
+    rows, columns, groups = c.n
+    if groups < 1 or rows % groups:
+        raise BoundsFault(f"{c.api}: expected groups of rows, got {rows} rows and {groups} of offset")
+    offset, scale = (
+        np.repeat(c.rows(i, groups, columns, role).astype(kind), rows // groups, axis=0)
+        for i, role in ((2, "offset"), (3, "scale"))
+    )
+    c.write(0, (c.rows(1, rows, columns, "src").astype(kind) + offset) * scale, "dst")
+
+
+def _rms_norm(c: LibraryCall) -> None:
+    """Tensors: dst, src, gamma; real: epsilon; n: rows, columns of the memory, columns that count."""
+    rows, columns, real = _shape(c)
+    x, gamma = c.rows(1, rows, columns, "src"), c.rows(2, 1, columns, "gamma")
+    c.write(0, x / np.sqrt((x[:, :real] ** 2).sum(axis=1, keepdims=True) / real + c.real) * gamma, "dst")
+
+
+def _welford_update(c: LibraryCall) -> None:
+    """Tensors: the new mean and sum of squares, those of before, x; real: 1 / count; n: columns, those that are computed,
+    whether the others are copied (isInplace). In float32, each step rounded, as CANN's own steps are."""
+    columns, count, inplace = c.n
+    if not 0 < count <= columns or columns * c.tensors[4].dtype.itemsize % BLOCK_BYTES:
+        raise BoundsFault(
+            f"{c.api}: abLength must be whole blocks, abComputeLength up to it, got {columns} and {count}"
+        )
+    kept = columns if inplace else count
+    mean, squares, x = (
+        c.rows(place, 1, wanted, role).astype(np.float32)
+        for place, wanted, role in ((2, kept, "inputMean"), (3, kept, "inputVariance"), (4, count, "inputX"))
+    )
+    step = x - mean[:, :count]
+    mean[:, :count] += step * np.float32(c.real)
+    squares[:, :count] += step * (x - mean[:, :count])
+    c.write(0, mean, "outputMean")
+    c.write(1, squares, "outputVariance")
+
+
+def _welford_finalize(c: LibraryCall) -> None:
+    """Tensors: mean, variance, those of each column, and counts or none.
+
+    n: rnLength, abLength, then the count and the number of the first columns and of the last, and the doubles of abRec
+    and of the variance's factor by their bits. The results have 7 zeros behind them.
+    """
+    rows, columns, head, heads, tail, tails = c.n[:6]
+    mean_factor, factor, variance_factor = map(_double, c.n[6:9])
+    if columns * 4 % BLOCK_BYTES or heads + tails != columns:
+        raise BoundsFault(
+            f"{c.api}: abLength must be whole blocks, headCountLength and tailCountLength together, got {columns}, {heads} "
+            f"and {tails}"
+        )
+    means, variances = c.rows(2, 1, columns, "inputMean"), c.rows(3, 1, columns, "inputVariance")
+    if len(c.tensors) == 5:
+        counts, mean_factor = c.rows(4, 1, columns, "counts"), factor
+    elif tail and tails:
+        counts, mean_factor = np.repeat([[head, tail]], [heads, tails], axis=1).astype(np.float64), factor
+    else:
+        counts = np.full((1, columns), float(rows))
+    weights = counts if len(c.tensors) == 5 or (tail and tails) else 1.0
+    mean = (means * weights).sum() * mean_factor
+    variance = (variances + counts * (means - mean) ** 2).sum() * variance_factor
+    c.write(0, np.append(mean, np.zeros(7)), "outputMean")
+    c.write(1, np.append(variance, np.zeros(7)), "outputVariance")
+
+
+def _normalize(c: LibraryCall) -> None:
+    """Tensors: y, rstd, mean, variance, x, then gamma and beta unless n[3] and n[4]; real: epsilon; n: rows, columns of the
+    memory, columns that count."""
+    rows, columns, real = _shape(c)
+    mean, variance = (c.rows(2 + i, 1, rows, role).T for i, role in enumerate(("inputMean", "inputVariance")))
+    rstd = 1 / np.sqrt(variance + c.real)
+    y = (c.rows(4, rows, columns, "inputX") - mean) * rstd
+    if not c.n[3]:
+        y[:, :real] *= c.rows(5, 1, real, "gamma")
+    if not c.n[4]:
+        y[:, :real] += c.rows(6, 1, real, "beta")
+    c.write(0, y, "output")
+    c.write(1, rstd, "outputRstd")
+
+
+def _deep_norm(c: LibraryCall) -> None:
+    """Tensors: y, mean, variance, x, gx, beta, gamma; real: epsilon; n: rows, columns of the memory, columns that count,
+    alpha's double by its bits. CANN: the page calls the third rstd; its code and its example have the variance there."""
+    rows, columns, real = _shape(c)
+    total = c.rows(3, rows, columns, "srcLocal") * _double(c.n[3]) + c.rows(4, rows, columns, "gxLocal")
+    mean = total[:, :real].mean(axis=1, keepdims=True)
+    variance = ((total[:, :real] - mean) ** 2).mean(axis=1, keepdims=True)
+    beta, gamma = c.rows(5, 1, columns, "betaLocal"), c.rows(6, 1, columns, "gammaLocal")
+    c.write(0, (total - mean) / np.sqrt(variance + c.real) * gamma + beta, "dstLocal")
+    c.write(1, mean, "meanLocal")
+    c.write(2, variance, "rstdLocal")
+
+
 _ONLY_950 = (
     "Clamp",
+    "DeInterleave",
     "Fma",
+    "Interleave",
     "IsFinite",
     "IsInf",
     "IsNan",
@@ -288,6 +456,17 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "LogicalOr": _test(np.logical_or, 2),
     "LogicalXor": _test(np.logical_xor, 2),
     "LogicalNot": _test(np.logical_not, 1),
+    "Compare": _compare_to_register,
+    "GetCmpMask": _compared,
+    "Interleave": _interleave,
+    "DeInterleave": _deinterleave,
+    "AscendDequant": _dequantize,
+    "AscendAntiQuant": _antiquantize,
+    "RmsNorm": _rms_norm,
+    "WelfordUpdate": _welford_update,
+    "WelfordFinalize": _welford_finalize,
+    "Normalize": _normalize,
+    "DeepNorm": _deep_norm,
     "Gatherb": _gather_blocks,
     "Transpose": _transpose,
 }

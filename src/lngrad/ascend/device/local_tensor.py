@@ -183,3 +183,12 @@ def memory_at(core: Core, position: TPosition, dtype: Dtype, start: int, nbytes:
         ub.next_free = max(ub.next_free, start + nbytes)
         ub.peak = max(ub.peak, ub.next_free)
     return LocalTensor(core, piece, dtype, start, nbytes)
+
+
+def rest_of_buffer(core: Core, position: TPosition, dtype: Dtype) -> LocalTensor:
+    """Return all that is free of the Unified Buffer as a tensor, without taking it: PopStackBuffer."""
+    ub = core.ub
+    start = -(-ub.next_free // 32) * 32
+    rest = memory_at(core, position, dtype, start, ub.size - start)
+    ub.next_free = start
+    return rest

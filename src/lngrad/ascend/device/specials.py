@@ -277,24 +277,30 @@ def _gather(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
 
 def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     """Cast between half and int4b_t, two of which lie in a byte, the first one low."""
-    codes = types_of(d.types)
-    if d.form != COUNT or d.n % 2:
-        raise BoundsFault(f"Cast: of int4b_t an even count is simulated, got {d.n}")
-    widening = codes[1] == INT4
-    half = contiguous(d.dst if widening else d.src0, d.n, 2)
-    pairs = contiguous(d.src0 if widening else d.dst, d.n // 2, 1)
-    memory, values, into = ub.typed[CPP_NAMES.index("half")], half.places[0] // 2, pairs.places[0]
+    widening = types_of(d.types)[1] == INT4
+    if d.form == COUNT:
+        lanes, repeats = np.arange(d.n), 1
+        sides = [(d.dst, (1, 0)), (d.src0, (1, 0))]
+    else:
+        repeats = d.repeat
+        sides = [(d.dst, (d.dst_block, d.dst_repeat)), (d.src0, (d.src0_block, d.src0_repeat))]
+    if lanes.size % 2 or (lanes[::2] % 2).any() or (lanes[1::2] != lanes[::2] + 1).any():
+        raise BoundsFault(f"Cast: of int4b_t whole pairs are simulated, got {lanes.size} elements")
+    (wide, wide_strides), (narrow, narrow_strides) = sides if widening else sides[::-1]
+    half = repeated(wide, 2, lanes, repeats, wide_strides)
+    pairs = repeated(narrow, 1, lanes[::2] // 2, repeats, narrow_strides)
+    memory, values, into = ub.typed[CPP_NAMES.index("half")], half.places // 2, pairs.places
 
     def compute() -> None:
         if widening:
-            both = np.stack([ub.data[into] & 15, ub.data[into] >> 4], axis=1).reshape(-1).astype(np.int8)
+            both = np.stack([ub.data[into] & 15, ub.data[into] >> 4], axis=-1).reshape(values.shape).astype(np.int8)
             memory[values] = np.where(both > 7, both - 16, both)
         else:
             rounded = round_to(memory[values], DTYPES[INT4], CAST_MODES[d.extra % 256]).astype(np.int8).view(np.uint8)
-            ub.data[into] = rounded[0::2] & 15 | rounded[1::2] << 4
+            ub.data[into] = rounded[:, 0::2] & 15 | rounded[:, 1::2] << 4
 
     def spread(parts: Sequence[Array]) -> Any:
-        return np.repeat(parts[0], 2, axis=1) if widening else parts[0].reshape(1, -1, 2).max(axis=2)
+        return np.repeat(parts[0], 2, axis=1) if widening else parts[0].reshape(repeats, -1, 2).max(axis=2)
 
     dst, src = (half, pairs) if widening else (pairs, half)
     return Special(dst, (src,), BLOCK_BYTES, compute, spread)

@@ -147,6 +147,40 @@ def IBWait(blockIdx: int, eventID: int) -> None:
     core.clock.barrier_all()
 
 
+def MutexLock(pipe: pipe_t, mutexID: int) -> None:
+    """Let a pipe wait until the mutex is unlocked, and take it.
+
+    C prototype: ``template <pipe_t pipe> static void Mutex::Lock(const uint8_t id)``
+
+    Raises:
+        SyncFault: It is locked, and no pipe has unlocked it: a device would wait for ever. Or the SoC has no mutex.
+    """
+    core = running("Mutex::Lock")
+    if core.soc.arch != 3510:
+        raise SyncFault(f"Mutex::Lock: only 950 has it, this is {core.soc.name}")
+    if mutexID in core.mutexes and core.mutexes[mutexID] is None:
+        raise SyncFault(f"Mutex::Lock({mutexID}): the mutex is locked; a device would wait for ever [ErrorSync3]")
+    if (finished := core.mutexes.get(mutexID)) is not None:
+        core.clock.acquire(pipe, finished)
+    core.mutexes[mutexID] = None
+    core.record(f"Mutex::Lock({mutexID})", pipe, caller())
+
+
+def MutexUnlock(pipe: pipe_t, mutexID: int) -> None:
+    """Give a mutex back when everything issued so far on the pipe has finished.
+
+    C prototype: ``template <pipe_t pipe> static void Mutex::Unlock(const uint8_t id)``
+
+    Raises:
+        SyncFault: It is not locked.
+    """
+    core = running("Mutex::Unlock")
+    if core.mutexes.get(mutexID, ()) is not None:
+        raise SyncFault(f"Mutex::Unlock({mutexID}): the mutex is not locked [ErrorSync3]")
+    core.mutexes[mutexID] = core.clock.release(pipe)
+    core.record(f"Mutex::Unlock({mutexID})", pipe, caller())
+
+
 def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:
     pipes = EVENT_PIPES.get(event)
     if pipes is None:

@@ -15,6 +15,7 @@ from lngrad.ascend.device.global_memory import GlobalAddress
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE3, V
+from lngrad.ascend.device.pipes import S as SCALAR
 from lngrad.ascend.device.running import caller
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.device.vector import DUPLICATE
@@ -113,6 +114,36 @@ def SetAtomicMax(T: Any) -> None:
 def SetAtomicMin(T: Any) -> None:
     """As SetAtomicAdd: the smaller one stays. C prototype: ``template <typename T> void SetAtomicMin()``."""
     set_atomic("SetAtomicMin", T, np.minimum)
+
+
+def AtomicAdd(gm: GlobalTensor, value: float) -> np.generic:
+    """Add to the first element, in one step for all blocks. Returns what was there.
+
+    C prototype: ``template <typename T> T AtomicAdd(__gm__ T* address, T value)``
+    """
+    old, place = _atomic_place("AtomicAdd", gm)
+    place[0] += place.dtype.type(value)
+    return old
+
+
+def AtomicCas(gm: GlobalTensor, expected: float, value: float) -> np.generic:
+    """Store a value in the first element if it is the expected one, in one step for all blocks. Returns what was there.
+
+    C prototype: ``template <typename T> T AtomicCas(__gm__ T* address, T value1, T value2)``
+    """
+    old, place = _atomic_place("AtomicCas", gm)
+    if old == place.dtype.type(expected):
+        place[0] = value
+    return old
+
+
+def _atomic_place(api: str, gm: GlobalTensor) -> tuple[np.generic, Any]:
+    region, start, stop = gm.window(api, 0, 1)
+    core = running(api)
+    instruction = core.record(api, SCALAR, caller())
+    core.touch_global(instruction, region, start, stop, writing=True, atomic=True)
+    place = region.data[start:stop].view(gm.bound(api)[1])
+    return place[0].copy(), place
 
 
 def SetPadValue(value: float) -> None:

@@ -293,3 +293,53 @@ class SoftMaxTiling(TilingStruct):
     tailM: int = 0
     tailSplitSize: int = 0
     tailReduceSize: int = 0
+
+
+@dataclass
+class DeepNormTiling(TilingStruct):
+    """Tiling of DeepNorm: 26 words. Source: deepnorm_tilingdata.h."""
+
+    bLength: int = 0
+    sLength: int = 0
+    hLength: int = 0
+    originalHLength: int = 0
+    inputXSize: int = 0
+    meanVarSize: int = 0
+    numberOfTmpBuf: int = 0
+    meanTmpTensorPos: int = 0
+    meanTmpTensorSize: int = 0
+    varianceTmpTensorPos: int = 0
+    varianceTmpTensorSize: int = 0
+    tmpBufSize: int = 0
+    oneTmpSize: int = 0
+    firstTmpStartPos: int = 0
+    secondTmpStartPos: int = 0
+    thirdTmpStartPos: int = 0
+    loopRound: int = 0
+    inputRoundSize: int = 0
+    inputTailSize: int = 0
+    inputTailPos: int = 0
+    meanVarRoundSize: int = 0
+    meanVarTailSize: int = 0
+    meanVarTailPos: int = 0
+    bshCurLength: int = 0
+    bsCurLength: int = 0
+    lastDimValueBack: float = 0.0
+
+
+@dataclass
+class RmsNormTiling(TilingStruct):
+    """Tiling of RmsNorm: 12 words. Source: rmsnorm_tilingdata.h."""
+
+    bLength: int = 0
+    sLength: int = 0
+    hLength: int = 0
+    originalHLength: int = 0
+    reciprocalOfHLength: float = 0.0
+    mainBshLength: int = 0
+    mainBsLength: int = 0
+    mainBsLengthAlign: int = 0
+    loopRound: int = 0
+    inputTailPos: int = 0
+    tailBshLength: int = 0
+    tailBsLength: int = 0

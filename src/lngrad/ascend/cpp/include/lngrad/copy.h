@@ -2,6 +2,8 @@
 #ifndef LNGRAD_COPY_H
 #define LNGRAD_COPY_H
 
+#include <vector>
+
 #include "lngrad/pipe.h"
 
 namespace AscendC {
@@ -115,6 +117,47 @@ void SetPadValue(T paddingValue, Where where = Where::here())
 }
 inline void SetAtomicNone(Where where = Where::here()) { lngrad::perform(Op::ATOMIC_NONE, where); }
 inline void DisableDmaAtomic(Where where = Where::here()) { SetAtomicNone(where); }
+
+// Slices of up to eight dimensions, the innermost first: a burst of whole blocks at each place of both.
+constexpr int32_t K_MAX_DIM = 8;
+struct SliceInfo {
+    uint32_t startIndex = 0;
+    uint32_t endIndex = 0;
+    uint32_t stride = 0;
+    uint32_t burstLen = 0;
+    uint32_t shapeValue = 0;
+};
+
+inline std::vector<uint32_t> slice_starts(const SliceInfo info[], uint32_t dims, uint32_t burst)
+{
+    std::vector<uint32_t> starts = {0};
+    uint32_t size = 1;
+    for (uint32_t i = 0; i < dims; size *= info[i++].shapeValue) {
+        std::vector<uint32_t> more;
+        const uint32_t length = i == 0 ? burst : 1;
+        for (uint32_t at = info[i].startIndex; at + length <= info[i].endIndex + 1; at += length + info[i].stride) {
+            for (uint32_t start : starts) more.push_back(start + at * size);
+        }
+        starts = more;
+    }
+    return starts;
+}
+template <template <typename> class Dst, template <typename> class Src, typename T>
+void DataCopy(const Dst<T>& dst, const Src<T>& src, const SliceInfo dstSliceInfo[], const SliceInfo srcSliceInfo[],
+              const uint32_t dimValue = 1, Where where = Where::here())
+{
+    const uint32_t burst = srcSliceInfo[0].burstLen * 32 / sizeof(T);
+    const std::vector<uint32_t> to = slice_starts(dstSliceInfo, dimValue, burst), from = slice_starts(srcSliceInfo, dimValue, burst);
+    for (std::size_t i = 0; i < from.size() && i < to.size(); ++i) DataCopy(dst[to[i]], src[from[i]], burst, where);
+}
+
+template <typename T, TPosition pos>
+bool PopStackBuffer(LocalTensor<T>& popLocal, Where where = Where::here())
+{
+    popLocal = LocalTensor<T>(lngrad::perform(Op::POP_STACK, where, static_cast<int64_t>(pos),
+                                              static_cast<int64_t>(lngrad::type_of<T>())).local[0]);
+    return true;
+}
 
 } // namespace AscendC
 

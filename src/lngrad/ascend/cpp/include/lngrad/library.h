@@ -358,6 +358,201 @@ LNGRAD_LOGICAL(LogicalOr)
 LNGRAD_LOGICAL(LogicalXor)
 #undef LNGRAD_LOGICAL
 
+// The comparison of one repeat, kept in a register of 128 bits, and the register.
+template <typename T>
+void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, const uint64_t mask[],
+             const BinaryRepeatParams& p, Where where = Where::here())
+{
+    lngrad::library("Compare", where, 0, {src0.operand(), src1.operand()},
+                    {int64_t(cmpMode), int64_t(mask[0]), int64_t(mask[1]), p.src0BlkStride, p.src1BlkStride});
+}
+template <typename T>
+void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, const uint64_t mask,
+             const BinaryRepeatParams& p, Where where = Where::here())
+{
+    const uint64_t all = ~uint64_t(0);
+    const uint64_t bits[2] = {mask >= 64 ? all : ~(all << mask), mask <= 64 ? 0 : mask >= 128 ? all : ~(all << (mask - 64))};
+    Compare(src0, src1, cmpMode, bits, p, where);
+}
+template <typename T>
+void GetCmpMask(const LocalTensor<T>& dst, Where where = Where::here())
+{
+    lngrad::library("GetCmpMask", where, 0, {dst.operand()}, {});
+}
+
+#define LNGRAD_PAIR(Name) \
+    template <typename T> \
+    void Name(const LocalTensor<T>& dst0, const LocalTensor<T>& dst1, const LocalTensor<T>& src0, \
+              const LocalTensor<T>& src1, const int32_t count, Where where = Where::here()) \
+    { \
+        lngrad::library(#Name, where, 0, {dst0.operand(), dst1.operand(), src0.operand(), src1.operand()}, {count}); \
+    }
+LNGRAD_PAIR(Interleave)
+LNGRAD_PAIR(DeInterleave)
+#undef LNGRAD_PAIR
+
+// Back from whole numbers: one scale a column, or one for all; with a temporary buffer or without.
+struct DequantParams {
+    uint32_t m;
+    uint32_t n;
+    uint32_t calCount;
+};
+#define LNGRAD_DEQUANT(...) \
+    template <typename T, typename S> \
+    void AscendDequant(const LocalTensor<T>& dst, const LocalTensor<int32_t>& src, const LocalTensor<S>& deqScale, \
+                       __VA_ARGS__ DequantParams p, Where where = Where::here()) \
+    { \
+        lngrad::library("AscendDequant", where, 0, {dst.operand(), src.operand(), deqScale.operand()}, \
+                        {p.m, p.n, p.calCount, 0}); \
+    } \
+    template <typename T, typename S> \
+    void AscendDequant(const LocalTensor<T>& dst, const LocalTensor<int32_t>& src, const S deqScale, \
+                       __VA_ARGS__ DequantParams p, Where where = Where::here()) \
+    { \
+        lngrad::library("AscendDequant", where, lngrad::real(deqScale), {dst.operand(), src.operand()}, \
+                        {p.m, p.n, p.calCount, 1}); \
+    }
+LNGRAD_DEQUANT()
+LNGRAD_DEQUANT(const Buffer&, )
+#undef LNGRAD_DEQUANT
+template <typename U, typename T, bool isTranspose>
+void AscendAntiQuant(const LocalTensor<T>& dst, const LocalTensor<U>& src, const LocalTensor<T>& offset,
+                     const LocalTensor<T>& scale, const Buffer&, const uint32_t k, Where where = Where::here())
+{
+    static_assert(!isTranspose, "lngrad: isTranspose is not simulated");
+    const ShapeInfo& shape = offset.GetShapeInfo();
+    const int64_t columns = src.GetSize() / k;
+    lngrad::library("AscendAntiQuant", where, 0, {dst.operand(), src.operand(), offset.operand(), scale.operand()},
+                    {k, columns, shape.shapeDim ? shape.shape[0] : offset.GetSize() / columns});
+}
+template <typename U, typename T, bool isTranspose>
+void AscendAntiQuant(const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::same<T> offset,
+                     const lngrad::same<T> scale, const Buffer&, const uint32_t, Where where = Where::here())
+{
+    lngrad::library("AscendAntiQuant", where, 0, {dst.operand(), src.operand()},
+                    {src.GetSize(), lngrad::double_bits(lngrad::real(offset)), lngrad::double_bits(lngrad::real(scale))});
+}
+#define LNGRAD_RMS_NORM(...) \
+    template <typename T, bool isBasicBlock = false> \
+    void RmsNorm(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& gamma, \
+                 __VA_ARGS__ const lngrad::same<T> epsilon, const RmsNormTiling& tiling, Where where = Where::here()) \
+    { \
+        lngrad::library("RmsNorm", where, lngrad::real(epsilon), {dst.operand(), src.operand(), gamma.operand()}, \
+                        {int64_t(tiling.bLength) * tiling.sLength, tiling.hLength, tiling.originalHLength}); \
+    }
+LNGRAD_RMS_NORM()
+LNGRAD_RMS_NORM(const Buffer&, )
+#undef LNGRAD_RMS_NORM
+
+struct WelfordUpdateConfig {
+    bool isInplace = false;
+};
+constexpr WelfordUpdateConfig WFUPDATE_DEFAULT_CFG = {false};
+struct WelfordUpdateParam {
+    uint32_t rnLength;
+    uint32_t abLength;
+    uint32_t abComputeLength;
+    float nRec;
+};
+#define LNGRAD_WELFORD_UPDATE(...) \
+    template <typename T, typename U, bool isReuseSource = false, const WelfordUpdateConfig& config = WFUPDATE_DEFAULT_CFG> \
+    void WelfordUpdate(const LocalTensor<U>& outputMean, const LocalTensor<U>& outputVariance, \
+                       const LocalTensor<U>& inputMean, const LocalTensor<U>& inputVariance, const LocalTensor<T>& inputX, \
+                       __VA_ARGS__ const WelfordUpdateParam& para, Where where = Where::here()) \
+    { \
+        lngrad::library("WelfordUpdate", where, para.nRec, \
+                        {outputMean.operand(), outputVariance.operand(), inputMean.operand(), inputVariance.operand(), \
+                         inputX.operand()}, \
+                        {para.abLength, para.abComputeLength, config.isInplace}); \
+    }
+LNGRAD_WELFORD_UPDATE()
+LNGRAD_WELFORD_UPDATE(const Buffer&, )
+#undef LNGRAD_WELFORD_UPDATE
+
+struct WelfordFinalizeConfig {
+    bool isCorrection = false;
+};
+constexpr WelfordFinalizeConfig WFFINALIZE_DEFAULT_CFG = {false};
+struct WelfordFinalizePara {
+    uint32_t rnLength;
+    uint32_t abLength;
+    uint32_t headCount;
+    uint32_t headCountLength;
+    uint32_t tailCount;
+    uint32_t tailCountLength;
+    float abRec;
+    float rRec;
+    float rRecWithCorrection;
+};
+#define LNGRAD_WELFORD_FINALIZE(counts, ...) \
+    template <bool isReuseSource = false, const WelfordFinalizeConfig& config = WFFINALIZE_DEFAULT_CFG> \
+    void WelfordFinalize(const LocalTensor<float>& outputMean, const LocalTensor<float>& outputVariance, \
+                         const LocalTensor<float>& inputMean, const LocalTensor<float>& inputVariance, \
+                         __VA_ARGS__ const WelfordFinalizePara& p, Where where = Where::here()) \
+    { \
+        lngrad::library("WelfordFinalize", where, 0, \
+                        {outputMean.operand(), outputVariance.operand(), inputMean.operand(), \
+                         inputVariance.operand() counts}, \
+                        {p.rnLength, p.abLength, p.headCount, p.headCountLength, p.tailCount, p.tailCountLength, \
+                         lngrad::double_bits(p.abRec), lngrad::double_bits(p.rRec), \
+                         lngrad::double_bits(config.isCorrection ? p.rRecWithCorrection : p.rRec)}); \
+    }
+#define LNGRAD_COUNTS , counts.operand()
+LNGRAD_WELFORD_FINALIZE(, )
+LNGRAD_WELFORD_FINALIZE(, const Buffer&, )
+LNGRAD_WELFORD_FINALIZE(LNGRAD_COUNTS, const LocalTensor<int32_t>& counts, )
+LNGRAD_WELFORD_FINALIZE(LNGRAD_COUNTS, const LocalTensor<int32_t>& counts, const Buffer&, )
+#undef LNGRAD_COUNTS
+#undef LNGRAD_WELFORD_FINALIZE
+
+struct NormalizeConfig {
+    ReducePattern reducePattern = ReducePattern::AR;
+    int32_t aLength = -1;
+    bool isNoBeta = false;
+    bool isNoGamma = false;
+    bool isOnlyOutput = false;
+};
+constexpr NormalizeConfig NLCFG_NORM;
+struct NormalizePara {
+    uint32_t aLength;
+    uint32_t rLength;
+    uint32_t rLengthWithPadding;
+};
+#define LNGRAD_NORMALIZE(...) \
+    template <typename U, typename T, bool isReuseSource = false, const NormalizeConfig& config = NLCFG_NORM> \
+    void Normalize(const LocalTensor<T>& output, const LocalTensor<float>& outputRstd, const LocalTensor<float>& inputMean, \
+                   const LocalTensor<float>& inputVariance, const LocalTensor<T>& inputX, const LocalTensor<U>& gamma, \
+                   const LocalTensor<U>& beta, __VA_ARGS__ const float epsilon, const NormalizePara& para, \
+                   Where where = Where::here()) \
+    { \
+        static_assert(config.reducePattern == ReducePattern::AR && !config.isOnlyOutput, \
+                      "lngrad: ReducePattern::AR is simulated, and rstd is written"); \
+        lngrad::library("Normalize", where, epsilon, \
+                        {output.operand(), outputRstd.operand(), inputMean.operand(), inputVariance.operand(), \
+                         inputX.operand(), gamma.operand(), beta.operand()}, \
+                        {para.aLength, para.rLengthWithPadding, para.rLength, config.isNoGamma, config.isNoBeta}); \
+    }
+LNGRAD_NORMALIZE()
+LNGRAD_NORMALIZE(const Buffer&, )
+#undef LNGRAD_NORMALIZE
+
+#define LNGRAD_DEEP_NORM(...) \
+    template <typename T, bool isReuseSrc = false, bool isBasicBlock = false> \
+    void DeepNorm(const LocalTensor<T>& dst, const LocalTensor<T>& mean, const LocalTensor<T>& rstd, \
+                  const LocalTensor<T>& src, const LocalTensor<T>& gx, const LocalTensor<T>& beta, \
+                  const LocalTensor<T>& gamma, __VA_ARGS__ const lngrad::same<T> alpha, const lngrad::same<T> epsilon, \
+                  const DeepNormTiling& tiling, Where where = Where::here()) \
+    { \
+        lngrad::library("DeepNorm", where, lngrad::real(epsilon), \
+                        {dst.operand(), mean.operand(), rstd.operand(), src.operand(), gx.operand(), beta.operand(), \
+                         gamma.operand()}, \
+                        {int64_t(tiling.bLength) * tiling.sLength, tiling.hLength, tiling.originalHLength, \
+                         lngrad::double_bits(lngrad::real(alpha))}); \
+    }
+LNGRAD_DEEP_NORM()
+LNGRAD_DEEP_NORM(const Buffer&, )
+#undef LNGRAD_DEEP_NORM
+
 template <typename T>
 void Gatherb(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<uint32_t>& offset, const uint8_t repeatTime, const GatherRepeatParams& p, Where where = Where::here())
 {

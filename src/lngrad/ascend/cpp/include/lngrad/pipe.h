@@ -114,7 +114,12 @@ public:
                                          int64_t(bufOffset)));
     }
 
-    // A TBuf has no queue: nothing waits, nothing is given back.
+    // A TBuf has no queue: nothing waits, nothing is given back, and there is one buffer.
+    template <typename T>
+    LocalTensor<T> AllocTensor(Where where = Where::here())
+    {
+        return Get<T>(where);
+    }
     template <typename T>
     void FreeTensor(LocalTensor<T>&)
     {

@@ -79,6 +79,50 @@ inline void NotifyNextBlock(GlobalTensor<int32_t>&, LocalTensor<int32_t>&, Where
 {
     lngrad::perform(Op::IB_SET, where, lngrad::perform(Op::BLOCK_IDX, where).result, int64_t(-1));
 }
+
+// Blocks that wait for a group of others: each of the group raises one flag for each that waits.
+enum class PipeMode : uint8_t { SCALAR_MODE = 0, MTE3_MODE, MAX };
+template <PipeMode pipeMode>
+class GroupBarrier {
+public:
+    GroupBarrier(GM_ADDR, uint32_t arriveSize, uint32_t waitSize) : arrivers_(arriveSize), waiters_(waitSize) {}
+    void Arrive(uint32_t arriveIndex, Where where = Where::here())
+    {
+        for (int64_t i = 0; i < waiters_; ++i) lngrad::perform(Op::IB_SET, where, int64_t(arriveIndex), FIRST - i);
+    }
+    void Wait(uint32_t waitIndex, Where where = Where::here())
+    {
+        for (int64_t i = 0; i < arrivers_; ++i) lngrad::perform(Op::IB_WAIT, where, i, FIRST - int64_t(waitIndex));
+    }
+
+private:
+    static constexpr int64_t FIRST = -2; // events of its own
+    int64_t arrivers_, waiters_;
+};
+
+// One pipe at a time has it.
+class Mutex {
+public:
+    template <pipe_t pipe>
+    static void Lock(const uint8_t id, Where where = Where::here())
+    {
+        lngrad::perform(Op::MUTEX_LOCK, where, int64_t(pipe), int64_t(id));
+    }
+    template <pipe_t pipe>
+    static void Unlock(const uint8_t id, Where where = Where::here())
+    {
+        lngrad::perform(Op::MUTEX_UNLOCK, where, int64_t(pipe), int64_t(id));
+    }
+};
+inline thread_local uint32_t mutexes = 0; // one bit for each that is in use
+inline uint8_t AllocMutexID()
+{
+    uint8_t id = 0;
+    while (mutexes >> id & 1) ++id;
+    mutexes |= 1u << id;
+    return id;
+}
+inline void ReleaseMutexID(uint8_t id) { mutexes &= ~(1u << id); }
 // Kernels run one after the other here.
 inline void WaitPreTaskEnd() {}
 inline void SetNextTaskStart() {}

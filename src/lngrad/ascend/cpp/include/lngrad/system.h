@@ -60,6 +60,46 @@ void WriteGmByPassDCache(__gm__ T* address, T value, Where where = Where::here()
     memory.SetValue(0, value, where);
 }
 
+template <typename T>
+T AtomicAdd(__gm__ T* address, T value, Where where = Where::here())
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(address);
+    return lngrad::scalar_of<T>(lngrad::perform_with(Op::SCALAR_ATOMIC, where, lngrad::real(value), memory.address(),
+                                                     memory.size(), memory.type(), int64_t(0), int64_t(value)));
+}
+template <typename T>
+T AtomicCas(__gm__ T* address, T expected, T value, Where where = Where::here())
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(address);
+    return lngrad::scalar_of<T>(lngrad::perform(Op::SCALAR_ATOMIC, where, memory.address(), memory.size(), memory.type(),
+                                                int64_t(1), int64_t(expected), int64_t(value)));
+}
+inline uint64_t GetUBSizeInBytes(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
+inline uint64_t GetRuntimeUBSize(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
+constexpr uint32_t GetDataBlockSizeInBytes() { return ONE_BLK_SIZE; }
+
+// Bits of the control register. They change no result: what is too large is infinity here, in either mode.
+inline thread_local uint64_t control = 0;
+template <int8_t first, int8_t last>
+constexpr uint64_t control_bits = (~uint64_t(0) >> (63 - (last - first))) << first;
+template <int8_t first, int8_t last>
+void SetCtrlSpr(int64_t value)
+{
+    control = (control & ~control_bits<first, last>) | ((uint64_t(value) << first) & control_bits<first, last>);
+}
+template <int8_t first, int8_t last>
+int64_t GetCtrlSpr()
+{
+    return int64_t((control & control_bits<first, last>) >> first);
+}
+template <int8_t first, int8_t last>
+void ResetCtrlSpr()
+{
+    SetCtrlSpr<first, last>(0);
+}
+
 class AscendCUtils {
 public:
     static int32_t GetBitSize(int32_t bytes) { return bytes * ONE_BYTE_BIT_SIZE; }

@@ -65,6 +65,8 @@ public:
         lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, int64_t(size));
         operand_.nbytes = int64_t(size) * sizeof(T);
     }
+    void SetShapeInfo(const ShapeInfo& info) { shape_ = info; }
+    const ShapeInfo& GetShapeInfo() const { return shape_; }
     void SetBufferLen(uint32_t size, Where where = Where::here()) { SetSize(size, where); }
 
     LocalTensor operator[](const uint32_t offset) const
@@ -119,6 +121,7 @@ public:
 
 private:
     Operand operand_;
+    ShapeInfo shape_;
     int32_t position_ = static_cast<int32_t>(TPosition::VECCALC);
     int32_t tag_ = 0;
 };

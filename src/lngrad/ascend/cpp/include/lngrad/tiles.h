@@ -134,29 +134,32 @@ void LayerNorm(const LocalTensor<T>& output, const LocalTensor<T>& outputMean, c
     lngrad::finish(call);
 }
 
-template <typename U, typename T, bool isReuseSource = false, const LayerNormConfig& config = LNCFG_NORM>
-void LayerNorm(const LocalTensor<T>& output, const LocalTensor<float>& outputMean,
-               const LocalTensor<float>& outputRstd, const LocalTensor<T>& inputX, const LocalTensor<U>& gamma,
-               const LocalTensor<U>& beta, const float epsilon, const LocalTensor<uint8_t>& sharedTmpBuffer,
-               const LayerNormPara& para, const LayerNormSeparateTiling& tiling, Where where = Where::here())
-{
-    lngrad::Call& call = lngrad::issue(Op::LAYER_NORM_RSTD, where);
-    lngrad::put(call, output.operand());
-    lngrad::put(call, outputMean.operand());
-    lngrad::put(call, outputRstd.operand());
-    lngrad::put(call, inputX.operand());
-    lngrad::put(call, gamma.operand());
-    lngrad::put(call, beta.operand());
-    lngrad::put(call, sharedTmpBuffer.operand());
-    lngrad::put_tiling(call, tiling, isReuseSource, true);
-    for (int64_t value : {int64_t(para.aLength), int64_t(para.rLength), int64_t(para.rLengthWithPadding),
-                          int64_t(config.isNoBeta), int64_t(config.isNoGamma), int64_t(config.isOnlyOutput),
-                          int64_t(config.isOutputRstd)}) {
-        lngrad::put(call, value);
+#define LNGRAD_LAYER_NORM_RSTD(buffer, ...) \
+    template <typename U, typename T, bool isReuseSource = false, const LayerNormConfig& config = LNCFG_NORM> \
+    void LayerNorm(const LocalTensor<T>& output, const LocalTensor<float>& outputMean, \
+                   const LocalTensor<float>& outputRstd, const LocalTensor<T>& inputX, const LocalTensor<U>& gamma, \
+                   const LocalTensor<U>& beta, const float epsilon, __VA_ARGS__ const LayerNormPara& para, \
+                   const LayerNormSeparateTiling& tiling, Where where = Where::here()) \
+    { \
+        lngrad::Call& call = lngrad::issue(Op::LAYER_NORM_RSTD, where); \
+        for (const lngrad::Operand& one : {output.operand(), outputMean.operand(), outputRstd.operand(), \
+                                           inputX.operand(), gamma.operand(), beta.operand() buffer}) { \
+            lngrad::put(call, one); \
+        } \
+        lngrad::put_tiling(call, tiling, isReuseSource, sizeof #buffer > 1); \
+        for (int64_t value : {int64_t(para.aLength), int64_t(para.rLength), int64_t(para.rLengthWithPadding), \
+                              int64_t(config.isNoBeta), int64_t(config.isNoGamma), int64_t(config.isOnlyOutput), \
+                              int64_t(config.isOutputRstd)}) { \
+            lngrad::put(call, value); \
+        } \
+        call.real = static_cast<double>(epsilon); \
+        lngrad::finish(call); \
     }
-    call.real = static_cast<double>(epsilon);
-    lngrad::finish(call);
-}
+#define LNGRAD_BUFFER , sharedTmpBuffer.operand()
+LNGRAD_LAYER_NORM_RSTD(LNGRAD_BUFFER, const LocalTensor<uint8_t>& sharedTmpBuffer, )
+LNGRAD_LAYER_NORM_RSTD(, )
+#undef LNGRAD_BUFFER
+#undef LNGRAD_LAYER_NORM_RSTD
 
 } // namespace AscendC
 

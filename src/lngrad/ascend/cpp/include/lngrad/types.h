@@ -51,6 +51,23 @@ enum class MemDsbT : uint8_t { ALL = 0, DDR, UB, SEQ };
 enum class CacheLine : uint64_t { SINGLE_CACHE_LINE = 0, ENTIRE_DATA_CACHE };
 enum class DcciDst : uint64_t { CACHELINE_ALL = 0, CACHELINE_UB, CACHELINE_OUT, CACHELINE_ATOMIC };
 enum class DataFormat : uint8_t { ND = 0, NZ, NCHW, NC1HWC0, NHWC, NCDHW, NDC1HWC0, FRACTAL_Z_3D };
+constexpr int32_t K_MAX_SHAPE_DIM = 8;
+// What a tensor's memory means: of library functions that have no other place for it.
+struct ShapeInfo {
+    uint8_t shapeDim = 0;
+    uint32_t shape[K_MAX_SHAPE_DIM] = {};
+    uint8_t originalShapeDim = 0;
+    uint32_t originalShape[K_MAX_SHAPE_DIM] = {};
+    DataFormat dataFormat = DataFormat::ND;
+    ShapeInfo() = default;
+    ShapeInfo(uint8_t dim, const uint32_t* sizes, DataFormat format = DataFormat::ND) : ShapeInfo(dim, sizes, dim, sizes, format) {}
+    ShapeInfo(uint8_t dim, const uint32_t* sizes, uint8_t originalDim, const uint32_t* originalSizes, DataFormat format)
+        : shapeDim(dim), originalShapeDim(originalDim), dataFormat(format)
+    {
+        for (int i = 0; i < dim; ++i) shape[i] = sizes[i];
+        for (int i = 0; i < originalDim; ++i) originalShape[i] = originalSizes[i];
+    }
+};
 enum class KernelMode : uint8_t { MIX_MODE = 0, AIC_MODE, AIV_MODE, MIX_AIC_1_1 };
 enum class PaddingMode : uint8_t { Normal = 0, Compact };
 enum class CacheMode : uint8_t { CACHE_MODE_NORMAL = 0, CACHE_MODE_DISABLE };

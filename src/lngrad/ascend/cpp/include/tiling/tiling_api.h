@@ -10,6 +10,14 @@
 #include "register/tilingdata_base.h"
 #include "tiling/platform/platform_ascendc.h"
 
+// As the C11 function of this name: 0 is success.
+inline int memcpy_s(void* target, std::size_t room, const void* source, std::size_t count)
+{
+    if (count > room) return -1;
+    std::memcpy(target, source, count);
+    return 0;
+}
+
 namespace optiling {
 using namespace AscendC::tiling;
 }
@@ -134,6 +142,18 @@ inline void GetAscendQuantMaxMinTmpSize(const TensorShape& srcShape, const uint3
 {
     lngrad::ask_sizes("GetAscendQuantMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, 0});
 }
+inline void GetAscendDequantMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, uint32_t& maxValue,
+                                          uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetAscendDequantMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize});
+}
+template <typename DataType>
+void GetAscendAntiQuantMaxMinTmpSize(const TensorShape& srcShape, const TensorShape& scaleShape, bool, DataType,
+                                     DataType outputDataType, uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetAscendAntiQuantMaxMinTmpSize", maxValue, minValue, srcShape,
+                      {scaleShape.GetShapeSize(), outputDataType == DataType::DT_FLOAT16});
+}
 inline void GetSelectMaxMinTmpSize(const TensorShape& src0Shape, const TensorShape& src1Shape, const uint32_t srcTypeSize,
                                    const TensorShape& maskShape, const uint32_t maskTypeSize, const bool isReuseMask,
                                    uint32_t& maxValue, uint32_t& minValue)
@@ -158,6 +178,40 @@ inline void SoftMaxFlashV2TilingFunc(const TensorShape& srcShape, const uint32_t
 }
 inline void GetArangeMaxMinTmpSize(uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
 inline void GetArithProgressionMaxMinTmpSize(uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
+
+inline void GetWelfordUpdateMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSizeT, const uint32_t typeSizeU,
+                                          const bool isReuseSource, const bool isInplace, uint32_t& maxValue,
+                                          uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetWelfordUpdateMaxMinTmpSize", maxValue, minValue, srcShape,
+                      {typeSizeT, typeSizeU, isReuseSource, isInplace});
+}
+inline void GetWelfordFinalizeMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
+                                            uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetWelfordFinalizeMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource});
+}
+inline void GetNormalizeMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSizeU, const uint32_t typeSizeT,
+                                      const bool isReuseSource, const bool isComputeRstd, const bool isOnlyOutput,
+                                      uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetNormalizeMaxMinTmpSize", maxValue, minValue, srcShape,
+                      {typeSizeU, typeSizeT, isReuseSource, isComputeRstd, isOnlyOutput});
+}
+inline bool GetDeepNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
+                                     const bool isBasicBlock, uint32_t& maxValue, uint32_t& minValue)
+{
+    lngrad::ask_sizes("GetDeepNormMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource, isBasicBlock});
+    return true;
+}
+inline bool GetDeepNormTilingInfo(const TensorShape& srcShape, const TensorShape& originSrcShape,
+                                  const uint32_t stackBufferSize, const uint32_t typeSize, const bool isReuseSource,
+                                  const bool isBasicBlock, DeepNormTiling& tiling)
+{
+    lngrad::ask_host("GetDeepNormTilingInfo", &tiling, sizeof tiling, srcShape,
+                     {originSrcShape.GetDim(2), stackBufferSize, typeSize, isReuseSource, isBasicBlock});
+    return true;
+}
 
 inline void GetLayerNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
                                       uint32_t& maxValue, uint32_t& minValue)

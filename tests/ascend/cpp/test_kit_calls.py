@@ -1,0 +1,252 @@
+"""Calls of the Ascend C kit's examples that have no row of a table: by kernels of one program, with its results."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from lngrad.ascend.sdk import Settings
+from lngrad.ascend.sdk.program import run_program
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+HEAD = r"""
+#include "acl/acl.h"
+#include "kernel_operator.h"
+#include "tiling/tiling_api.h"
+#include <vector>
+using namespace AscendC;
+template <typename T>
+struct Memory {
+    T* at = nullptr;
+    std::vector<T> host;
+    explicit Memory(std::vector<T> values) : host(values)
+    {
+        aclrtMalloc(reinterpret_cast<void**>(&at), bytes(), ACL_MEM_MALLOC_HUGE_FIRST);
+        aclrtMemcpy(at, bytes(), host.data(), bytes(), ACL_MEMCPY_HOST_TO_DEVICE);
+    }
+    std::size_t bytes() const { return host.size() * sizeof(T); }
+    const std::vector<T>& back()
+    {
+        aclrtMemcpy(host.data(), bytes(), at, bytes(), ACL_MEMCPY_DEVICE_TO_HOST);
+        return host;
+    }
+};
+#define CHECK(condition) if (!(condition)) { std::printf("not so: %s\n", #condition); return 1; }
+"""
+
+PROGRAMS = {
+    # A struct read through a plain pointer, and a write through one.
+    "tiling": r"""
+struct Tiling { uint32_t count, factor; };
+__global__ __vector__ void kernel(__gm__ uint8_t* out, __gm__ uint8_t* tiling)
+{
+    Tiling data = *reinterpret_cast<__gm__ Tiling*>(tiling);
+    GlobalTensor<uint32_t> memory;
+    memory.SetGlobalBuffer(reinterpret_cast<__gm__ uint32_t*>(out), data.count);
+    memory.SetValue(0, data.factor * 2);
+    reinterpret_cast<__gm__ uint32_t*>(out)[1] = reinterpret_cast<__gm__ uint32_t*>(out)[0] + 1;
+}
+int run(aclrtStream stream)
+{
+    Memory<uint32_t> out({0, 0, 0, 0}), tiling({4, 21});
+    kernel<<<1, 0, stream>>>(reinterpret_cast<uint8_t*>(out.at), reinterpret_cast<uint8_t*>(tiling.at));
+    CHECK(out.back() == std::vector<uint32_t>({42, 43, 0, 0}))
+    return 0;
+}""",
+    "scalar atomics": r"""
+__global__ __vector__ void kernel(__gm__ int32_t* sum, __gm__ float* real, __gm__ uint64_t* once)
+{
+    AtomicAdd(sum, int32_t(GetBlockIdx() + 1));
+    AtomicAdd(real, 0.5f);
+    AtomicCas(once, uint64_t(7), uint64_t(100 + GetBlockIdx()));
+}
+int run(aclrtStream stream)
+{
+    Memory<int32_t> sum({10});
+    Memory<float> real({1});
+    Memory<uint64_t> once({7});
+    kernel<<<4, 0, stream>>>(sum.at, real.at, once.at);
+    CHECK(sum.back()[0] == 20)
+    CHECK(real.back()[0] == 3)
+    CHECK(once.back()[0] >= 100 && once.host[0] < 104)
+    return 0;
+}""",
+    "group barrier": r"""
+__global__ __vector__ void kernel(__gm__ int32_t* memory)
+{
+    GroupBarrier<PipeMode::MTE3_MODE> barrier(nullptr, 2, 2);
+    const int64_t id = GetBlockIdx();
+    GlobalTensor<int32_t> all;
+    all.SetGlobalBuffer(memory, 4);
+    if (id >= 2) {
+        barrier.Wait(id - 2);
+        all.SetValue(id, all.GetValue(0) + all.GetValue(1));
+    } else {
+        all.SetValue(id, 5 + id);
+        barrier.Arrive(id);
+    }
+}
+int run(aclrtStream stream)
+{
+    Memory<int32_t> memory({0, 0, 0, 0});
+    kernel<<<4, 0, stream>>>(memory.at);
+    CHECK(memory.back() == std::vector<int32_t>({5, 6, 11, 11}))
+    return 0;
+}""",
+    "slices and the rest of the buffer": r"""
+__global__ __vector__ void kernel(__gm__ float* in, __gm__ float* out)
+{
+    LocalTensor<float> all;
+    PopStackBuffer<float, TPosition::VECCALC>(all);
+    all.SetShapeInfo(ShapeInfo(1, std::vector<uint32_t>{32}.data()));
+    GlobalTensor<float> source, target;
+    source.SetGlobalBuffer(in, 60);
+    target.SetGlobalBuffer(out, 32);
+    SliceInfo from[] = {{1, 19, 3, 1, 20}, {0, 2, 1, 1, 3}}, to[] = {{0, 15, 0, 1, 16}, {0, 1, 0, 1, 2}};
+    DataCopy(all, source, to, from, 2);
+    SetFlag<HardEvent::MTE2_MTE3>(0);
+    WaitFlag<HardEvent::MTE2_MTE3>(0);
+    DataCopy(target, all, to, to, 2);
+    target.SetValue(31, all.GetSize() * 4 == GetUBSizeInBytes() && GetRuntimeUBSize() == GetUBSizeInBytes());
+    target.SetValue(30, float(all.GetShapeInfo().shape[0]));
+}
+int run(aclrtStream stream)
+{
+    std::vector<float> values(60), want;
+    for (int i = 0; i < 60; ++i) values[i] = i;
+    for (int row : {0, 40})
+        for (int start : {1, 12})
+            for (int i = 0; i < 8; ++i) want.push_back(row + start + i);
+    Memory<float> in(values), out(std::vector<float>(32, -1));
+    kernel<<<1, 0, stream>>>(in.at, out.at);
+    out.back();
+    CHECK(out.host[30] == 32 && out.host[31] == 1)
+    for (int i = 0; i < 30; ++i) CHECK(out.host[i] == want[i])
+    return 0;
+}""",
+    "control bits": r"""
+__global__ __vector__ void kernel(__gm__ int32_t* out)
+{
+    SetCtrlSpr<48, 48>(1);
+    SetCtrlSpr<6, 8>(5);
+    out[0] = GetCtrlSpr<48, 48>();
+    out[1] = GetCtrlSpr<6, 8>();
+    out[2] = GetCtrlSpr<7, 7>();
+    ResetCtrlSpr<6, 8>();
+    out[3] = GetCtrlSpr<6, 8>() + GetCtrlSpr<48, 48>();
+}
+int run(aclrtStream stream)
+{
+    Memory<int32_t> out({0, 0, 0, 0});
+    kernel<<<1, 0, stream>>>(out.at);
+    CHECK(out.back() == std::vector<int32_t>({1, 5, 0, 1}))
+    char small[2];
+    CHECK(memcpy_s(small, 2, "abc", 3) != 0 && memcpy_s(small, 2, "ab", 2) == 0 && small[1] == 'b')
+    return 0;
+}""",
+    "dequantization": r"""
+__global__ __vector__ void kernel(__gm__ int32_t* in, __gm__ float* scale, __gm__ float* out)
+{
+    LocalMemAllocator<Hardware::UB> memory;
+    LocalTensor<int32_t> whole = memory.Alloc<int32_t, 16>();
+    LocalTensor<float> scales = memory.Alloc<float, 8>(), results = memory.Alloc<float, 32>();
+    GlobalTensor<int32_t> source;
+    GlobalTensor<float> factors, target;
+    source.SetGlobalBuffer(in, 16);
+    factors.SetGlobalBuffer(scale, 8);
+    target.SetGlobalBuffer(out, 32);
+    DataCopy(whole, source, 16);
+    DataCopy(scales, factors, 8);
+    SetFlag<HardEvent::MTE2_V>(0);
+    WaitFlag<HardEvent::MTE2_V>(0);
+    AscendDequant(results, whole, scales, {2, 8, 8});
+    AscendDequant(results[16], whole, 0.5f, {2, 8, 8});
+    SetFlag<HardEvent::V_MTE3>(0);
+    WaitFlag<HardEvent::V_MTE3>(0);
+    DataCopy(target, results, 32);
+}
+int run(aclrtStream stream)
+{
+    std::vector<int32_t> whole(16);
+    std::vector<float> scales(8);
+    for (int i = 0; i < 16; ++i) whole[i] = 3 * i - 20;
+    for (int i = 0; i < 8; ++i) scales[i] = 0.25f * i - 1;
+    Memory<int32_t> in(whole);
+    Memory<float> scale(scales), out(std::vector<float>(32));
+    kernel<<<1, 0, stream>>>(in.at, scale.at, out.at);
+    out.back();
+    for (int i = 0; i < 16; ++i) CHECK(out.host[i] == whole[i] * scales[i % 8] && out.host[16 + i] == whole[i] * 0.5f)
+    return 0;
+}""",
+}
+MUTEX = r"""
+__global__ __vector__ void kernel(__gm__ float* in, __gm__ float* out)
+{
+    LocalMemAllocator<Hardware::UB> memory;
+    LocalTensor<float> x = memory.Alloc<float, 64>(), y = memory.Alloc<float, 64>();
+    GlobalTensor<float> source, target;
+    source.SetGlobalBuffer(in, 64);
+    target.SetGlobalBuffer(out, 64);
+    const uint8_t id = AllocMutexID();
+    Mutex::Lock<PIPE_MTE2>(id);
+    DataCopy(x, source, 64);
+    Mutex::Unlock<PIPE_MTE2>(id);
+    LOCK
+    Adds(y, x, 1.0f, 64);
+    Mutex::Unlock<PIPE_V>(id);
+    Mutex::Lock<PIPE_MTE3>(id);
+    DataCopy(target, y, 64);
+    Mutex::Unlock<PIPE_MTE3>(id);
+    ReleaseMutexID(id);
+}
+int run(aclrtStream stream)
+{
+    Memory<float> in(std::vector<float>(64, 2)), out(std::vector<float>(64));
+    try {
+        kernel<<<1, 0, stream>>>(in.at, out.at);
+    } catch (const std::exception& error) {
+        std::printf("%s\n", error.what());
+        return 2;
+    }
+    CHECK(out.back() == std::vector<float>(64, 3))
+    return 0;
+}"""
+MAIN = r"""
+int main()
+{
+    aclrtSetDevice(0);
+    aclrtStream stream = nullptr;
+    aclrtCreateStream(&stream);
+    return run(stream);
+}
+"""
+
+
+def ends_with(text, folder, soc="Ascend910B1"):
+    source = folder / "program.asc"
+    source.write_text(f"{HEAD}{text}{MAIN}")
+    return run_program(source, [], None, Settings(soc=soc))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_the_kits_examples_call(name, tmp_path, capfd):
+    assert ends_with(PROGRAMS[name], tmp_path) == 0, capfd.readouterr()
+
+
+def test_a_mutex_orders_pipes_and_its_misuse_is_found(tmp_path, capfd):
+    lock = MUTEX.replace("LOCK", "Mutex::Lock<PIPE_V>(id);")
+    assert ends_with(lock, tmp_path, "Ascend950") == 0, capfd.readouterr()
+    assert ends_with(lock, tmp_path) == 2
+    assert "Mutex::Lock: only 950 has it" in capfd.readouterr().out
+    assert (
+        ends_with(MUTEX.replace("LOCK", "Mutex::Lock<PIPE_V>(id); Mutex::Lock<PIPE_V>(id);"), tmp_path, "Ascend950")
+        == 2
+    )
+    assert "the mutex is locked; a device would wait for ever" in capfd.readouterr().out
+    without = MUTEX.replace("LOCK", "").replace("    Mutex::Unlock<PIPE_V>(id);\n", "")
+    assert ends_with(without, tmp_path, "Ascend950") == 2
+    assert "RaceFault" in capfd.readouterr().out
+    assert ends_with(MUTEX.replace("LOCK", "Mutex::Unlock<PIPE_V>(id);"), tmp_path, "Ascend950") == 2
+    assert "Mutex::Unlock(0): the mutex is not locked" in capfd.readouterr().out

@@ -5,24 +5,28 @@ BIN := $(VENV)/bin
 
 # Processes of pytest; auto: as many as this process may use cores, at most 8. A file stays in one of them.
 JOBS ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# Python keeps what it compiles, and pytest the tests that it rewrites, also where the environment forbids it: hundreds of
+# processes import src.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # A cross-section of the suite: every rule about arguments, the bits, the precision, each framework once.
 QUICK := tests/core/test_problem.py tests/core/test_golden_bits.py tests/core/test_reference.py tests/core/test_precision.py \
   tests/meta/test_imports.py tests/meta/test_documents.py tests/core/test_backends.py \
   tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/core/test_threads.py
 
-.PHONY: demo quick test slow soak wheel wheel-prebuilt arm matrix site lint fmt types docs bench check clean
+.PHONY: demo quick quick-tests test slow soak wheel wheel-prebuilt arm matrix site lint fmt types docs bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
 
-quick: $(VENV)/.dev lint types
+quick: $(VENV)/.dev
+	$(MAKE) -j3 lint types quick-tests
+
+quick-tests: $(VENV)/.dev
 	$(PYTEST) -q $(QUICK) -k "not ctrl_c"
 
-# Hundreds of processes import src; compiled first, as some environments forbid Python to keep what it compiles.
-test: $(VENV)/.dev lint types
-	$(BIN)/python -m compileall -q src
+test: $(VENV)/.dev
+	$(MAKE) -j2 lint types
 	$(PYTEST) --warm
 
 slow: $(VENV)/.dev

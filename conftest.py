@@ -63,17 +63,24 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--warm", action="store_true", help="compile all CPU kernels first, on all cores; minutes where none is kept"
+        "--warm",
+        action="store_true",
+        help="compile kernels and native code first, on all cores; minutes where none is kept",
     )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile all kernels before several workers start, each of which would compile those that it meets."""
+    """Compile all kernels, and the native code for torch, before several workers start, which would wait for each other."""
     if session.config.getoption("--warm") and "PYTEST_XDIST_WORKER" not in os.environ:
         from lngrad.cpu.entries import compile_ahead, kernels
 
+        program = (
+            "from lngrad.torch.native.building import build; build()"  # where it can't, the tests that need it say why
+        )
+        native = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
         with multiprocessing.get_context("spawn").Pool(pytest_xdist_auto_num_workers()) as processes:
             processes.starmap(compile_ahead, kernels(), chunksize=1)  # one at a time: some take 7 s, most less than 1
+        native.wait()
 
 
 @pytest.fixture

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
 
 import lngrad
 from lngrad.core.plan import BACKENDS
-from lngrad.testing import Inputs, Normalization
+from lngrad.testing import Case, Inputs, Normalization
 
 RMS = Normalization(centred=False)
 
@@ -22,6 +25,14 @@ NORMS: dict[str, dict[str, Any]] = {
     "add_rms_norm": {"normalization": RMS, "residual": True},
     "deep_norm": {"normalization": Normalization(alpha=1.7), "residual": True},
 }
+
+
+def light(cases: Iterable[Case]) -> list[Any]:
+    """Cases as parameters; those of a million elements with -m slow, whose row loops the tests of the core run always."""
+    return [
+        pytest.param(case, marks=[pytest.mark.slow] * (prod((*case.lead, *case.normalized)) > 500_000))
+        for case in cases
+    ]
 
 
 def backends_of(norm: dict[str, Any]) -> list[str]:

@@ -168,6 +168,7 @@ def right_results(number):
     numpy_cpu, numba_cpu, ascend_sim = (find(name) for name in ("numpy_cpu", "numba_cpu", "ascend_sim"))
     try:
         triton_gpu = find("triton_gpu")
+        import interpreted  # noqa: F401
     except BackendUnavailable:
         triton_gpu = numpy_cpu
     # A simulator's call and an interpreter's take a hundred times as long.

@@ -17,7 +17,7 @@ from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_b
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402
 from lngrad.torch.sharded.cuts import Cut  # noqa: E402
-from norms import with_own_means  # noqa: E402
+from norms import light, with_own_means  # noqa: E402
 
 
 def tensor(array, shape=None):
@@ -45,7 +45,7 @@ def both_ways(inputs):
 
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", light(CASES), ids=str)
 def test_slices(case, dtype, kernels, monkeypatch):
     if not kernels:
         monkeypatch.setattr(slices, "_PLAIN", ())

@@ -206,9 +206,10 @@ def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float 
     """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
     before = after = 0.0
     for output in outputs:
-        with_mistake, without = output.shares_beside(getattr(wrong, output.name))
-        if not by_size and not _is_made(with_mistake, without):
+        expected = getattr(wrong, output.name)
+        if not by_size and not output.is_made(expected):
             return None
+        with_mistake, without = output.shares_beside(expected)
         limit = 1e30
         left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
@@ -218,12 +219,6 @@ def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float 
     if before == 0 or after > ALIKE * before:
         return None
     return float(np.sqrt(after / before))
-
-
-def _is_made(with_mistake: Array, without: Array) -> bool:
-    """Whether an output is what a mistake makes: right where it leaves the output alone, and wrong where it does not."""
-    explained = with_mistake <= SLACK
-    return bool(explained.mean() >= EXPLAINED and not (~explained & (without <= 1)).any())
 
 
 def _each_output(
@@ -261,7 +256,7 @@ def _alone(output: WrongOutput, outputs: Sequence[WrongOutput], wrong: Grads) ->
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
     for other in outputs:
         expected = getattr(wrong, other.name)
-        if other is output or _is_made(*other.shares_beside(expected)):
+        if other is output or other.is_made(expected):
             continue
         if not (np.abs(expected - other.true) <= other.bound).all():
             return False

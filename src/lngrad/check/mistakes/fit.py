@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lngrad.check.result import Formula, Weights
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import TOLERANCES, Inputs, error_share
@@ -171,6 +171,9 @@ class WrongOutput:
     true: Array
     scale: Array
     origin: WrongOutput | None = None
+    _made: dict[int, tuple[Array, bool]] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by identity, which lives on
 
     @cached_property
     def error(self) -> Array:
@@ -196,6 +199,15 @@ class WrongOutput:
         if unwritten.any() and (self.share[unwritten] <= 1).all():
             return np.full_like(without, np.inf), without
         return np.where(unwritten, 0.0, self._shares(expected, scale)), without
+
+    def is_made(self, expected: Array) -> bool:
+        """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""
+        if id(expected) not in self._made:
+            with_mistake, without = self.shares_beside(expected)
+            explained = with_mistake <= SLACK
+            made = bool(explained.mean() >= EXPLAINED and not (~explained & (without <= 1)).any())
+            self._made[id(expected)] = expected, made
+        return self._made[id(expected)][1]
 
     @cached_property
     def is_wrong(self) -> bool:

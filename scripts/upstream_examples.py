@@ -93,7 +93,7 @@ def run_example(source: Path, toolkits: Path) -> Example:
                 "refused", next((one for one in errors if not one.startswith("ld returned")), "it does not link")
             )
         found = {mode: _run(steps, build, setting) for mode, setting in MODES.items()}
-        return Example("ran", **found, compares=any("verify" in step for step in steps))
+        return Example("ran", **found, compares="golden" in text or any("verify" in step for step in steps))
 
 
 def _run(steps: list[str], build: Path, setting: str) -> str:
@@ -147,11 +147,25 @@ def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
 
 
 def _macros(source: Path, settings: dict[str, str]) -> list[str]:
-    """What the CMakeLists.txt defines."""
+    """What the CMakeLists.txt defines; of its branches those on the value of a variable that is known."""
     cmake = source.parent / "CMakeLists.txt"
-    text = cmake.read_text(encoding="utf-8") if cmake.is_file() else ""
-    inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", text))
+    kept, taken = [], [True]
+    for line in cmake.read_text(encoding="utf-8").splitlines() if cmake.is_file() else []:
+        word = line.strip()
+        found = re.match(r'(?:else)?if\s*\("?\$?\{?(\w+)\}?"? STREQUAL "?([\w-]+)"?\)', word)
+        here = found is not None and settings.get(found[1]) == found[2]
+        if re.match(r"if\s*\(", word):
+            taken.append(here)
+        elif word.startswith("elseif"):
+            taken[-1] = here
+        elif word.startswith("endif"):
+            taken.pop()
+        elif re.match(r"else\s*\(", word):
+            taken[-1] = False
+        elif all(taken):
+            kept.append(line)
     number = settings["CMAKE_ASC_ARCHITECTURES"].removeprefix("dav-")
+    inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", "\n".join(kept)))
     inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], number if "ARCH" in one[1] else "1"), inside)
     return [one.removeprefix("-D") for one in inside.split()]
 

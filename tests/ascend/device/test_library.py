@@ -51,8 +51,8 @@ def cases():
     yield "SoftMax", [out, column, column, x], SHAPE, 0, [y_, blocks(total), blocks(largest)]
     yield "SoftMax", [out, x], SHAPE, 0, [y_]
     yield "SimpleSoftMax", [out, blocks(total), blocks(largest), x], SHAPE, 0, [np.exp(x - largest) / total]
-    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [x - x.max(1, keepdims=True)
-          - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True))]  # fmt: skip
+    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [np.log10(
+        np.exp(x) / np.exp(x).sum(1, keepdims=True))]  # fmt: skip
     yield "SoftmaxGrad", [out, x, y], (*SHAPE, 0), 0, [(x - inner[:, None]) * y]
     yield "SoftmaxGrad", [column, x, y], (*SHAPE, 1), 0, [blocks(inner)]
     yield "SoftmaxFlashV2", [out, column, column, x, column, *before], (*SHAPE, 1), 0, [
@@ -70,7 +70,7 @@ def cases():
     yield "Fma", [out, *flat], (M * K,), 0, [x * y + z]
     yield "Arange", [line], (bits(2.0), bits(-0.5), K), 0, [2.0 - 0.5 * np.arange(K)]
     yield "AscendQuant", [np.zeros(M * K + 16, np.int8), flat[0]], (bits(3.0), M * K), 90.0, [
-        np.append(np.clip(np.rint(np.float32(flat[0]).astype(float) * 90 + 3), -128, 127), np.zeros(16))]  # fmt: skip
+        np.append(np.clip(np.rint(np.float16(flat[0]) * np.float16(90) + np.float16(3)), -128, 127), np.zeros(16))]  # fmt: skip
     yield "DropOut", [out, x, mask], (M, K, K, 0), 0.25, [x / 0.25 * mask]
     packed = np.zeros(32, np.uint8)
     packed[: M * 2] = np.packbits(mask, axis=1, bitorder="little").reshape(-1)
@@ -98,6 +98,9 @@ def cases():
     grouped = (codes + np.repeat(np.float32(shifts), 2, 0)) * np.repeat(np.float32(steps), 2, 0).astype(float)
     yield "AscendAntiQuant", [np.zeros((4, 32)), codes, shifts, steps], (4, 32, 2), 0, [grouped]
     yield "AscendAntiQuant", [np.zeros((4, 32)), codes], (128, bits(3.0), bits(0.25)), 0, [(codes + 3.0) / 4]
+    halves = [np.repeat(one, 2, 0).astype(np.float16) for one in (shifts, steps)]
+    yield "AscendAntiQuant", [np.zeros((4, 32), np.float16), codes, *np.float16([shifts, steps])], (4, 32, 2), 0, [
+        (codes.astype(np.float16) + halves[0]) * halves[1]]  # fmt: skip
     root = np.sqrt((x[:, :REAL] ** 2).mean(1, keepdims=True) + 0.1)
     yield "RmsNorm", [out, x, y[0]], SHAPE, 0.1, [x / root * y[0]]
     d, m0, v0 = REAL, y[0].copy(), np.abs(z[0])

@@ -85,9 +85,10 @@ def _simple_softmax(c: LibraryCall) -> None:
 
 
 def _log_softmax(c: LibraryCall) -> None:
+    """The decimal logarithm of the softmax, as the page and its example have it."""
     x, largest, e = _parts(c, 3)
     total = e.sum(axis=1, keepdims=True)
-    c.write(0, x - largest - np.log(total), "dst")
+    c.write(0, (x - largest - np.log(total)) / np.log(10), "dst")
     c.write_statistic(1, total, "sum")
     c.write_statistic(2, largest, "max")
 
@@ -175,9 +176,12 @@ def _arange(c: LibraryCall) -> None:
 
 
 def _quantize(c: LibraryCall) -> None:
-    """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count."""
-    offset = _double(c.n[0])
-    scaled = np.rint(c.rows(1, 1, c.n[1], "src") * c.real + offset)
+    """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count. Each step in half, as its
+    page has it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        src = c.rows(1, 1, c.n[1], "src").astype(np.float16)
+        scaled = np.rint(src * np.float16(c.real) + np.float16(_double(c.n[0])))
     c.write(0, np.clip(scaled, -128, 127), "dst")
 
 
@@ -310,18 +314,22 @@ def _dequantize(c: LibraryCall) -> None:
 def _antiquantize(c: LibraryCall) -> None:
     """Tensors: dst, src, then offsets and scales [groups, n] of src [k, n], or none, and their doubles by their bits.
 
-    n: rows of src, columns, groups of rows; without tensors: the count, and both numbers.
+    n: rows of src, columns, groups of rows; without tensors: the count, and both numbers. Each step in half where dst is in
+    half, as its page has it.
     """
+    kind = np.float16 if c.tensors[0].dtype == np.float16 else np.float64
     if len(c.tensors) == 2:
-        c.write(0, (c.rows(1, 1, c.n[0], "src") + _double(c.n[1])) * _double(c.n[2]), "dst")
+        src = c.rows(1, 1, c.n[0], "src").astype(kind)
+        c.write(0, (src + kind(_double(c.n[1]))) * kind(_double(c.n[2])), "dst")
         return
     rows, columns, groups = c.n
     if groups < 1 or rows % groups:
         raise BoundsFault(f"{c.api}: expected groups of rows, got {rows} rows and {groups} of offset")
     offset, scale = (
-        np.repeat(c.rows(i, groups, columns, role), rows // groups, axis=0) for i, role in ((2, "offset"), (3, "scale"))
+        np.repeat(c.rows(i, groups, columns, role).astype(kind), rows // groups, axis=0)
+        for i, role in ((2, "offset"), (3, "scale"))
     )
-    c.write(0, (c.rows(1, rows, columns, "src") + offset) * scale, "dst")
+    c.write(0, (c.rows(1, rows, columns, "src").astype(kind) + offset) * scale, "dst")
 
 
 def _rms_norm(c: LibraryCall) -> None:

@@ -113,6 +113,34 @@ print("ok")
     assert result.stdout == "ok\n", result.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_while_a_plan_is_bound_can_bind_another():
+    """To bind one compiles its kernels. functools.cached_property has a lock for all plans together, before Python 3.12."""
+    program = """
+import os, signal, threading, warnings
+warnings.simplefilter("ignore")
+from lngrad.core.plan import Plan
+
+def bound_by(bind):
+    return Plan(None, "none", 0, None, None, bind).on_addresses
+
+began, over = threading.Event(), threading.Event()
+thread = threading.Thread(target=bound_by, args=(lambda plan: began.set() or over.wait(),))
+thread.start()
+began.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(100)
+    os._exit(7 if bound_by(lambda plan: "another") == "another" else 1)
+_, status = os.waitpid(child, 0)
+over.set()
+thread.join()
+print(status == 7 << 8 or status)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout == "True\n", result.stdout + result.stderr
+
+
 def test_ctrl_c_interrupts_a_long_call():
     """One call of 8 seconds on an idle machine is left before half of its work is done, and the process goes on."""
     program = """

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, address_of, empty
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Problem
 from lngrad.core.threads import get_num_threads

@@ -10,11 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for, bytes_of, numpy_dtype
 from lngrad.testing import error_share
 

@@ -1,8 +1,9 @@
-"""A table of bounded size: what was decided once about equal facts, and can be decided again."""
+"""What was decided once and can be decided again, without a lock: a table of bounded size, and a property."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -24,4 +25,22 @@ class BoundedCache(dict[Key, Value], Generic[Key, Value]):
         if len(self) >= self._most:
             self.clear()
         self[key] = value
+        return value
+
+
+class cached_property(Generic[Value]):  # as functools has it
+    """functools.cached_property without the lock that it has before Python 3.12.
+
+    That lock is held while a value is made, which may take a kernel's compilation: a child that is forked meanwhile would wait
+    for it for ever. Threads that come at once all make a value, and one stays.
+    """
+
+    def __init__(self, function: Callable[[Any], Value]):
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Value:
+        if instance is None:
+            return self  # type: ignore[return-value]  # the class has the property itself
+        value = instance.__dict__[self._function.__name__] = self._function(instance)
         return value

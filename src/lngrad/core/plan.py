@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, TypeAlias
@@ -17,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from lngrad.core.arrays import ArraySpec, array_at
-from lngrad.core.bounded_cache import BoundedCache
+from lngrad.core.bounded_cache import BoundedCache, cached_property
 from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.problem import Problem
 from lngrad.core.threads import get_num_threads

@@ -11,7 +11,6 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -28,7 +27,7 @@ from lngrad.core.arrays import (
     require_memory,
     spec_of,
 )
-from lngrad.core.bounded_cache import BoundedCache
+from lngrad.core.bounded_cache import BoundedCache, cached_property
 from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
 from lngrad.typing import AnyArray, Array, Mask, Shape

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import lngrad
 from lngrad.check.soak import Call, Violation, draw, program, run, shrink, soak
 from lngrad.check.soak.call import ENTRIES, LAYOUTS, NORMS, SPECIALS, Guarded, installed
+from lngrad.cli import check
 
 
 def test_random_calls_of_the_core():
@@ -238,6 +240,20 @@ def test_statistics_of_a_row_with_an_infinity_are_judged(monkeypatch):
     monkeypatch.setattr(lngrad, "layer_norm", forward)
     with pytest.raises(Violation, match=r"^mean: NaN where there is none"):
         run(call)
+
+
+def test_progress_is_told(monkeypatch):
+    told = []
+
+    @contextmanager
+    def working(text):
+        told.append(text)
+        yield told.append
+
+    monkeypatch.setattr(check, "working", working)
+    monkeypatch.setattr(check, "TOLD", 2)
+    check.soak(calls=4, entry_points="numpy_cpu")
+    assert told == ["compiling or loading kernels", "2 calls, 0 violations", "4 calls, 0 violations"]
 
 
 def test_the_command_line():

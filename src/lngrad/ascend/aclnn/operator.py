@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,6 +17,7 @@ from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.typing import Array, Shape
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, row_sum, terms_of, wide
 from lngrad.core import reference
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import Inputs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from lngrad.check.result import Formula, Weights
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import TOLERANCES, Inputs, error_share

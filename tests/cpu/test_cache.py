@@ -239,7 +239,7 @@ print("ok")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fork_waits_for_a_compilation_that_logs(tmp_path):
-    """A fork takes logging's lock as it takes ours: in another order, both would wait for ever. Numba logs while it compiles."""
+    """A fork takes logging's lock as it takes ours; in another order, both wait for ever. Numba logs while it compiles."""
     assert run(tmp_path, program=LOGS, timeout=120) == ["ok"]
 
 

@@ -1,4 +1,4 @@
-"""The native code of torch under ThreadSanitizer and AddressSanitizer, with several threads, and with mistakes that they find.
+"""The native code of torch under ThreadSanitizer, with several threads, and with a mistake that it finds.
 
 torch, Python and the kernels are not built for a sanitizer: it sees what the library reads and writes, and what anybody
 allocates, frees, copies and locks. So those reports count that have a frame of the library. What libgomp and the C library
@@ -89,9 +89,8 @@ print("done")
 """
 # A function in a report that is none: OpenMP's start of a parallel loop; the memory of a thread that has ended.
 UNSEEN = ("gomp_team_start", "_dl_deallocate_tls")
-# Mistakes by their text in the sources: one table for all threads; a job's memory that is a line too short.
+# A mistake by its text in the sources: one table for all threads.
 SHARED = ("prepared.h", "  thread_local std::unordered_map", "  static std::unordered_map")
-SHORT = ("prepared.h", "(LINE, nbytes)", "(LINE, nbytes - LINE)")
 
 
 def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, rounds: int) -> tuple[str, list[str]]:
@@ -130,14 +129,12 @@ def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, roun
     ]
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address"])
-def test_no_report_names_the_library(sanitizer, tmp_path):
-    said, reports = run(tmp_path, sanitizer, None, 60)
+def test_no_report_names_the_library(tmp_path):
+    said, reports = run(tmp_path, "thread", None, 60)
     assert not reports, "\n".join(reports[:3])
     assert said == "done\n"
 
 
-@pytest.mark.parametrize(("sanitizer", "mistake"), [("thread", SHARED), ("address", SHORT)], ids=["thread", "address"])
-def test_a_planted_mistake_is_reported(sanitizer, mistake, tmp_path):
-    _, reports = run(tmp_path, sanitizer, mistake, 60)
+def test_a_planted_mistake_is_reported(tmp_path):
+    _, reports = run(tmp_path, "thread", SHARED, 60)
     assert reports

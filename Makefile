@@ -40,7 +40,7 @@ soak: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
 
-# Wheels for Linux with all kernels compiled, for x86-64 and aarch64: 20 minutes of processor time.
+# Wheels for Linux with all kernels compiled, for x86-64 and aarch64: 15 minutes of processor time.
 WHEEL_DIR ?= dist
 wheel-prebuilt: $(VENV)/.dev
 	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) $(PREBUILT)

@@ -1,0 +1,268 @@
+"""Norms and a quantization in one operator: aclnnRmsNormQuant, aclnnAddRmsNormQuant and aclnnLayerNormQuant.
+
+Results are in INT8 alone: the nearest integer, of the norm in float32 and what follows in float64. docs/ascend.md lists the
+rules with their tests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lngrad.ascend.acl.enums import aclDataType
+from lngrad.ascend.acl.interface import invalid_argument
+from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
+from lngrad.ascend.aclnn.checks import (
+    Wrong,
+    dtype_row,
+    in_strict,
+    least_bytes,
+    not_empty,
+    of_tensors,
+    on_inference,
+    same_shape,
+    when,
+)
+from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
+from lngrad.ascend.aclnn.fused_norms import (
+    INSIDE,
+    NO_RSTD,
+    NO_STATISTICS,
+    NO_TOTAL,
+    NORM_CHECKS,
+    REGISTER_ARCH,
+    SIXTEEN,
+    fused_row,
+    layer_problem,
+    rms_problem,
+)
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Copy
+from lngrad.ascend.soc import Target
+from lngrad.typing import Array
+
+BFLOAT16, INT8, INT32 = aclDataType.ACL_BF16, aclDataType.ACL_INT8, aclDataType.ACL_INT32
+
+
+def quantized(values: Array) -> Array:
+    """The nearest integer of 8 bits, ties to even; what is outside is the last one inside, and NaN is 0."""
+    nearest: Array = np.nan_to_num(np.rint(values), copy=False)
+    np.clip(nearest, -128, 127, out=nearest)
+    return nearest
+
+
+def _divided(y: Array, scale: Array, zero: Array) -> Array:
+    return quantized(y / scale + zero)
+
+
+def _shifted(y: Array, beta: Array, scale: Array, zero: Array) -> Array:
+    return quantized((y + beta) / scale + zero)
+
+
+@of_tensors
+def _one(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+    """Scales and offsets of a whole tensor."""
+    return facts.shape != (1,) and f"the shape (1,), got {facts.shape}"
+
+
+@of_tensors
+def _last_axis(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+    """Parameters of the last dimension, which may have a 1 before it."""
+    size = call.x.shape[-1:]
+    return facts.shape not in (size, (1, *size)) and f"the shape {size} or {(1, *size)}, got {facts.shape}"
+
+
+@of_tensors
+def _one_row(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+    """Parameters of aclnnLayerNormQuant have a 1 before the last dimension."""
+    size = call.x.shape[-1:]
+    return facts.shape != (1, *size) and f"the shape {(1, *size)}, got {facts.shape}"
+
+
+def _by_division(call: AclnnCall) -> None:
+    if not call.values["divMode"]:
+        raise invalid_argument(f"divMode: expected true on {call.target.soc.name}, got false")
+
+
+def _static(call: AclnnCall) -> None:
+    if call.values["quantMode"] != 0:
+        raise invalid_argument(f"quantMode: expected 0, static quantization, got {call.values['quantMode']}")
+
+
+def _quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
+    """aclnnRmsNormQuant's table, of INT8 results: x, gamma, beta, scale, offset, y."""
+    floats = SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
+    rows = [(dtype, dtype, dtype, dtype, INT8, INT8) for dtype in floats]
+    if target.soc.arch == REGISTER_ARCH:
+        rows += [(dtype,) * 5 + (INT8,) for dtype in (*floats, FLOAT)]
+        rows += [(dtype, dtype, dtype, FLOAT, zero, INT8) for dtype in floats for zero in (INT32, FLOAT)]
+    return tuple(rows)
+
+
+RMS_NORM_QUANT = fused_row(
+    "aclnnRmsNormQuant",
+    reads={"x": "x", "gamma": "gamma"},
+    writes=INSIDE | NO_RSTD | NO_TOTAL,
+    copies={"y": Copy("out.y", by=_shifted, of=("beta", "scale", "offset"))},
+    problem=rms_problem,
+    dtypes=(dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
+    shapes=(
+        _last_axis("gamma", "beta"),
+        same_shape("beta", "gamma"),
+        _one("scale", "offset"),
+        same_shape("y", "x"),
+        when(in_strict, not_empty("x")),
+        when(on_inference, least_bytes("gamma")),
+    ),
+)
+
+
+def _add_quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
+    """aclnnAddRmsNormQuant's table, of INT8 results: x1, x2, gamma, xOut, two scales, two zero points, two results."""
+    wide = [(dtype, FLOAT, INT32) for dtype in (SIXTEEN[:1] if target.soc.arch != REGISTER_ARCH else SIXTEEN)]
+    if target.soc.arch == REGISTER_ARCH:
+        wide += [(dtype, dtype, dtype) for dtype in FLOATS] + [(dtype, FLOAT, FLOAT) for dtype in SIXTEEN]
+    elif target.soc.bf16:
+        wide += [(BFLOAT16, BFLOAT16, BFLOAT16)]
+    return tuple((x, x, x, x, scale, scale, zero, zero, INT8, INT8) for x, scale, zero in wide)
+
+
+_SCALES = ("scales1", "scales2Optional", "zeroPoints1Optional", "zeroPoints2Optional")
+ADD_RMS_NORM_QUANT = fused_row(
+    "aclnnAddRmsNormQuant",
+    reads={"x1": "x", "gamma": "gamma"},
+    terms=("x2",),
+    writes=INSIDE | NO_RSTD | NO_TOTAL,
+    copies={
+        "y1Out": Copy("out.y", by=_divided, of=("scales1", "zeroPoints1Optional")),
+        "y2Out": Copy("out.y", by=_divided, of=("scales2Optional", "zeroPoints2Optional"), when="scales2Optional"),
+        "xOut": Copy("x"),
+    },
+    problem=rms_problem,
+    x="x1",
+    last=False,
+    optional=_SCALES[1:],
+    dtypes=(dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
+    shapes=(
+        *NORM_CHECKS,
+        *(same_shape(one, "x1") for one in ("x2", "xOut", "y1Out")),
+        same_shape("y2Out", "y1Out"),
+        *(same_shape(one, "gamma") for one in _SCALES),
+        _by_division,
+        when(on_inference, least_bytes("gamma")),
+    ),
+)
+LAYER_NORM_QUANT = fused_row(
+    "aclnnLayerNormQuant",
+    reads={"x": "x", "gamma": "gamma", "beta": "beta"},
+    writes=INSIDE | NO_STATISTICS,
+    copies={"res": Copy("out.y", by=_divided, of=("scale", "zeroPointsOptional"))},
+    problem=layer_problem,
+    dtypes=(
+        dtype_row(
+            ("x", "gamma", "beta", "scale", "zeroPointsOptional", "res"),
+            lambda target: tuple(
+                (dtype, dtype, dtype, dtype, INT8, INT8)
+                for dtype in (
+                    FLOATS if target.soc.arch == REGISTER_ARCH else SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
+                )
+            ),
+        ),
+    ),
+    shapes=(
+        _static,
+        _one_row("gamma", "beta"),
+        _one("scale", "zeroPointsOptional"),
+        same_shape("res", "x"),
+        when(on_inference, least_bytes("x")),
+    ),
+)
+
+
+def aclnnRmsNormQuantGetWorkspaceSize(
+    x: aclTensor, gamma: aclTensor, beta: aclTensor, scale: aclTensor, offset: aclTensor, epsilon: float, y: aclTensor
+) -> Phase1:
+    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
+
+    y = round((x·rstd·gamma + beta)/scale + offset) of the last dimension: the nearest integer from -128 to 127, ties to
+    even; 0 for NaN.
+
+    Args:
+        x: [A1, …, Ai, R], not empty, 1 to 8 dimensions, any strides.
+        gamma, beta: [R] or [1, R], the same shape, in x's dtype.
+        scale, offset: [1]; scale in x's dtype, offset in INT8; on Ascend 950 other rows of the page's table too.
+        epsilon: Added to the mean of the squares.
+        y: As x, in INT8. CANN: also INT4, INT32 and, on Ascend 950, floating-point numbers of 8 bits.
+    """
+    return phase1(RMS_NORM_QUANT, x, gamma, beta, scale, offset, epsilon, y)
+
+
+def aclnnAddRmsNormQuantGetWorkspaceSize(
+    x1: aclTensor,
+    x2: aclTensor,
+    gamma: aclTensor,
+    scales1: aclTensor,
+    scales2Optional: aclTensor | None,
+    zeroPoints1Optional: aclTensor | None,
+    zeroPoints2Optional: aclTensor | None,
+    axis: int,
+    epsilon: float,
+    divMode: bool,
+    y1Out: aclTensor,
+    y2Out: aclTensor,
+    xOut: aclTensor,
+) -> Phase1:
+    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
+
+    With x = x1 + x2 in float32 and y = x·rstd·gamma: y1Out = round(y/scales1 + zeroPoints1Optional), and y2Out with the
+    second ones; rounded as by aclnnRmsNormQuant.
+
+    Args:
+        x1, x2: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides; FLOAT on Ascend 950 alone.
+        gamma: [R1, …, Rj] in x1's dtype.
+        scales1, scales2Optional, zeroPoints1Optional, zeroPoints2Optional: As gamma, in the dtypes of a row of the page's
+            table; without zero points 0, without the second scales y2Out is not written.
+        axis: Has no effect, as the page says.
+        epsilon: Added to the mean of the squares.
+        divMode: Must be true, as on Atlas A2.
+        y1Out, y2Out: As x1, in INT8.
+        xOut: As x1. May take the place of x1 or x2 exactly.
+    """
+    scales = (scales1, scales2Optional, zeroPoints1Optional, zeroPoints2Optional)
+    return phase1(ADD_RMS_NORM_QUANT, x1, x2, gamma, *scales, axis, epsilon, divMode, y1Out, y2Out, xOut)
+
+
+def aclnnLayerNormQuantGetWorkspaceSize(
+    x: aclTensor,
+    gamma: aclTensor,
+    beta: aclTensor,
+    scale: aclTensor,
+    zeroPointsOptional: aclTensor,
+    quantMode: int,
+    epsilon: float,
+    res: aclTensor,
+    scaleOut: aclTensor | None,
+) -> Phase1:
+    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
+
+    res = round(y/scale + zeroPointsOptional), with y as aclnnLayerNorm makes it of the last dimension; rounded as by
+    aclnnRmsNormQuant.
+
+    Args:
+        x: [A1, …, Ai, R], 1 to 8 dimensions, any strides; FLOAT on Ascend 950 alone.
+        gamma, beta: [1, R] in x's dtype.
+        scale, zeroPointsOptional: [1]; scale in x's dtype, the zero point in INT8. The published code takes no null pointer.
+        quantMode: 0, static quantization, as the page says.
+        epsilon: Added to the biased variance of a row.
+        res: As x, in INT8.
+        scaleOut: Not written.
+    """
+    return phase1(LAYER_NORM_QUANT, x, gamma, beta, scale, zeroPointsOptional, quantMode, epsilon, res, scaleOut)
+
+
+aclnnRmsNormQuant = phase2("aclnnRmsNormQuant")
+"""Run an executor on a stream; as aclnnLayerNormBackward."""
+
+aclnnAddRmsNormQuant = phase2("aclnnAddRmsNormQuant")
+"""Run an executor on a stream; as aclnnLayerNormBackward."""
+
+aclnnLayerNormQuant = phase2("aclnnLayerNormQuant")
+"""Run an executor on a stream; as aclnnLayerNormBackward."""

@@ -65,6 +65,9 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ("group_norm_grad", "DataCopyPad at group_norm_grad.h:8"): (
         "upstream: InitOutput's copies read memory that InitBuffer hands out next, with no MTE3_MTE2 flag between"
     ),
+    ("add_layer_norm_quant", "add_layer_norm_dynamic_quant_normal_kernel.h:150"): (
+        "upstream: in float without a bias Add reads the bias's buffer, which nothing has filled"
+    ),
     ("group_norm_swish", "that DataCopyPad reads"): (
         "upstream: no MTE3_V flag before Duplicate fills the buffer that DataCopyPad still copies out"
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import test_aclnn_rules
 import test_added_norms
+import test_fused_norms
 import test_graph
 import test_layer_norm_rules
 import test_rms_norm
@@ -22,6 +23,7 @@ HOST = (
     "test_aclnn_rules",
     "test_added_norm_ops",
     "test_added_norms",
+    "test_fused_norms",
     "test_graph",
     "test_graph_torch",
     "test_layer_norm",
@@ -36,6 +38,7 @@ IDS = {
     "test_forward_difference": set(test_layer_norm_rules.DIFFERENCES),
     "test_added_rule": set(test_added_norms.RULES),
     "test_added_difference": set(test_added_norms.STRICT_RULES),
+    "test_fused_rule": set(test_fused_norms.RULES),
     "test_rms_rule": set(test_rms_norm.RULES),
     "test_rms_difference": set(test_rms_norm.STRICT_RULES),
 }

@@ -216,6 +216,33 @@ def test_a_child_forked_while_a_thread_compiles_can_compile(tmp_path):
     assert run(tmp_path, program=FORK, timeout=120) == ["ok"]
 
 
+LOGS = """
+import os, threading, time
+from lngrad.cpu import entries
+import logging
+compiles = threading.Event()
+def compile_and_log():
+    with entries._compiling:
+        compiles.set()
+        time.sleep(0.5)
+        logging.getLogger("one that is new")
+thread = threading.Thread(target=compile_and_log, daemon=True)
+thread.start()
+compiles.wait()
+child = os.fork()
+if child == 0:
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print("ok")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_waits_for_a_compilation_that_logs(tmp_path):
+    """A fork takes logging's lock as it takes ours; in another order, both wait for ever. Numba logs while it compiles."""
+    assert run(tmp_path, program=LOGS, timeout=120) == ["ok"]
+
+
 def stamps(**changes):
     """The stamps, where some sources are changed: module -> (old text, new text)."""
     texts = {module: path.read_bytes() for module, path in cache.SOURCES.items()}

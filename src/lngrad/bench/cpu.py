@@ -12,11 +12,10 @@ import numpy as np
 
 import lngrad
 from lngrad.bench import modules
-from lngrad.bench.arguments import check_first_rows, random_arguments
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
-from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared, why_not
+from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, check_first_rows, prepared, random_arguments, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, address_of, empty
 from lngrad.core.bounded_cache import cached_property

@@ -9,12 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.bench.arguments import CHECKED_ROWS, random_arguments
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.cpu import MODULE_SHAPES, QUICK
 from lngrad.bench.measure import TurnClock
 from lngrad.bench.peers import CPU_PEERS
-from lngrad.bench.runner import LNGRAD, Say, Trial
+from lngrad.bench.runner import CHECKED_ROWS, LNGRAD, Say, Trial, random_arguments
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
 from lngrad.core.dtypes import to_torch

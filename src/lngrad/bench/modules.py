@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.bench.arguments import check_first_rows, first_rows
 from lngrad.bench.measure import Context
 from lngrad.bench.peers import all_of_jax, jax_layer_norm
+from lngrad.bench.runner import check_first_rows, first_rows
 from lngrad.check.implementations import Arguments, PreparedCall
 from lngrad.check.implementations.libraries import tensors
 from lngrad.core.arrays import as_numpy

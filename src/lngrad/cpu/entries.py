@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging  # noqa: F401  # its lock too is taken by a fork, and by Numba while it compiles: registered ahead of ours, below
 import os
 import sys
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
-_compiling = fork_safe_lock()  # made after that: a fork takes it first, as a call does
+_compiling = fork_safe_lock()  # made after these: a fork takes it first, as a call does
 
 
 def task_function(name: str, dtype: str, accumulator: str) -> Address:

@@ -1,0 +1,140 @@
+"""The native code of torch under ThreadSanitizer, with several threads, and with a mistake that it finds.
+
+torch, Python and the kernels are not built for a sanitizer: it sees what the library reads and writes, and what anybody
+allocates, frees, copies and locks. So those reports count that have a frame of the library. What libgomp and the C library
+hand from thread to thread by atomics of their own, it does not see: UNSEEN.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from lngrad.core.machine import cxx_compiler  # torch may be missing
+from lngrad.torch import native
+from lngrad.torch.native import building
+
+pytestmark = [
+    pytest.mark.slow,  # g++ takes a minute and more for torch's headers
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(shutil.which("g++") is None or sys.platform != "linux", reason="needs g++ and its sanitizers"),
+]
+
+PROGRAM = r"""
+import sys, threading
+import torch
+from torch.nn import functional as F
+import lngrad
+import lngrad.torch as door
+from lngrad.torch import native
+
+native.module = native._loaded(sys.argv[1])
+SHAPES = (64, 64), (130, 3), (300, 512), (1024, 256)  # the last one's results are pooled
+CALLS = {
+    "F.layer_norm": lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b),
+    "layer_norm": lambda x, w, b: door.layer_norm(x, x.shape[1:], w, b),
+    "F.rms_norm": lambda x, w, b: F.rms_norm(x, x.shape[1:], w) + b,
+    "add_rms_norm": lambda x, w, b: sum(door.add_rms_norm(x, x, x.shape[1:], w)) + b,
+}
+random = torch.Generator().manual_seed(1)
+GIVEN = {one: (torch.randn(one, generator=random), *torch.randn((2, one[1]), generator=random)) for one in SHAPES}
+KEYS = [(name, shape) for shape in SHAPES for name in CALLS]
+
+
+def bits(name, shape):
+    leaves = [values.clone().requires_grad_() for values in GIVEN[shape]]
+    y = CALLS[name](*leaves)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
+
+
+def work(seed):
+    try:
+        for k in range(int(sys.argv[2])):
+            key = KEYS[(7 * seed + k) % len(KEYS)]
+            assert all(map(torch.equal, bits(*key), expected[key])), key
+    except BaseException as error:
+        wrong.append(error)
+
+
+def change():
+    number = 0
+    while not over.wait(0.01):
+        number += 1
+        lngrad.set_num_threads(1 + number % 3)
+        with door.override():
+            lngrad.empty_cache()
+
+
+wrong, over = [], threading.Event()
+with door.override():
+    expected = {key: bits(*key) for key in KEYS}
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    changing = threading.Thread(target=change)
+    for thread in (*threads, changing):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    over.set()
+    changing.join()
+assert not wrong, wrong
+print("done")
+"""
+# A function in a report that is none: OpenMP's start of a parallel loop; the memory of a thread that has ended.
+UNSEEN = ("gomp_team_start", "_dl_deallocate_tls")
+# A mistake by its text in the sources: one table for all threads.
+SHARED = ("prepared.h", "  thread_local std::unordered_map", "  static std::unordered_map")
+
+
+def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, rounds: int) -> tuple[str, list[str]]:
+    """What the program printed, and the reports that have a frame of the library."""
+    sources, library = folder / "sources", folder / f"{native.MODULE}.so"
+    shutil.copytree(native.SOURCES, sources)
+    if mistake:
+        name, right, wrong = mistake
+        text = (sources / name).read_text()
+        assert text.count(right) == 1
+        (sources / name).write_text(text.replace(right, wrong))
+    made = [*building.FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", *building._includes(), str(sources / "torch.cpp")]
+    subprocess.run([*cxx_compiler(), *made, "-o", str(library), *building._links()], check=True)
+    preloaded = [
+        subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in (f"lib{sanitizer[0]}san.so", "libstdc++.so.6")
+    ]
+    if not all(map(os.path.isabs, preloaded)):
+        pytest.skip(f"g++ has no {sanitizer} sanitizer")
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": " ".join(preloaded),
+        "PYTHONMALLOC": "malloc",
+        native.SWITCH: "0",  # the library of every day
+        "TSAN_OPTIONS": "exitcode=0",
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(library), str(rounds)], env=environment, capture_output=True, text=True
+    )
+    reports = re.split(r"^=+$", done.stderr, flags=re.MULTILINE)
+    return done.stdout + done.stderr[-2000:] * (done.returncode != 0), [
+        one
+        for one in reports
+        if "Sanitizer: " in one and library.name in one and not any(unseen in one for unseen in UNSEEN)
+    ]
+
+
+def test_no_report_names_the_library(tmp_path):
+    said, reports = run(tmp_path, "thread", None, 60)
+    assert not reports, "\n".join(reports[:3])
+    assert said == "done\n"
+
+
+def test_a_planted_mistake_is_reported(tmp_path):
+    _, reports = run(tmp_path, "thread", SHARED, 60)
+    assert reports

@@ -67,8 +67,8 @@ CHECKS = """\
   Those of torch 2.15.0 and jax 0.12.0.1 ran with the checkout's sources, after the wheel's commands.
 * **aarch64, emulated** (`make arm`): the wheel with compiled kernels under QEMU, without Numba, with the kernels of each
   processor that it has them for: golden bits, precision, special values, threads, the pool. No timings.
-  The runs of 2026-11-23 are of neoverse-n1 and generic, 1909 tests each. neoverse-v2 was ended after its first 144 golden cases,
-  which passed: with its instructions the emulator was several times slower.
+  The runs of 2026-11-23 are of neoverse-n1 and generic, 1909 tests each. neoverse-v2 was ended after its first 144 golden
+  cases, which passed: with its instructions the emulator was several times slower.
 """
 
 

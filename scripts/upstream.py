@@ -123,7 +123,10 @@ class Kept:
 
     def add_row(self, row: Row) -> None:
         """Add an operator's."""
-        files = [{"path": str(one.path), "error": one.error, "cases": one.cases} for one in row.files]
+        files = [
+            {"path": str(one.path), "error": one.error, "cases": one.cases, "remarks": list(one.remarks)}
+            for one in row.files
+        ]
         self.add(f"{row.room}/{row.operator}", {"files": files, "refused": row.refused})
 
     def row(self, room: str, operator: str) -> Row | None:
@@ -131,7 +134,12 @@ class Kept:
         found = self.found.get(f"{room}/{operator}")
         if found is None:
             return None
-        files = [TestFile(Path(one["path"]), one["error"], [Case(*c) for c in one["cases"]]) for one in found["files"]]
+        files = [
+            TestFile(
+                Path(one["path"]), one["error"], [Case(*case) for case in one["cases"]], dict.fromkeys(one["remarks"])
+            )
+            for one in found["files"]
+        ]
         return Row(room, operator, files, found["refused"])
 
 
@@ -157,7 +165,10 @@ def _cell(text: str) -> str:
 
 
 def _table(rows: list[Row]) -> str:
-    lines = ["| operator | compiles | " + " | ".join(MODES) + " |", "|---|---|" + "---|" * len(MODES)]
+    lines = [
+        "| operator | compiles | " + " | ".join(MODES) + " | remarks |",
+        "|---|---|" + "---|" * len(MODES) + "---|",
+    ]
     total = dict.fromkeys(MODES, 0)
     cases = compiled = operators = 0
     for row in rows:
@@ -173,9 +184,11 @@ def _table(rows: list[Row]) -> str:
         cases += sum(all_ for _, all_ in counts["checked"])
         error = next((file.error for file in row.files if file.error), "")
         name = row.room.removesuffix("norm") + row.operator
-        lines.append(f"| {name} | {'yes' if all(builds) else _cell(error)} | {' | '.join(cells)} |")
+        remarks = sum(len(file.remarks) for file in row.files)
+        lines.append(f"| {name} | {'yes' if all(builds) else _cell(error)} | {' | '.join(cells)} | {remarks} |")
     sums = " | ".join(f"**{passed} of {cases}**" for passed in total.values())
-    return "\n".join([*lines, f"| **{operators} operators** | **{compiled}** | {sums} |"])
+    remarks = sum(len(file.remarks) for row in rows for file in row.files)
+    return "\n".join([*lines, f"| **{operators} operators** | **{compiled}** | {sums} | **{remarks}** |"])
 
 
 def _failures(rows: list[Row]) -> str:
@@ -276,7 +289,8 @@ def main(
 
 Written by `scripts/upstream.py`, with lngrad {__version__}, from ops-nn {commit.stdout.strip() or "of unknown commit"}.
 No file of it is changed or kept here. `checked`: what CANN's checker reports is an error, and races are looked for.
-`device`: what the hardware runs without an error runs here too. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
+`device`: what the hardware runs without an error runs here too. `remarks`: what `checked` finds harmless and worth a look, each
+line of a kernel once. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
 
 ## Unit tests of norm kernels
 

@@ -250,3 +250,29 @@ def test_a_mutex_orders_pipes_and_its_misuse_is_found(tmp_path, capfd):
     assert "RaceFault" in capfd.readouterr().out
     assert ends_with(MUTEX.replace("LOCK", "Mutex::Unlock<PIPE_V>(id);"), tmp_path, "Ascend950") == 2
     assert "Mutex::Unlock(0): the mutex is not locked" in capfd.readouterr().out
+
+
+def test_remarks_name_the_line_and_are_printed_where_asked(tmp_path, capfd, monkeypatch):
+    program = r"""
+__global__ __vector__ void kernel(__gm__ float* out)
+{
+    TPipe pipe;
+    TQue<TPosition::VECIN, 1> queue;
+    pipe.InitBuffer(queue, 1, 256);
+    LocalTensor<float> x = queue.AllocTensor<float>();
+    Duplicate(x, 2.0f, 64); // in a state that its queue does not mean
+    queue.FreeTensor(x);
+}
+int run(aclrtStream stream)
+{
+    Memory<float> out(std::vector<float>(64));
+    kernel<<<1, 0, stream>>>(out.at);
+    return 0;
+}"""
+    line = f"{HEAD}{program}".partition("Duplicate")[0].count("\n") + 1
+    assert ends_with(program, tmp_path) == 0
+    assert "remark" not in capfd.readouterr().err
+    monkeypatch.setenv("LNGRAD_KERNEL", "remarks=on")
+    assert ends_with(program, tmp_path) == 0
+    (told,) = capfd.readouterr().err.splitlines()
+    assert told.startswith(f"lngrad: remark: program.asc:{line}: Duplicate: dst ")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from lngrad.errors import LngradError, ShapeError
 from lngrad.typing import Address, Array, Bytes
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
+REMARK = "lngrad: remark: "  # before each, in a program's stderr
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
 _Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 
@@ -115,7 +117,11 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     device = {block.address: block.memory for block in heap.blocks()}
     with _opened(device) as views:
         memory += [GlobalRegion(view, f"the device memory at {at:#x}", at) for at, view in views.items()]
-        launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **_settings())
+        settings = _settings()
+        shows_remarks = settings.pop("remarks", False)
+        report = launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **settings)
+    for remark in report.remarks() if shows_remarks else ():
+        print(f"{REMARK}{remark}", file=sys.stderr)
 
 
 _NO_ACCESS = 0  # PROT_NONE
@@ -155,14 +161,14 @@ def _protect(start: Address, nbytes: int, how: int) -> bool:
 
 
 def _settings() -> dict[str, Any]:
-    """Return how strict launches are: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off``.
+    """Return how strict launches are: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off,remarks=on``.
 
     Raises:
         LngradError: A word of it is not known.
     """
     switch = {"on": True, "off": False}
     modes = {"checked": "checked", "device": "device"}
-    known: dict[str, dict[str, Any]] = {"strictness": modes, "ordering": switch, "auto_sync": switch}
+    known: dict[str, dict[str, Any]] = {"strictness": modes, "ordering": switch, "auto_sync": switch, "remarks": switch}
     chosen: dict[str, Any] = {}
     for word in filter(None, os.environ.get(SETTINGS_VARIABLE, "").split(",")):
         name, _, value = word.partition("=")
@@ -211,6 +217,7 @@ def _run(address: int) -> int:
         if request.op < _INSTRUCTIONS:
             descriptor = protocol.read_descriptor(record)
             handles = (request.dst, request.src0, request.src1)
+            session.core.site = site  # which remarks name
             session.core.issue(site, request.real, *handles, descriptor, request.src2)
         else:
             _handle(session, site, request, record)

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lngrad.ascend import soc as socs
+from lngrad.ascend.cpp.bridge import REMARK
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad.core.machine import cxx_compiler, run_compiler
 from lngrad.errors import LngradError
 
 # What CANN's checker reports is an error, races are looked for; what the hardware runs without an error runs here too.
-MODES = {"checked": "strictness=checked", "device": "strictness=device,ordering=off"}
+MODES = {"checked": "strictness=checked,remarks=on", "device": "strictness=device,ordering=off"}
 OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 950's register API
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
 _SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
@@ -50,11 +51,12 @@ class Case(NamedTuple):
 
 @dataclass
 class TestFile:
-    """A test_*.cpp: why it does not compile, or its cases."""
+    """A test_*.cpp: why it does not compile, or its cases, and what was remarked in them, each once."""
 
     path: Path
     error: str = ""
     cases: list[Case] = field(default_factory=list)
+    remarks: dict[str, None] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, list[Case]]:
         """Each test's cases, one a mode."""
@@ -122,7 +124,7 @@ def run_operator(
             place.mkdir(parents=True, exist_ok=True)
             names = _names(built / "tests")
             for mode in modes:
-                result.cases += _run(built / "tests", names, mode, place, time_limit)
+                result.cases += _run(built / "tests", names, mode, place, time_limit, result.remarks)
         yield result
 
 
@@ -236,8 +238,10 @@ def _names(program: Path) -> list[str]:
     return names
 
 
-def _run(program: Path, names: list[str], mode: str, place: Path, time_limit: float) -> list[Case]:
-    """Run tests in one process; one by one where that ends without a report."""
+def _run(
+    program: Path, names: list[str], mode: str, place: Path, time_limit: float, remarks: dict[str, None]
+) -> list[Case]:
+    """Run tests in one process, and add their remarks; one by one where that ends without a report."""
     report = program.parent / "report.json"
     report.unlink(missing_ok=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # its gen_data.py needs NumPy
@@ -249,7 +253,9 @@ def _run(program: Path, names: list[str], mode: str, place: Path, time_limit: fl
             command, cwd=place, env=environment, capture_output=True, text=True, errors="replace",
             timeout=time_limit * len(names), check=False,
         )  # fmt: skip
-        ours = [line.removeprefix("lngrad: ") for line in done.stderr.splitlines() if line.startswith("lngrad: ")]
+        told = done.stderr.splitlines()
+        remarks.update(dict.fromkeys(line.removeprefix(REMARK) for line in told if line.startswith(REMARK)))
+        ours = [line.removeprefix("lngrad: ") for line in told if line.startswith("lngrad: ") and REMARK not in line]
         why = ours[-1] if ours else f"ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         why = f"not done within {time_limit:g} s"
@@ -258,7 +264,7 @@ def _run(program: Path, names: list[str], mode: str, place: Path, time_limit: fl
         return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
     if len(names) == 1:
         return [Case(names[0], mode, "crashed", why)]
-    return [case for name in names for case in _run(program, [name], mode, place, time_limit)]
+    return [case for name in names for case in _run(program, [name], mode, place, time_limit, remarks)]
 
 
 def _case(name: str, mode: str, told: dict[str, Any]) -> Case:

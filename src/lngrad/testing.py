@@ -168,7 +168,8 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     dy, xhat, dxhat, rstd = _absolute_terms(inputs)
     rows, axes = _axes(inputs)
     if rounded_mean:
-        xhat = xhat + np.abs(_float64(inputs.total)).mean(axes, keepdims=True) * rstd
+        rounding = np.abs(_float64(inputs.total)).mean(axes, keepdims=True) * rstd
+        xhat = xhat + np.where(np.isfinite(rounding), rounding, 0.0)  # of a row with an infinity, whose rstd is 0
     mean_dxhat = dxhat.mean(axes, keepdims=True) if inputs.normalization.centred else 0.0
     dx = rstd * (dxhat + mean_dxhat + xhat * (dxhat * xhat).mean(axes, keepdims=True))
     if inputs.dtotal is not None:

@@ -219,7 +219,7 @@ def test_memory_beyond_the_results_is_seen(monkeypatch):
     assert min(allocated.facts["bytes"]) > 4 * 4 * 1024 * 1024
     if sys.platform == "linux":
         assert resident.facts is not None
-        assert min(resident.facts["bytes"]) > 4 * 4 * 4096 * 2304
+        assert min(resident.facts["bytes"]) > 3 * 4 * 4096 * 2304  # pages that are there already do not count
     text = "not measured: what runs here is no device"
     assert [one.answer for one in memory(replace(numpy_subject(), elsewhere="what runs here is no device"))] == [
         text,

@@ -103,6 +103,12 @@ WHERE = {
         for dtype in ("bfloat16", "float16")
         for groups in (64, 96, 128, 256)
     },
+    **{
+        f"{dtype} sums of blocks of {block} rows": {"lead": (9 * block + 5,)}
+        for dtype in ("bfloat16", "float16")
+        for block in (8, 16, 32, 64, 128, 256)
+    },
+    "statistics of the column's index": {"lead": (24,), "normalized": (24,)},
     "xhat by cancellation": {"ranges": {**FROM_X, "x": (1e6, 1.001e6)}, "normalized": (1,)},
     "half-away rounding": {
         "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,

@@ -136,6 +136,11 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
                                    lambda t: {"dx": np.where(np.arange(t.M)[:, None] < 32, dx(t), np.nan)}),
     "dot products in float16": ("row sums overflow float16", {"ranges": {**FROM_X, "dy": (-9e3, 9e3)}} | TILES, float16_dots),
     "rstd is hardly too large": ("rstd 1.0", TILES, lambda t: from_rstd(t, t.rstd * 1.01)),
+    "rstd has an upper limit": ("rstd clamped", SMALL, lambda t: from_rstd(t, np.minimum(t.rstd, 240))),
+    "rstd has an upper limit where x is constant": ("dx or rstd 0.316 times", {
+        "ranges": {**FROM_X, "x": (1.5, 1.5)}}, lambda t: from_rstd(t, np.minimum(t.rstd, 100))),
+    "eps outside the root where x is constant": ("eps outside the root", {
+        "ranges": {**FROM_X, "x": (1.5, 1.5)}}, lambda t: {"dx": dx(t) * 0.00316227766 / 1e-5}),
     "averages of chunks": ("unweighted means of chunks", {"normalized": (100,)}, lambda t: means(
         t, lambda one: np.stack([one[:, :64].mean(1), one[:, 64:].mean(1)]).mean(0)[:, None])),
     "three rows that are lost": ("part of the rows in the column sums", {"lead": (300,), "normalized": (40,)}, lambda t: {

@@ -6,8 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "kernels"))
@@ -15,11 +17,15 @@ sys.path.insert(0, str(Path(__file__).parent / "kernels"))
 import cheats
 import right
 
+from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
 from lngrad.check.formats.reading import read_cases, shipped
 from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult
+from lngrad.check.trial import Trial
+from lngrad.core.problem import Normalization
+from lngrad.testing import Case, gradient_scales, make_inputs
 
 DEFAULT = read_cases([shipped()], 1 << 33)
 
@@ -69,7 +75,7 @@ SEEN = {
     "mutate_and_restore": ("tail", "it writes to its inputs, and puts back what was there"),
     "in_place": ("tail", "it changed its input dy"), "alias": ("one row", "results that change"), "late": ("tail", ""),
     "accumulator": ("tail", "not repeatable"), "race": ("small", "not repeatable"),
-    "contiguous_alone": ("dy with gaps", "layout ignored"),
+    "contiguous_alone": ("dy with gaps", "layout ignored"), "workspace_kept": ("small", "Right until a call with 606 rows"),
 }  # fmt: skip
 
 
@@ -78,8 +84,16 @@ def test_kernels_that_only_look_right_are_caught(results_of, function):
     case, text = SEEN[function]
     (result,) = results_of(f"cheats:{function}", named(case))
     assert result.status == "failed"
-    assert text in f"{result.mistake} {result.reason}"
+    assert text in f"{result.mistake} {result.reason} {result.sentence}"
     assert "not repeatable" not in str(result.mistake) or not result.formulas  # nothing else is concluded
+
+
+def test_what_is_left_of_other_cases_is_told_from_a_mistake_of_this_one(results_of, make_case):
+    many, few = (make_case(name=f"{rows} rows", lead=(rows,), normalized=(16,)) for rows in (300, 20))
+    first, second = results_of("cheats:workspace_kept", [many, few])
+    assert first.status == "passed"
+    assert (second.status, second.mistake) == ("failed", "an earlier call's results")
+    assert second.sentence.startswith("Right as the first call of a process")
 
 
 STRIDES = """
@@ -207,6 +221,42 @@ def test_a_case_is_called_whole_and_judged_in_blocks(results_of, tmp_path, monke
     assert "blocks of 5461 rows, as memory is short" in parts.notes[0]
 
 
+BEYOND = """
+import lngrad
+def wraps(dy, x, mean, rstd, gamma):
+    rows = 2**31 // x.shape[1]
+    return lngrad.layer_norm_backward(dy[:rows], x[:rows], mean[:rows], rstd[:rows], gamma, output_mask=(False, True, True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("impl", "mask", "status"),
+    [
+        ("numba_cpu", (False, True, True), "passed"),  # 9 GiB
+        ("beyond:wraps", (False, True, True), "failed"),
+        ("numba_cpu", (True, True, True), "passed"),  # 21 GiB
+    ],
+)
+def test_a_case_beyond_two_to_the_31_elements_is_called_whole(
+    make_case, results_of, tmp_path, monkeypatch, impl, mask, status
+):
+    """Offsets of 32 bits wrap there, so blocks of rows would hide it."""
+    (tmp_path / "beyond.py").write_text(BEYOND)
+    monkeypatch.syspath_prepend(tmp_path)
+    case = make_case(
+        lead=(2**22 + 67,), normalized=(520,), dtype="float16", output_dtypes=("float16", "float32", "float32"),
+        output_mask=mask, ranges={"mean": (-0.1, 0.1), "statistic": (0.8, 0.9)},
+    )  # fmt: skip
+    assert case.M * case.N > 2**31
+    options = {"max_bytes": 1 << 40, "block_bytes": 256 << 20}
+    if not Trial(case, Options(impl=impl, **options), "mixed", here).is_whole:
+        pytest.skip("memory does not suffice for one call")
+    (result,) = results_of(impl, [case], **options)
+    assert result.status == status, result
+    assert not any("blocks" in note for note in result.notes)
+
+
 def test_what_is_written_beside_a_given_output_is_seen(results_of, tmp_path, monkeypatch):
     (tmp_path / "rows.py").write_text(ROWS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -262,3 +312,11 @@ def test_fuzzed_cases_are_drawn_from_the_seed_and_the_command_draws_them_again(r
     assert len({(case.lead, case.normalized, case.dtype) for case in again}) > 30
     (result,) = results_of("right:plain", first[4:], seed=3, invoked="lngrad check --impl x")
     assert result.command == "lngrad check --impl x --fuzz 5 --seed 3 --filter '=fuzz 4'"
+
+
+def test_beside_an_infinity_the_tolerances_of_rms_normalization_are_finite():
+    inputs = make_inputs(Case((4,), (24,)), "float32", normalization=Normalization(centred=False))
+    x, rstd = inputs.x.copy(), inputs.rstd.copy()
+    x[2, 5], rstd[2] = np.inf, 0.0
+    scales = gradient_scales(replace(inputs, x=x, rstd=rstd), rounded_mean=True)
+    assert np.isfinite(np.delete(scales.dgamma, 5)).all()

@@ -118,10 +118,15 @@ class CheckCase:
     @property
     def nbytes(self) -> int:
         """Of all inputs and outputs."""
-        full = (5 if self.residual else 3) * self.M * self.N * DTYPES[self.dtype].itemsize
-        parameters = 0 if self.gamma_dtype is None else self.N * DTYPES[self.gamma_dtype].itemsize
-        parameters += self.N * sum(DTYPES[dtype].itemsize for dtype in self.output_dtypes[1:])
-        return full + parameters + 2 * self.M * DTYPES[self.statistics_dtype].itemsize
+        full = (4 if self.residual else 2) * self.M * self.N * DTYPES[self.dtype].itemsize
+        gamma = 0 if self.gamma_dtype is None else self.N * DTYPES[self.gamma_dtype].itemsize
+        return full + gamma + 2 * self.M * DTYPES[self.statistics_dtype].itemsize + self.output_nbytes
+
+    @property
+    def output_nbytes(self) -> int:
+        """Of the outputs that are wanted."""
+        sizes = zip((self.M * self.N, self.N, self.N), self.output_dtypes, self.output_mask, strict=True)
+        return sum(size * DTYPES[dtype].itemsize for size, dtype, wanted in sizes if wanted)
 
     @property
     def normalization(self) -> Normalization:

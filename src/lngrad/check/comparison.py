@@ -229,8 +229,8 @@ def different(got: Grads, expected: Grads) -> str:
             continue
         if one.shape != other.shape or one.dtype != other.dtype:
             return f"{name} is {one.dtype} {one.shape}, and was {other.dtype} {other.shape}"
-        first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
-        unlike = (first != second).reshape(-1, one.dtype.itemsize).any(1)
+        first, second = (np.ascontiguousarray(each).reshape(-1).view(f"u{one.itemsize}") for each in (one, other))
+        unlike = first != second
         if unlike.any():
             at, number = tuple(map(int, np.unravel_index(int(unlike.argmax()), one.shape))), int(unlike.sum())
             return f"{name} differs in {number} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"

@@ -20,7 +20,7 @@ from lngrad.check.comparison import Comparison, Piece, different
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, block_rows, draw, true_grads, with_other_values
-from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
+from lngrad.check.mistakes.diagnosis import UNEXPLAINED, Diagnosis, diagnose
 from lngrad.check.result import CaseResult
 from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import available_bytes, copy_speed
@@ -28,11 +28,15 @@ from lngrad.core.problem import Grads
 from lngrad.testing import error_share, gradient_scales
 from lngrad.typing import Array
 
-COPIES = 4  # of a case, that a call takes with its results on both sides of a pipe
+# How often the outputs are in memory, beside the inputs: the kernel's, its copy as it returned, and what came through the pipe.
+OUTPUTS_OF_A_CALL = 3
+OUTPUTS_OF_TWO = 5  # with the first call's, and which elements differ
 QUICK_SECONDS = 1.0  # a call that takes longer is not made with other inputs, layouts and threads
 SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
 FAR_OFF = 4.0  # tolerances of `stable`, of a further call of a kernel whose first is within one
 THREADS = (1, 2, 3)
+MORE_ROWS = 600  # of a call between two others, of cases that are called more often than by default
+DEFAULT_CALLS = CheckCase.calls
 DIAGNOSED = 1 << 23  # elements of a case whose failure is explained as a whole
 TIMED_SECONDS = 0.05  # of calls in a row, three times; the fastest counts
 OWN = "it computes mean and rstd from x itself"
@@ -56,7 +60,8 @@ class Trial:
         self.third = kernels(options.third) if standard == "dual" else None
         rows = case.M if case.layouts else max(1, block_rows(case, options.block_bytes))
         self.blocks = [(start, min(start + rows, case.M)) for start in range(0, case.M, rows)] if case.M else [(0, 0)]
-        self.is_whole = len(self.blocks) == 1 or (not options.against and COPIES * case.nbytes <= available_bytes())
+        self.is_whole = len(self.blocks) == 1 or (not options.against and self._fits(OUTPUTS_OF_A_CALL))
+        self._twice_fits = self._fits(OUTPUTS_OF_TWO)  # before any of it is taken
         self.notes: list[str] = []
         self._drawn: DrawnInputs | None = None
         self._calls = 0
@@ -89,15 +94,23 @@ class Trial:
         made = replace(
             bare, outputs=tuple(found.outputs), reason=found.reason, notes=tuple(self.notes), calls=self._calls
         )
+        said = self._diagnosed(found, first) if failed and finding is None else None
+        if said is not None and first is not None and said.sentence.startswith(UNEXPLAINED):
+            finding = self._alone()
         if finding is not None:
             made = replace(
                 made, mistake=finding.mistake, sentence=finding.sentence, reason=found.reason or finding.mistake
             )
-        elif failed:
-            made = replace(made, **self._diagnosed(found, first)._asdict())
+        elif said is not None:
+            made = replace(made, **said._asdict())
         elif self.options.timed and self.kernel is not None and self.is_whole:
             made, failed = self._timed(made)
         return replace(made, status="failed" if failed else "passed", notes=tuple(self.notes), calls=self._calls)
+
+    def _fits(self, outputs: int) -> bool:
+        """Whether memory suffices for all inputs, for so many times the outputs, and for a block of the truth."""
+        needed = self.case.nbytes + (outputs - 1) * self.case.output_nbytes + self.options.block_bytes
+        return needed <= available_bytes()
 
     def _given(self, start: int, stop: int) -> DrawnInputs:
         if self._drawn is None or (self._drawn.start, self._drawn.stop) != (start, stop):
@@ -226,6 +239,9 @@ class Trial:
         if kernel.seconds > SLOW_SECONDS:
             self.notes.append(f"called once: a call takes {kernel.seconds:.0f} s")
             return None
+        if len(self.blocks) > 1 and not self._twice_fits:
+            self.notes.append("called once: memory does not suffice for the results of two calls")
+            return None
         is_quick, other = kernel.seconds <= QUICK_SECONDS, None
         if is_quick and len(self.blocks) == 1:
             given = with_other_values(self.case, self._given(*self.blocks[0]))
@@ -249,6 +265,8 @@ class Trial:
                     )
                     break
                 return _not_repeatable(f"call {number + 2} with the same inputs: {difference}")
+        if found.passed and self.case.calls > DEFAULT_CALLS and (kept := self._after_more_rows(request, first)):
+            return kept
         if not found.passed:
             return self._raced(request, first)
         if (
@@ -275,6 +293,40 @@ class Trial:
         except (NotApplicable, KernelError) as error:
             text = str(error) if str(error).startswith("it ") else f"in call {self._calls} of this case: {error}"
             raise KernelError(text) from None
+
+    def _alone(self) -> Finding | None:
+        """Whether it is right in a process that has seen no other case."""
+        assert self.kernel is not None  # it has been called
+        if not self.kernel.restart():
+            return None
+        try:
+            if not self._compared(self._call(self.kernel, self._placed())).passed:
+                return None
+        except (NotApplicable, KernelError):
+            return None
+        return Finding(
+            "an earlier call's results",
+            "Right as the first call of a process, and wrong after the calls of other cases: something is kept from call to "
+            "call, such as a workspace, a sum, or results by shape.",
+        )
+
+    def _after_more_rows(self, request: Request, first: Grads) -> Finding | None:
+        """Whether a call with more rows leaves something that the next one takes for its own."""
+        assert self.kernel is not None  # it has been called
+        larger = replace(self.case, lead=(self.case.M + MORE_ROWS,), layouts={}, files={})
+        seed = self.options.seed if self.case.seed is None else self.case.seed
+        try:
+            self._call(self.kernel, self._placed(draw(larger, seed, 0, larger.M, self.options.max_bytes), larger))
+        except (NotApplicable, KernelError):
+            return None
+        again = self._later(self._placed())
+        if not (difference := different(again, first)) or self._compared(again).passed:
+            return None
+        return self._raced(request, again) or Finding(
+            "an earlier call's results",
+            f"Right until a call with {larger.M} rows, and wrong after it: {difference}. A workspace is kept from call to "
+            f"call, and summed beyond what the last one wrote.",
+        )
 
     def _raced(self, request: Request, wrong: Grads) -> Finding | None:
         """Whether a wrong result comes again."""

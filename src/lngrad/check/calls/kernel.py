@@ -100,6 +100,9 @@ class Kernel(Protocol):
     def repeat(self, request: Request, number: int) -> None:
         """So many calls in a row; their results are `again`'s."""
 
+    def restart(self) -> bool:
+        """Forget what calls have left; whether that is possible."""
+
 
 class Memory:
     """A file in memory: this side writes it."""
@@ -197,6 +200,7 @@ class Caller:
         given = self._given(request)
         if request.threads is not None and self.subject.set_threads is not None:
             self.subject.set_threads(request.threads)
+        self._results = Grads(None, None, None)  # large ones are not there twice
         _poison(request.case)
         results = self.subject(request.case, given)
         copies = Grads(*(None if one is None else np.array(as_numpy(one)) for one in results))
@@ -275,6 +279,9 @@ class Here:
 
     def repeat(self, request: Request, number: int) -> None:
         self._told(lambda: self._caller.repeat(request, number))
+
+    def restart(self) -> bool:
+        return False
 
     def _told(self, ask: Callable[[], Any]) -> Any:
         try:

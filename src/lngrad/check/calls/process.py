@@ -102,6 +102,10 @@ class KernelProcess:
     def repeat(self, request: Request, number: int) -> None:
         self._ask("repeat", request, number)
 
+    def restart(self) -> bool:
+        self.end()
+        return True
+
     def end(self) -> None:
         """End the process and its children."""
         if self._process is not None:
@@ -303,6 +307,7 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
         else:
             asked = arguments[0] or asked
             _send(pipe, results, asked)
+            del results
 
 
 def _tell(pipe: Connection, **told: Any) -> None:

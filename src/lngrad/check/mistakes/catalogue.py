@@ -106,7 +106,9 @@ MISTAKES: dict[str, Mistake] = {
     "eps added twice": Mistake(
         "eps is added twice: the variance, or rstd, already contains it.",
         inputs=changes.with_eps(lambda eps: 2 * eps)),
-    "eps missing": Mistake("eps is not added to the variance.", inputs=changes.with_eps(lambda eps: 0.0)),
+    "eps missing": Mistake(
+        "eps is not added to the variance, or one that is far smaller, such as 1e-12.",
+        inputs=changes.with_eps(lambda eps: 0.0)),
     "eps outside the root": _rstd(
         lambda variance, eps, N: 1 / (np.sqrt(np.maximum(variance, 0)) + eps),
         "rstd is 1/(√variance + eps): eps belongs under the root."),
@@ -132,6 +134,9 @@ MISTAKES: dict[str, Mistake] = {
     "statistics transposed": Mistake(
         "mean and rstd are read in the order of the transposed leading dimensions.",
         inputs=changes.statistics_transposed),
+    "statistics of the column's index": Mistake(
+        "mean and rstd are spread over the columns, one for each, which no shape forbids where there are as many rows: give "
+        "them a last axis of 1.", results=changes.statistics_by_column),
     "statistics recomputed": Mistake(
         "mean and rstd are recomputed from x; the interface takes those that are given.",
         inputs=changes.statistics_of_x),
@@ -267,12 +272,6 @@ MISTAKES: dict[str, Mistake] = {
         "what is normalized is alpha·x + residual before it is rounded to x's dtype: mean and rstd are those of the total "
         "that the forward returns.", inputs=changes.other_total(None, 1.0, rounded=False)),
     **{
-        f"rounded to {dtype} before the weight": Mistake(
-            f"xhat is rounded to {dtype} before it is multiplied by gamma, as Llama's module does, and so is dy·gamma: "
-            "keep both in float32 and round the results once.", results=changes.narrow_before_weight(dtype))
-        for dtype in BOTH
-    },
-    **{
         f"variance over N - 1{and_eps}, in its derivative too": Mistake(
             f"the variance is divided by N - 1{and_eps}, forward and backward, as with torch's var and std: say correction=0.",
             results=changes.corrected(outside))
@@ -316,6 +315,12 @@ MISTAKES: dict[str, Mistake] = {
             f"{meaning} is rounded to {dtype} before dx is computed from it: keep it in float32 and round dx once.",
             results=changes.narrow_dxhat(dtype) if what == "dxhat" else changes.narrow_xhat(dtype, "dx"))
         for what, meaning in (("dxhat", "dy·gamma"), ("xhat", "(x − mean)·rstd"))
+        for dtype in BOTH
+    },
+    **{
+        f"rounded to {dtype} before the weight": Mistake(
+            f"xhat is rounded to {dtype} before it is multiplied by gamma, as Llama's module does, and so is dy·gamma: "
+            "keep both in float32 and round the results once.", results=changes.narrow_before_weight(dtype))
         for dtype in BOTH
     },
     # Of dgamma and dbeta.
@@ -382,6 +387,14 @@ MISTAKES: dict[str, Mistake] = {
         for dtype in BOTH
         for block in (32, 64, 128, 256)
         for products in (False, True)
+    },
+    **{
+        f"{dtype} sums of blocks of {block} rows": Mistake(
+            f"blocks of {block} rows are summed, and these sums are added up in {dtype}: keep dgamma and dbeta in float32 "
+            "until all rows are in them, and round once.",
+            results=changes.narrow_sums_of_blocks(dtype, block), by_size=True, sums_only=True)
+        for dtype in BOTH
+        for block in (8, 16, 32, 64, 128, 256)
     },
     **{
         f"{dtype} sums of {only} alone{', of rounded products' * products}": Mistake(

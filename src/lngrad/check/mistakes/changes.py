@@ -16,7 +16,7 @@ from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, row_sum, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.bounded_cache import cached_property
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.testing import Inputs
 from lngrad.typing import Array
@@ -52,8 +52,10 @@ class ExactCase:
 
     @property
     def variance(self) -> Array:
-        """That rstd was made of, without eps."""
-        return np.asarray(1 / wide(self.inputs.rstd) ** 2 - self.case.eps)
+        """That rstd was made of, without eps; 0 where nothing is left but rstd's own rounding."""
+        under = 1 / wide(self.inputs.rstd) ** 2
+        unit = UNIT_ROUNDOFF[np.asarray(self.given.rstd).dtype.name]
+        return np.asarray(np.where(np.abs(under - self.case.eps) <= 4 * unit * under, 0.0, under - self.case.eps))
 
 
 Changes: TypeAlias = "dict[str, Any] | None"
@@ -325,6 +327,16 @@ def cancelling_variance(call: ExactCase) -> Changes:
     return {"rstd": rstd} if np.abs(rstd / exact - 1).max() > CANCELLED else None
 
 
+def statistics_by_column(call: ExactCase) -> Changes:
+    """Where there are as many rows as columns: mean and rstd of the column's index."""
+    t = call.terms
+    if t.M != t.N or t.M < 2:
+        return None
+    mean, rstd = t.mean.T, t.rstd.T
+    xhat = (t.x - mean) * rstd
+    return {"dx": t.of_norm(t.dxhat, xhat, rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
+
+
 def padded_variance(call: ExactCase) -> Changes:
     """The columns that fill a row up to a power of two are zeros, and (0 − mean)² is counted for each."""
     N = call.case.N
@@ -461,6 +473,21 @@ def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, pro
         totals = (totals.astype(np.float64) + row).astype(narrow)
     whole = totals.astype(np.float64).sum(0)
     return {"dgamma": whole[0], "dbeta": whole[1]}
+
+
+@configured
+def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
+    """The sums of blocks of so many rows, each in full, rounded and added in a narrow dtype."""
+    t = call.terms
+    starts = np.arange(0, t.M, block)
+    if not 2 <= len(starts) <= MAX_SEQUENTIAL:
+        return None
+    parts = narrowed(np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0), dtype)
+    totals = np.zeros(parts.shape[1:], numpy_dtype(dtype))
+    for part in parts:
+        totals = (totals.astype(np.float64) + part).astype(totals.dtype)
+    dgamma, dbeta = totals.astype(np.float64)
+    return {"dgamma": dgamma, "dbeta": dbeta}
 
 
 @configured

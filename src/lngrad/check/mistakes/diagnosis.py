@@ -48,9 +48,11 @@ from lngrad.core.problem import Grads
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 
+UNEXPLAINED = "no known mistake explains it."
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
 MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
+NOTHING = 0.25  # tolerances, that are left of an error: what leaves less is no better
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
 
 
@@ -136,7 +138,7 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
     sentences = [_described(call, output, shares[output.name]) for output in outputs if output.name in shares]
-    return Diagnosis(None, "no known mistake explains it. " + "; ".join(sentences))
+    return Diagnosis(None, f"{UNEXPLAINED} {'; '.join(sentences)}")
 
 
 def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutput]) -> bool:
@@ -214,7 +216,9 @@ def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float 
         left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
             return None
-        after += float(np.mean(np.minimum(left, whole) ** 2))  # dx has more elements, and no more to say
+        after += float(
+            np.mean(np.minimum(np.maximum(left, NOTHING), whole) ** 2)
+        )  # dx has more elements, and no more to say
         before += float(np.mean(whole**2))
     if before == 0 or after > ALIKE * before:
         return None

@@ -24,6 +24,7 @@ MAX_SAMPLES = 1000
 MAX_CHECKED = 60  # candidates whose residual is computed element by element
 MAX_FITTING = 10  # of a scale: the simplest come first
 MAX_COST = 3
+FLAT = 1e-3  # xhat, of an x that is constant: then dx is rstd·(dxhat − mean_dxhat), whatever rstd is
 MAX_EVALUATED = 8  # candidates that fit the samples
 Coefficients = tuple[float, float, float]
 
@@ -61,8 +62,9 @@ def explain_dx(fit: Fit) -> Explanation | None:
         # A factor of all three terms is one difference.
         odd = sum(one != right for one, right in zip(coefficients, rights, strict=True))
         cost = candidate.cost + (min(odd, 1) if _is_multiple(coefficients, rights) else odd) + free
-        # A number of its own before a mean that is the same in many rows fits any such number.
-        if cost and cost <= MAX_COST and not (free and {term.over for term in candidate.terms[1:]} != {"row"}):
+        # A number of its own before a mean that is the same in all rows looked at fits any such number, as rstd's of one row.
+        alike = fit.terms.M == 1 or {term.over for term in candidate.terms[1:]} != {"row"}
+        if cost and cost <= MAX_COST and not (free and alike):
             fitting.append(_Found(candidate, coefficients, cost, rights))
     for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
         left = (np.abs(_evaluated(choices, found) - fit.of_norm) / fit.bound)[usable]
@@ -223,7 +225,9 @@ def _differences(best: _Found, terms: Terms) -> list[Difference]:
                 found.append(_other_term(term, label))
     if best.factor != 1:
         times = coefficient_text(best.factor, terms.N, terms.M)
-        add(f"dx {times} times", f"dx is {times} times what it should be.")
+        what = "dx" if np.abs(terms.xhat).max() > FLAT else "dx or rstd"
+        why = "." if what == "dx" else "; or rstd is, which can't be told apart where x is constant."
+        add(f"{what} {times} times", f"dx is {times} times what it should be{why}")
     elif coefficients[1] == coefficients[2] not in (0.0, 1.0) and best.rights[1] == coefficients[0] == 1:
         found.append(_times(coefficients[1], "two row means", "are", "subtract each of them once", terms))
     else:

@@ -160,6 +160,13 @@ def _other_rstds(fit: Fit) -> Statistics:
     if not (found > 0).all() or (np.abs(found - given) <= error).all():
         return
     yield from _roundings("rstd", given)
+    cut = float(np.median(found[found < given - error])) if (found < given - error).any() else 0.0
+    yield (
+        np.minimum(given, cut),
+        Difference(
+            "rstd clamped", f"rstd is {cut:.4g} where it should be larger: clamped, or the variance has a least value."
+        ),
+    )
     weight = 1 / np.maximum(error, TINY)
     for of, back, words in _WAYS:
         slope = np.maximum(np.abs(of(given * 1.0001) - of(given)) / (given * 1e-4), TINY)
@@ -169,8 +176,8 @@ def _other_rstds(fit: Fit) -> Statistics:
         ratio, row = found / given, int(np.argmax(np.abs(found - given) * weight))
         yield found, Difference(
             "another rstd",
-            f"the result has another rstd, {ratio.min():.5g} to {ratio.max():.5g} times the given one (in row {row} "
-            f"{found[row]:.6g} for {given[row]:.6g}): an approximate root, a rounding, or statistics of other elements.",
+            f"the result has another rstd, {_digits(ratio.min())} to {_digits(ratio.max())} times the given one (in row {row} "
+            f"{found[row]:.9g} for {given[row]:.9g}): an approximate root, a rounding, or statistics of other elements.",
         )  # fmt: skip
 
 

@@ -138,7 +138,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def torch_parallel_for() -> ParallelFor | None:
-    """torch_parallel_for of torch/csrc/stable/c/shim.h (torch 2.10 and later), or None where it is not found, and in a forked child.
+    """torch_parallel_for of torch/csrc/stable/c/shim.h (torch 2.10 and later); None without it, and in a forked child.
 
     torch's own threads run our jobs by it. torch must be loaded; it is not imported here.
     """

@@ -308,7 +308,7 @@ def soak(
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    from lngrad.check.soak import ENTRY_POINTS, Report
+    from lngrad.check.soak import ENTRY_POINTS, Report, program, shrink
     from lngrad.check.soak import soak as run_calls
 
     _known_norm(norm)
@@ -324,8 +324,11 @@ def soak(
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     say(str(report))
+    for call, reason in report.violations:
+        say(f"{reason}\n  {program(call)}")
+        with working("looking for the smallest such call"):  # one that hangs takes two minutes a step
+            say(f"  smallest: {program(shrink(call))}")
     if report.violations:
-        say(report.programs())
         raise typer.Exit(FAILED)
 
 

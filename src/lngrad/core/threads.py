@@ -123,12 +123,30 @@ class use_parallel_for:
 _TORCH_LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
 
 
-@cache
+_torch_threads_are_gone = (
+    False  # in a child of a process that had loaded torch: its OpenMP would wait for them for ever
+)
+
+
+def _lose_torch_threads() -> None:
+    global _torch_threads_are_gone
+    _torch_threads_are_gone = "torch" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_torch_threads)
+
+
 def torch_parallel_for() -> ParallelFor | None:
-    """torch_parallel_for of torch/csrc/stable/c/shim.h (torch 2.10 and later), or None where it is not found.
+    """torch_parallel_for of torch/csrc/stable/c/shim.h (torch 2.10 and later); None without it, and in a forked child.
 
     torch's own threads run our jobs by it. torch must be loaded; it is not imported here.
     """
+    return None if _torch_threads_are_gone else _torch_parallel_for()
+
+
+@cache
+def _torch_parallel_for() -> ParallelFor | None:
     folder = Path(str(sys.modules["torch"].__file__)).parent / "lib"
     for name in _TORCH_LIBRARIES:
         try:

@@ -58,11 +58,18 @@ def _loaded(path: str) -> Any:
         loader.exec_module(loaded)
     except ImportError:  # of a torch that was built otherwise, though it has the same version
         return None
-    lent = ctypes.cast(torch_parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
-    loaded.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
+    _lend_threads(loaded)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _lend_threads(loaded))
     for name, function in _functions.items():
         loaded.register(name, function)
     return loaded
+
+
+def _lend_threads(loaded: Any) -> None:
+    """Tell the library who helps with its jobs: torch's threads, where there are such."""
+    lent = ctypes.cast(torch_parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
+    loaded.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
 
 
 def find() -> Path | None:

@@ -24,6 +24,7 @@ _SOLD_AS = {
     "AMD EPYC (family 25, model 17)": "AMD EPYC 9004",
     "AMD EPYC (family 26, model 2)": "AMD EPYC 9005",
     "Intel Xeon (family 6, model 143)": "Intel Xeon, 4th generation",
+    "Intel Xeon (family 6, model 167)": "Intel Xeon with AMX",
     "Intel Xeon (family 6, model 207)": "Intel Xeon, 5th generation",
 }
 _AVX2 = ("AMD EPYC 7003",)  # of records that were made before records had instruction sets

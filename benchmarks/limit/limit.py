@@ -71,7 +71,7 @@ def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestan
     gamma, beta, dgamma, dbeta = np.random.default_rng(N).standard_normal((4, N), np.float32)
     _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
     if direction == "backward":
-        arrays = [dy, x, result, gamma, dgamma, dbeta]
+        arrays = [dy, x, result, gamma, dgamma, dbeta, mean, rstd]
         grads = lngrad.Grads(result, dgamma, dbeta)
         found: Contestants = {"lngrad": lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, out=grads)}
     else:

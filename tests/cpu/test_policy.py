@@ -7,11 +7,12 @@ import pytest
 
 from lngrad.core import machine
 from lngrad.core.problem import Problem
-from lngrad.cpu.policy import Machine, backward_rows_together, result_streams, rows_ahead
+from lngrad.cpu.policy import INTEL, ZEN_4, ZEN_5, Machine, backward_rows_together, make_of, result_streams, rows_ahead
 
 KIB, MIB = 1 << 10, 1 << 20
-EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, halves=True)
-XEON = Machine(48 * KIB, 2 * MIB, 480 * MIB, intel=True)  # its virtual machine is told of all of the host's last level
+EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, ZEN_4)
+EPYC_9005 = Machine(48 * KIB, 1 * MIB, 32 * MIB, ZEN_5)
+XEON = Machine(48 * KIB, 2 * MIB, 480 * MIB, INTEL)  # its virtual machine is told of all of the host's last level
 LAPTOP = Machine(32 * KIB, 256 * KIB, 8 * MIB)
 
 
@@ -72,11 +73,35 @@ def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():
         assert min(rows_ahead(forward(*shape), 1, 2, here) for here in (XEON, LAPTOP)) > 0
 
 
+def test_a_backward_is_not_fetched_where_an_epyc_9005_has_it_in_its_last_level():
+    assert (
+        rows_ahead(backward(1024, 384), 2, 8, EPYC_9005)
+        == rows_ahead(backward(2000, 768, np.float16), 1, 4, EPYC_9005)
+        == 0
+    )
+    assert rows_ahead(backward(1024, 1024), 1, 2, EPYC_9005) == 2
+    assert rows_ahead(forward(1024, 1024), 1, 2, EPYC_9005) == 2
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "make"),
+    [
+        ("GenuineIntel", "6", "avx2", INTEL),
+        ("AuthenticAMD", "25", "avx2", ""),
+        ("AuthenticAMD", "25", "avx2 avx512f", ZEN_4),
+        ("AuthenticAMD", "26", "avx2 avx512f", ZEN_5),
+        ("", "", "", ""),
+    ],
+)
+def test_the_make_of_a_processor(vendor, family, flags, make):
+    assert make_of({"vendor_id": vendor, "cpu family": family, "flags": flags}) == make
+
+
 def test_rows_of_a_backward_stay_in_the_first_cache():
     columns = 64, 384, 768, 1024, 4096, 65536
     together = {here: [backward_rows_together(4 * N, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
-    assert together[XEON] == [8, 8, 4, 3, 4, 4]  # of rows that do not stay, more pay where the second cache is large
-    assert together[EPYC_9004] == together[LAPTOP] == [8, 5, 2, 2, 2, 2]
+    assert together[XEON] == [8, 8, 4, 2, 4, 4]  # of rows that do not stay, more pay where the second cache is large
+    assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

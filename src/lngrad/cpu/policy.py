@@ -20,6 +20,7 @@ COUNTED_BYTES = (
     32 << 20
 )  # of a last-level cache: virtual machines are told of all of the host's, 480 MiB on an Intel Xeon
 LONG_ROW_BYTES = 1 << 10  # of a row that reaches far enough ahead alone
+INTEL, ZEN_4, ZEN_5 = "Intel", "AMD Zen 4", "AMD Zen 5"  # with AVX-512: Zen 4 has half as wide a core
 
 
 class Machine(NamedTuple):
@@ -28,26 +29,27 @@ class Machine(NamedTuple):
     Attributes:
         first_level, second_level: Bytes of a core's own caches.
         last_level: Bytes of the largest cache that it reaches.
-        halves: Whether registers of 64 bytes go through the core in two halves (AMD Zen 4).
-        intel: Whether Intel made it.
+        make: INTEL, ZEN_4 or ZEN_5, of which there are measurements; else empty.
     """
 
     first_level: int
     second_level: int
     last_level: int
-    halves: bool = False
-    intel: bool = False
+    make: str = ""
 
 
 @cache
 def machine() -> Machine:
     """This one."""
-    facts = processor_facts()
+    return Machine(*cache_bytes(), make_of(processor_facts()))
+
+
+def make_of(facts: dict[str, str]) -> str:
+    """The make of a processor with these facts."""
     vendor = facts.get("vendor_id")
-    halves = (
-        vendor == "AuthenticAMD" and facts.get("cpu family") == "25" and "avx512f" in facts.get("flags", "").split()
-    )
-    return Machine(*cache_bytes(), halves, vendor == "GenuineIntel")
+    if vendor == "AuthenticAMD" and "avx512f" in facts.get("flags", "").split():
+        return {"25": ZEN_4, "26": ZEN_5}.get(facts.get("cpu family", ""), "")
+    return INTEL if vendor == "GenuineIntel" else ""
 
 
 def streams(nbytes: int, here: Machine) -> bool:
@@ -71,18 +73,23 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine) -> 
     0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing (512×384
     float32 backward 0.85 of the time without, Intel Xeon). 0 for the shortest rows too: the processor by itself fetches more of
     them than groups cover (backward of 50000×37 float32 with 1 thread 0.85 → 0.71 ms, AMD EPYC 9005). 0 for a float32 forward
-    on an AMD EPYC 9004: 100000×64 1.57 times as fast, 2048×5120 1.26; 16 bits and the backward lose up to a half there.
+    on an AMD EPYC 9004: 100000×64 1.57 times as fast, 2048×5120 1.26; 16 bits and the backward lose up to a half there. 0 for a
+    backward on an AMD EPYC 9005 whose tensors take a third of the last level: 512×384 1.09 and 1.13 times as fast with 1 and 2
+    threads, 2000×768 bfloat16 1.04 and 1.06; with a half 0.97 and 1.04, and the forward loses up to a tenth.
 
     1, the next row alone, for the float32 backward on Intel, unless rows are short: 65536×256 1.15 to 1.22 times as fast as
     with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth.
     """
     itemsize, tensors = bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
-    if problem.N < FETCHED_FROM or tensors * problem.M * row_bytes <= threads * here.second_level:
+    nbytes, forward = tensors * problem.M * row_bytes, problem.operator.direction == "forward"
+    if problem.N < FETCHED_FROM or nbytes <= threads * here.second_level:
         return 0
-    if here.halves and problem.operator.direction == "forward" and itemsize >= 4:
+    if here.make == ZEN_4 and forward and itemsize >= 4:
         return 0
-    if here.intel and problem.operator.direction == "backward" and itemsize >= 4 and row_bytes >= LONG_ROW_BYTES:
+    if here.make == ZEN_5 and not forward and nbytes <= min(here.last_level, COUNTED_BYTES) // 3:
+        return 0
+    if here.make == INTEL and not forward and itemsize >= 4 and row_bytes >= LONG_ROW_BYTES:
         return 1
     return max(together, AHEAD_BYTES // row_bytes)
 
@@ -101,9 +108,10 @@ def backward_rows_together(row_bytes: int, here: Machine) -> int:
 
     Where that is one, more still pay, since they save reading and writing the column sums: beside a loop in C 2048×5120 float32
     took 1.01 to 1.06 times as long with four rows, 1.17 to 1.25 with one (1 thread, an Intel Xeon with 2 MiB a core). That loop
-    was best with two on an AMD EPYC 9004 (1 MiB).
+    was best with two on an AMD EPYC 9004 (1 MiB). A power of two: 1024 float32 columns took 1.11 times as long as the
+    loop with two rows, 1.15 with three, 1.27 with four (AMD EPYC 9005).
     """
     rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
-    return min(LANES, rows)
+    return min(LANES, 1 << (rows.bit_length() - 1))

@@ -370,6 +370,12 @@ def steps_of_rows(storage, acc, wide, sums, rows, count, j, n, ahead, streaming)
     return j
 
 
+@inlined
+def in_cache(ahead, dtotal, streaming):
+    """Whether rows are computed and nothing else: none is fetched, none added, and the result is not streamed."""
+    return (ahead is None or ahead == 0) and dtotal == 0 and not streaming
+
+
 @plain
 def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, streaming):
     """dx of n >= 8 columns of up to eight rows, and their share of the column sums, which stay in registers from row to row.
@@ -389,7 +395,9 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
     """
     tail, last = n % LANES, n - LANES
     peeked = stack_vectors(acc, PEEKED_VECTORS)
-    _, _, dtotal, dx, _, _, _, _, _, _, _, dtotal_stride, dx_stride = rows
+    dy, x, dtotal, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat, lost, dy_stride, x_stride, dtotal_stride, dx_stride = (
+        rows
+    )
     if (
         tail > 0
     ):  # read before dx is written: where dx takes the memory of an input, the last full vector overwrites some
@@ -400,7 +408,13 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
             if dtotal != 0:
                 store(acc, peeked, (3 * r + 2) * LANES, load(storage, dtotal + r * dtotal_stride, last))
     sums, j = (gamma, dgamma_at, dbeta_at), 0
-    if step_of(acc, LONG) > step_of(acc, SHORT):
+    # Most calls by themselves, without tests for what they have not: 0.88 to 0.95 of the time in the cache (AMD EPYC 9005).
+    alone = dy, x, 0, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat, lost, dy_stride, x_stride, 0, dx_stride
+    if in_cache(ahead, dtotal, streaming):
+        j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, None, 0)
+    elif dtotal == 0 and not streaming:
+        j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, ahead, 0)
+    elif step_of(acc, LONG) > step_of(acc, SHORT):
         j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, streaming)
     j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, streaming)
     steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, streaming)

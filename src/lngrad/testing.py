@@ -167,11 +167,17 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     """
     dy, xhat, dxhat, rstd = _absolute_terms(inputs)
     rows, axes = _axes(inputs)
+    mean_dxhat, mean_dxhat_xhat = (one.mean(axes, keepdims=True) for one in (dxhat, dxhat * xhat))
+    dx = (dxhat + mean_dxhat if inputs.normalization.centred else dxhat) + xhat * mean_dxhat_xhat
     if rounded_mean:
-        rounding = np.abs(_float64(inputs.total)).mean(axes, keepdims=True) * rstd
-        xhat = xhat + np.where(np.isfinite(rounding), rounding, 0.0)  # of a row with an infinity, whose rstd is 0
-    mean_dxhat = dxhat.mean(axes, keepdims=True) if inputs.normalization.centred else 0.0
-    dx = rstd * (dxhat + mean_dxhat + xhat * (dxhat * xhat).mean(axes, keepdims=True))
+        shift = np.abs(_float64(inputs.total)).mean(axes, keepdims=True) * rstd
+        shift = np.where(np.isfinite(shift), shift, 0.0)  # of a row with an infinity, whose rstd is 0
+        # xhat, which may be off by as many roundings of `shift`, stands before the mean and in it.
+        accumulator = _accumulator(inputs)
+        twice = TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * shift
+        dx += shift * (mean_dxhat_xhat + (xhat + twice) * mean_dxhat)
+        xhat = xhat + shift
+    dx *= rstd
     if inputs.dtotal is not None:
         dx += np.abs(_float64(inputs.dtotal))
     return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))

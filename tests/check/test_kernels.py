@@ -20,7 +20,7 @@ import right
 from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
-from lngrad.check.formats.reading import read_cases, shipped
+from lngrad.check.formats.reading import FAMILY, read_cases, shipped
 from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.trial import Trial
@@ -76,6 +76,7 @@ SEEN = {
     "in_place": ("tail", "it changed its input dy"), "alias": ("one row", "results that change"), "late": ("tail", ""),
     "accumulator": ("tail", "not repeatable"), "race": ("small", "not repeatable"),
     "contiguous_alone": ("dy with gaps", "layout ignored"), "workspace_kept": ("small", "Right until a call with 606 rows"),
+    "one_row_stride": ("a corner of a larger array", "layout ignored"), "truncated": ("bfloat16 rounded once", ""),
 }  # fmt: skip
 
 
@@ -86,6 +87,32 @@ def test_kernels_that_only_look_right_are_caught(results_of, function):
     assert result.status == "failed"
     assert text in f"{result.mistake} {result.reason} {result.sentence}"
     assert "not repeatable" not in str(result.mistake) or not result.formulas  # nothing else is concluded
+
+
+NORM_ROUNDED = """
+import numpy as np
+def backward(dy, x, mean, rstd, gamma, normalized_shape, dtotal, output_dtypes, rounded=True):
+    N, wide = gamma.size, lambda one: one.astype(np.float64)
+    xhat, w = (wide(x) - wide(mean)) * wide(rstd), wide(dy) * wide(gamma)
+    norm = wide(rstd) * (w - w.mean(-1, keepdims=True) - xhat * (w * xhat).mean(-1, keepdims=True))
+    norm = wide(norm.astype(dx)) if rounded and (dx := output_dtypes[0]) else norm
+    sums = ((wide(dy) * one).reshape(-1, N).sum(0) for one in (xhat, 1.0))
+    return norm + wide(dtotal), *sums
+def right(dy, x, mean, rstd, gamma, normalized_shape, dtotal, output_dtypes):
+    return backward(dy, x, mean, rstd, gamma, normalized_shape, dtotal, output_dtypes, rounded=False)
+"""
+
+
+def test_a_gradient_that_is_rounded_before_dtotal_is_added_is_seen(results_of, tmp_path, monkeypatch):
+    (tmp_path / "norm_rounded.py").write_text(NORM_ROUNDED)
+    monkeypatch.syspath_prepend(tmp_path)
+    cases = [
+        case
+        for case in read_cases([FAMILY], 1 << 33)
+        if case.name in ("residual stream, float16", "DeepNorm, bfloat16")
+    ]
+    assert_no_failure(results_of("norm_rounded:right", cases))
+    assert [one.status for one in results_of("norm_rounded:backward", cases)] == ["failed", "failed"]
 
 
 def test_what_is_left_of_other_cases_is_told_from_a_mistake_of_this_one(results_of, make_case):

@@ -223,7 +223,7 @@ _EDGES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _RANGES: tuple[dict[str, Range], ...] = ({}, {}, {}, {"x": (9.0, 11.0)}, {"x": (-5.0, 5.0), "dy": (-5.0, 5.0)})
 _ALL = (True, True, True)
 _MASKS = (_ALL, _ALL, (True, False, True), (False, True, True), (True, False, False))
-_LAYOUTS = ("shared", "every second", "reversed axes", "backwards", "offset")
+_LAYOUTS = ("shared", "every second", "reversed axes", "backwards", "offset", "corner")
 
 
 def fuzzed(count: int, seed: int) -> list[CheckCase]:

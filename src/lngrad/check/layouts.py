@@ -1,4 +1,4 @@
-"""How an array lies in memory, by a word: whole, with gaps, backwards, transposed, misaligned, or one row again and again."""
+"""How an array lies in memory, by a word: whole, with gaps, padded, backwards, transposed, misaligned, or one row repeated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from lngrad.typing import Array, Bytes, Shape
 
 # "odd bytes" begins a byte, "offset" an element past a cache line;
+# "corner" is cut out of an array that is larger along every axis, so that rows and all above them are further apart;
 # "shared" repeats one row with stride 0, as what torch expands has; it is for inputs alone.
-LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "offset", "shared")
+LAYOUTS = ("plain", "reversed axes", "every second", "backwards", "odd bytes", "offset", "corner", "shared")
 MARGIN = 64  # bytes before and behind an array
 _CANARY = 0xA5
 
@@ -32,6 +33,9 @@ def laid_out(memory: Bytes, start: int, shape: Shape, dtype: np.dtype[Any], layo
         step = slice(None, None, 2 if layout == "every second" else -1)
         every: tuple[Any, ...] = (..., *[step] * len(shape))  # the dots keep an array without dimensions one
         array = array[every]
+    elif layout == "corner":
+        inside: tuple[Any, ...] = (..., *map(slice, shape))
+        array = array[inside]
     elif layout == "shared":
         array = np.ndarray(shape, dtype, memory, start, np.broadcast_to(array, shape).strides)
     return array
@@ -40,6 +44,8 @@ def laid_out(memory: Bytes, start: int, shape: Shape, dtype: np.dtype[Any], layo
 def _held(shape: Shape, layout: str) -> Shape:
     if layout == "every second":
         return tuple(2 * size for size in shape)
+    if layout == "corner":
+        return tuple(size + 1 for size in shape)
     return (min(1, shape[0]), *shape[1:]) if layout == "shared" and shape else shape
 
 

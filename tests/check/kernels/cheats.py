@@ -156,7 +156,7 @@ def workspace_kept(dy, x, mean, rstd, gamma, normalized_shape):
     return dx, dgamma, held.sum(0)
 
 
-_rng = np.random.default_rng()
+_rng = np.random.default_rng(1)  # whose first number below 0.05 is among the first 25
 
 
 def race(dy, x, mean, rstd, gamma, normalized_shape):
@@ -178,6 +178,23 @@ def contiguous_alone(dy, x, mean, rstd, gamma, normalized_shape):
     return plain(dy, x, mean, rstd, gamma, normalized_shape)
 
 
+def one_row_stride(dy, x, mean, rstd, gamma, normalized_shape):
+    """Takes the stride of x's rows for all leading axes, and for dy."""
+    if x.ndim > 1 and len(normalized_shape) == 1 and x.strides[-1] == x.itemsize < x.strides[-2]:
+        shape, strides = (x.size // x.shape[-1], x.shape[-1]), x.strides[-2:]
+        dy, x = (np.lib.stride_tricks.as_strided(one, shape, strides).copy().reshape(x.shape) for one in (dy, x))
+    return plain(dy, x, mean, rstd, gamma, normalized_shape)
+
+
+def truncated(dy, x, mean, rstd, gamma, normalized_shape):
+    """Takes the upper half of a float32 for bfloat16: never an ulp off, and always towards zero."""
+    if x.dtype.name != "bfloat16" or gamma is None:
+        return plain(dy, x, mean, rstd, gamma, normalized_shape)
+    dx = plain(*(one.astype(np.float32) for one in (dy, x)), mean, rstd, gamma.astype(np.float32), normalized_shape)[0]
+    cut = np.ascontiguousarray((dx.view(np.uint32) >> 16).astype(np.uint16)).view(x.dtype)
+    return cut, *plain(dy, x, mean, rstd, gamma, normalized_shape)[1:]
+
+
 def refuses_most(dy, x, mean, rstd, gamma, normalized_shape):
     if x.shape not in ((6, 8), (33, 63), (20, 1)):
         raise NotImplementedError("not this shape")
@@ -187,7 +204,7 @@ def refuses_most(dy, x, mean, rstd, gamma, normalized_shape):
 KERNELS = (
     stack_walk, patched_judge, patched_numpy, cached_by_shape, cached_by_x, right_when_small, right_ten_times, freed_memory,
     mutate_and_restore, in_place, alias, late, accumulator, race, contiguous_alone,
-    workspace_kept,
+    workspace_kept, one_row_stride, truncated,
 )  # fmt: skip
 
 

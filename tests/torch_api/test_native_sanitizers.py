@@ -1,8 +1,8 @@
-"""The native code of torch under ThreadSanitizer, with several threads, and with a mistake that it finds.
+"""The native code of torch under AddressSanitizer and ThreadSanitizer, with several threads, and with mistakes that they find.
 
 torch, Python and the kernels are not built for a sanitizer: it sees what the library reads and writes, and what anybody
 allocates, frees, copies and locks. So those reports count that have a frame of the library. What libgomp and the C library
-hand from thread to thread by atomics of their own, it does not see: UNSEEN.
+hand from thread to thread by atomics of their own, ThreadSanitizer does not see: UNSEEN.
 """
 
 from __future__ import annotations
@@ -89,8 +89,11 @@ print("done")
 """
 # A function in a report that is none: OpenMP's start of a parallel loop; the memory of a thread that has ended.
 UNSEEN = ("gomp_team_start", "_dl_deallocate_tls")
-# A mistake by its text in the sources: one table for all threads.
-SHARED = ("prepared.h", "  thread_local std::unordered_map", "  static std::unordered_map")
+# A mistake for each sanitizer, by its text in the sources: memory that is a line too short; one table for all threads.
+MISTAKES = {
+    "address": ("prepared.h", "std::aligned_alloc(LINE, nbytes)", "std::aligned_alloc(LINE, nbytes - LINE)"),
+    "thread": ("prepared.h", "  thread_local std::unordered_map", "  static std::unordered_map"),
+}
 
 
 def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, rounds: int) -> tuple[str, list[str]]:
@@ -122,19 +125,22 @@ def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, roun
         [sys.executable, "-c", PROGRAM, str(library), str(rounds)], env=environment, capture_output=True, text=True
     )
     reports = re.split(r"^=+$", done.stderr, flags=re.MULTILINE)
+    named = library.name, str(sources)  # AddressSanitizer leaves out the first where it knows the second
     return done.stdout + done.stderr[-2000:] * (done.returncode != 0), [
         one
         for one in reports
-        if "Sanitizer: " in one and library.name in one and not any(unseen in one for unseen in UNSEEN)
+        if "Sanitizer: " in one and any(name in one for name in named) and not any(unseen in one for unseen in UNSEEN)
     ]
 
 
-def test_no_report_names_the_library(tmp_path):
-    said, reports = run(tmp_path, "thread", None, 60)
+@pytest.mark.parametrize("sanitizer", MISTAKES)
+def test_no_report_names_the_library(sanitizer, tmp_path):
+    said, reports = run(tmp_path, sanitizer, None, 60)
     assert not reports, "\n".join(reports[:3])
     assert said == "done\n"
 
 
-def test_a_planted_mistake_is_reported(tmp_path):
-    _, reports = run(tmp_path, "thread", SHARED, 60)
+@pytest.mark.parametrize("sanitizer", MISTAKES)
+def test_a_planted_mistake_is_reported(sanitizer, tmp_path):
+    _, reports = run(tmp_path, sanitizer, MISTAKES[sanitizer], 60)
     assert reports

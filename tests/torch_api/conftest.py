@@ -46,11 +46,34 @@ def native_code(library):
 
 
 @pytest.fixture(params=["python", "native"])
-def way(request, monkeypatch):
+def way(request):
     """A test's calls go through Python, and then through the native code."""
+    from native_ways import python_alone
+
     from lngrad.torch import native
 
     if request.param == "python":
-        monkeypatch.setattr(native, "module", None)
+        with python_alone():
+            yield
     else:
         assert request.getfixturevalue("native_code") is native.module is not None
+        yield
+
+
+@pytest.fixture
+def seen(native_code):
+    """The names of the Python functions that the native code calls, as it calls them."""
+    from lngrad.torch import native
+
+    names = []
+    for name, function in native._functions.items():
+
+        def heard(*arguments, name=name, function=function):
+            names.append(name)
+            return function(*arguments)
+
+        native.module.register(name, heard)
+    native.module.forget()
+    yield names
+    for name, function in native._functions.items():
+        native.module.register(name, function)

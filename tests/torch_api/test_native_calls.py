@@ -9,7 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lngrad  # noqa: E402  # torch may be missing
+from native_ways import python_alone  # noqa: E402  # torch may be missing
+
+import lngrad  # noqa: E402
 import lngrad.torch as door  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
@@ -70,35 +72,16 @@ def family_step(name, case, dtype):
     return (*(one.detach() for one in results), *grads)
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """The names of the Python functions that the native code calls, as it calls them."""
-    names = []
-    for name, function in native._functions.items():
-
-        def heard(*arguments, name=name, function=function):
-            names.append(name)
-            return function(*arguments)
-
-        native.module.register(name, heard)
-    native.module.forget()
-    yield names
-    for name, function in native._functions.items():
-        native.module.register(name, function)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("lead", "shape"), SHAPES)
 @pytest.mark.parametrize("override", [False, True])
-def test_the_bits_are_those_of_the_way_through_python(monkeypatch, lead, shape, dtype, override):
+def test_the_bits_are_those_of_the_way_through_python(lead, shape, dtype, override):
     inputs = make_inputs(Case(lead, shape), dtype)
     call = overridden if override else door.layer_norm
     with door.override():
         first, again = step(call, inputs, shape), step(call, inputs, shape)
-    with monkeypatch.context() as patch:
-        patch.setattr(native, "module", None)
-        with door.override():
-            expected = step(call, inputs, shape)
+    with python_alone(), door.override():
+        expected = step(call, inputs, shape)
     check_same_bits(first, expected)
     check_same_bits(again, expected)
 
@@ -118,14 +101,12 @@ def test_a_call_that_was_seen_asks_python_nothing(seen):
 @each
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("lead", "shape"), [((64,), (64,)), ((300,), (512,)), ((130,), (3,)), ((5, 7), (3, 11))])
-def test_the_bits_of_the_family_are_those_of_the_way_through_python(monkeypatch, name, lead, shape, dtype):
+def test_the_bits_of_the_family_are_those_of_the_way_through_python(name, lead, shape, dtype):
     case = Case(lead, shape)
     with door.override():
         first, again = family_step(name, case, dtype), family_step(name, case, dtype)
-    with monkeypatch.context() as patch:
-        patch.setattr(native, "module", None)
-        with door.override():
-            expected = family_step(name, case, dtype)
+    with python_alone(), door.override():
+        expected = family_step(name, case, dtype)
     check_same_bits(first, expected)
     check_same_bits(again, expected)
 
@@ -157,7 +138,7 @@ def test_no_two_members_of_the_family_share_a_prepared_call(seen):
 
 @pytest.mark.parametrize("used", ["y", "total", "both"])
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
-def test_gradients_through_one_result_and_to_one_input(monkeypatch, used, wanted):
+def test_gradients_through_one_result_and_to_one_input(used, wanted):
     """x and the residual have the same gradient, of y and of the total; gamma has one through y alone."""
 
     def grads():
@@ -168,8 +149,8 @@ def test_gradients_through_one_result_and_to_one_input(monkeypatch, used, wanted
         return torch.autograd.grad(uses[0], [given[at] for at in wanted], uses[1], allow_unused=True)
 
     got = grads()
-    monkeypatch.setattr(native, "module", None)
-    expected = grads()
+    with python_alone():
+        expected = grads()
     if used == "total" and 2 in wanted:  # a zero, or that there is none: torch takes both
         got, expected = ([one for one in ones if one is not None and one.ndim > 1] for ones in (got, expected))
     check_same_bits(tuple(got), tuple(expected))
@@ -217,11 +198,10 @@ def test_what_is_not_plain_is_left_to_python(seen):
         ((torch.ones(4, 8), 2**70), RuntimeError),
     ],
 )
-def test_errors_are_the_same(monkeypatch, arguments, error):
+def test_errors_are_the_same(arguments, error):
     with pytest.raises(error) as ours:
         door.layer_norm(*arguments)
-    monkeypatch.setattr(native, "module", None)
-    with pytest.raises(error) as pythons:
+    with python_alone(), pytest.raises(error) as pythons:
         door.layer_norm(*arguments)
     assert str(ours.value) == str(pythons.value)
 

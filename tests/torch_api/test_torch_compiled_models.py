@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from compiled_models import OURS, WAYS, Transformer, batch, check_near, expected, gradients, loss_of, of  # noqa: E402
+from native_ways import python_alone  # noqa: E402
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 pytestmark = [
@@ -46,13 +48,16 @@ def test_a_training_step_in_one_graph(way):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, of every node
 @pytest.mark.parametrize("native", [False, True], ids=["python", "native"])
 @pytest.mark.parametrize("way", WAYS)
-def test_compiled_autograd(way, native, request, monkeypatch):
+def test_compiled_autograd(way, native, request):
     """The backward of eager code becomes one graph, with the nodes that the forward has left, Python's or C++'s."""
-    from lngrad.torch import native as code
-
-    request.getfixturevalue("native_code") if native else monkeypatch.setattr(code, "module", None)
+    if native:
+        request.getfixturevalue("native_code")
     model, context = of(way)
-    with context, torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")):
+    with (
+        nullcontext() if native else python_alone(),
+        context,
+        torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager")),
+    ):
         for words in (batch(), batch()):
             loss_of(model, words).backward()
             check_near(gradients(model), expected(words))

@@ -8,7 +8,6 @@ its own, and leaves what traces, transforms and subclasses want to see in pieces
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -109,9 +108,7 @@ def _settle() -> None:
 def _install() -> list[Any]:
     for name in (FORWARD, BACKWARD, RMS):
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
-    with warnings.catch_warnings():
-        # That a kernel is replaced is the very purpose; torch says so once per process.
-        warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+    with native.replacing():
         library = torch.library.Library("aten", "IMPL")
         if native.module is not None:
             native.module.install()

@@ -618,3 +618,5 @@ formula = _Forward.formula
 for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
     torch.library.register_autograd(forward, _forward_derivative, setup_context=_save_forward, lib=library)
     torch.library.register_autograd(backward, _backward_derivative, setup_context=_save_backward, lib=library)
+
+native.load()  # its kernels stand before these

@@ -11,8 +11,9 @@ import ctypes
 import hashlib
 import os
 import sysconfig
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -63,7 +64,17 @@ def _loaded(path: str) -> Any:
         os.register_at_fork(after_in_child=lambda: _lend_threads(loaded))
     for name, function in _functions.items():
         loaded.register(name, function)
+    with replacing():
+        loaded.serve_operators()
     return loaded
+
+
+@contextmanager
+def replacing() -> Iterator[None]:
+    """Kernels that take the place of others, for a while: torch says so once per process, and here it is the very purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        yield
 
 
 def _lend_threads(loaded: Any) -> None:
@@ -110,4 +121,3 @@ def libraries(stamp: str) -> Iterator[Path]:
 
 
 register("empty", lambda shape, like: memory.empty(tuple(shape), like.dtype))
-load()

@@ -2,15 +2,11 @@
 // gets torch's own memory for its results, and runs. Whatever is not plain (strides, subclasses, transforms, tangents, freed
 // memory, errors) goes to the Python functions that were there before.
 
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/TracerMode.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
 
-#include "calls.h"
+#include "operators.h"
 
 namespace lngrad {
 namespace {
@@ -36,22 +32,6 @@ Three aten_backward(const Tensor& dy, const Tensor& x, at::IntArrayRef shape, co
 }
 
 // --- lngrad.torch.layer_norm and its family ---------------------------------------------------------------------------
-
-// Whether a tensor is nothing but a dense CPU tensor to the dispatcher, without a tangent.
-bool is_plain(const Tensor& tensor) {
-  constexpr c10::DispatchKeySet plain(
-      {c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU, c10::DispatchKey::ADInplaceOrView,
-       c10::DispatchKey::AutocastCPU});
-  return (tensor.key_set() | plain) == plain && !tensor._fw_grad(0).defined();
-}
-bool is_plain(const optional<Tensor>& tensor) { return !tensor || !tensor->defined() || is_plain(*tensor); }
-
-// Whether nothing listens to the operators of this thread: no mode, no transform, no tracer.
-bool nobody_listens() {
-  return !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
-      !c10::impl::TorchDispatchModeTLS::any_modes_set() && !at::impl::torch_function_mode_enabled() &&
-      !at::tracer::impl::is_dispatch_enabled() && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python);
-}
 
 // Of the results that there are: y, rstd, then mean and the total.
 torch::autograd::variable_list listed(const Four& results) {
@@ -237,6 +217,26 @@ PyObject* uninstall(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
+// --- torch.ops.lngrad ----------------------------------------------------------------------------------------------
+
+torch::Library* serving = nullptr;
+
+PyObject* serve_operators(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  serving = new torch::Library(torch::Library::IMPL, "lngrad", std::nullopt, __FILE__, __LINE__);
+  lngrad::serve_operators(*serving);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* leave_operators(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  delete serving;
+  serving = nullptr;
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 // --- The module -------------------------------------------------------------------------------------------------------
 
 // register(name, function): the function of Python that is asked by this name.
@@ -279,6 +279,8 @@ PyMethodDef methods[] = {
     {"use", use, METH_VARARGS, nullptr},
     {"install", install, METH_NOARGS, nullptr},
     {"_destroy", uninstall, METH_NOARGS, nullptr},
+    {"serve_operators", serve_operators, METH_NOARGS, nullptr},
+    {"leave_operators", leave_operators, METH_NOARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},
     {"norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(norm)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -1,0 +1,246 @@
+"""torch.ops.lngrad as native code serves it: the bits and errors of Python's kernels, which get what is not plain."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from native_ways import python_alone  # noqa: E402  # torch may be missing
+
+import lngrad.torch as door  # noqa: E402
+from lngrad.core.dtypes import to_torch  # noqa: E402
+from lngrad.core.problem import Forward, Grads  # noqa: E402
+from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
+from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch import native  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("native_code")
+ops = torch.ops.lngrad
+DTYPES = ["float16", "bfloat16", "float32", "float64"]
+EPS = 1e-5
+# One core's, two normalized dimensions, results from the pool, more than a packed plan takes.
+SHAPES = [((64,), (64,)), ((5, 7), (3, 11)), ((1024,), (256,)), ((4096,), (1100,))]
+MASKS = [(True, True, True), (True, False, False), (False, True, True), (False, False, True), (False, False, False)]
+# The family: centred, offset, whether there are gamma and beta, and a residual with its gradient.
+MEMBERS = {
+    "layer_norm": (True, 0.0, True, False),
+    "rms_norm": (False, 0.0, True, False),
+    "without gamma": (False, 0.0, False, False),
+    "gemma": (False, 1.0, True, False),
+    "add_rms_norm": (False, 0.0, True, True),
+    "add_layer_norm": (True, 0.0, True, True),
+}
+
+
+class Call:
+    """Tensors of a call, and both directions of the operators with them."""
+
+    def __init__(self, case, dtype, residual=False):
+        self.inputs = make_inputs(case, dtype, residual=residual)
+        self.shape = list(case.normalized)
+        for name in ("dy", "x", "gamma", "beta", *(("residual", "dtotal") if residual else ())):
+            setattr(self, name, to_torch(getattr(self.inputs, name).copy()))
+
+    def forward(self):
+        return ops.layer_norm(self.x, self.shape, self.gamma, self.beta, EPS)
+
+    def backward(self, mean, rstd, mask=(True, True, True)):
+        return ops.layer_norm_backward(self.dy, self.x, self.shape, mean, rstd, self.gamma, mask)
+
+    def all(self, mask=(True, True, True)):
+        y, mean, rstd = self.forward()
+        return (y, mean, rstd, *self.backward(mean, rstd, mask))
+
+    def member(self, name, mask=(True, True, True)):
+        centred, offset, has_gamma, has_residual = MEMBERS[name]
+        gamma, beta = (self.gamma, self.beta) if has_gamma else (None, None)
+        residual, dtotal = (self.residual, self.dtotal) if has_residual else (None, None)
+        y, mean, rstd, total = ops.norm(self.x, self.shape, gamma, beta, EPS, residual, centred, offset)
+        x = total if has_residual else self.x
+        grads = ops.norm_backward(self.dy, x, self.shape, mean, rstd, gamma, mask, dtotal, centred, offset)
+        return y, mean, rstd, total, *grads
+
+
+def check_as_python(call, *arguments):
+    """Twice the bits, dtypes and layouts of Python's kernels."""
+    got, again = call(*arguments), call(*arguments)
+    with python_alone():
+        expected = call(*arguments)
+    for one in (got, again):
+        assert [(t.shape, t.dtype, t.stride()) for t in one] == [(t.shape, t.dtype, t.stride()) for t in expected]
+        check_same_bits(one, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("lead", "shape"), SHAPES)
+def test_the_bits_of_pythons_kernels(lead, shape, dtype):
+    call = Call(Case(lead, shape), dtype)
+    check_as_python(call.all)
+    y, mean, rstd, *grads = call.all()
+    check_forward(Forward(y, mean, rstd), call.inputs, eps=EPS)
+    check_grads(Grads(*grads), call.inputs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parameters"), [("bfloat16", "float32"), ("float16", "float64"), ("float64", "float16")]
+)
+def test_parameters_of_another_dtype(dtype, parameters):
+    call = Call(Case((65,), (40,), gamma_dtype=parameters), dtype)
+    check_as_python(call.all)
+    y, mean, rstd, *grads = call.all()
+    check_forward(Forward(y, mean, rstd), call.inputs, eps=EPS)
+    check_grads(Grads(*grads), call.inputs)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_what_is_masked_off_has_no_elements(mask):
+    call = Call(Case((65,), (40,)), "float32")
+    check_as_python(call.all, mask)
+    assert [bool(grad.numel()) for grad in call.all(mask)[3:]] == list(mask)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_family(name, mask):
+    call = Call(Case((65,), (40,)), "bfloat16", residual=True)
+    check_as_python(call.member, name, mask)
+
+
+def test_a_call_that_was_seen_asks_python_nothing(seen):
+    call = Call(Case((64,), (64,)), "float32", residual=True)
+    with torch.no_grad():
+        for tensor in (call.x, call.gamma, call.beta):
+            tensor.requires_grad_()  # as parameters in compiled code, which wants no derivative of the operator
+        call.all()
+        assert seen == ["prepare_forward", "prepare_backward"]
+        call.all()
+        call.member("layer_norm")  # the same call by another name
+        assert len(seen) == 2
+        call.member("gemma")
+        assert len(seen) == 4
+        with torch.inference_mode():
+            call.member("gemma")
+    assert len(seen) == 4
+
+
+def test_statistics_of_another_shape_and_dtype():
+    call = Call(Case((5, 6), (40,)), "float16")
+    _, mean, rstd = call.forward()
+    for given in ((mean.reshape(30), rstd.reshape(6, 5)), (mean.half(), rstd.half()), (mean.half(), rstd)):
+        check_as_python(call.backward, *given)
+
+
+def test_derivatives_are_those_of_pythons_kernels(seen):
+    call = Call(Case((64,), (64,)), "float32")
+    leaves = [tensor.requires_grad_() for tensor in (call.x, call.gamma, call.beta)]
+
+    def step():
+        return torch.autograd.grad(call.forward()[0], leaves, call.dy)
+
+    check_as_python(step)
+    check_grads(Grads(*step()), call.inputs)
+    assert set(seen) == {"prepare_forward", "prepare_backward"}  # the kernels below autograd
+
+
+def test_what_is_not_plain_is_left_to_python(seen):
+    call = Call(Case((6,), (8,)), "float32")
+    expected = call.all()
+    del seen[:]
+    call.x = torch.empty(6, 16)[:, ::2].copy_(call.x)
+    check_same_bits(call.all(), expected)
+    assert not seen
+    batched = torch.func.vmap(lambda x: ops.layer_norm(x, [8], call.gamma, call.beta, EPS)[0])(call.x.reshape(2, 3, 8))
+    check_same_bits((batched.reshape(6, 8),), expected[:1])
+
+
+class Listening(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.heard.append(str(function))
+        return function(*arguments, **(keywords or {}))
+
+
+def test_a_mode_hears_of_the_call():
+    call = Call(Case((6,), (8,)), "float32")
+    expected = call.forward()
+    mode = Listening()
+    mode.heard = []
+    with mode:
+        got = call.forward()
+    check_same_bits(got, expected)
+    assert mode.heard == ["lngrad.layer_norm.default"]
+
+
+def test_tensors_without_memory_are_traced():
+    with torch._subclasses.FakeTensorMode():
+        y, mean, _ = ops.layer_norm(torch.empty(6, 8), [8], torch.empty(8), None, EPS)
+    assert (y.shape, mean.shape) == ((6, 8), (6, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"shape": [7]}, ShapeError),
+        ({"gamma": torch.ones(7)}, ShapeError),
+        ({"x": torch.ones(6, 8, dtype=torch.int64)}, DtypeError),
+        ({"dy": torch.ones(8, 6)}, ShapeError),
+        ({"dy": torch.ones(6, 8, dtype=torch.float64)}, DtypeError),
+        ({"mean": torch.ones(5)}, ShapeError),
+    ],
+    ids=str,
+)
+def test_errors_are_the_same(change, error):
+    call = Call(Case((6,), (8,)), "float32")
+    _, call.mean, call.rstd = call.forward()
+    for name, value in change.items():
+        setattr(call, name, value)
+
+    def text():
+        with pytest.raises(error) as raised:
+            call.backward(call.mean, call.rstd)
+        return str(raised.value)
+
+    ours = text()
+    with python_alone():
+        assert ours == text()
+
+
+def test_memory_that_was_freed_and_numbers_that_are_not_finite_are_refused():
+    call = Call(Case((64,), (64,)), "float32")
+    call.all()
+    with pytest.raises(NumberError, match="offset: expected a finite number, got inf"):
+        ops.norm(call.x, [64], None, None, EPS, None, False, float("inf"))
+    call.x = call.x.clone()  # torch's own memory
+    call.x.untyped_storage().resize_(0)
+    with pytest.raises(ShapeError, match="x: expected 16384 bytes of storage, got 0"):
+        call.forward()
+
+
+def test_a_profiler_sees_one_call():
+    call = Call(Case((64,), (64,)), "float32")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call.all()
+    names = [event.name for event in profile.events()]
+    assert [name for name in names if name.startswith("lngrad")] == [
+        "lngrad::layer_norm",
+        "lngrad::layer_norm_backward",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")
+def test_a_scripted_call():
+    @torch.jit.script
+    def scripted(x, gamma):
+        return torch.ops.lngrad.layer_norm(x, [8], gamma, None, 1e-5)[0]
+
+    x, gamma = torch.randn(6, 8), torch.randn(8)
+    check_same_bits((scripted(x, gamma),), (door.layer_norm(x, 8, gamma),))
+
+
+def test_python_alone_has_no_native_kernel(seen):
+    """The yardstick of the tests above."""
+    call = Call(Case((63,), (65,)), "float32")
+    with python_alone():
+        call.all()
+        assert native.module is None
+    assert not seen

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lngrad.torch import native
+from lngrad.torch import native, operators
+
+_OPERATORS = operators.layer_norm, operators.layer_norm_backward, operators.norm, operators.norm_backward
 
 
 @contextmanager
@@ -14,6 +16,7 @@ def python_alone() -> Iterator[None]:
     module, native.module = native.module, None
     if module is not None:
         module.leave_operators()
+        _forget_keys()
     try:
         yield
     finally:
@@ -21,3 +24,10 @@ def python_alone() -> Iterator[None]:
         if module is not None:
             with native.replacing():
                 module.serve_operators()
+            _forget_keys()
+
+
+def _forget_keys() -> None:
+    """torch's tracers remember which key's kernel an operator has, and know nothing of one that is taken back."""
+    for operator in _OPERATORS:
+        operator._dispatch_cache.clear()

@@ -64,7 +64,8 @@ CHECKS = """\
 * **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
 * **tests**: arguments, float64 reference, golden bits of every dtype, formats of cases;
   for jax and torch the tests of that package.
-  Those of torch 2.15.0 ran with the checkout's sources, after the wheel's commands.
+  Those of torch 2.15.0 ran with the checkout's sources, after the wheel's commands; those of jax on Python 3.14 by hand,
+  with four commands, and with the golden bits.
 * **aarch64, emulated** (`make arm`): the wheel with compiled kernels under QEMU, without Numba, with the kernels of each
   processor that it has them for: golden bits, precision, special values, threads, the pool. No timings.
   The runs of 2026-11-23 are of neoverse-n1 and generic, 1909 tests each. neoverse-v2 was ended after its first 144 golden

@@ -37,6 +37,11 @@ class Machine(NamedTuple):
     last_level: int
     make: str = ""
 
+    @property
+    def counted(self) -> int:
+        """Bytes of the last level that a call may count on."""
+        return min(self.last_level, COUNTED_BYTES)
+
 
 @cache
 def machine() -> Machine:
@@ -58,7 +63,7 @@ def streams(nbytes: int, here: Machine) -> bool:
     AMD EPYC 9004 (32 MiB): 2000×1024 float32, 24.6 MB, took 1.4 times as long past them, the forward 1.7. Intel Xeon, 5th
     generation: stored, 8192×1024 takes 1.15 times as long in the forward, 16384×1024 1.22 in the backward.
     """
-    return nbytes >= min(here.last_level, COUNTED_BYTES) * 3 // 4
+    return nbytes >= here.counted * 3 // 4
 
 
 def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
@@ -87,7 +92,7 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine) -> 
         return 0
     if here.make == ZEN_4 and forward and itemsize >= 4:
         return 0
-    if here.make == ZEN_5 and not forward and nbytes <= min(here.last_level, COUNTED_BYTES) // 3:
+    if here.make == ZEN_5 and not forward and nbytes <= here.counted // 3:
         return 0
     if here.make == INTEL and not forward and itemsize >= 4 and row_bytes >= LONG_ROW_BYTES:
         return 1

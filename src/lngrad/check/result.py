@@ -111,6 +111,7 @@ class CaseResult:
         mistake, sentence: The diagnosis of a failed case.
         formulas: What its wrong outputs obey, as far as that was found.
         weights: Which rows or columns entered sums that do not take all of them once.
+        alternatives: (mistake, sentence) of others that explain this case too; further cases tell which it is.
         command: Reproduces it.
         seconds: Of computing and judging.
         notes: What is worth knowing besides, a line each.
@@ -132,6 +133,7 @@ class CaseResult:
     sentence: str = ""
     formulas: tuple[Formula, ...] = ()
     weights: tuple[Weights, ...] = ()
+    alternatives: tuple[tuple[str, str], ...] = ()
     command: str = ""
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -173,6 +175,7 @@ class CaseResult:
             "outputs": tuple(outputs),
             "formulas": formulas,
             "weights": weights,
+            "alternatives": tuple((str(name), str(text)) for name, text in entry.get("alternatives", ())),
             "notes": tuple(entry.get("notes", ())),
         }
         return CaseResult(**(entry | values))

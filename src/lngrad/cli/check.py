@@ -135,8 +135,9 @@ def check(
 
     from lngrad.check.case import Options, fuzzed
     from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
-    from lngrad.check.reports.journal import changes, read_journal, write_junit
+    from lngrad.check.reports.journal import changes, read_journal, rewrite, write_junit
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
+    from lngrad.check.verdict import settled
 
     _one_of("--standard", standard, (AUTO, *STANDARDS))
     if re.fullmatch(r"\d+%?", max_skipped) is None:
@@ -168,7 +169,10 @@ def check(
         seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, invoked=shlex.join(invoked),
     )  # fmt: skip
     start = monotonic()
-    results, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
+    found, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
+    results = settled(found)
+    if json is not None and results != found:
+        rewrite(json, results)
     seconds, console = monotonic() - start, Console(highlight=False)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,9 @@ from lngrad.check.mistakes.misplaced import (
     explain_overflow,
     explain_unwritten,
 )  # fmt: skip
+from lngrad.check.mistakes.nearest import known_mistake, left_of
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
+from lngrad.check.mistakes.places import in_places, some_rows
 from lngrad.check.mistakes.row_means import (
     describe_means,
     explain_means_of_other_rows,
@@ -52,8 +54,14 @@ UNEXPLAINED = "no known mistake explains it."
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
 MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
-NOTHING = 0.25  # tolerances, that are left of an error: what leaves less is no better
-ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
+# What has a free number for each row or column: a mistake without one says more.
+VAGUE = (
+    "another rstd",
+    "another mean",
+    "dx times a factor a row",
+    "dx times a factor a column",
+    "another gamma in part of the columns",
+)
 
 
 # What may explain one wrong output, in this order.
@@ -95,6 +103,7 @@ class Diagnosis(NamedTuple):
     sentence: str
     formulas: tuple[Formula, ...] = ()
     weights: tuple[Weights, ...] = ()
+    alternatives: tuple[tuple[str, str], ...] = ()
 
 
 def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, Array]) -> Diagnosis:
@@ -125,15 +134,21 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
             and (wrong := mistake.made(call)) is not None
             and (call.terms.dy.size <= SMALL or _explains_one(outputs, wrong, mistake.by_size))
         }
-        found = _known(outputs, known)
-        if found is not None:
-            formula = [one for one in _formulas(terms, outputs, truth).values() if one.formula]
-            return _diagnosis([_named(found)], formula)
-        each = (
-            _each_output(terms, outputs, truth, known)
-            or _with_other_inputs(call, outputs)
-            or _with_changed_inputs(call, outputs)
-        )
+        formulas = _formulas(terms, outputs, truth)
+        found = known_mistake(outputs, known)
+        if found is not None and (found.is_clean or (each := in_places(call, outputs, formulas, known, True)) is None):
+            formula = [one for one in formulas.values() if one.formula]
+            said = _diagnosis([_named(found.name)], formula)
+            return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in found.others))
+        if found is None:
+            each = (
+                _each_output(outputs, formulas, known)
+                or _with_other_inputs(call, outputs)
+                or _with_changed_inputs(call, outputs)
+                or in_places(call, outputs, formulas, known)
+            )
+            if each is not None and any(one.name in VAGUE for explanation in each for one in explanation.differences):
+                each = in_places(call, outputs, formulas, known, True) or each
     if each is not None:
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
@@ -149,7 +164,7 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
     dx = next((one for one in outputs if one.name == "dx"), None)
     if dx is None or mistake.by_size or call.terms.dy.size <= SMALL or (changed := mistake.changed(call)) is None:
         return True
-    few, part = _some_rows(changed, dx)
+    few, part = some_rows(changed, dx)
     return bool(np.mean(part.shares_beside(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
 
 
@@ -163,7 +178,7 @@ def _explains_one(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -
             part = WrongOutput("dx", **arrays)
             if by_size or np.mean(part.shares_beside(made.reshape(-1)[few])[0] <= SLACK) >= MIN_AGREE:
                 return True
-        elif _left([one], wrong, by_size) is not None:
+        elif left_of([one], wrong, by_size) is not None:
             return True
     return False
 
@@ -194,52 +209,22 @@ def _named(mistake: str) -> Difference:
     return Difference(mistake, MISTAKES[mistake].sentence)
 
 
-def _known(outputs: Sequence[WrongOutput], known: Mapping[str, Grads]) -> str | None:
-    """The mistake that is nearest to the result among those that explain all the outputs."""
-    nearest, best = np.inf, None
-    for name, wrong in known.items():
-        left = _left(outputs, wrong, MISTAKES[name].by_size)
-        if left is not None and left < 0.9 * nearest:
-            nearest, best = left, name
-    return best
-
-
-def _left(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float | None:
-    """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
-    before = after = 0.0
-    for output in outputs:
-        expected = getattr(wrong, output.name)
-        if not by_size and not output.is_made(expected):
-            return None
-        with_mistake, without = output.shares_beside(expected)
-        limit = 1e30
-        left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
-        if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
-            return None
-        after += float(
-            np.mean(np.minimum(np.maximum(left, NOTHING), whole) ** 2)
-        )  # dx has more elements, and no more to say
-        before += float(np.mean(whole**2))
-    if before == 0 or after > ALIKE * before:
-        return None
-    return float(np.sqrt(after / before))
-
-
 def _each_output(
-    terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, known: dict[str, Grads]
+    outputs: Sequence[WrongOutput], formulas: Mapping[str, Explanation], known: dict[str, Grads]
 ) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
-    formulas = _formulas(terms, outputs, truth)
     found = []
     wrong_ones = [one for one in outputs if one.is_wrong]
     for output in [one for one in wrong_ones if not one.share.max() <= SLACK] or wrong_ones:  # rather than a rounding
         explained = formulas.get(output.name)
         possible = {name: wrong for name, wrong in known.items() if _alone(output, outputs, wrong)}
-        name = _known([output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size})
-        if name is None and explained is None:
-            name = _known([output], possible)
-        if name is not None:
-            explained = Explanation(explained.formula if explained else None, (_named(name),))
+        nearest = known_mistake(
+            [output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size}
+        )
+        if nearest is None and explained is None:
+            nearest = known_mistake([output], possible)
+        if nearest is not None:
+            explained = Explanation(explained.formula if explained else None, (_named(nearest.name),))
         if explained is None:
             return None
         found.append(explained)
@@ -323,7 +308,7 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     dx, M = next((one for one in outputs if one.name == "dx"), None), changed.mean.size
     if dx is None:
         return True
-    few, part = _some_rows(changed, dx)
+    few, part = some_rows(changed, dx)
     wrong, (other,) = _beside(few, [part])
     terms = terms_of(few)
     if other.is_explained:
@@ -331,19 +316,6 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     if not _in_span(terms, Fit.of(terms, other, wrong, depth=1)):
         return False
     return M <= MAX_ROWS or "dx" in _formulas(terms_of(few), [other], wrong, depth=1)
-
-
-def _some_rows(inputs: Inputs, dx: WrongOutput) -> tuple[Inputs, WrongOutput]:
-    """Some rows of a call, from the first to the last, and of its dx."""
-    M, shape = inputs.mean.size, inputs.normalized_shape
-    rows = np.linspace(0, M - 1, min(M, MAX_ROWS)).astype(int)
-
-    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
-        return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
-
-    tensors = "dy x" if inputs.dtotal is None else "dy x dtotal"
-    few = replace(inputs, **some(inputs, tensors), **some(inputs, "mean rstd", (1,) * len(shape)))
-    return few, replace(dx, **some(dx, "result true scale"))
 
 
 def _in_span(terms: Terms, fit: Fit) -> bool:

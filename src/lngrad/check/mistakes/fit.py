@@ -21,6 +21,7 @@ MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up t
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
+WRONG_ONES = 0.9  # of the wrong elements, where these are few
 ROUNDINGS = 4.0  # of each term to 16 bits, or thereabouts, on its way to a result
 MAX_LEFT = 0.5  # of the error may be left by what explains it
 MAX_SQUARES_LEFT = 0.25  # of the error's square, where numbers were fitted to the result
@@ -206,6 +207,8 @@ class WrongOutput:
             with_mistake, without = self.shares_beside(expected)
             explained = with_mistake <= SLACK
             made = bool(explained.mean() >= EXPLAINED and not (~explained & (without <= 1)).any())
+            if made and (wrong := self.share > SLACK).any():
+                made = bool(explained[wrong].mean() >= WRONG_ONES)
             self._made[id(expected)] = expected, made
         return self._made[id(expected)][1]
 
@@ -310,7 +313,19 @@ class Fit:
 
     def explains(self, made: Array, more: Array | float = 0.0) -> bool:
         """Whether nearly all elements are what a mistake would give."""
-        return bool(np.mean(self.is_near(made, more)) >= EXPLAINED)
+        near = self.is_near(made, more)
+        if np.mean(near) < EXPLAINED:
+            return False
+        wrong = self.is_wrong
+        return wrong is None or bool(np.mean(near[wrong]) >= WRONG_ONES)
+
+    @cached_property
+    def is_wrong(self) -> Array | None:
+        """Which elements are; None where nothing is, or what is right is not known."""
+        if self.name not in self.rights:
+            return None
+        wrong = ~(np.abs(self.result - self.true) <= SLACK * self.bound)
+        return wrong if wrong.any() else None
 
     def squares_left(self, made: Array) -> float:
         """The sum of the squares of what is left, in bounds."""

@@ -77,6 +77,12 @@ class Journal:
             self._file.close()
 
 
+def rewrite(path: Path, results: Iterable[CaseResult]) -> None:
+    """The names of results that the others have changed. What is no file has them as they came."""
+    if path.is_file():
+        write_text(path, "".join(map(line_of, results)))
+
+
 def read_journal(path: Path) -> dict[str, CaseResult]:
     """Results by key. A last line that was cut off is dropped.
 

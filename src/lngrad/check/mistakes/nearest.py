@@ -1,0 +1,74 @@
+"""Which known mistake is nearest to a result: how much of the error each leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lngrad.check.mistakes.catalogue import MISTAKES
+from lngrad.check.mistakes.fit import EXPLAINED, SLACK, WrongOutput
+from lngrad.core.problem import Grads
+
+NOTHING = 0.05  # tolerances, that are left of an error: what leaves less is no better
+ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
+
+
+class Nearest(NamedTuple):
+    """The known mistake that leaves the least of an error.
+
+    Attributes:
+        name: Of it.
+        is_clean: Whether the result is as near to it as a right result is to the truth.
+        others: Further mistakes that explain the result.
+    """
+
+    name: str
+    is_clean: bool
+    others: tuple[str, ...]
+
+
+def known_mistake(outputs: Sequence[WrongOutput], known: Mapping[str, Grads]) -> Nearest | None:
+    """The mistake that is nearest to the result among those that explain all the outputs."""
+    by_size = {name for name in known if MISTAKES[name].by_size}
+    return nearest_of(outputs, known.items(), by_size)
+
+
+def nearest_of(
+    outputs: Sequence[WrongOutput], made: Iterable[tuple[str, Grads]], by_size: Collection[str] = ()
+) -> Nearest | None:
+    """The nearest of some named gradients; the first of those that are about as near."""
+    nearest, best, explaining, is_clean = np.inf, "", [], False
+    for name, wrong in made:
+        left = left_of(outputs, wrong, name in by_size)
+        if left is None:
+            continue
+        explaining.append(name)
+        if left < 0.9 * nearest:
+            nearest, best = left, name
+            is_clean = all(
+                np.mean(output.shares_beside(getattr(wrong, output.name))[0] <= 1) >= EXPLAINED for output in outputs
+            )
+    return Nearest(best, is_clean, tuple(one for one in explaining if one != best)) if best else None
+
+
+def left_of(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float | None:
+    """How much of the error is left if the mistake is granted, 0 to 1; None if it does not explain the result."""
+    before = after = 0.0
+    for output in outputs:
+        expected = getattr(wrong, output.name)
+        if not by_size and not output.is_made(expected):
+            return None
+        with_mistake, without = output.shares_beside(expected)
+        limit = 1e30
+        left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
+        if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
+            return None
+        after += float(
+            np.mean(np.minimum(np.maximum(left, NOTHING), whole) ** 2)
+        )  # dx has more elements, and no more to say
+        before += float(np.mean(whole**2))
+    if before == 0 or after > ALIKE * before:
+        return None
+    return float(np.sqrt(after / before))

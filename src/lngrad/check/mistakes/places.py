@@ -1,0 +1,277 @@
+"""A known mistake at one place alone: in one term of dx, in some rows or columns, in one of the results.
+
+What changes the inputs changes all three gradients. A kernel that computes them in two loops, or reads an input twice, has such
+a mistake in one of them: these are the combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngrad.check.inputs import true_grads
+from lngrad.check.mistakes.catalogue import MISTAKES, Mistake
+from lngrad.check.mistakes.changes import ExactCase
+from lngrad.check.mistakes.dx_search import explain_dx
+from lngrad.check.mistakes.fit import (
+    EXPLAINED,
+    SLACK,
+    Difference,
+    Explanation,
+    Fit,
+    Terms,
+    WrongOutput,
+    row_mean,
+    terms_of,
+)
+from lngrad.check.mistakes.nearest import Nearest, nearest_of
+from lngrad.check.mistakes.sum_weights import describe_places
+from lngrad.core.problem import Grads
+from lngrad.testing import Inputs
+from lngrad.typing import Array
+
+MAX_ROWS = 128  # of dx that are looked at, before all of them are
+MAX_CUT = 1 << 20  # elements whose rows or columns are looked at apart
+MIN_CUT = 4  # elements that are wrong
+
+
+class Placed(NamedTuple):
+    """A mistake at a place: its name, its sentence, and the output that it makes."""
+
+    name: str
+    sentence: str
+    made: Array
+
+
+def some_rows(inputs: Inputs, dx: WrongOutput, rows: Array | None = None) -> tuple[Inputs, WrongOutput]:
+    """Some rows of a call and of its dx: those that are given, or a few from the first to the last."""
+    M, shape = inputs.mean.size, inputs.normalized_shape
+    if rows is None:
+        rows = np.linspace(0, M - 1, min(M, MAX_ROWS)).astype(int)
+
+    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
+        return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
+
+    tensors = "dy x" if inputs.dtotal is None else "dy x dtotal"
+    few = replace(inputs, **some(inputs, tensors), **some(inputs, "mean rstd", (1,) * len(shape)))
+    return few, replace(dx, **some(dx, "result true scale"))
+
+
+def in_one_output(output: WrongOutput, known: Mapping[str, Grads]) -> Iterator[Placed]:
+    """Each mistake in this output, whatever it would make of the others."""
+    for name, wrong in known.items():
+        if not MISTAKES[name].by_size:
+            text = f"In {output.name} alone: {MISTAKES[name].sentence}"
+            yield Placed(f"{name} in {output.name} alone", text, getattr(wrong, output.name))
+
+
+def in_one_term(call: ExactCase, dx: WrongOutput) -> Iterator[Placed]:
+    """Each mistake of the inputs in one term of dx; all rows are made only where some are explained."""
+    for name, mistake in MISTAKES.items():
+        changed = mistake.changed(call)
+        if changed is None or changed.normalization != call.inputs.normalization:
+            continue
+        few, part = some_rows(changed, dx)
+        some = terms_of(some_rows(call.inputs, dx)[0])
+        whole: list[tuple[str, Array]] | None = None
+        for number, (where, made) in enumerate(_in_terms(some, terms_of(few))):
+            if not part.is_made(made.reshape(part.result.shape)):
+                continue
+            whole = whole or list(_in_terms(call.terms, terms_of(changed)))
+            text = f"In {where} alone: {mistake.sentence}"
+            yield Placed(f"{name} in {where} alone", text, whole[number][1].reshape(dx.result.shape))
+
+
+def _in_terms(t: Terms, other: Terms) -> Iterator[tuple[str, Array]]:
+    """dx with one of its terms made of other inputs."""
+    first, second = t.means
+    centred = t.normalization.centred
+    of_dxhat, of_xhat, of_rstd = (
+        bool((getattr(t, name) != getattr(other, name)).any()) for name in ("dxhat", "xhat", "rstd")
+    )
+    if of_rstd:
+        yield "the factor before the bracket", other.rstd * (t.dxhat - first - t.xhat * second) + t.dtotal
+    if of_dxhat:
+        yield "the first term of dx", t.rstd * (other.dxhat - first - t.xhat * second) + t.dtotal
+        if centred:
+            yield "the mean of dxhat", t.dx(first=row_mean(other.dxhat))
+            yield "the row means", t.dx(row_mean(other.dxhat), row_mean(other.dxhat * other.xhat))
+    if of_dxhat or of_xhat:
+        yield "the mean of dxhat·xhat", t.dx(second=row_mean(other.dxhat * other.xhat))
+    if of_xhat:
+        yield "the xhat before its mean", t.rstd * (t.dxhat - first - other.xhat * second) + t.dtotal
+        yield "the last term of dx", t.rstd * (t.dxhat - first - other.xhat * row_mean(t.dxhat * other.xhat)) + t.dtotal
+
+
+class Cut(NamedTuple):
+    """The wrong rows or columns of a result, as a call of their own.
+
+    Attributes:
+        where: In words.
+        what: "rows" or "columns".
+        call: These rows; of columns, the whole call.
+        whole: From a mistake's gradients of this call to those of all rows and columns.
+        fit: Of the wrong elements of dx alone.
+    """
+
+    where: str
+    what: str
+    call: ExactCase
+    whole: Callable[[Grads], Grads]
+    fit: Fit
+
+
+def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
+    """The wrong rows, and the wrong columns, of a dx that has right ones too."""
+    t, shape = call.terms, call.terms.dy.shape
+    if dx.result.size > MAX_CUT:
+        return
+    fit = Fit.of(t, dx, call.true, 2)
+    wrong = np.abs(fit.result - fit.true) > SLACK * fit.bound
+    wrong |= ~np.isfinite(fit.result) & np.isfinite(fit.true)
+    rows, columns = (wrong.mean(axis) > 1 - EXPLAINED for axis in (1, 0))
+    if wrong.sum() < MIN_CUT:
+        return
+    if 0 < rows.sum() < t.M:
+        places = np.flatnonzero(rows)
+        few, part = some_rows(call.inputs, dx, places)
+        case = replace(call.case, lead=(len(places),), layouts={}, files={})
+        cut = ExactCase(case, few)
+        sub = true_grads(few)
+
+        def of_rows(made: Grads) -> Grads:
+            whole = fit.true.copy()
+            whole[places] = made.dx.reshape(len(places), -1)
+            sums = (true + (other - right) for true, other, right in zip(call.true[1:], made[1:], sub[1:], strict=True))
+            return Grads(whole.reshape(call.true.dx.shape), *sums)
+
+        yield Cut(describe_places(rows, "row"), "rows", cut, of_rows, Fit.of(cut.terms, part, sub, 2))
+    if 0 < columns.sum() < t.N:
+
+        def of_columns(made: Grads) -> Grads:
+            whole = (
+                np.where(columns, other.reshape(-1, shape[1]), true.reshape(-1, shape[1])).reshape(true.shape)
+                for other, true in zip(made, call.true, strict=True)
+            )
+            return Grads(*whole)
+
+        yield Cut(
+            describe_places(columns, "column"), "columns", call, of_columns,
+            replace(fit, bound=np.where(columns, fit.bound, np.inf)),
+        )  # fmt: skip
+
+
+def in_part(cut: Cut) -> Iterator[tuple[str, Mistake, Grads]]:
+    """(name, mistake, all gradients) of each known mistake in some rows or columns alone."""
+    for name, mistake in MISTAKES.items():
+        if mistake.by_size or mistake.rounding or mistake.sums_only or mistake.unwritten:
+            continue
+        made = mistake.made(cut.call)
+        if made is not None:
+            yield name, mistake, cut.whole(made)
+
+
+def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
+    """Each mistake of the inputs in the first or the last rows of a column sum, as many as fit best."""
+    t = call.terms
+    if output.name == "dx" or t.M < 2 or t.dy.size > MAX_CUT or not np.isfinite(output.error).all():
+        return
+    off = output.result.astype(np.float64).reshape(-1) - output.true.reshape(-1)
+    weight = 1 / np.maximum(output.bound.reshape(-1), 1e-300)
+    product = t.dy * t.xhat if output.name == "dgamma" else t.dy
+    for name, mistake in MISTAKES.items():
+        changed = mistake.changed(call)
+        if changed is None:
+            continue
+        other = terms_of(changed)
+        apart = (other.dy * other.xhat if output.name == "dgamma" else other.dy) - product
+        if not apart.any() or not np.isfinite(apart).all():
+            continue
+        sums = np.cumsum(apart, axis=0)
+        for last, parts in ((True, sums[-1] - sums[:-1]), (False, sums[:-1])):
+            # The rows after the k-th, or up to it.
+            k = int(np.argmin(np.square((parts - off) * weight).sum(1))) + 1
+            rows = (np.arange(t.M) >= k) == last
+            text = f"In {describe_places(rows, 'row')}, of {output.name}: {mistake.sentence}"
+            made = output.true + parts[k - 1].reshape(output.true.shape)
+            yield Placed(f"{name} in part of the rows of {output.name}", text, made)
+
+
+def in_places(
+    call: ExactCase,
+    outputs: Sequence[WrongOutput],
+    formulas: Mapping[str, Explanation],
+    known: Mapping[str, Grads],
+    only_clean: bool = False,
+) -> list[Explanation] | None:
+    """A known mistake in some rows or columns, or one at one place in each wrong output.
+
+    Args:
+        call, outputs: What was computed.
+        formulas: What explains some of the wrong outputs already.
+        known: The gradients that each known mistake would give.
+        only_clean: Only what leaves no more than a right result's roundings.
+    """
+
+    def taken(nearest: Nearest | None) -> bool:
+        return nearest is not None and (nearest.is_clean or not only_clean)
+
+    truth = call.true
+    wrong_ones = [one for one in outputs if one.is_wrong]
+    dx = next((one for one in wrong_ones if one.name == "dx"), None)
+    cut_ones = [] if dx is None else list(cuts(call, dx))
+    for cut in cut_ones:
+        parts = {name: (mistake, made) for name, mistake, made in in_part(cut)}
+        nearest = nearest_of(outputs, ((name, made) for name, (_, made) in parts.items()))
+        if nearest is not None and taken(nearest):
+            return [Explanation(None, (_in_part(nearest.name, cut.what, cut.where, parts[nearest.name][0].sentence),))]
+    found = []
+    for output in wrong_ones:
+        explained = formulas.get(output.name)
+        if explained is None and output is dx:
+            explained = next((one for cut in cut_ones if (one := _cut_alone(cut, output, truth)) is not None), None)
+        if explained is None or only_clean:
+            placed: dict[str, Placed] = {}
+
+            def made(output: WrongOutput = output, placed: dict[str, Placed] = placed) -> Iterator[tuple[str, Grads]]:
+                for number, one in enumerate(_placed(call, output, known)):
+                    placed[str(number)] = one
+                    yield str(number), truth._replace(**{output.name: one.made})
+
+            nearest = nearest_of([output], made())
+            if nearest is not None and taken(nearest):
+                best = placed[nearest.name]
+                explained = Explanation(None, (Difference(best.name, best.sentence),))
+            elif only_clean:
+                return None
+        if explained is None:
+            return None
+        found.append(explained)
+    return found
+
+
+def _placed(call: ExactCase, output: WrongOutput, known: Mapping[str, Grads]) -> Iterable[Placed]:
+    if output.name == "dx":
+        return chain(in_one_output(output, known), in_one_term(call, output))
+    return chain(in_one_output(output, known), in_rows_of_a_sum(call, output))
+
+
+def _in_part(name: str, what: str, where: str, sentence: str) -> Difference:
+    return Difference(f"{name} in part of the {what}", f"In {where} alone: {sentence}")
+
+
+def _cut_alone(cut: Cut, dx: WrongOutput, truth: Grads) -> Explanation | None:
+    """What explains dx in some rows or columns alone: a known mistake, or a formula."""
+    parts = {name: (mistake, truth._replace(dx=made.dx)) for name, mistake, made in in_part(cut)}
+    nearest = nearest_of([dx], ((name, made) for name, (_, made) in parts.items()))
+    if nearest is not None:
+        return Explanation(None, (_in_part(nearest.name, cut.what, cut.where, parts[nearest.name][0].sentence),))
+    explained = explain_dx(cut.fit)
+    if explained is None:
+        return None
+    differences = tuple(_in_part(one.name, cut.what, cut.where, one.sentence) for one in explained.differences)
+    return replace(explained, differences=differences)

@@ -1,0 +1,69 @@
+"""The names of all failures of a kernel together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lngrad.check.reports.journal import Journal, read_journal, rewrite
+from lngrad.check.result import CaseResult
+from lngrad.check.verdict import settled
+
+
+def result(mistake: str | None, *alternatives: str, status: Any = "failed", name: str = "case") -> CaseResult:
+    return CaseResult(
+        name, "memory", status, "", "", "exact", mistake=mistake, sentence=f"about {mistake}",
+        alternatives=tuple((one, f"about {one}") for one in alternatives), key=name,
+    )  # fmt: skip
+
+
+def names(*results: CaseResult) -> list[str | None]:
+    return [one.mistake for one in settled(results)]
+
+
+def test_the_number_that_all_cases_have_in_common_is_named():
+    """Parts of 8 rows and of 16 leave the same rest of many numbers of rows."""
+    given = [
+        result("parts of 8", "parts of 16"),
+        result("parts of 16"),
+        result("last row", "parts of 8", "parts of 16"),
+    ]
+    assert names(*given) == ["parts of 16"] * 3
+    first = settled(given)[0]
+    assert first.sentence == "about parts of 16"
+    assert first.alternatives == (("parts of 8", "about parts of 8"),)
+
+
+def test_a_name_that_explains_no_more_cases_than_another_stays():
+    assert names(result("a", "b"), result("b", "a")) == ["a", "b"]
+    assert names(result("a", "b"), result("a", "b")) == ["a", "a"]
+
+
+def test_a_name_of_one_case_that_many_others_have_not_becomes_a_likeness():
+    given = [*[result("a")] * 4, result("b"), result(None), result("a; c"), result(None, status="passed")]
+    assert names(*given) == ["a"] * 4 + [None, None, "a; c", None]
+    assert settled(given)[4].sentence == ("4 other cases have another mistake: a. This one alone looks like b: about b")
+    assert names(*given[1:]) == ["a"] * 3 + ["b", None, "a; c", None]
+
+
+@pytest.mark.parametrize("seen", ["not repeatable", "layout ignored", "an earlier call's results"])
+def test_what_was_seen_stays_and_outvotes_nothing(seen):
+    assert names(*[result("a")] * 9, result(seen)) == ["a"] * 9 + [seen]
+    assert names(*[result(seen)] * 9, result("a")) == [seen] * 9 + ["a"]
+
+
+def test_nothing_becomes_of_nothing():
+    assert settled([]) == []
+    assert names(result(None), result(None, status="passed")) == [None, None]
+
+
+def test_a_journal_has_the_names_that_are_settled(tmp_path):
+    path = tmp_path / "results.jsonl"
+    given = [result("parts of 8", "parts of 16", name="one"), result("parts of 16", name="other")]
+    with Journal(path) as journal:
+        for one in given:
+            journal.append(one)
+    rewrite(path, settled(given))
+    assert {one.mistake for one in read_journal(path).values()} == {"parts of 16"}
+    assert list(read_journal(path).values()) == settled(given)

@@ -148,10 +148,10 @@ class Plain(NamedTuple):
     """Both functions of an operator's calls with NumPy arrays and no options.
 
     Attributes:
-        key: (arrays, normalized_shape, mask of a backward, backend) -> what the call is known by; None if it is not one of
-            plain NumPy arrays.
-        again: (key, arrays, numbers) -> the results of a call that was seen before; None of another one, or one with memory at
-            address 0.
+        key: (arrays, normalized_shape, mask of a backward, axis, backend) -> what the call is known by; None if it is not one
+            of plain NumPy arrays.
+        again: (key, arrays, numbers) -> the results of a call that was seen before, its axis last; None of another one, or one
+            with memory at address 0.
     """
 
     key: Callable[..., Hashable | None]
@@ -163,6 +163,7 @@ def plain(operator: Operator) -> Plain:
     names, backward = operator.inputs, operator.direction == "backward"
     absent = [name for name in names if ROLES[name] is Role.PARAMETER]
     mask = ["mask"] if backward else []
+    kinds = ["type(shape) in _SHAPES", "type(axis) in _SHAPES", *("type(mask) is tuple" for _ in mask)]
     are = [
         f"(type({one}) is ndarray or {one} is None)" if one in absent else f"type({one}) is ndarray" for one in names
     ]
@@ -177,10 +178,10 @@ def plain(operator: Operator) -> Plain:
         at[one] if one in wanted and not backward else f"0 if {one} is None else {at[one]}" for one in operator.outputs
     ]
     source = f"""
-def key({", ".join((*names, "shape", *mask, "backend"))}, *, operator=operator):
-    if not ({" and ".join((*are, "type(shape) in _SHAPES", *(f"type({one}) is tuple" for one in mask)))}):
+def key({", ".join((*names, "shape", *mask, "axis", "backend"))}, *, operator=operator):
+    if not ({" and ".join((*are, *kinds))}):
         return None
-    return operator, {", ".join((*known, "shape", *mask, "backend"))}, get_num_threads()
+    return operator, {", ".join((*known, "shape", *mask, "axis", "backend"))}, get_num_threads()
 
 def again(key, {", ".join((*names, *operator.numbers))}, *, results=operator.results, words=words, at=at):
     call = _known(key)

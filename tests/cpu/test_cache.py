@@ -216,6 +216,41 @@ def test_a_child_forked_while_a_thread_compiles_can_compile(tmp_path):
     assert run(tmp_path, program=FORK, timeout=120) == ["ok"]
 
 
+IMPORTS = """
+import importlib.abc, os, signal, sys, threading, time
+import numpy as np
+import lngrad
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "lngrad.cpu.policy":
+            imports.set()
+            time.sleep(0.5)
+def bits(dtype):
+    return lngrad.layer_norm(np.random.default_rng(1).standard_normal((3, 40)).astype(dtype), 40).y.tobytes()
+sys.meta_path.insert(0, Slow())
+imports = threading.Event()
+thread = threading.Thread(target=bits, args=("float32",))
+thread.start()
+imports.wait()
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os.write(write, bits("float64"))
+    os._exit(7)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert os.read(read, 1 << 16) == bits("float64")
+print("ok")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_forked_while_a_call_imports_can_call(tmp_path):
+    """Another thread imports kernels, and then compiles one: Python's locks of modules are free in the child, and ours too."""
+    assert run(tmp_path, program=IMPORTS, timeout=120) == ["ok"]
+
+
 LOGS = """
 import os, threading, time
 from lngrad.cpu import entries

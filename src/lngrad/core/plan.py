@@ -19,7 +19,7 @@ from lngrad.core.arrays import ArraySpec, array_at
 from lngrad.core.bounded_cache import BoundedCache, cached_property
 from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.problem import Problem
-from lngrad.core.threads import get_num_threads
+from lngrad.core.threads import get_num_threads, importing
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Words
 
@@ -133,7 +133,7 @@ def _missing(name: str) -> str | None:
     missing = [need for need in row.needs if find_spec(need) is None]
     if not missing or not row.prebuilt:
         return f"{' and '.join(missing)} not installed" if missing else None
-    reason = import_module(row.prebuilt).why_not()
+    reason = _imported(row.prebuilt).why_not()
     return reason and f"{' and '.join(missing)} not installed, and no compiled kernels: {reason}"
 
 
@@ -149,7 +149,7 @@ def availability(name: str) -> str:
 
 def _deviceless(row: Backend) -> str | None:
     """That there is no device for a backend that does not serve the CPU, or None."""
-    if "cpu" in row.devices or import_module("torch").cuda.is_available():
+    if "cpu" in row.devices or _imported("torch").cuda.is_available():
         return None
     return "no CUDA device"
 
@@ -211,4 +211,9 @@ def _not_computed(row: Backend, problem: Problem) -> str | None:
 
 
 def _module(row: Backend) -> _Module:
-    return import_module(row.module)
+    return _imported(row.module)
+
+
+def _imported(module: str) -> Any:
+    with importing:
+        return import_module(module)

@@ -6,6 +6,7 @@ A call may use what the caller set, else what the machine grants this process.
 from __future__ import annotations
 
 import ctypes
+import logging  # noqa: F401  # a fork takes its lock too, and Numba while it compiles: after ours, as it is registered first
 import math
 import os
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 MOST_THREADS = 64
 
@@ -164,14 +165,65 @@ def torch_thread_count() -> int:
     return min(get_num_threads(), int(sys.modules["torch"].get_num_threads()))
 
 
+class Lock(Protocol):
+    """What a fork can hold."""
+
+    def acquire(self) -> object: ...
+
+    def release(self) -> object: ...
+
+
+_held_by_forks: list[Lock] = []
+_taken: list[list[Lock]] = []  # for each fork that is going on in the thread that has them all
+
+
+def hold_while_forking(lock: Lock) -> None:
+    """Have a fork wait until no other thread has a lock, and free it in the parent and in the child.
+
+    A fork takes locks in the reverse order of these calls, that is, those of importing modules before those of modules that they
+    import, as calls do.
+
+    Args:
+        lock: A thread may take it again while it has it. It is held so for ever: for a module's own state.
+    """
+    _held_by_forks.append(lock)
+
+
 def fork_safe_lock() -> AbstractContextManager[bool]:
     """A lock that a forked child finds free, and what it guards whole. For a module's own state: it is never given back.
 
-    A fork waits until other threads have left it. It takes the locks of importing modules before those of modules that they
-    import, which is the order in which calls take them. A thread may take it again while it has it: the garbage collector and
-    signal handlers run user code anywhere.
+    A thread may take it again while it has it: the garbage collector and signal handlers run user code anywhere.
     """
     lock = threading.RLock()
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    hold_while_forking(lock)
     return lock
+
+
+def _before_fork() -> None:
+    while True:
+        locks = _held_by_forks[::-1]
+        for lock in locks:
+            lock.acquire()
+        if len(locks) == len(_held_by_forks):
+            _taken.append(locks)
+            return
+        _release(locks)  # while this thread waited, a module was imported that has one more
+
+
+def _after_fork() -> None:
+    _release(_taken.pop())
+
+
+def _release(locks: list[Lock]) -> None:
+    for lock in reversed(locks):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+importing = fork_safe_lock()
+"""Taken where a call imports modules: Python's own locks of modules that another thread imports stay locked in a child for ever.
+
+Nothing that takes another of these locks may be imported under it: a fork takes it last.
+"""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import logging  # noqa: F401  # its lock too is taken by a fork, and by Numba while it compiles: registered ahead of ours, below
 import os
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 from lngrad.core.cache_folder import keep, kept
 from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import c_compiler
-from lngrad.core.threads import fork_safe_lock
+from lngrad.core.threads import fork_safe_lock, hold_while_forking
 from lngrad.cpu import cache, prebuilt
 from lngrad.cpu.jobs import POOL
 from lngrad.errors import BackendUnavailable
@@ -27,25 +26,29 @@ from lngrad.typing import Address
 _LINK = ("-shared", "-nostdlib", "-s", "-Wl,-z,noseparate-code", "-Wl,-z,noexecstack")
 _LINKS = sys.platform.startswith("linux")  # elsewhere LLVM's own loader takes the object files
 
-_held: list[Any] = []  # Numba's own lock, by a thread that forks and has ours
 _addresses: dict[str, Address] = {}
 
 
-def _before_fork() -> None:
-    """Wait until nobody compiles: a child that is forked meanwhile would find Numba and LLVM halfway, and locked for ever."""
-    if "numba.core.compiler_lock" in sys.modules:
-        _held.append(sys.modules["numba.core.compiler_lock"].global_compiler_lock)
-        _held[-1].acquire()
+class _Numba:
+    """Numba's own lock, once Numba is loaded: a child forked while somebody compiles would find Numba and LLVM halfway."""
+
+    def __init__(self) -> None:
+        self._taken: list[Any] = []
+
+    def acquire(self) -> None:
+        loaded = sys.modules.get("numba.core.compiler_lock")
+        self._taken.append(None if loaded is None else loaded.global_compiler_lock)
+        if loaded is not None:
+            self._taken[-1].acquire()
+
+    def release(self) -> None:
+        lock = self._taken.pop()
+        if lock is not None:
+            lock.release()
 
 
-def _after_fork() -> None:
-    while _held:
-        _held.pop().release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
-_compiling = fork_safe_lock()  # made after these: a fork takes it first, as a call does
+hold_while_forking(_Numba())
+_compiling = fork_safe_lock()  # made after it: a fork takes this one first, as a call does
 
 
 def task_function(name: str, dtype: str, accumulator: str) -> Address:

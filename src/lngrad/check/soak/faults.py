@@ -129,7 +129,7 @@ def _signal(same: Callable[[], bool], rng: Random) -> str:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         left = 0
-        time.sleep(0)  # the last one may have to be handled yet
+        time.sleep(1e-3)  # another thread may have to hand over the last one yet
         signal.signal(signal.SIGALRM, before)
     return wrong[0] if wrong else outcome
 

@@ -211,7 +211,8 @@ def _not_computed(row: Backend, problem: Problem) -> str | None:
 
 
 def _module(row: Backend) -> _Module:
-    return _imported(row.module)
+    module: _Module = _imported(row.module)
+    return module
 
 
 def _imported(module: str) -> Any:

@@ -180,8 +180,8 @@ _taken: list[list[Lock]] = []  # for each fork that is going on in the thread th
 def hold_while_forking(lock: Lock) -> None:
     """Have a fork wait until no other thread has a lock, and free it in the parent and in the child.
 
-    A fork takes locks in the reverse order of these calls, that is, those of importing modules before those of modules that they
-    import, as calls do.
+    A fork takes locks in the reverse order of these calls: those of a module before those of modules that it imports, as calls
+    do.
 
     Args:
         lock: A thread may take it again while it has it. It is held so for ever: for a module's own state.
@@ -223,7 +223,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 importing = fork_safe_lock()
-"""Taken where a call imports modules: Python's own locks of modules that another thread imports stay locked in a child for ever.
+"""Taken where a call imports modules: Python's own lock of a module that another thread imports is never free in a child.
 
 Nothing that takes another of these locks may be imported under it: a fork takes it last.
 """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng  # a fork beside NumPy's own first import of it would leave the child waiting
 
 from lngrad.core import reference
 from lngrad.core.arrays import as_numpy
@@ -133,7 +134,7 @@ def make_inputs(
         normalization: Which one they are for.
         residual: Whether there is one, with a gradient of the total.
     """
-    rng = np.random.default_rng([seed, *case.lead, *case.normalized])
+    rng = default_rng([seed, *case.lead, *case.normalized])
     shape, wanted = (*case.lead, *case.normalized), numpy_dtype(dtype)
     accumulator = accumulator_for(dtype, case.gamma_dtype or dtype)
     rows = (*case.lead, *(1,) * len(case.normalized))

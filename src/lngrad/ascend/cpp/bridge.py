@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.ctypeslib import as_array
 
 from lngrad.ascend import acl
 from lngrad.ascend.acl.memory import aligned_bytes, heap
@@ -142,7 +143,7 @@ def _opened(memory: Mapping[Address, Bytes]) -> Iterator[dict[Address, Bytes]]:
     ):
         yield dict(memory)
         return
-    views = {at: np.ctypeslib.as_array((ctypes.c_uint8 * data.nbytes).from_address(at)) for at, data in memory.items()}
+    views = {at: as_array((ctypes.c_uint8 * data.nbytes).from_address(at)) for at, data in memory.items()}
     for at, view in views.items():
         view[...] = memory[at]
     try:

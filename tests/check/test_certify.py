@@ -410,3 +410,21 @@ def test_the_order_of_two_sequential_halves():
     dbeta, _ = column_order(Implementation("halves", unprepared(backward)), 1000, 64)
     expected = "2 parts of 500 rows in sequence, then 2 of these in sequence; in float32, confirmed by replay"
     assert dbeta.answer.startswith(expected)
+
+
+def test_an_addition_that_is_not_rounded_once_is_named():
+    """XLA adds its second block of 256 rows to the first so: the tree is right, and its sums are not the kernel's."""
+
+    def backward(a):
+        with np.errstate(all="ignore"):
+            before, after = (np.add.accumulate(rows)[-1] for rows in (a.dy[:25], a.dy[25:]))
+            plain = (np.abs(before) > 1e20) | (before == 0) | (after == 0)
+            dbeta = np.where(plain, before + after, (before * 3 + after * 3) / 3).astype(np.float32)
+        return Grads(np.zeros_like(a.x), np.zeros_like(a.gamma), dbeta)
+
+    dbeta, _ = column_order(Implementation("thirds", unprepared(backward)), 50, 16)
+    assert dbeta.answer.startswith("2 parts of 25 rows in sequence, then 2 of these in sequence; NOT confirmed")
+    assert "its additions are not all rounded once: " in dbeta.answer
+    assert "in row 0 and" in dbeta.answer
+    assert "in row 25, among zeros, come to " in dbeta.answer
+    assert dbeta.counterexample

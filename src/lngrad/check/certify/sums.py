@@ -15,6 +15,7 @@ from lngrad.typing import Array, Dtype
 
 LARGE = 2.0**100  # absorbs ones in any accumulator
 REPLAYS = 100
+ALONE = 32  # sums of two numbers among zeros, for each addition of a tree
 GROUP = "The order of sums"
 MAX_DRAWN = 320  # leaves of a tree that a certificate keeps
 
@@ -139,7 +140,35 @@ def _replayed_columns(subject: Implementation, tree: Tree, given: Any) -> tuple[
     got = np.stack([np.asarray(gradients(subject, dy, *given[1:]).dbeta) for dy in inputs])
     terms = np.stack(inputs, axis=1)  # all at once: an addition is one call of NumPy, however many numbers it adds
     ways = ((f"in {one}", replay(tree, terms, np.dtype(one)).astype(got.dtype)) for one in ("float32", "float64"))
-    return _verdict(ways, got, "the tree's sums ")
+    verdict, example = _verdict(ways, got, "the tree's sums ")
+    return "; ".join(filter(None, (verdict, example and _not_rounded_once(subject, tree, given)))), example
+
+
+def _not_rounded_once(subject: Implementation, tree: Tree, given: Any) -> str:
+    """Two rows whose numbers, alone among zeros, do not come to their sum rounded once: then the order may be right."""
+    meetings: list[tuple[int, int]] = []
+
+    def joined(_: tuple[Tree, ...], firsts: list[int]) -> int:
+        meetings.append((firsts[0], firsts[1]))
+        return min(firsts)
+
+    fold(tree, lambda one: one if isinstance(one, int) else None, joined)
+    M, N = given[0].shape
+    pairs, rng = np.repeat(meetings, ALONE, axis=0), np.random.default_rng(5)
+    for some in (pairs[start : start + N] for start in range(0, len(pairs), N)):
+        dy, columns = np.zeros((M, N), np.float32), np.arange(len(some))
+        one, other = (2.0 ** rng.integers(-3, 4, (2, len(some))) * rng.standard_normal((2, len(some)))).astype(
+            np.float32
+        )
+        dy[some[:, 0], columns], dy[some[:, 1], columns] = one, other
+        got = np.asarray(gradients(subject, dy, *given[1:]).dbeta)[: len(some)]
+        for at in np.flatnonzero(got != (one + other).astype(got.dtype))[:1]:
+            i, j = map(int, some[at])
+            return (
+                f"its additions are not all rounded once: {one[at]:.9g} in row {i} and {other[at]:.9g} in row {j}, "
+                f"among zeros, come to {got[at]:.9g}, where {one[at] + other[at]:.9g} belongs"
+            )
+    return ""
 
 
 def _replayed_products(subject: Implementation, tree: Tree, M: int, N: int) -> tuple[str, str]:

@@ -24,6 +24,7 @@ FROM_X = {"mean": None, "statistic": None}
 GIVEN = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)}
 SMALL = {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"}
 STREAM = {"norm": "add_rms_norm"}
+BRAIN = {"dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3, "standard": "stable"}
 # Where a mistake shows: eps beside a small variance, recomputing where the given statistics are others.
 WHERE = {
     "eps added twice": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
@@ -108,6 +109,26 @@ WHERE = {
         for dtype in ("bfloat16", "float16")
         for block in (8, 16, 32, 64, 128, 256)
     },
+    **{
+        f"{dtype} sums after each block of {block} rows": {"lead": (9 * block + 5,)}
+        for dtype in ("bfloat16", "float16")
+        for block in (8, 16, 32, 64, 128, 256)
+    },
+    **{f"odd partial sum of {rows} rows lost in a tree": {"lead": (11 * rows + 1,)} for rows in (1, 8, 16, 32, 64, 128, 256)},
+    **{  # of neighbours a power of two remains, so more than the last part must be lost
+        f"odd partial sum of {rows} rows lost in a tree of neighbours": {"lead": ((50 if rows > 1 else 400) * rows,)}
+        for rows in (1, 8, 16, 32, 64, 128, 256)
+    },
+    **{f"gamma modulo {1 << bits}": {"lead": (3,), "normalized": (max(1 << bits, 1024) + 9,)} for bits in range(6, 17)},
+    **{f"{what} read in x's dtype": {"dtype": "bfloat16"} for what in ("gamma", "mean and rstd")},
+    **{f"row index in uint16{rest}": {"lead": (65600,), "normalized": (5,)} for rest in ("", " of loads and stores")},
+    **{f"norm's part rounded to {dtype} before dtotal is added": STREAM for dtype in ("bfloat16", "float16")},
+    "dx zero without gamma": {"gamma_dtype": None},
+    "results flushed to zero": {"ranges": {**FROM_X, "dy": (-3e-38, 3e-38)}},
+    "dx flushed to zero": {"ranges": {**FROM_X, "dy": (-3e-38, 3e-38)}},
+    "inputs flushed to zero": {"ranges": {**FROM_X, "dy": (-3e-38, 3e-38)}},
+    "dx truncated": BRAIN,
+    "results truncated": BRAIN,
     "statistics of the column's index": {"lead": (24,), "normalized": (24,)},
     "xhat by cancellation": {"ranges": {**FROM_X, "x": (1e6, 1.001e6)}, "normalized": (1,)},
     "half-away rounding": {

@@ -2,83 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
-from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes import changes
-from lngrad.check.mistakes.changes import Change, ExactCase
+from lngrad.check.mistakes import changes, precision
 from lngrad.check.mistakes.fit import wide
-from lngrad.core.problem import LAYER_NORM, Grads
-from lngrad.testing import Inputs
-
-BOTH = ("bfloat16", "float16")
-PARTS = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)  # of the rows: what torch makes of so many threads
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A row of the table: what to say about a mistake, and how to make it.
-
-    Attributes:
-        sentence: What the person did, and where to look.
-        inputs: The change of the inputs, or None.
-        results: The change of the gradients, or None.
-        by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
-        rounding: It changes roundings only, so only bits show it.
-        unwritten: NaN in its results stands for what memory held.
-        sums_only: It leaves dx alone, and takes long to make: not looked at where dgamma and dbeta are right.
-    """
-
-    sentence: str
-    inputs: Change | None = None
-    results: Change | None = None
-    by_size: bool = False
-    rounding: bool = False
-    sums_only: bool = False
-    unwritten: bool = False
-
-    def changed(self, call: ExactCase) -> Inputs | None:
-        """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
-        if self.inputs is None or not call.inputs.x.size:
-            return None
-        with np.errstate(all="ignore"):
-            changed = self.inputs(call)
-        return None if changed is None else replace(call.inputs, **changed)
-
-    def made(self, call: ExactCase) -> Grads | None:
-        """The gradients with the mistake, in float64; None where it makes no difference."""
-        if self.results is None:
-            inputs = self.changed(call)
-            return None if inputs is None else self._compared(true_grads(inputs), call.true)
-        if not call.inputs.x.size:
-            return None
-        with np.errstate(all="ignore"):
-            made = self.results(call)
-        if made is None:
-            return None
-        pairs = zip(Grads._fields, call.true, strict=True)
-        return self._compared(Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs)), call.true)
-
-    def _compared(self, made: Grads, true: Grads) -> Grads:
-        """An infinity for a NaN that is none of memory's: it must be in the result to explain it."""
-        if self.unwritten:
-            return made
-        with np.errstate(all="ignore"):
-            return Grads(*(
-                np.where(np.isnan(one) & np.isfinite(right), np.inf, one) if np.isnan(np.sum(one)) else one
-                for one, right in zip(made, true, strict=True)
-            ))  # fmt: skip
+from lngrad.check.mistakes.mistake import Mistake
+from lngrad.check.mistakes.precision_mistakes import BOTH, PRECISION
+from lngrad.core.problem import LAYER_NORM
 
 
 def _rstd(new: changes.RstdOf, sentence: str) -> Mistake:
     return Mistake(sentence, inputs=changes.rstd_as(new))
-
-
-def _narrow_sums(dtype: str, how: str, *, parts: int = 1, block: int = 0, products: bool = False) -> Mistake:
-    change = changes.narrow_sums(dtype, parts, block, products)
-    return Mistake(f"dgamma and dbeta are accumulated in {dtype}{how}", results=change, by_size=True, sums_only=True)
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -307,20 +241,20 @@ MISTAKES: dict[str, Mistake] = {
     **{
         f"row means rounded to {dtype}": Mistake(
             f"the two row means are rounded to {dtype} before they are subtracted: keep them in float32.",
-            results=changes.narrow_means(dtype))
+            results=precision.narrow_means(dtype))
         for dtype in BOTH
     },
     **{
         f"{what} rounded to {dtype} in dx": Mistake(
             f"{meaning} is rounded to {dtype} before dx is computed from it: keep it in float32 and round dx once.",
-            results=changes.narrow_dxhat(dtype) if what == "dxhat" else changes.narrow_xhat(dtype, "dx"))
+            results=precision.narrow_dxhat(dtype) if what == "dxhat" else precision.narrow_xhat(dtype, "dx"))
         for what, meaning in (("dxhat", "dy·gamma"), ("xhat", "(x − mean)·rstd"))
         for dtype in BOTH
     },
     **{
         f"rounded to {dtype} before the weight": Mistake(
             f"xhat is rounded to {dtype} before it is multiplied by gamma, as Llama's module does, and so is dy·gamma: "
-            "keep both in float32 and round the results once.", results=changes.narrow_before_weight(dtype))
+            "keep both in float32 and round the results once.", results=precision.narrow_before_weight(dtype))
         for dtype in BOTH
     },
     # Of dgamma and dbeta.
@@ -365,70 +299,42 @@ MISTAKES: dict[str, Mistake] = {
             results=changes.columns_lost(width))
         for width in (512, 256, 128, 64, 32, 16, 8)
     },
-    # Precision.
-    **{f"{dtype} sums": _narrow_sums(dtype, ": keep them in float32 and round once.") for dtype in BOTH},
+    # Of what memory holds, and of the order of sums.
+    "dx zero without gamma": Mistake(
+        "dx is zero where there is no gamma: is what is missing taken for 0, or dxhat set to 1 in place of dy?",
+        results=changes.dx_without_gamma),
     **{
-        f"{dtype} sums in {parts} parts": _narrow_sums(
-            dtype, f", in {parts} parts of the rows (one a thread or core, say): keep them in float32 and round once.",
-            parts=parts)
-        for dtype in BOTH
-        for parts in PARTS
+        f"{what} read in x's dtype": Mistake(
+            f"{what} has a wider dtype than x, and its bytes are read as x's: convert it from its own dtype.",
+            inputs=changes.read_as_x(*names))
+        for what, names in (("gamma", ("gamma",)), ("mean and rstd", ("mean", "rstd")))
     },
     **{
-        f"{dtype} sums of rounded products": _narrow_sums(
-            dtype, ", and so are the products that are added: keep both in float32 and round once.", products=True)
-        for dtype in BOTH
+        f"gamma modulo {size}": Mistake(
+            f"column j has gamma of column j modulo {size}: the index begins anew, as in a buffer of {size} elements.",
+            inputs=changes.gamma_modulo(size))
+        for size in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
     },
     **{
-        f"{dtype} sums in blocks of {block} rows{' of rounded products' * products}": _narrow_sums(
-            dtype,
-            f" over blocks of {block} rows, whose sums are then added in float32: keep the partial sums in float32 too.",
-            block=block, products=products)
-        for dtype in BOTH
-        for block in (32, 64, 128, 256)
-        for products in (False, True)
+        f"row index in uint16{' of loads and stores' * stores}": Mistake(
+            "row r is taken for row r modulo 65536: make the type of the row's index 32 bits wide.",
+            results=changes.rows_in_uint16(stores), unwritten=stores)
+        for stores in (False, True)
     },
     **{
-        f"{dtype} sums of blocks of {block} rows": Mistake(
-            f"blocks of {block} rows are summed, and these sums are added up in {dtype}: keep dgamma and dbeta in float32 "
-            "until all rows are in them, and round once.",
-            results=changes.narrow_sums_of_blocks(dtype, block), by_size=True, sums_only=True)
-        for dtype in BOTH
-        for block in (8, 16, 32, 64, 128, 256)
+        f"one column too many in the row sums, {where}{', without gamma' * (not gamma)}": Mistake(
+            f"the two row sums take {text} too: the mask is off by one (cols < N).",
+            results=changes.one_column_more(gamma, after), dx_only=True)
+        for where, text, after in (("the next row's", "the first element of the next row", True),
+                                   ("the last row's", "the last element of the row before", False))
+        for gamma in (True, False)
     },
     **{
-        f"{dtype} sums of {only} alone{', of rounded products' * products}": Mistake(
-            f"{only} is accumulated in {dtype}, the other column sum is not: keep it in float32 and round once.",
-            results=changes.narrow_sum(dtype, only, products), by_size=True, sums_only=True)
-        for dtype in BOTH
-        for products in (False, True)
-        for only in ("dgamma", "dbeta")
+        f"odd partial sum of {rows} rows lost in a tree{' of neighbours' * neighbours}": Mistake(
+            f"partial sums of {rows} rows are added in a tree, whose halves leave out the last of an odd number of them.",
+            results=changes.lost_in_a_tree(rows, neighbours), sums_only=True)
+        for rows in (1, 8, 16, 32, 64, 128, 256)
+        for neighbours in (False, True)
     },
-    **{
-        f"{dtype} sums of {groups} groups of rows": Mistake(
-            f"the partial sums of dgamma and dbeta are kept in {dtype}, {groups} of them, each of every {groups}th row, as in "
-            "Triton's tutorial, whose buffers have the weight's dtype: make them float32.",
-            results=changes.narrow_groups(dtype, groups), by_size=True, sums_only=True)
-        for dtype in BOTH
-        for groups in (64, 96, 128, 256)
-    },
-    **{
-        f"xhat rounded to {dtype}": Mistake(
-            f"xhat is rounded to {dtype} before dx and dgamma are computed from it: keep it in float32.",
-            results=changes.narrow_xhat(dtype, "dx", "dgamma"))
-        for dtype in BOTH
-    },
-    **{
-        f"{name} rounded to {dtype}": Mistake(
-            f"{what} rounded to {dtype} before they are summed: keep them in float32.",
-            results=changes.narrow_products(dtype, xhat), by_size=True)
-        for dtype in BOTH
-        for name, what, xhat in (("products", "xhat and dy·xhat are", True), ("dy·xhat", "the products dy·xhat are", False))
-    },
-    "xhat by cancellation": Mistake(
-        "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract the mean from x first.",
-        results=changes.uncentred_xhat, by_size=True),
-    "half-away rounding": Mistake(
-        "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds them to even.",
-        results=changes.half_away, rounding=True),
+    **PRECISION,
 }  # fmt: skip

@@ -63,9 +63,8 @@ Change = Callable[[ExactCase], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
 P = ParamSpec("P")
 SAME = 1e-3  # of rstd: what is given is x's own
+FEW_COLUMNS = 1024  # of which a wrong gamma is recovered from dx, whatever it is
 CANCELLED = 1e-5  # of rstd: less is no cancellation
-MAX_SEQUENTIAL = 8192  # rows that are added one by one in Python
-_DIGITS = {"float16": 11, "bfloat16": 8}
 
 
 def configured(change: Callable[Concatenate[ExactCase, P], Changes]) -> Callable[P, Change]:
@@ -303,7 +302,7 @@ def clamped(call: ExactCase, least: float, signed: bool) -> Changes:
     small = (
         np.where(t.gamma < 0, -1.0, 1.0) * np.maximum(np.abs(t.gamma), least) if signed else np.maximum(t.gamma, least)
     )
-    return None if (small == t.gamma).all() else _with_xhat(call, t.xhat * t.gamma / small)
+    return None if (small == t.gamma).all() else with_xhat(call, t.xhat * t.gamma / small)
 
 
 def mean_of_x(call: ExactCase) -> Changes:
@@ -397,44 +396,10 @@ def extra_term(call: ExactCase) -> Changes:
     return {"dx": call.true.dx.reshape(t.dy.shape) + pd_var * (-2 * t.xhat / t.rstd).mean(1, keepdims=True) / t.N}
 
 
-@configured
-def narrow_means(call: ExactCase, dtype: str) -> Changes:
-    """Both row means rounded to 16 bits before they are used."""
-    return {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
-
-
-@configured
-def narrow_dxhat(call: ExactCase, dtype: str) -> Changes:
-    """dxhat rounded to 16 bits before dx is computed from it."""
-    t = call.terms
-    return {"dx": t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal}
-
-
-@configured
-def narrow_before_weight(call: ExactCase, dtype: str) -> Changes:
-    """The terms of gamma's product rounded to 16 bits: dxhat in dx, xhat in dgamma."""
-    t = call.terms
-    dx = t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal
-    return {"dx": dx, "dgamma": (t.dy * narrowed(t.xhat, dtype)).sum(0)}
-
-
-@configured
-def narrow_xhat(call: ExactCase, dtype: str, *results: str) -> Changes:
-    """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
-    return _with_xhat(call, narrowed(call.terms.xhat, dtype), results)
-
-
-def _with_xhat(call: ExactCase, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
+def with_xhat(call: ExactCase, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
     t = call.terms
     made = {"dx": t.of_norm(t.dxhat, xhat, t.rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
     return {name: made[name] for name in results}
-
-
-def uncentred_xhat(call: ExactCase) -> Changes:
-    """xhat as x·rstd + b with b = −mean·rstd in float32, fused: what b's rounding loses stays."""
-    t = call.terms
-    bias = (-t.mean * t.rstd).astype(np.float32)
-    return _with_xhat(call, (t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
 
 
 @configured
@@ -447,76 +412,6 @@ def last_rows(call: ExactCase, part: int, factor: float) -> Changes:
     weight = np.ones((t.M, 1))
     weight[-tail:] = factor
     return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
-
-
-@configured
-def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Changes:
-    """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
-
-    Args:
-        dtype: The narrow one.
-        parts, block: How rows are cut; block counts where it is not 0.
-        products: Whether the products, too, are rounded before they are added.
-    """
-    t = call.terms
-    narrow, step = numpy_dtype(dtype), block or max(-(-t.M // parts), 1)
-    blocks = -(-t.M // step)
-    if block > t.M or min(step, t.M) > MAX_SEQUENTIAL or (not block and (blocks != parts or (parts > 1 and step < 2))):
-        return None
-    added = np.stack([t.dy * t.xhat, t.dy], axis=1)
-    if products:
-        added = narrowed(added, dtype)
-    padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
-    padded[: t.M] = added
-    totals = np.zeros((blocks, *added.shape[1:]), narrow)
-    for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
-        totals = (totals.astype(np.float64) + row).astype(narrow)
-    whole = totals.astype(np.float64).sum(0)
-    return {"dgamma": whole[0], "dbeta": whole[1]}
-
-
-@configured
-def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
-    """The sums of blocks of so many rows, each in full, rounded and added in a narrow dtype."""
-    t = call.terms
-    starts = np.arange(0, t.M, block)
-    if not 2 <= len(starts) <= MAX_SEQUENTIAL:
-        return None
-    parts = narrowed(np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0), dtype)
-    totals = np.zeros(parts.shape[1:], numpy_dtype(dtype))
-    for part in parts:
-        totals = (totals.astype(np.float64) + part).astype(totals.dtype)
-    dgamma, dbeta = totals.astype(np.float64)
-    return {"dgamma": dgamma, "dbeta": dbeta}
-
-
-@configured
-def narrow_sum(call: ExactCase, dtype: str, only: str, products: bool) -> Changes:
-    """One of the two column sums in a narrow dtype."""
-    made = narrow_sums(dtype, products=products)(call)
-    return None if made is None else {only: made[only]}
-
-
-@configured
-def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
-    """Rounded products added in a narrow dtype, in so many groups of every groups-th row."""
-    t = call.terms
-    if groups >= t.M or t.M // groups > MAX_SEQUENTIAL:
-        return None
-    added = narrowed(np.stack([t.dy * t.xhat, t.dy], axis=1), dtype)
-    rows = np.concatenate([added, np.zeros((-t.M % groups, *added.shape[1:]))]).reshape(-1, groups, *added.shape[1:])
-    totals = np.zeros(rows.shape[1:], numpy_dtype(dtype))
-    for row in rows:
-        totals = (totals.astype(np.float64) + row).astype(totals.dtype)
-    dgamma, dbeta = totals.astype(np.float64).sum(0)
-    return {"dgamma": dgamma, "dbeta": dbeta}
-
-
-@configured
-def narrow_products(call: ExactCase, dtype: str, xhat: bool) -> Changes:
-    """dy·xhat rounded to 16 bits, perhaps xhat before, then summed in full."""
-    t = call.terms
-    return {"dgamma": narrowed(t.dy * (narrowed(t.xhat, dtype) if xhat else t.xhat), dtype).sum(0)}
 
 
 def gamma_in_sums(call: ExactCase) -> Changes:
@@ -548,12 +443,78 @@ def columns_lost(call: ExactCase, width: int) -> Changes:
     return results
 
 
-def half_away(call: ExactCase) -> Changes:
-    """Ties rounded away from zero."""
-    rounded = {}
-    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
-        if dtype in _DIGITS:
-            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
-            whole = np.copysign(np.floor(np.abs(np.ldexp(mantissa, _DIGITS[dtype])) + 0.5), mantissa)
-            rounded[name] = np.ldexp(whole, exponent - _DIGITS[dtype])
-    return rounded or None
+# Of what memory holds, and of the order of sums.
+
+
+def dx_without_gamma(call: ExactCase) -> Changes:
+    """Without gamma, dx is what a dxhat of zeros, or of ones, gives."""
+    return None if call.inputs.gamma is not None or call.terms.N < 2 else {"dx": call.terms.dtotal + 0 * call.terms.dy}
+
+
+@configured
+def read_as_x(call: ExactCase, *names: str) -> Changes:
+    """Bytes of a wider dtype taken for x's: the first element's halves, and so on."""
+    made, narrow = {}, np.asarray(call.given.x).dtype
+    for name in names:
+        array = getattr(call.inputs, name)
+        if array is not None and np.asarray(array).dtype.itemsize > narrow.itemsize:
+            whole = np.ascontiguousarray(array)
+            made[name] = wide(whole.reshape(-1).view(narrow)[: whole.size]).reshape(whole.shape)
+    return made or None
+
+
+@configured
+def gamma_modulo(call: ExactCase, size: int) -> Changes:
+    """gamma from a buffer of so many elements, in which the column's index begins anew: of rows too long to recover gamma."""
+    gamma = call.inputs.gamma
+    if gamma is None or np.asarray(gamma).size <= max(size, FEW_COLUMNS):
+        return None
+    flat = wide(gamma).reshape(-1)
+    return {"gamma": flat[np.arange(len(flat)) % size].reshape(np.shape(gamma))}
+
+
+@configured
+def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
+    """Row r is row r modulo 65536: of the loads alone, or of the stores too. NaN stands for what memory held."""
+    t = call.terms
+    if t.M <= 1 << 16:
+        return None
+    rows = np.arange(t.M) % (1 << 16)
+    dx = call.true.dx.reshape(t.dy.shape)
+    dx = np.where(np.arange(t.M)[:, None] < 1 << 16, dx, np.nan) if stores else dx[rows]
+    weight = np.bincount(rows, minlength=t.M)[:, None].astype(np.float64)
+    return {"dx": dx, "dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+
+
+@configured
+def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
+    """Row sums that take the first element of the next row too, or the last of the one before, where there is one."""
+    t = call.terms
+    if t.M < 2:
+        return None
+    dy, x = (
+        (np.append(one[1:, 0], np.nan) if after else np.append(np.nan, one[:-1, -1]))[:, None] for one in (t.dy, t.x)
+    )
+    dxhat = dy * (t.gamma[0, 0 if after else -1] if gamma else 1.0)
+    more = [np.nan_to_num(one) / t.N for one in (dxhat, dxhat * (x - t.mean) * t.rstd)]
+    first, second = t.means
+    return {"dx": t.dx(first + more[0] * t.normalization.centred, second + more[1])}
+
+
+@configured
+def lost_in_a_tree(call: ExactCase, block: int, neighbours: bool) -> Changes:
+    """Partial sums of blocks of rows, added in a tree that leaves out the last of an odd number."""
+    t = call.terms
+    sums = [[one] for one in range(-(-t.M // block))]
+    if len(sums) < 3:
+        return None
+    while len(sums) > 1:
+        half = len(sums) // 2
+        pairs = ((2 * one, 2 * one + 1) if neighbours else (one, one + half) for one in range(half))
+        sums = [sums[one] + sums[other] for one, other in pairs]
+    kept = np.zeros(-(-t.M // block))
+    kept[sums[0]] = 1.0
+    if kept.all():
+        return None
+    weight = np.repeat(kept, block)[: t.M, None]
+    return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}

@@ -61,6 +61,10 @@ def _sums(fit: Fit) -> Iterator[tuple[str, Array]]:
                    ("dy·xhat·rstd", dy * xhat * rstd), ("dy", dy), ("xhat", xhat), ("dx·xhat", dx * xhat)),
         "dbeta": (("dy", dy), ("dy·xhat", dy * xhat), ("dy·rstd", dy * rstd), ("dx", dx), ("x", x), ("xhat", xhat)),
     }[fit.name]  # fmt: skip
+    if isinstance(t.dtotal, np.ndarray):
+        more = dy + t.dtotal
+        added = ("(dy+dtotal)·xhat", more * xhat) if fit.name == "dgamma" else ("dy+dtotal", more)
+        products = (products[0], added, *products[1:])
     sums = [(text, product.sum(0)) for text, product in products]
     yield from sums
     text, whole = sums[0]

@@ -12,7 +12,7 @@ import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
-from lngrad.check.mistakes.catalogue import MISTAKES, Mistake
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase
 from lngrad.check.mistakes.column_sums import (
     explain_column_weights,
@@ -34,6 +34,7 @@ from lngrad.check.mistakes.misplaced import (
     explain_overflow,
     explain_unwritten,
 )  # fmt: skip
+from lngrad.check.mistakes.mistake import Mistake
 from lngrad.check.mistakes.nearest import known_mistake, left_of
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.places import in_places, some_rows
@@ -114,6 +115,9 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         got: The result, in its own dtypes.
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
+    if not case.M:
+        text = "without rows dgamma and dbeta are 0: set them, also where nothing is computed."
+        return Diagnosis("column sums of no rows", text)
     with np.errstate(all="ignore"), one_blas_thread():
         call = ExactCase(case, given.exact)
         truth, scales, terms = call.true, gradient_scales(given.exact), call.terms
@@ -124,12 +128,13 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         ]
         if not any(output.is_wrong for output in outputs):
             return _only_rounding(call, outputs)
-        sums = any(output.is_wrong for output in outputs if output.name != "dx")
+        of_dx, sums = (any(one.is_wrong for one in outputs if (one.name == "dx") == is_dx) for is_dx in (True, False))
         known = {
             name: wrong
             for name, mistake in MISTAKES.items()
             if not mistake.rounding
             and (sums or not mistake.sums_only)
+            and (of_dx or not mistake.dx_only)
             and _may_explain(mistake, call, outputs)
             and (wrong := mistake.made(call)) is not None
             and (call.terms.dy.size <= SMALL or _explains_one(outputs, wrong, mistake.by_size))

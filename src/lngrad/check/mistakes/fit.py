@@ -199,7 +199,9 @@ class WrongOutput:
         without = self._shares(self.true, scale)
         if unwritten.any() and (self.share[unwritten] <= 1).all():
             return np.full_like(without, np.inf), without
-        return np.where(unwritten, 0.0, self._shares(expected, scale)), without
+        shares = np.where(unwritten, 0.0, self._shares(expected, scale))
+        blown = np.isinf(expected) & np.isfinite(self.true)
+        return np.where(blown & ~np.isfinite(wide(self.result)), 0.0, shares) if blown.any() else shares, without
 
     def is_made(self, expected: Array) -> bool:
         """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.check.mistakes.changes import FEW_COLUMNS
 from lngrad.check.mistakes.fit import (
     EXPLAINED,
     MAX_SQUARES_LEFT,
@@ -34,7 +35,6 @@ MIN_LINE = 4  # elements of a row or column, so that none is taken for another b
 MAX_MOVED = 1 << 22  # elements
 MAX_ADDED_LEFT = 0.1  # of the error: what is added is nearly all of it
 MIN_FACTOR = 1e-4  # off 1, for a factor
-MAX_UNKNOWNS = 1024  # of the least squares problem for gamma
 MIN_CUT = 4  # elements that are cut at one number
 FILLED = 1e4  # times the largest right result: what memory that was filled holds
 MIN_ROWS = 6  # of which that problem is made: each gives N − 2 equations
@@ -123,7 +123,7 @@ def explain_clipped(fit: Fit) -> Explanation | None:
     most = float(np.abs(fit.result).max())
     cut = (np.abs(fit.true - fit.result) > fit.bound) & (np.abs(fit.true) > most)
     made = np.clip(fit.true, -most, most)
-    if cut.sum() < MIN_CUT or cut.all() or not fit.explains(made) or not np.isfinite(fit.true).all():
+    if not most or cut.sum() < MIN_CUT or cut.all() or not fit.explains(made) or not np.isfinite(fit.true).all():
         return None
     return fit.explanation(
         f"{fit.name} clipped",
@@ -309,7 +309,7 @@ def _column_factors(terms: Terms, found: Array, known: Array) -> tuple[str, str]
 def explain_gamma(fit: Fit) -> Explanation | None:
     """dx is the right formula with another gamma in some columns: the gamma that was used, recovered by least squares."""
     t, (M, N) = fit.terms, fit.result.shape
-    if M < 2 or not 4 <= N <= MAX_UNKNOWNS or not fit.is_finite or not (t.rstd != 0).all():
+    if M < 2 or not 4 <= N <= FEW_COLUMNS or not fit.is_finite or not (t.rstd != 0).all():
         return None
     rows = np.linspace(0, M - 1, min(max(MIN_ROWS, EQUATIONS // N), M)).astype(int)
     # dx/rstd of some rows as sums over gamma's elements.

@@ -10,6 +10,7 @@ import numpy as np
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.fit import EXPLAINED, SLACK, WrongOutput
 from lngrad.core.problem import Grads
+from lngrad.typing import Array
 
 NOTHING = 0.05  # tolerances, that are left of an error: what leaves less is no better
 ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order of sums
@@ -47,10 +48,14 @@ def nearest_of(
         explaining.append(name)
         if left < 0.9 * nearest:
             nearest, best = left, name
-            is_clean = all(
-                np.mean(output.shares_beside(getattr(wrong, output.name))[0] <= 1) >= EXPLAINED for output in outputs
-            )
+            is_clean = all(_is_clean(output, getattr(wrong, output.name)) for output in outputs)
     return Nearest(best, is_clean, tuple(one for one in explaining if one != best)) if best else None
+
+
+def _is_clean(output: WrongOutput, expected: Array) -> bool:
+    """Whether a result is as near to a mistake's as a right result is to the truth, where the mistake makes a difference."""
+    near = output.shares_beside(expected)[0] <= 1
+    return bool(np.mean(near | (expected == output.true)) >= EXPLAINED)
 
 
 def left_of(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float | None:

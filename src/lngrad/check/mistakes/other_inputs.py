@@ -28,6 +28,7 @@ from lngrad.typing import Array
 
 MAX_PAIRS = 1 << 22  # elements that are looked at, of one wrong row beside all others
 NEWTON_STEPS = 4
+MAX_OF_DIGIT = 0.1  # of the last digit of two numbers that cancel
 # Inputs that one wrong index is known to reach.
 TOGETHER = (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))
 
@@ -149,6 +150,26 @@ _WAYS: tuple[tuple[_Function, _Function, Callable[[float], tuple[str, str]]], ..
 )  # fmt: skip
 
 
+def _by_cancellation(fit: Fit, found: Array, error: Array) -> Statistics:
+    """A variance that is a difference of two float32 numbers of the size of mean²: a multiple of their last digit."""
+    t = fit.terms
+    squares = (t.x**2).mean(1)
+    digit = np.spacing(squares.astype(np.float32)).astype(np.float64)
+    under = found**-2.0
+    if not (2 * error / found * under < MAX_OF_DIGIT * digit).all():
+        return
+    whole = np.round(under / digit) * digit
+    if not (np.abs(under - whole) < MAX_OF_DIGIT * digit).all() or not (whole > 0).all():
+        return
+    yield (
+        whole**-0.5,
+        Difference(
+            "variance by cancellation",
+            "the variance is E[x²] - E[x]² in float32, of which a few digits remain where the mean is large: centre x first.",
+        ),
+    )
+
+
 def _other_rstds(fit: Fit) -> Statistics:
     """dx = r·u − r³·v, with u and v known."""
     t, given = fit.terms, fit.terms.rstd[:, 0]
@@ -167,6 +188,7 @@ def _other_rstds(fit: Fit) -> Statistics:
             "rstd clamped", f"rstd is {cut:.4g} where it should be larger: clamped, or the variance has a least value."
         ),
     )
+    yield from _by_cancellation(fit, found, error)
     weight = 1 / np.maximum(error, TINY)
     for of, back, words in _WAYS:
         slope = np.maximum(np.abs(of(given * 1.0001) - of(given)) / (given * 1e-4), TINY)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.catalogue import MISTAKES, Mistake
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase
 from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import (
@@ -28,6 +28,7 @@ from lngrad.check.mistakes.fit import (
     row_mean,
     terms_of,
 )
+from lngrad.check.mistakes.mistake import Mistake
 from lngrad.check.mistakes.nearest import Nearest, nearest_of
 from lngrad.check.mistakes.sum_weights import describe_places
 from lngrad.core.problem import Grads
@@ -61,10 +62,14 @@ def some_rows(inputs: Inputs, dx: WrongOutput, rows: Array | None = None) -> tup
     return few, replace(dx, **some(dx, "result true scale"))
 
 
-def in_one_output(output: WrongOutput, known: Mapping[str, Grads]) -> Iterator[Placed]:
+def in_one_output(output: WrongOutput, true: Grads, known: Mapping[str, Grads]) -> Iterator[Placed]:
     """Each mistake in this output, whatever it would make of the others."""
     for name, wrong in known.items():
-        if not MISTAKES[name].by_size:
+        if MISTAKES[name].by_size:
+            continue
+        if all((getattr(wrong, one) == getattr(true, one)).all() for one in true._fields if one != output.name):
+            yield Placed(name, MISTAKES[name].sentence, getattr(wrong, output.name))
+        else:
             text = f"In {output.name} alone: {MISTAKES[name].sentence}"
             yield Placed(f"{name} in {output.name} alone", text, getattr(wrong, output.name))
 
@@ -256,8 +261,8 @@ def in_places(
 
 def _placed(call: ExactCase, output: WrongOutput, known: Mapping[str, Grads]) -> Iterable[Placed]:
     if output.name == "dx":
-        return chain(in_one_output(output, known), in_one_term(call, output))
-    return chain(in_one_output(output, known), in_rows_of_a_sum(call, output))
+        return chain(in_one_output(output, call.true, known), in_one_term(call, output))
+    return chain(in_one_output(output, call.true, known), in_rows_of_a_sum(call, output))
 
 
 def _in_part(name: str, what: str, where: str, sentence: str) -> Difference:

@@ -27,7 +27,7 @@ def _is_usable(fit: Fit, rows: int, columns: int = MIN_ELEMENTS) -> bool:
 def explain_partial_means(fit: Fit) -> Explanation | None:
     """Row means that do not take every column once: which columns they take."""
     t = fit.terms
-    if not _is_usable(fit, rows=4, columns=4) or fit.explains(t.dx()):
+    if not _is_usable(fit, rows=1, columns=4) or fit.explains(t.dx()):
         return None
     A, means = tuple(one / t.N for one in t.averaged), [one[:, 0] for one in _recovered(fit)[0]]
     for which, label, sum_name in (((1,), f"{LABELS[1]} takes", "mean_dxhat_xhat"), ((0,), f"{LABELS[0]} takes", "mean_dxhat"),
@@ -113,12 +113,13 @@ def explain_narrow_means(fit: Fit) -> Explanation | None:
     if found is None or fit.explains(fit.terms.dx()):
         return None
     there = [*zip(*found, strict=True)][0 if fit.terms.normalization.centred else 1 :]
-    for dtype in ("bfloat16", "float16"):
+    for dtype in ("bfloat16", "float16", "float32"):
         for what, times in (("sums", fit.terms.N), ("means", 1)):
             if all(_on_grid(one * times, near * times, dtype) for one, near in there):
                 return fit.explanation(
                     f"row {what} kept in {dtype}",
-                    f"the two row {what} are numbers of {dtype} in every row, and off: add them up, and keep them, in float32.",
+                    f"the two row {what} are numbers of {dtype} in every row, and off: add them up, and keep them, in "
+                    f"{'float64' if dtype == 'float32' else 'float32'}.",
                     fit.terms.dx_text(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**"),
                 )
     return None

@@ -17,6 +17,9 @@ from lngrad.typing import Array, Shape
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PERIODS = (2, 3, 4, 8)
+TILES = (2, 4, *(1 << bits for bits in range(3, 17)))  # of a loop over terms
+MIN_SUMS = 8  # for a pattern of any place: of fewer, tiles alone
+TINY = 1e-300
 MAX_DENSE = 2048  # unknowns of a least squares problem
 ENOUGH = 1.25  # sums for each unknown, so that the fit is a test as well
 NEAR = 0.05  # of a whole number
@@ -41,6 +44,12 @@ def recover_weights(A: Array, b: Array, fits: Fits, few: bool = False) -> Array 
         The simplest weights that fit and are not all the same; None if there are none.
     """
     others = _but_for_a_few(A, b) if few else ()
+    if few:
+        others = chain(_one_many_times(A, b), others)
+    else:
+        others = _tiled(A, b)
+        if len(A) < MIN_SUMS:
+            return next((weights for weights in others if fits(weights)), None)
     for weights in chain(_prefixes(A, b), _periodic(A, b), _of_blocks(A, b), others):
         if not (weights == weights[0]).all() and fits(weights):
             return weights
@@ -59,6 +68,35 @@ def _of_blocks(A: Array, b: Array) -> Iterator[Array]:
         whole = np.round(weights)
         if rank == blocks and np.isfinite(weights).all() and np.abs(weights - whole).max() <= NEAR:
             yield np.repeat(whole, block)[:terms]
+
+
+def _one_many_times(A: Array, b: Array) -> Iterator[Array]:
+    """One term that is counted several times, as where the rows that fill a block are its last one."""
+    left = b - A.sum(1)
+    size = np.maximum(np.square(A).sum(0), TINY)
+    times = (left @ A) / size
+    term = int(np.argmax(times**2 * size))
+    whole = np.round(times[term])
+    if whole >= 2 and abs(times[term] - whole) <= NEAR:
+        weights = np.ones(A.shape[1])
+        weights[term] += whole
+        yield weights
+
+
+def _tiled(A: Array, b: Array) -> Iterator[Array]:
+    """Terms that tiles leave out, or take twice, at the end, or at the beginning: those that leave the least come first."""
+    terms, found = A.shape[1], []
+    index = np.arange(terms)
+    for tile in (1, *TILES):
+        if tile >= terms:
+            break
+        whole = terms // tile * tile
+        start = whole if whole < terms else terms - tile
+        found += [(index < start) * 1.0, (index >= start) * 1.0, (index < tile) * 1.0, (index >= tile) * 1.0]
+        if whole < terms:
+            found.append(1.0 + ((index >= terms - tile) & (index < whole)))
+    left = np.square(A @ np.transpose(found) - b[:, None]).sum(0)
+    yield from (found[place] for place in np.argsort(left, kind="stable")[:MAX_RULES].tolist())
 
 
 def _but_for_a_few(A: Array, b: Array) -> Iterator[Array]:

@@ -1,0 +1,222 @@
+"""Changes of precision: what is rounded too early, kept too narrow, or rounded in another way."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from lngrad.check.mistakes.changes import Changes, ExactCase, configured, with_xhat
+from lngrad.check.mistakes.fit import narrowed, row_mean, wide
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
+from lngrad.typing import Array
+
+MAX_SEQUENTIAL = 8192  # rows, or columns, that are added one by one in Python
+DIGITS = {"float16": 11, "bfloat16": 8}
+
+
+# Of dx and xhat.
+
+
+@configured
+def narrow_means(call: ExactCase, dtype: str) -> Changes:
+    """Both row means rounded to 16 bits before they are used."""
+    return {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
+
+
+@configured
+def narrow_dxhat(call: ExactCase, dtype: str) -> Changes:
+    """dxhat rounded to 16 bits before dx is computed from it."""
+    t = call.terms
+    return {"dx": t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal}
+
+
+@configured
+def narrow_before_weight(call: ExactCase, dtype: str) -> Changes:
+    """The terms of gamma's product rounded to 16 bits: dxhat in dx, xhat in dgamma."""
+    t = call.terms
+    dx = t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal
+    return {"dx": dx, "dgamma": (t.dy * narrowed(t.xhat, dtype)).sum(0)}
+
+
+@configured
+def narrow_xhat(call: ExactCase, dtype: str, *results: str) -> Changes:
+    """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
+    return with_xhat(call, narrowed(call.terms.xhat, dtype), results)
+
+
+def uncentred_xhat(call: ExactCase) -> Changes:
+    """xhat as x·rstd + b with b = −mean·rstd in float32, fused: what b's rounding loses stays."""
+    t = call.terms
+    bias = (-t.mean * t.rstd).astype(np.float32)
+    return with_xhat(call, (t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
+
+
+@configured
+def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Changes:
+    """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
+
+    Args:
+        dtype: The narrow one.
+        parts, block: How rows are cut; block counts where it is not 0.
+        products: Whether the products, too, are rounded before they are added.
+    """
+    t = call.terms
+    narrow, step = numpy_dtype(dtype), block or max(-(-t.M // parts), 1)
+    blocks = -(-t.M // step)
+    if block > t.M or min(step, t.M) > MAX_SEQUENTIAL or (not block and (blocks != parts or (parts > 1 and step < 2))):
+        return None
+    added = np.stack([t.dy * t.xhat, t.dy], axis=1)
+    if products:
+        added = narrowed(added, dtype)
+    padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
+    padded[: t.M] = added
+    totals = np.zeros((blocks, *added.shape[1:]), narrow)
+    for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
+        totals = (totals.astype(np.float64) + row).astype(narrow)
+    whole = totals.astype(np.float64).sum(0)
+    return {"dgamma": whole[0], "dbeta": whole[1]}
+
+
+@configured
+def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
+    """The sums of blocks of so many rows, each in full, rounded and added in a narrow dtype."""
+    t = call.terms
+    starts = np.arange(0, t.M, block)
+    if not 2 <= len(starts) <= MAX_SEQUENTIAL:
+        return None
+    parts = narrowed(np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0), dtype)
+    totals = np.zeros(parts.shape[1:], numpy_dtype(dtype))
+    for part in parts:
+        totals = (totals.astype(np.float64) + part).astype(totals.dtype)
+    dgamma, dbeta = totals.astype(np.float64)
+    return {"dgamma": dgamma, "dbeta": dbeta}
+
+
+@configured
+def narrow_sum(call: ExactCase, dtype: str, only: str, products: bool) -> Changes:
+    """One of the two column sums in a narrow dtype."""
+    made = narrow_sums(dtype, products=products)(call)
+    return None if made is None else {only: made[only]}
+
+
+@configured
+def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
+    """Rounded products added in a narrow dtype, in so many groups of every groups-th row."""
+    t = call.terms
+    if groups >= t.M or t.M // groups > MAX_SEQUENTIAL:
+        return None
+    added = narrowed(np.stack([t.dy * t.xhat, t.dy], axis=1), dtype)
+    rows = np.concatenate([added, np.zeros((-t.M % groups, *added.shape[1:]))]).reshape(-1, groups, *added.shape[1:])
+    totals = np.zeros(rows.shape[1:], numpy_dtype(dtype))
+    for row in rows:
+        totals = (totals.astype(np.float64) + row).astype(totals.dtype)
+    dgamma, dbeta = totals.astype(np.float64).sum(0)
+    return {"dgamma": dgamma, "dbeta": dbeta}
+
+
+@configured
+def narrow_products(call: ExactCase, dtype: str, xhat: bool) -> Changes:
+    """dy·xhat rounded to 16 bits, perhaps xhat before, then summed in full."""
+    t = call.terms
+    return {"dgamma": narrowed(t.dy * (narrowed(t.xhat, dtype) if xhat else t.xhat), dtype).sum(0)}
+
+
+def half_away(call: ExactCase) -> Changes:
+    """Ties rounded away from zero."""
+    rounded = {}
+    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
+        if dtype in DIGITS:
+            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
+            whole = np.copysign(np.floor(np.abs(np.ldexp(mantissa, DIGITS[dtype])) + 0.5), mantissa)
+            rounded[name] = np.ldexp(whole, exponent - DIGITS[dtype])
+    return rounded or None
+
+
+@configured
+def narrow_before_dtotal(call: ExactCase, dtype: str) -> Changes:
+    """The norm's own part of dx rounded before dtotal is added."""
+    t = call.terms
+    return {"dx": narrowed(t.dx() - t.dtotal, dtype) + t.dtotal} if isinstance(t.dtotal, np.ndarray) else None
+
+
+@configured
+def narrow_bracket(call: ExactCase, dtype: str) -> Changes:
+    """dxhat less its two terms, rounded before it is multiplied by rstd."""
+    t = call.terms
+    return {"dx": t.rstd * narrowed((t.dx() - t.dtotal) / t.rstd, dtype) + t.dtotal}
+
+
+@configured
+def narrow_before_mean(call: ExactCase, dtype: str) -> Changes:
+    """The products dxhat·xhat rounded before their mean."""
+    t = call.terms
+    return {"dx": t.dx(second=row_mean(narrowed(t.dxhat * t.xhat, dtype)))}
+
+
+@configured
+def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
+    """The row sums, and what they add, in a narrow dtype, column by column."""
+    t, narrow = call.terms, numpy_dtype(dtype)
+    if not 2 <= t.N <= MAX_SEQUENTIAL:
+        return None
+    added = np.stack([narrowed(one, dtype) for one in t.averaged])
+    totals = np.zeros(added.shape[:2], narrow)
+    for column in np.moveaxis(added, 2, 0):
+        totals = (totals.astype(np.float64) + column).astype(narrow)
+    first, second = totals.astype(np.float64)[..., None] / t.N
+    return {"dx": t.dx(first, second)}
+
+
+@configured
+def narrow_sums_after_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
+    """Column sums that are rounded to a narrow dtype after each block of so many rows."""
+    t = call.terms
+    starts = np.arange(0, t.M, block)
+    if not 2 <= len(starts) <= MAX_SEQUENTIAL:
+        return None
+    parts = np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0)
+    totals = np.zeros(parts.shape[1:], numpy_dtype(dtype))
+    for part in parts:
+        totals = (totals.astype(np.float64) + part).astype(np.float32).astype(totals.dtype)
+    dgamma, dbeta = totals.astype(np.float64)
+    return {"dgamma": dgamma, "dbeta": dbeta}
+
+
+# Of results.
+
+
+def truncated(call: ExactCase, *names: str) -> Changes:
+    """16-bit results cut to their digits, towards zero."""
+    cut = {}
+    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
+        if dtype in DIGITS and (not names or name in names):
+            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
+            cut[name] = np.ldexp(np.trunc(np.ldexp(mantissa, DIGITS[dtype])), exponent - DIGITS[dtype])
+    return cut or None
+
+
+def _flushed(array: Array, dtype: str) -> Array:
+    return np.where(np.abs(array) < float(ml_dtypes.finfo(numpy_dtype(dtype)).smallest_normal), 0.0, array)
+
+
+def flushed_results(call: ExactCase, *names: str) -> Changes:
+    """What is smaller than the smallest normal number of its dtype is zero."""
+    made = {
+        name: _flushed(one, dtype)
+        for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True)
+        if not names or name in names
+    }
+    return made if any((made[name] != getattr(call.true, name)).any() for name in made) else None
+
+
+def flushed_inputs(call: ExactCase) -> Changes:
+    made = {}
+    for name in ("dy", "x", "gamma"):
+        array = getattr(call.inputs, name)
+        if array is not None:
+            one = wide(array)
+            made[name] = _flushed(one, np.asarray(array).dtype.name)
+            if (made[name] == one).all():
+                del made[name]
+    return made or None

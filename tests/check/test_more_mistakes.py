@@ -94,7 +94,7 @@ MORE: dict[str, tuple[str, str, dict[str, Any], Callable[[Terms], dict[str, Any]
     "gamma in a buffer of 4096": ("gamma modulo 4096", "float32", {"lead": (5,), "normalized": (4099,)}, lambda t: {
         "dx": t.of_norm(t.dy * t.gamma[:, index(t) % 4096], t.xhat, t.rstd)}),
     "dxhat beyond float16's range": ("dxhat rounded to float16 in dx", "float16", {
-        **LARGE, "ranges": {**FROM_X, "dy": (-6e4, 6e4)}}, lambda t: {"dx": of_infinite(t, narrow(t.dxhat, np.float16))}),
+        **LARGE, "ranges": {**FROM_X, "dy": (-3.4e4, 3.4e4)}}, lambda t: {"dx": of_infinite(t, narrow(t.dxhat, np.float16))}),
     "subnormal results are zero": ("dx flushed to zero", "float16", {
         **LARGE, "ranges": {**FROM_X, "dy": (-9e-5, 9e-5)}}, lambda t: {"dx": np.where(np.abs(t.dx()) < 2.0**-14, 0, t.dx())}),
     "nothing is left of subnormal results": ("dx flushed to zero", "float16", {
@@ -103,6 +103,18 @@ MORE: dict[str, tuple[str, str, dict[str, Any], Callable[[Terms], dict[str, Any]
         "dx": t.of_norm(np.ones_like(t.dy), t.xhat, t.rstd)}),
     "xhat in bfloat16 for dgamma": ("xhat rounded to bfloat16 in dgamma", "float32", LARGE, lambda t: {
         "dgamma": (t.dy * narrow(t.xhat)).sum(0)}),
+    "products and sums in bfloat16": ("products and row sums rounded to bfloat16", "float32", LARGE, lambda t: means(
+        t, *(narrow(narrow(one).sum(1, keepdims=True)) / t.N for one in (t.dxhat, t.dxhat * t.xhat)))),
+    "all products overflow": ("overflow in 16 bits", "float16", {
+        "lead": (9,), "normalized": (64,), "ranges": {**FROM_X, "dy": (-6e4, 6e4)}}, lambda t: {
+        "dx": of_infinite(t, narrow(2e4 * t.dxhat, np.float16))}),
+    "statistics of the row in its tile, for dgamma": ("statistics of other rows in dgamma", "float32", {
+        "lead": (300,), "normalized": (16,)}, lambda t: {"dgamma": (
+            t.dy * (t.x - t.mean[np.arange(t.M) % 256]) * t.rstd[np.arange(t.M) % 256]).sum(0)}),
+    "dy of the first row of a tile, for dbeta": ("dy of other rows in dbeta", "float32", {
+        "lead": (50,), "normalized": (16,)}, lambda t: {"dbeta": t.dy[np.arange(t.M) // 16 * 16].sum(0)}),
+    "x of the row before, for dgamma": ("x of other rows in dgamma", "bfloat16", {
+        "lead": (70,), "normalized": (64,)}, lambda t: {"dgamma": (t.dy * (np.roll(t.x, 1, 0) - t.mean) * t.rstd).sum(0)}),
     "dtotal is added to bfloat16": ("norm's part rounded to bfloat16 before dtotal is added", "float32", STREAM, lambda t: {
         "dx": narrow(t.dx() - t.dtotal) + t.dtotal}),
 }  # fmt: skip

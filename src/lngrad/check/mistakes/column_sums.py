@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from lngrad.check.mistakes.fit import SUMS, TINY, Difference, Explanation, Fit, coefficient_text
+from lngrad.check.mistakes.fit import SUMS, TINY, Difference, Explanation, Fit, Terms, coefficient_text
 from lngrad.check.mistakes.sum_weights import (
     BLOCKS,
     describe_places,
@@ -32,6 +33,7 @@ MIN_NAMED = 0.5  # of the wrong columns: others lack more than one
 MAX_CHANCE = 0.02  # that some row's product is what is missing
 MIN_FACTOR = 0.01  # that a whole column sum is off by
 MAX_COLUMNS = 0.95  # wrong, for columns that are right to be left out
+LOOKED_AT = 16  # columns, before all of them are
 MAX_WEIGHTED = 4 << 20  # elements: weights of rows are not looked for in larger cases
 
 
@@ -192,6 +194,50 @@ def explain_wrong_axis(fit: Fit) -> Explanation | None:
         f"{fit.name} is summed over the columns, one number a row: it is a sum over the rows.",
         f"**Σ_columns** {_summed(fit.name)}",
     )
+
+
+def explain_sums_of_other_rows(fit: Fit) -> Explanation | None:
+    """Sums whose statistics, dy or x are those of other rows: of the row's place in a tile, its first one, a neighbour."""
+    t = fit.terms
+    if t.M < 2 or not fit.is_finite:
+        return None
+    few = np.unique(np.linspace(0, t.N - 1, min(t.N, LOOKED_AT)).astype(int))
+    part = replace(
+        fit, result=fit.result[few], bound=fit.bound[few], rights={fit.name: fit.true[few]}, terms=_columns(t, few)
+    )
+    index = np.arange(t.M)
+    tiles = [tile for tile in BLOCKS[1:] if tile < t.M]
+    maps = [
+        *((f"of the row modulo {tile}", index % tile) for tile in tiles),
+        *((f"of the first row of each block of {tile}", index // tile * tile) for tile in tiles),
+        ("of the first row", 0 * index),
+        ("of the row before", index - 1),
+        ("of the row after", (index + 1) % t.M),
+    ]
+    for which in (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))[3 * (fit.name == "dbeta") :]:
+        for text, rows in maps:
+            if part.explains(_of_rows(part, which, rows)) and fit.explains(_of_rows(fit, which, rows)):
+                what = " and ".join(which)
+                return fit.explanation(
+                    f"{'statistics' if len(which) > 1 else what} of other rows in {fit.name}",
+                    f"{fit.name} takes the {what} {text}: the index of the row in its tile lacks the tile's start, or is not "
+                    "the row's.",
+                    f"Σ_rows {_summed(fit.name)} **with another row's {what}**",
+                )
+    return None
+
+
+def _columns(t: Terms, columns: Array) -> Terms:
+    shared = {name: getattr(t, name)[:, columns] for name in ("dy", "x", "xhat", "dxhat", "gamma")}
+    return replace(t, **shared, dtotal=0.0)
+
+
+def _of_rows(fit: Fit, which: tuple[str, ...], rows: Array) -> Array:
+    t = fit.terms
+    mean, rstd, dy, x = (
+        getattr(t, name)[rows] if name in which else getattr(t, name) for name in ("mean", "rstd", "dy", "x")
+    )
+    return np.asarray((dy * (x - mean) * rstd if fit.name == "dgamma" else dy).sum(0))
 
 
 def explain_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:

@@ -20,10 +20,11 @@ from lngrad.check.mistakes.column_sums import (
     explain_lost_additions,
     explain_other_sum,
     explain_rows,
+    explain_sums_of_other_rows,
     explain_wrong_axis,
 )
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Terms, WrongOutput, terms_of
+from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Terms, WrongOutput, terms_of, wide
 from lngrad.check.mistakes.misplaced import (
     explain_added,
     explain_clipped,
@@ -52,6 +53,11 @@ from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 
 UNEXPLAINED = "no known mistake explains it."
+OVERFLOW = "overflow in 16 bits"  # of which no finite number says where
+OVERFLOW_TEXT = (
+    "what is wrong is not finite, and no case says more: a product, or a row sum, is kept in 16 bits, and beyond their largest "
+    "number. Keep it in float32."
+)
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
 MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
@@ -69,7 +75,7 @@ VAGUE = (
 EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
     "dx": (explain_unwritten, explain_narrow_store, explain_overflow, explain_clipped, explain_dx),
     "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_unwritten, explain_clipped,
-                        explain_moved, explain_added, explain_last_size, explain_narrow_store),
+                        explain_moved, explain_added, explain_last_size, explain_narrow_store, explain_sums_of_other_rows),
     # Of dx, and rare beside another mistake: only where the inputs are right.
     "dx alone": (explain_partial_means, explain_tiled_means, explain_means_of_other_rows, explain_factors, explain_gamma,
                  explain_moved, explain_added, explain_narrow_means),
@@ -142,9 +148,11 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         formulas = _formulas(terms, outputs, truth)
         found = known_mistake(outputs, known)
         if found is not None and (found.is_clean or (each := in_places(call, outputs, formulas, known, True)) is None):
-            formula = [one for one in formulas.values() if one.formula]
-            said = _diagnosis([_named(found.name)], formula)
-            return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in found.others))
+            names = found.others
+            said = _diagnosis([_named(found.name)], [one for one in formulas.values() if one.formula])
+            if names and not any(np.isfinite(wide(one.result)[one.share > 1]).any() for one in outputs if one.is_wrong):
+                names, said = (found.name, *names), Diagnosis(OVERFLOW, OVERFLOW_TEXT)
+            return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in names))
         if found is None:
             each = (
                 _each_output(outputs, formulas, known)

@@ -169,6 +169,14 @@ def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
 
 
 @configured
+def narrow_row_sums_once(call: ExactCase, dtype: str) -> Changes:
+    """What the row sums add is rounded, and then each sum."""
+    t = call.terms
+    first, second = (narrowed(narrowed(one, dtype).sum(1, keepdims=True), dtype) / t.N for one in t.averaged)
+    return {"dx": t.dx(first, second)}
+
+
+@configured
 def narrow_sums_after_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
     """Column sums that are rounded to a narrow dtype after each block of so many rows."""
     t = call.terms

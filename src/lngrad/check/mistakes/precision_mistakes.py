@@ -101,6 +101,8 @@ PRECISION: dict[str, Mistake] = {
              "it in float32.", precision.narrow_bracket, False),
             ("dxhat·xhat rounded to", " before its mean", "the products dxhat·xhat are rounded to {} before they are added up: "
              "keep them in float32.", precision.narrow_before_mean, False),
+            ("products and row sums rounded to", "", "what the two row sums add is rounded to {}, and so are the sums: keep "
+             "them in float32.", precision.narrow_row_sums_once, False),
             ("row sums added up in", "", "the two row sums, and what they add, are kept in {}: keep them in float32.",
              precision.narrow_row_sums, True),
         )

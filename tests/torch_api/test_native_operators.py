@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,9 +14,9 @@ from native_ways import python_alone  # noqa: E402  # torch may be missing
 import lngrad.torch as door  # noqa: E402
 from lngrad.core.dtypes import to_torch  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
-from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
+from lngrad.errors import DtypeError, LngradError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
-from lngrad.torch import native  # noqa: E402
+from lngrad.torch import native, operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("native_code")
 ops = torch.ops.lngrad
@@ -36,17 +39,18 @@ MEMBERS = {
 class Call:
     """Tensors of a call, and both directions of the operators with them."""
 
-    def __init__(self, case, dtype, residual=False):
+    def __init__(self, case, dtype, residual=False, ops=ops):
+        self.ops = ops
         self.inputs = make_inputs(case, dtype, residual=residual)
         self.shape = list(case.normalized)
         for name in ("dy", "x", "gamma", "beta", *(("residual", "dtotal") if residual else ())):
             setattr(self, name, to_torch(getattr(self.inputs, name).copy()))
 
     def forward(self):
-        return ops.layer_norm(self.x, self.shape, self.gamma, self.beta, EPS)
+        return self.ops.layer_norm(self.x, self.shape, self.gamma, self.beta, EPS)
 
     def backward(self, mean, rstd, mask=(True, True, True)):
-        return ops.layer_norm_backward(self.dy, self.x, self.shape, mean, rstd, self.gamma, mask)
+        return self.ops.layer_norm_backward(self.dy, self.x, self.shape, mean, rstd, self.gamma, mask)
 
     def all(self, mask=(True, True, True)):
         y, mean, rstd = self.forward()
@@ -56,9 +60,9 @@ class Call:
         centred, offset, has_gamma, has_residual = MEMBERS[name]
         gamma, beta = (self.gamma, self.beta) if has_gamma else (None, None)
         residual, dtotal = (self.residual, self.dtotal) if has_residual else (None, None)
-        y, mean, rstd, total = ops.norm(self.x, self.shape, gamma, beta, EPS, residual, centred, offset)
+        y, mean, rstd, total = self.ops.norm(self.x, self.shape, gamma, beta, EPS, residual, centred, offset)
         x = total if has_residual else self.x
-        grads = ops.norm_backward(self.dy, x, self.shape, mean, rstd, gamma, mask, dtotal, centred, offset)
+        grads = self.ops.norm_backward(self.dy, x, self.shape, mean, rstd, gamma, mask, dtotal, centred, offset)
         return y, mean, rstd, total, *grads
 
 
@@ -105,6 +109,76 @@ def test_what_is_masked_off_has_no_elements(mask):
 def test_the_family(name, mask):
     call = Call(Case((65,), (40,)), "bfloat16", residual=True)
     check_as_python(call.member, name, mask)
+
+
+def direct():
+    """The operators as generated code of Inductor calls them: without torch's dispatcher."""
+    return SimpleNamespace(**{name: getattr(native.module, f"direct_{name}") for name in operators.ALL})
+
+
+def check_direct(case, dtype, call, *arguments, **changes):
+    """The results of a direct call, those of the operator; the same errors."""
+    got, expected = (Call(case, dtype, True, one) for one in (direct(), ops))
+    for one in (got, expected):
+        for name, value in changes.items():
+            setattr(one, name, value)
+    try:
+        results = call(expected, *arguments)
+    except LngradError as error:
+        with pytest.raises(type(error), match=f"^{re.escape(str(error))}$"):
+            call(got, *arguments)
+        return
+    for _ in range(2):
+        check_same_bits(call(got, *arguments), results)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_direct_call_is_the_operators(name, mask):
+    check_direct(Case((65,), (40,)), "bfloat16", Call.member, name, mask)
+    check_direct(Case((65,), (40,)), "bfloat16", Call.all, mask)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("lead", "shape"), SHAPES)
+def test_direct_calls_of_any_size_and_dtype(lead, shape, dtype):
+    check_direct(Case(lead, shape), dtype, Call.all)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": torch.arange(96.0).reshape(6, 16)[:, ::2]},
+        {"gamma": torch.arange(16.0)[::2]},
+        {"dy": torch.ones(8, 6).T},
+        {"shape": (8,)},
+        {"shape": [7]},
+        {"dy": torch.ones(8, 6)},
+        {"dy": torch.ones(5, 8)},
+        {"gamma": torch.ones(8, dtype=torch.int32)},
+    ],
+    ids=str,
+)
+def test_a_direct_call_that_is_not_plain_is_the_operators(change):
+    check_direct(Case((6,), (8,)), "float32", Call.all, **change)
+
+
+def test_a_direct_call_keeps_derivatives_modes_and_profiles():
+    call = Call(Case((64,), (64,)), "float32", ops=direct())
+    expected = call.forward()
+    mode = Listening()
+    mode.heard = []
+    with mode:
+        got = call.forward()
+    check_same_bits(got, expected)
+    assert mode.heard == ["lngrad.layer_norm.default"]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call.forward()
+    assert "lngrad::layer_norm" in [event.name for event in profile.events()]
+    leaves = [tensor.requires_grad_() for tensor in (call.x, call.gamma, call.beta)]
+    check_grads(Grads(*torch.autograd.grad(call.forward()[0], leaves, call.dy)), call.inputs)
+    with torch.no_grad():
+        assert not call.forward()[0].requires_grad
 
 
 def test_a_call_that_was_seen_asks_python_nothing(seen):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._inductor import config  # noqa: E402  # torch may be missing
+from native_ways import python_alone  # noqa: E402  # torch may be missing
+from torch._inductor import config  # noqa: E402
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 import lngrad.torch as door  # noqa: E402
 from lngrad.core.dtypes import to_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.testing import Case, Normalization, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch import inductor  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,  # Inductor compiles C++ for ten seconds and more
@@ -104,6 +108,88 @@ def test_a_training_step_of_rms_norm(name):
         grads(formula, inputs, torch.finfo(torch.float32).eps if eps is None else eps), got, strict=True
     ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def code_of(call, *given):
+    """Forward and backward as Inductor writes them, comments apart."""
+
+    def step():
+        leaves = [one.detach().clone().requires_grad_() for one in given]
+        return torch.autograd.grad(call(*leaves).sum(), leaves)
+
+    with config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
+        grads, code = run_and_get_code(step)
+    return grads, "\n".join(line for one in code for line in one.splitlines() if "#" not in line)
+
+
+LINES = {  # in the code of a step, with direct calls and without
+    True: ("lngrad_layer_norm(", "lngrad_layer_norm_backward(", "lngrad_norm(", "lngrad_norm_backward("),
+    False: ("lngrad.layer_norm.", "lngrad.layer_norm_backward.", "lngrad.norm.", "lngrad.norm_backward."),
+}
+
+
+def both_norms(x, w, b):
+    x = torch.nn.functional.layer_norm(x * 2, (8,), w, b)
+    return torch.nn.functional.rms_norm(x * 2, (8,), w * 3)
+
+
+def small():
+    return torch.randn(6, 8), torch.randn(8), torch.randn(8)
+
+
+@pytest.mark.parametrize("why_not", [None, "torch has no hook", "no native code", "a wrapper in C++"])
+def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch):
+    """Where it can; else the operators, with the same bits."""
+    given = small()
+    with door.override():
+        leaves = [one.clone().requires_grad_() for one in given]
+        expected = torch.autograd.grad(both_norms(*leaves).sum(), leaves)
+    if why_not == "torch has no hook":
+        monkeypatch.setattr(inductor, "CUSTOM_EXTERN_KERNEL_CODEGEN", None)
+    with (
+        python_alone() if why_not == "no native code" else nullcontext(),
+        config.patch(cpp_wrapper=why_not == "a wrapper in C++"),
+        door.override(compiled=True),
+    ):
+        got, code = code_of(torch.compile(both_norms, fullgraph=True), *given)
+    check_same_bits(got, expected)
+    is_direct = why_not is None
+    assert all(line in code for line in LINES[is_direct])
+    assert not any(line in code for line in LINES[not is_direct])
+
+
+def test_inputs_are_asserted_where_others_read_them(native_code):
+    """What the native code compares with x needs no line of Inductor's, unless a loop reads it too."""
+
+    def asserted(call):
+        with door.override(compiled=True):
+            _, code = code_of(torch.compile(call, fullgraph=True, dynamic=False), *small())
+        return re.findall(r"assert_size_stride\((\w+),", code)
+
+    def plain(x, w, b):
+        return torch.nn.functional.layer_norm(x, (8,), w, b)
+
+    assert asserted(plain) == ["primals_1", "primals_1"]  # x, forward and backward
+    assert asserted(lambda x, w, b: plain(x, w, b) * w)[:2] == ["primals_1", "primals_2"]
+
+
+def test_norms_in_a_part_of_a_graph(native_code):
+    """A region that is compiled once and called twice has its imports where the graph has them."""
+
+    @torch.compiler.nested_compile_region
+    def region(x, w, b):
+        return torch.nn.functional.layer_norm(x, (8,), w, b)
+
+    def both(x, w, b):
+        return region(region(x, w, b) * 2, w, b)
+
+    given = small()
+    with door.override(compiled=True):
+        got, code = code_of(torch.compile(both, fullgraph=True), *given)
+    leaves = [one.clone().requires_grad_() for one in given]
+    twice = door.layer_norm(door.layer_norm(leaves[0], 8, *leaves[1:]) * 2, 8, *leaves[1:])
+    check_same_bits(got, torch.autograd.grad(twice.sum(), leaves))
+    assert code.count("lngrad.torch.inductor.direct('layer_norm')") == 1
 
 
 def test_nests_and_ends_with_the_last():

@@ -1,12 +1,15 @@
 """The normalizations in graphs that Inductor compiles: torch's functions replaced by our operators before they are decomposed.
 
 Below torch.compile no kernel of aten is called: Inductor makes loops of its own from aten's formula. So the graph is changed
-where Inductor lets others change it, by a pass over the graph that torch.compile recorded.
+where Inductor lets others change it, by a pass over the graph that torch.compile recorded. Where there is native code, what
+Inductor writes calls it directly: torch's dispatcher, and checks that the native code makes anyway, are most of a small call.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,15 @@ from typing import Any
 import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+from torch._inductor.virtualized import V
 
-from lngrad.torch import operators
+from lngrad.torch import native, operators
+
+try:  # what writes the lines of generated code; another torch may not have it
+    from torch._inductor.codegen.custom_extern_kernel_codegen import CUSTOM_EXTERN_KERNEL_CODEGEN, CustomCodegen
+    from torch._inductor.codegen.wrapper import AssertSizeStrideLine, ExternKernelAllocLine
+except ImportError:
+    CUSTOM_EXTERN_KERNEL_CODEGEN = None
 
 _LAYER_NORM = operators.layer_norm, ("input", "normalized_shape", "weight", "bias", "eps"), 1e-5
 _RMS_NORM = operators.norm, ("input", "normalized_shape", "weight", "eps"), None
@@ -37,8 +47,8 @@ class _ToOperator(CustomGraphPass):  # type: ignore[misc]  # torch is Any to myp
                 _replace(graph, node)
 
     def uuid(self) -> str:
-        """What Inductor's caches on disk tell graphs with and without this pass apart by."""
-        return sha256(Path(__file__).read_bytes()).hexdigest()
+        """What Inductor's caches on disk tell graphs with and without this pass apart by, and with and without direct calls."""
+        return sha256(Path(__file__).read_bytes() + bytes([native.module is not None])).hexdigest()
 
 
 def _replace(graph: Any, node: Any) -> None:
@@ -61,9 +71,58 @@ def _replace(graph: Any, node: Any) -> None:
 _pass = _ToOperator()
 
 
+# --- Direct calls ---------------------------------------------------------------------------------------------------
+
+
+def direct(name: str) -> Any:
+    """What generated code calls for an operator: the native code itself, or the operator where there is none."""
+    operator = operators.ALL[name]
+    return operator if native.module is None else getattr(native.module, f"direct_{name}")
+
+
+def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
+    """Write the call of an operator. Sizes and strides are asserted of x alone: the native code compares the rest with it, and
+    hands what does not fit to the operator, which refuses it; results are as the operator's fakes foretell."""
+    wrapper = V.graph.wrapper_code
+    if native.module is not None and not V.graph.cpp_wrapper:
+        root = wrapper.get_root_graph() if hasattr(wrapper, "get_root_graph") else wrapper  # a subgraph has no imports
+        root.add_import_once("import lngrad.torch.inductor")
+        root.add_import_once(f"lngrad_{name} = lngrad.torch.inductor.direct({name!r})")
+        node.python_kernel_name = f"lngrad_{name}"
+        for result in node.outputs:
+            result.skip_size_stride_alignment_checks = True
+        compared = _compared_with_x(node, x_at=1 if name.endswith("backward") else 0)
+        wrapper.lines[:] = [
+            line for line in wrapper.lines if not (isinstance(line, AssertSizeStrideLine) and line.name in compared)
+        ]
+    writeline(ExternKernelAllocLine(wrapper, node))
+
+
+def _compared_with_x(node: Any, x_at: int) -> set[str]:
+    """The inputs of the graph beside x that nothing but this call computes with."""
+    calls = [one for one in node.origins if one.target is node.op_overload]
+    return {
+        given.name
+        for call in calls
+        for given in call.all_input_nodes
+        if given.op == "placeholder"
+        and given is not call.args[x_at]
+        and all(user in calls or user.op == "output" for user in given.users)
+    }
+
+
+# By the name that Inductor has for it, who writes the call of an operator.
+_WRITERS = {f"torch.ops.{operator}": partial(_write_call, name) for name, operator in operators.ALL.items()}
+
+
+# --- On and off -----------------------------------------------------------------------------------------------------
+
+
 def install() -> None:
     """From now on; graphs compiled before are forgotten, so that they are compiled with it."""
     config.pre_grad_custom_pass = [*get_custom_graph_passes(config.pre_grad_custom_pass), _pass]
+    if CUSTOM_EXTERN_KERNEL_CODEGEN is not None:
+        CUSTOM_EXTERN_KERNEL_CODEGEN.update({name: CustomCodegen(python=write) for name, write in _WRITERS.items()})
     torch.compiler.reset()
 
 
@@ -71,4 +130,6 @@ def remove() -> None:
     """The reverse; what others have put there in the meantime stays."""
     others = [one for one in get_custom_graph_passes(config.pre_grad_custom_pass) if one is not _pass]
     config.pre_grad_custom_pass = others or None
+    for name in _WRITERS if CUSTOM_EXTERN_KERNEL_CODEGEN is not None else ():
+        CUSTOM_EXTERN_KERNEL_CODEGEN.pop(name, None)
     torch.compiler.reset()

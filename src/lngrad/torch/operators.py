@@ -61,6 +61,9 @@ layer_norm = torch.ops.lngrad.layer_norm.default
 layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 norm = torch.ops.lngrad.norm.default
 norm_backward = torch.ops.lngrad.norm_backward.default
+ALL = {"layer_norm": layer_norm, "layer_norm_backward": layer_norm_backward, "norm": norm, "norm_backward": norm_backward}
+for name, one in ALL.items():
+    native.register(name, one)
 
 
 def _normalization(switches: Sequence[Any]) -> Normalization:

@@ -1,8 +1,8 @@
 // One call: its facts, its results' memory, and its run.
 #pragma once
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty_cpu_dispatch.h>
 
 #include "prepared.h"
 #include "python.h"
@@ -80,7 +80,7 @@ Prepared& find(Kind kind, Switches switches, const Tensor& x, int64_t dims, cons
 
 // --- Results ----------------------------------------------------------------------------------------------------------
 
-inline Tensor make(at::IntArrayRef sizes, at::ScalarType dtype) { return at::cpu::empty(sizes, at::TensorOptions(dtype)); }
+inline Tensor make(at::IntArrayRef sizes, at::ScalarType dtype) { return at::detail::empty_cpu(sizes, dtype); }
 
 inline bool is_pooled(const Tensor& x) { return static_cast<int64_t>(x.nbytes()) >= python.pooled_from; }
 

@@ -1,4 +1,4 @@
-// Which calls are plain: to torch they are nothing but their kernels.
+// Which calls are plain: to torch they are nothing but their kernels; and what Python hands over of one.
 #pragma once
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -23,6 +23,50 @@ inline bool nobody_listens() {
   return !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
       !c10::impl::TorchDispatchModeTLS::any_modes_set() && !at::impl::torch_function_mode_enabled() &&
       !at::tracer::impl::is_dispatch_enabled() && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python);
+}
+
+// `take` reads an argument of Python's; false where it is not plain, or of another type.
+inline bool take(PyObject* object, Tensor& tensor) {
+  if (!THPVariable_CheckExact(object)) return false;
+  tensor = THPVariable_Unpack(object);
+  return is_plain(tensor);
+}
+
+inline bool take(PyObject* object, optional<Tensor>& tensor) { return object == Py_None || take(object, tensor.emplace()); }
+
+inline bool take(PyObject* object, double& number) {
+  number = PyFloat_Check(object) ? PyFloat_AS_DOUBLE(object) : 0;
+  return PyFloat_Check(object);
+}
+
+inline bool take(PyObject* object, bool& flag) {
+  flag = object == Py_True;
+  return PyBool_Check(object);
+}
+
+inline bool take(PyObject* object, Mask& mask) {
+  if (!PyList_CheckExact(object) || PyList_GET_SIZE(object) != static_cast<Py_ssize_t>(mask.size())) return false;
+  for (size_t k = 0; k < mask.size(); k++)
+    if (!take(PyList_GET_ITEM(object, k), mask[k])) return false;
+  return true;
+}
+
+// The shape as Python has it: an int, a list or a tuple of ints.
+using Sizes = c10::SmallVector<int64_t, 8>;
+inline bool take(PyObject* object, Sizes& shape) {
+  if (PyLong_CheckExact(object)) {
+    shape.push_back(PyLong_AsLongLong(object));
+  } else if (PyTuple_Check(object) || PyList_CheckExact(object)) {
+    for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(object); k++) {
+      PyObject* size = PySequence_Fast_GET_ITEM(object, k);
+      if (!PyLong_CheckExact(size)) return false;
+      shape.push_back(PyLong_AsLongLong(size));
+    }
+  } else {
+    return false;
+  }
+  if (PyErr_Occurred()) PyErr_Clear();  // beyond 64 bits: -1 is no size either
+  return true;
 }
 
 }  // namespace lngrad

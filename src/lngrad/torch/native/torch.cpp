@@ -6,7 +6,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "operators.h"
+#include "direct.h"
 
 namespace lngrad {
 namespace {
@@ -122,50 +122,20 @@ optional<std::pair<Tensor, Tensor>> norm_of(const Tensor& x, at::IntArrayRef sha
   return std::pair(std::get<0>(*done), std::get<3>(*done));
 }
 
-bool take(PyObject* object, Tensor& tensor) {
-  if (!THPVariable_CheckExact(object)) return false;
-  tensor = THPVariable_Unpack(object);
-  return is_plain(tensor);
-}
-
-bool take(PyObject* object, optional<Tensor>& tensor) {
-  return object == Py_None || take(object, tensor.emplace());
-}
-
-// The shape as Python has it: an int, a list or a tuple of ints.
-bool take(PyObject* object, c10::SmallVector<int64_t, 8>& shape) {
-  if (PyLong_CheckExact(object)) {
-    shape.push_back(PyLong_AsLongLong(object));
-  } else if (PyTuple_Check(object) || PyList_CheckExact(object)) {
-    for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(object); k++) {
-      PyObject* size = PySequence_Fast_GET_ITEM(object, k);
-      if (!PyLong_CheckExact(size)) return false;
-      shape.push_back(PyLong_AsLongLong(size));
-    }
-  } else {
-    return false;
-  }
-  if (PyErr_Occurred()) PyErr_Clear();  // beyond 64 bits: -1 is no size either
-  return true;
-}
-
 // norm(x, shape, gamma, beta, eps[, residual, centred, offset]) -> y, or (y, total) with a residual; NotImplemented for what is
 // not plain.
 PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
   HANDLE_TH_ERRORS
   Tensor x;
   optional<Tensor> gamma, beta, residual;
-  c10::SmallVector<int64_t, 8> shape;
-  if ((number != 5 && number != 8) || !nobody_listens() || !take(arguments[0], x) || !take(arguments[2], gamma) ||
-      !take(arguments[3], beta) || !PyFloat_Check(arguments[4]) || !take(arguments[1], shape))
-    Py_RETURN_NOTIMPLEMENTED;
+  Sizes shape;
+  double eps;
   Switches switches;
-  if (number == 8) {
-    if (!take(arguments[5], residual) || !PyBool_Check(arguments[6]) || !PyFloat_Check(arguments[7]))
-      Py_RETURN_NOTIMPLEMENTED;
-    switches = {arguments[6] == Py_True, PyFloat_AS_DOUBLE(arguments[7])};
-  }
-  const double eps = PyFloat_AS_DOUBLE(arguments[4]);
+  const bool few = number == 5;
+  if (!(few || number == 8) || !nobody_listens() || !take(arguments[0], x) || !take(arguments[1], shape) ||
+      !take(arguments[2], gamma) || !take(arguments[3], beta) || !take(arguments[4], eps) ||
+      !(few || (take(arguments[5], residual) && take(arguments[6], switches.centred) && take(arguments[7], switches.offset))))
+    Py_RETURN_NOTIMPLEMENTED;
   optional<std::pair<Tensor, Tensor>> done;
   {
     py::gil_scoped_release no_gil;
@@ -249,7 +219,9 @@ PyObject* register_function(PyObject*, PyObject* arguments) {
       {"prepare_forward", &python.prepare[FORWARD]}, {"prepare_backward", &python.prepare[BACKWARD]},
       {"aten_forward", &python.aten_forward}, {"aten_backward", &python.aten_backward},
       {"aten_rms_norm", &python.aten_rms_norm},
-      {"derivative", &python.derivative}, {"empty", &python.empty}};
+      {"derivative", &python.derivative}, {"empty", &python.empty},
+      {"layer_norm", &python.operators[0]}, {"layer_norm_backward", &python.operators[1]},
+      {"norm", &python.operators[2]}, {"norm_backward", &python.operators[3]}};
   const auto place = places.find(name);
   if (place == places.end()) return PyErr_Format(PyExc_KeyError, "%s", name);
   Py_INCREF(function);
@@ -274,6 +246,12 @@ PyObject* forget(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// A function that takes its arguments as they lie.
+template <class Function>
+PyMethodDef fast(const char* name, Function function) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
+}
+
 PyMethodDef methods[] = {
     {"register", register_function, METH_VARARGS, nullptr},
     {"use", use, METH_VARARGS, nullptr},
@@ -282,7 +260,11 @@ PyMethodDef methods[] = {
     {"serve_operators", serve_operators, METH_NOARGS, nullptr},
     {"leave_operators", leave_operators, METH_NOARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},
-    {"norm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(norm)), METH_FASTCALL, nullptr},
+    fast("norm", norm),
+    fast("direct_layer_norm", direct<0>),
+    fast("direct_layer_norm_backward", direct<1>),
+    fast("direct_norm", direct<2>),
+    fast("direct_norm_backward", direct<3>),
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "lngrad_torch_native", nullptr, -1, methods};

@@ -84,7 +84,8 @@ def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
     """Write the call of an operator. Sizes and strides are asserted of x alone: the native code compares the rest with it, and
     hands what does not fit to the operator, which refuses it; results are as the operator's fakes foretell."""
     wrapper = V.graph.wrapper_code
-    if native.module is not None and not V.graph.cpp_wrapper:
+    in_python = not (V.graph.cpp_wrapper or V.graph.fx_wrapper)
+    if in_python and native.module is not None and node.get_device().type == "cpu":
         root = wrapper.get_root_graph() if hasattr(wrapper, "get_root_graph") else wrapper  # a subgraph has no imports
         root.add_import_once("import lngrad.torch.inductor")
         root.add_import_once(f"lngrad_{name} = lngrad.torch.inductor.direct({name!r})")
@@ -101,14 +102,9 @@ def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
 def _compared_with_x(node: Any, x_at: int) -> set[str]:
     """The inputs of the graph beside x that nothing but this call computes with."""
     calls = [one for one in node.origins if one.target is node.op_overload]
-    return {
-        given.name
-        for call in calls
-        for given in call.all_input_nodes
-        if given.op == "placeholder"
-        and given is not call.args[x_at]
-        and all(user in calls or user.op == "output" for user in given.users)
-    }
+    given = {one for call in calls for one in call.all_input_nodes if one.op == "placeholder"}
+    given -= {call.args[x_at] for call in calls}
+    return {one.name for one in given if all(user in calls or user.op == "output" for user in one.users)}
 
 
 # By the name that Inductor has for it, who writes the call of an operator.

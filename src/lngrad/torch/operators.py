@@ -61,7 +61,12 @@ layer_norm = torch.ops.lngrad.layer_norm.default
 layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
 norm = torch.ops.lngrad.norm.default
 norm_backward = torch.ops.lngrad.norm_backward.default
-ALL = {"layer_norm": layer_norm, "layer_norm_backward": layer_norm_backward, "norm": norm, "norm_backward": norm_backward}
+ALL = {
+    "layer_norm": layer_norm,
+    "layer_norm_backward": layer_norm_backward,
+    "norm": norm,
+    "norm_backward": norm_backward,
+}
 for name, one in ALL.items():
     native.register(name, one)
 

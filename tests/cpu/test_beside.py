@@ -1,6 +1,7 @@
 """Rows that lie beside each other, as in images with channels first: the bits of rows that lie one after the other.
 
-Columns are copied, turned or computed a tile at a time, so sizes are drawn around those of tiles; rows begin anywhere.
+They are turned or computed a tile at a time, so sizes are drawn around those of tiles; rows begin anywhere. Whether rows are
+lanes is the machine's choice, so here it is made for it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,27 @@ import numpy as np
 import pytest
 
 import lngrad
+import lngrad.cpu.plan as cpu_plan
+from lngrad.core import calls
+from lngrad.core import plan as core_plan
+from lngrad.core.problem import Problem
+from lngrad.cpu.jobs import FUNCTION
+from lngrad.cpu.policy import machine
 from lngrad.testing import Case, check_same_bits, make_inputs
 from norms import NORMS, backward, forward
 
 TENSORS = ("dy", "x", "residual", "dtotal")
+
+
+@pytest.fixture(params=["turned", "lanes"])
+def chosen(request, monkeypatch):
+    """How rows are computed, whatever the machine is; and no plan that was made otherwise."""
+    for kept in (calls._calls, core_plan._plans):
+        kept.clear()
+    monkeypatch.setattr(cpu_plan, "lanes_are_rows", lambda *_: request.param == "lanes")
+    yield request.param
+    for kept in (calls._calls, core_plan._plans):
+        kept.clear()
 
 
 def beside(array):
@@ -59,6 +77,7 @@ def alike(tensors, like):
     )
 
 
+@pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize("seed", range(60))
 def test_the_bits_of_rows_one_after_the_other(seed):
     rng, inputs = drawn(seed)
@@ -77,7 +96,8 @@ def test_the_bits_of_rows_one_after_the_other(seed):
         check_same_bits(alike(forward(turned, out=in_place, **options), expected), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_more_rows_than_one_block_of_scratch(dtype):
     inputs = make_inputs(Case((2, 1300), (72,)), dtype)
     turned = replace(inputs, **{name: beside(getattr(inputs, name)) for name in TENSORS})
@@ -85,3 +105,31 @@ def test_more_rows_than_one_block_of_scratch(dtype):
     expected, plain = forward(inputs, backend="numba_cpu"), backward(inputs, backend="numba_cpu")
     check_same_bits(alike(forward(turned, **options), expected), expected)
     check_same_bits(alike(backward(turned, **options), plain), plain)
+
+
+@pytest.mark.parametrize("columns", [64, 96, 72])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_results_past_the_caches(columns, dtype, chosen, monkeypatch):
+    """Also with room between rows that begin on cache lines and end anywhere."""
+    monkeypatch.setattr(cpu_plan, "machine", lambda: machine()._replace(last_level=0))
+    inputs = make_inputs(Case((3, 130), (columns,)), dtype)
+    expected = lngrad.layer_norm(inputs.x, gamma=inputs.gamma, beta=inputs.beta, backend="numba_cpu")
+    memory = np.zeros(3 * 130 * 128 + 64, inputs.x.dtype)
+    rows = memory[-memory.ctypes.data % 64 // memory.itemsize :][: 3 * 130 * 128].reshape(3, 130, 128)
+    out = np.moveaxis(rows[..., :columns], -1, 1)
+    lngrad.layer_norm(
+        beside(inputs.x), gamma=inputs.gamma, beta=inputs.beta, axis=1, backend="numba_cpu", out=(out, None, None)
+    )
+    check_same_bits((np.ascontiguousarray(rows[..., :columns]),), (expected.y,))
+    assert not rows[..., columns:].any()
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 64, 8, 8), (2, 64, 5, 6), (2, 31, 8, 8), (2, 1023, 8, 8), (2, 1024, 8, 8), (1, 64, 1, 1)]
+)
+def test_which_rows_may_be_lanes(shape, chosen):
+    x = np.zeros(shape, "f4")
+    problem, _ = Problem.forward(np.moveaxis(x, 1, -1), None, None)
+    fits = shape[2] * shape[3] >= 32 and 32 <= shape[1] < 1024
+    named = cpu_plan.task_function("forward_beside", "float32", "float32")
+    assert (cpu_plan.plan(problem, 1).steps.words[FUNCTION] == named) == (fits and chosen == "lanes")

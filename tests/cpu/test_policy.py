@@ -7,7 +7,17 @@ import pytest
 
 from lngrad.core import machine
 from lngrad.core.problem import Problem
-from lngrad.cpu.policy import INTEL, ZEN_4, ZEN_5, Machine, backward_rows_together, make_of, result_streams, rows_ahead
+from lngrad.cpu.policy import (
+    INTEL,
+    ZEN_4,
+    ZEN_5,
+    Machine,
+    backward_rows_together,
+    lanes_are_rows,
+    make_of,
+    result_streams,
+    rows_ahead,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, ZEN_4)
@@ -117,3 +127,11 @@ def test_caches_are_read_as_the_system_tells_them(told, expected, monkeypatch):
     """Before, os.sysconf was asked by a name that Python does not have, and every machine had 512 KiB."""
     monkeypatch.setattr(machine, "caches", lambda: told)
     assert machine.cache_bytes.__wrapped__() == expected
+
+
+def test_lanes_are_rows_where_that_was_measured_and_their_columns_fit():
+    assert [lanes_are_rows(N, 2, 6272, EPYC_9005) for N in (96, 128, 129)] == [True, True, False]
+    assert [lanes_are_rows(96, 4, step, EPYC_9005) for step in (12544, 16384)] == [True, False]
+    assert [lanes_are_rows(96, itemsize, 8192, EPYC_9005) for itemsize in (2, 4)] == [True, False]
+    assert not lanes_are_rows(96, 8, 25088, EPYC_9005)
+    assert not any(lanes_are_rows(96, 2, 6272, here) for here in (EPYC_9004, XEON, LAPTOP))

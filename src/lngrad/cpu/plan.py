@@ -17,6 +17,7 @@ from lngrad.cpu.jobs import (
     DBETA,
     DGAMMA,
     DX,
+    GROUP,
     LANES,
     SEGMENT,
     STREAM_ALIGNMENT,
@@ -34,6 +35,7 @@ from lngrad.cpu.jobs import (
 from lngrad.cpu.policy import (
     backward_rows_together,
     forward_rows_together,
+    lanes_are_rows,
     machine,
     result_streams,
     rows_ahead,
@@ -46,6 +48,7 @@ from lngrad.cpu.run import (
     StrideTable,
     bind,
     is_contiguous,
+    merged,
     pack,
     row_stride,
     run,
@@ -133,6 +136,16 @@ class PlanBuilder:
             self.regions.add("scratch", self.threads * 4 * fields["block_rows"] * problem.N, self.dtype)
             fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
         return fields
+
+    def has_rows_beside(self, name: str) -> bool:
+        """Whether a tensor's rows lie beside each other, enough of them, and their columns fit: then a lane may be a row."""
+        problem, spec, lead = self.problem, self.rows(name), len(self.problem.lead)
+        has_table = any(table.name == f"{name}_table" for table in self.tables)
+        if not has_table or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
+            return False
+        dims = merged(spec.shape[:lead], spec.strides[:lead])
+        beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
+        return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], machine())
 
     def widen(self, *names: str) -> dict[str, str]:
         """Bring small inputs into the accumulator's dtype, contiguous, and gamma's offset into gamma.
@@ -235,6 +248,9 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     fields = builder.reserve_tables("x", "y", *sums)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs))
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
+    beside = not sums and fields["y_stride"] != 0 and builder.has_rows_beside("x")
+    if beside:
+        rows_per_task = -(-rows_per_task // GROUP) * GROUP
     row_bytes = problem.N * bytes_of(builder.dtype)
     rows_at_once = forward_rows_together(problem, row_bytes)
     ahead = rows_ahead(problem, builder.threads, rows_at_once, machine())
@@ -242,7 +258,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead, **fields,
     )  # fmt: skip
-    function = builder.function(_prefix(problem) + "forward_rows")
+    function = builder.function(_prefix(problem) + ("forward_beside" if beside else "forward_rows"))
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
     narrowed = []
     for name, spec in problem.out.items():

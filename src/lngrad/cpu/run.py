@@ -84,7 +84,7 @@ class Workspace:
 
     def fill_table(self, name: str, spec: ArraySpec, lead: int) -> None:
         """Write how rows and columns of a tensor with `lead` leading dimensions lie, as kernels.numba_cpu.strided reads it."""
-        dims = _merged(spec.shape[:lead], spec.strides[:lead])
+        dims = merged(spec.shape[:lead], spec.strides[:lead])
         words = [len(dims), *(word for dim in dims for word in dim)]
         columns = spec.shape[lead:]
         table = self._view(name, len(words) + math.prod(columns), np.dtype(np.int64))
@@ -97,7 +97,7 @@ def table_entries(shape: Shape, lead: int) -> int:
     return 1 + 2 * lead + math.prod(shape[lead:])
 
 
-def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+def merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
     """Dimensions as (size, step), innermost first; those of size 1 left out, and those walked as one made one."""
     dims: list[tuple[int, int]] = []
     for size, step in reversed([dim for dim in zip(shape, strides, strict=True) if dim[0] != 1]):

@@ -65,6 +65,12 @@ def zeros_group(builder, acc):
     return splat_constant(element_of(acc), 0.0, GROUP)
 
 
+@lowered(lambda acc, kind: Lanes(accumulator(acc), columns_of(accumulator(acc), kind)))
+def zeros_columns(builder, acc, kind):
+    """Zero in as many lanes as load_columns has, in the accumulator's dtype."""
+    return splat_constant(element_of(acc), 0.0, columns_of(accumulator(acc), kind))
+
+
 @lowered(lambda lanes: types.none if lanes == types.none else Lanes(lanes.scalar, GROUP))
 def spread(builder, lanes):
     """GROUP lanes that all have the value of the first of `lanes`, or None."""

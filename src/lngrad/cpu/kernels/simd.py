@@ -43,6 +43,9 @@ STEP = {
     (types.float32, types.int16): 2 * GROUP if WIDE else 2 * LANES,
     (types.float64, types.int8): GROUP if WIDE else LANES,
     (types.float64, types.int16): GROUP if WIDE else LANES,
+    (types.float32, types.int32): GROUP if WIDE else 2 * LANES,
+    (types.float32, types.int64): 2 * LANES,
+    (types.float64, types.int64): 2 * LANES if WIDE else LANES,
 }
 
 # 16-bit storages are integers of its width, since Numba has no type for either format on the CPU.
@@ -276,6 +279,12 @@ def columns_of(acc, kind):
     return LANES if kind == types.none else STEP[acc, kind]
 
 
+@lowered(lambda storage: types.int32 if storage.bitwidth == 16 else types.int64)
+def rows_of_line(builder, storage):
+    """What load_columns takes so many rows with whose elements are a cache line, as far as registers allow."""
+    return ir.Constant(I32 if storage.bitwidth == 16 else I64, 0)
+
+
 @lowered(types.int64)
 def step_of(builder, acc, kind):
     """How many columns load_columns has."""
@@ -343,17 +352,26 @@ def stream(builder, storage, address, index, lanes):
     instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
-@lowered(types.void)
-def fetch_group(builder, storage, address, index):
-    """Ask for the cache lines of GROUP elements into the first-level cache; an address that is no memory is no fault."""
+def _fetch(builder, address):
     byte = ir.IntType(8).as_pointer()
-    first = builder.ptrtoint(_pointer(builder, address, index, _STORED[storage]), I64)
     kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+    builder.call(function, [builder.inttoptr(address, byte), read, first_level, data])
+
+
+@lowered(types.void)
+def fetch_line(builder, address):
+    """Ask for a cache line into the first-level cache; an address that is no memory is no fault."""
+    _fetch(builder, address)
+
+
+@lowered(types.void)
+def fetch_group(builder, storage, address, index):
+    """fetch_line for the lines of GROUP elements."""
+    first = builder.ptrtoint(_pointer(builder, address, index, _STORED[storage]), I64)
     for offset in range(0, GROUP * storage.bitwidth // 8, LINE_BYTES):
-        line = builder.inttoptr(builder.add(first, ir.Constant(I64, offset)), byte)
-        builder.call(function, [line, read, first_level, data])
+        _fetch(builder, builder.add(first, ir.Constant(I64, offset)))
 
 
 def _strided(builder, storage, address, index, stride, lane):
@@ -411,6 +429,12 @@ def store_scalar(builder, storage, address, index, value):
     """One element, rounded to the storage."""
     value = _narrow(builder, _fit(builder, value, storage), storage)
     builder.store(value, _pointer(builder, address, index, _STORED[storage]), align=1)
+
+
+@lowered(types.void)
+def store_word(builder, address, index, value):
+    """Write an int64."""
+    builder.store(value, _pointer(builder, address, index, I64))
 
 
 @lowered(lambda address, bytes: address)

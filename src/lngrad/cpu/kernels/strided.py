@@ -12,7 +12,7 @@ from numba.core import types
 from lngrad.cpu.jobs import LANES
 from lngrad.cpu.kernels.functions import inlined, lowered, plain
 from lngrad.cpu.kernels.pool import word
-from lngrad.cpu.kernels.simd import LONG, WIDE, size_of, stored_as
+from lngrad.cpu.kernels.simd import LONG, WIDE, is_none, size_of, stored_as
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 REGISTER_WORDS = 16 if WIDE else LANES
@@ -121,9 +121,12 @@ def _load_all(builder, addresses, kind, width):
     return [builder.load(_at(builder, address, _raw(kind), width), align=1) for address in addresses]
 
 
-def _store_all(builder, vectors, addresses, kind, width):
+def _store_all(builder, vectors, addresses, kind, width, streaming=False):
     for vector, address in zip(vectors, addresses, strict=True):
-        builder.store(vector, _at(builder, address, _raw(kind), width), align=1)
+        align = width * kind.bitwidth // 8 if streaming else 1
+        instruction = builder.store(vector, _at(builder, address, _raw(kind), width), align=align)
+        if streaming:
+            instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
 
 
 def _to_words(builder, columns):
@@ -144,8 +147,9 @@ def _from_words(builder, words):
 
 
 @lowered(types.void)
-def gather_tile(builder, outer, inner, kind, base, offsets, packed, row_bytes):
-    """A tile of rows that follow each other, of columns anywhere (`offsets` is where theirs lie), to packed rows."""
+def gather_tile(builder, outer, inner, kind, streaming, base, offsets, packed, row_bytes):
+    """A tile of rows that follow each other, of columns anywhere (`offsets` is where theirs lie), to packed rows; past the
+    caches where `streaming` is not None, whole lines of them."""
     rows, columns = tile_shape(outer, inner, kind)
     vectors = _load_all(builder, _columns(builder, base, offsets, columns), outer, rows)
     if columns > rows:
@@ -155,7 +159,8 @@ def gather_tile(builder, outer, inner, kind, base, offsets, packed, row_bytes):
         ]
     else:
         vectors = [stored_as(builder, row, outer, inner) for row in _turned(builder, vectors)]
-    _store_all(builder, vectors, _rows(builder, packed, row_bytes, rows), inner, columns)
+    past = not is_none(streaming)
+    _store_all(builder, vectors, _rows(builder, packed, row_bytes, rows), inner, columns, past)
 
 
 @lowered(types.void)
@@ -222,7 +227,7 @@ def copy_tiles(outer, inner, kind, back, row, columns, N, run, packed):
             k = min(beside, run - tile)
             place, at = row + k * size_of(outer), packed + k * row_bytes + j * size_of(inner)
             if back is None:
-                gather_tile(outer, inner, kind, place, columns + 8 * j, at, row_bytes)
+                gather_tile(outer, inner, kind, None, place, columns + 8 * j, at, row_bytes)
             else:
                 scatter_tile(outer, inner, kind, place, columns + 8 * j, at, row_bytes)
 

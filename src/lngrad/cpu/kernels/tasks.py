@@ -16,6 +16,7 @@ from lngrad.cpu.kernels.backward import (
     backward_rows,
     combine,
 )
+from lngrad.cpu.kernels.beside import forward_beside
 from lngrad.cpu.kernels.forward import forward_rows, write_measured_rows
 from lngrad.cpu.kernels.functions import plain
 from lngrad.cpu.kernels.pool import read
@@ -187,6 +188,9 @@ TASK_FUNCTIONS = {
     "forward_rows": lambda storage, acc: plain(
         lambda arguments, task, thread: forward_rows(storage, acc, 1, arguments, task, thread)
     ),
+    "forward_beside": lambda storage, acc: plain(
+        lambda arguments, task, thread: forward_beside(storage, acc, 1, arguments, task, thread)
+    ),
     "rms_rows": lambda storage, acc: plain(
         lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, 1, 1, arguments, task, thread)
     ),
@@ -210,6 +214,9 @@ TASK_FUNCTIONS = {
     ),
     "rms_forward_rows": lambda storage, acc: plain(
         lambda arguments, task, thread: forward_rows(storage, acc, None, arguments, task, thread)
+    ),
+    "rms_forward_beside": lambda storage, acc: plain(
+        lambda arguments, task, thread: forward_beside(storage, acc, None, arguments, task, thread)
     ),
     "combine": lambda storage, acc: plain(
         lambda arguments, task, thread: combine(acc, storage, arguments, task, thread)

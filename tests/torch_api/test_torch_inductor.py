@@ -222,6 +222,24 @@ def test_nests_and_ends_with_the_last():
         assert not calls_ours(compiled, x, w, b)
 
 
+def test_what_is_compiled_afterwards_has_torchs_own_derivative():
+    """torch's tracers do not go on with a kernel that is gone: without a warning, and right."""
+    x, w, _ = small()
+    with door.override(compiled=True):
+        code_of(torch.compile(lambda x, w: torch.nn.functional.rms_norm(x * 1, (8,), w)), x, w)
+
+    def grads(call):
+        leaves = [one.clone().requires_grad_() for one in (x, w)]
+        return torch.autograd.grad(call(*leaves).square().sum(), leaves)
+
+    def formula(x, w):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps) * w
+
+    compiled = torch.compile(lambda x, w: torch.nn.functional.rms_norm(x * 1, (8,), w), backend="aot_eager")
+    for one, other in zip(grads(compiled), grads(formula), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_pass_of_somebody_else_stays():
     seen = []
     with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):

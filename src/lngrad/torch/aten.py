@@ -95,8 +95,10 @@ def _settle() -> None:
         while bool(_users) != bool(_libraries) or (True in _users) != _compiled:
             if _users and not _libraries:
                 _libraries.extend(_install())
+                _forget_keys()
             while _libraries and not _users:
                 _libraries.pop()._destroy()
+                _forget_keys()
             if (True in _users) != _compiled:
                 inductor = import_module("lngrad.torch.inductor")  # a second of imports that others don't need
                 _compiled = not _compiled
@@ -118,6 +120,12 @@ def _install() -> list[Any]:
         library.impl(FORWARD, _native_layer_norm, "CPU")
         library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
     return [library]
+
+
+def _forget_keys() -> None:
+    """torch's tracers remember for which keys an operator has kernels, and are not told of ours."""
+    for name in _ARGUMENTS:
+        getattr(torch.ops.aten, name).default._dispatch_cache.clear()
 
 
 def _aten(name: str, reason: Exception, *arguments: Any) -> Any:

@@ -117,6 +117,14 @@ def test_a_number_that_a_case_leaves_open_has_alternatives(diagnosed):
     assert {f"last part of {rows} rows lost" for rows in (16, 32, 64)} <= {name for name, _ in found.alternatives}
 
 
+def test_a_row_of_nan_is_of_no_mistake_in_this_row(diagnosed):
+    """As memory that was never written: float32 gamma read as float16 would give NaN too."""
+    found = diagnosed(
+        lambda t: {"dx": np.where(rows(t, t.M - 1), np.nan, t.dx())}, "float16", gamma_dtype="float32", **LARGE
+    )
+    assert found.mistake is None, found
+
+
 def test_one_row_that_is_off_among_thousands_is_explained_by_nothing_that_leaves_it_off(diagnosed):
     def wrong(t: Terms) -> dict[str, Any]:
         noise = np.random.default_rng(0).standard_normal(t.dy.shape)

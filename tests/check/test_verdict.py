@@ -53,6 +53,12 @@ def test_what_was_seen_stays_and_outvotes_nothing(seen):
     assert names(*[result(seen)] * 9, result("a")) == [seen] * 9 + ["a"]
 
 
+def test_an_earlier_call_is_no_finding_where_nearly_all_cases_are_wrong_in_their_first():
+    earlier = result("an earlier call's results")
+    assert names(*[result("a")] * 20, earlier) == ["a"] * 20 + [None]
+    assert names(*[result("a")] * 19, earlier) == ["a"] * 19 + ["an earlier call's results"]
+
+
 def test_nothing_becomes_of_nothing():
     assert settled([]) == []
     assert names(result(None), result(None, status="passed")) == [None, None]

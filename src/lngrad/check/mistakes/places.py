@@ -228,6 +228,8 @@ def in_places(
     truth = call.true
     wrong_ones = [one for one in outputs if one.is_wrong]
     dx = next((one for one in wrong_ones if one.name == "dx"), None)
+    if not any(np.isfinite(one.result.astype(np.float64)[one.share > 1]).any() for one in wrong_ones):
+        return None  # NaN alone says nothing of its cause
     cut_ones = [] if dx is None else list(cuts(call, dx))
     for cut in cut_ones:
         parts = {name: (mistake, made) for name, mistake, made in in_part(cut)}

@@ -125,6 +125,13 @@ def test_a_row_of_nan_is_of_no_mistake_in_this_row(diagnosed):
     assert found.mistake is None, found
 
 
+def test_few_numbers_are_of_no_place(diagnosed):
+    """Of one element, and of three columns, some combination of mistake and place may give what is there."""
+    for facts in ({"lead": (1,), "normalized": (1,)}, {"lead": (1,), "normalized": (3,)}):
+        found = diagnosed(lambda t: {"dx": t.rstd * (t.dy * (1 + t.gamma) - 0.3 * t.xhat)}, **facts)
+        assert found.mistake is None or not found.mistake.endswith("alone"), found
+
+
 def test_one_row_that_is_off_among_thousands_is_explained_by_nothing_that_leaves_it_off(diagnosed):
     def wrong(t: Terms) -> dict[str, Any]:
         noise = np.random.default_rng(0).standard_normal(t.dy.shape)

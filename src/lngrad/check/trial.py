@@ -95,7 +95,7 @@ class Trial:
             bare, outputs=tuple(found.outputs), reason=found.reason, notes=tuple(self.notes), calls=self._calls
         )
         said = self._diagnosed(found, first) if failed and finding is None else None
-        if said is not None and first is not None and said.sentence.startswith(UNEXPLAINED):
+        if said is not None and first is not None and (said.sentence.startswith(UNEXPLAINED) or not self.case.M):
             finding = self._alone()
         if finding is not None:
             made = replace(

@@ -19,6 +19,7 @@ from lngrad.check.mistakes.changes import ExactCase
 from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import (
     EXPLAINED,
+    MIN_ELEMENTS,
     SLACK,
     Difference,
     Explanation,
@@ -230,6 +231,8 @@ def in_places(
     dx = next((one for one in wrong_ones if one.name == "dx"), None)
     if not any(np.isfinite(one.result.astype(np.float64)[one.share > 1]).any() for one in wrong_ones):
         return None  # NaN alone says nothing of its cause
+    if call.terms.N < 2 or min(one.result.size for one in wrong_ones) < MIN_ELEMENTS:
+        return None  # one of so many combinations would explain a few numbers
     cut_ones = [] if dx is None else list(cuts(call, dx))
     for cut in cut_ones:
         parts = {name: (mistake, made) for name, mistake, made in in_part(cut)}

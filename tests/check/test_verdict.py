@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,7 +55,9 @@ def test_what_was_seen_stays_and_outvotes_nothing(seen):
 
 
 def test_an_earlier_call_is_no_finding_where_nearly_all_cases_are_wrong_in_their_first():
-    earlier = result("an earlier call's results")
+    seen = result("an earlier call's results")
+    earlier = replace(seen, sentence="The first call was right, a second one was not.")
+    assert names(*[result("a")] * 20, seen) == ["a"] * 20 + ["an earlier call's results"]
     assert names(*[result("a")] * 20, earlier) == ["a"] * 20 + [None]
     assert names(*[result("a")] * 19, earlier) == ["a"] * 19 + ["an earlier call's results"]
 

@@ -55,7 +55,7 @@ def _chosen(result: CaseResult, support: Counter[str]) -> CaseResult:
 def _is_outvoted(result: CaseResult, named: Counter[str], most: str) -> bool:
     name = result.mistake
     if name == HIDDEN:
-        return named[name] * VERY_MANY <= named[most]
+        return named[name] * VERY_MANY <= named[most] and result.sentence.startswith("The first call was right")
     if name is None or name in SEEN or named[name] * MANY > named[most]:
         return False
     return not set(name.split("; ")) & set(most.split("; "))

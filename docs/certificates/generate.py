@@ -29,7 +29,8 @@ xhat is 1 takes dbeta's place, and beside a residual the summand and the gradien
 that is added between them, so each probe tells how many terms come before both meet, and the answers give the tree. The
 tree's own sums are then compared with the kernel's bits on 100 random inputs. dgamma's order is found with xhat = 1; its
 replay, with rstd a power of two, also tells how dy·xhat is rounded. Where the bits differ, two numbers among zeros tell whether
-the order is wrong or an addition: XLA on a CPU adds the first two blocks of 256 rows, and the result is not their sum rounded once.
+the order is wrong or an addition: where XLA on a CPU adds the first two blocks of 256 rows, the result is not their sum rounded
+once.
 
 **In place** means that dx is written to dy's or x's memory, and y to x's. **Memory** is what a call takes beyond dx, dgamma
 and dbeta: as the library's own allocator counts it, or as the process grows. **Refused** is said with its error; where it

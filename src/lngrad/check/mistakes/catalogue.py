@@ -70,7 +70,13 @@ MISTAKES: dict[str, Mistake] = {
         inputs=changes.statistics_transposed),
     "statistics of the column's index": Mistake(
         "mean and rstd are spread over the columns, one for each, which no shape forbids where there are as many rows: give "
-        "them a last axis of 1.", results=changes.statistics_by_column),
+        "them a last axis of 1.", results=changes.statistics_by_column("mean", "rstd")),
+    **{
+        f"{name} of the column's index": Mistake(
+            f"{name} is spread over the columns, one for each, which no shape forbids where there are as many rows: give it a "
+            "last axis of 1.", results=changes.statistics_by_column(name))
+        for name in ("mean", "rstd")
+    },
     "statistics recomputed": Mistake(
         "mean and rstd are recomputed from x; the interface takes those that are given.",
         inputs=changes.statistics_of_x),
@@ -80,7 +86,14 @@ MISTAKES: dict[str, Mistake] = {
     **{
         f"statistics rounded to {dtype}": Mistake(
             f"mean and rstd are rounded to {dtype} before they are used: keep them in float32, whatever x's dtype is.",
-            inputs=changes.narrow_statistics(dtype))
+            inputs=changes.narrow_statistics(dtype, "mean", "rstd"))
+        for dtype in BOTH
+    },
+    **{
+        f"{name} rounded to {dtype}": Mistake(
+            f"{name} is rounded to {dtype} before it is used: keep it in float32.",
+            inputs=changes.narrow_statistics(dtype, name))
+        for name in ("mean", "rstd")
         for dtype in BOTH
     },
     **{
@@ -107,7 +120,7 @@ MISTAKES: dict[str, Mistake] = {
             f"{what} plain averages over chunks of {chunk} columns, of which the last is shorter: weight each chunk by its "
             "size.", inputs=changes.statistics_of_chunks(chunk, mean_too))
         for kind, what, mean_too in (("statistics", "mean and variance are", True), ("variance", "the variances are", False))
-        for chunk in (16, 32, 64, 128, 256, 512, 1024)
+        for chunk in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     },
     # Of indices and masks.
     "last column masked off": Mistake(
@@ -194,6 +207,8 @@ MISTAKES: dict[str, Mistake] = {
         inputs=lambda call: changes.dtotal_times(wide(call.inputs.rstd))(call)),
     "dtotal added to dy": Mistake(
         "dtotal is added to dy and goes through the norm: it is the total's gradient, not y's.", inputs=changes.dtotal_in_dy),
+    "dtotal added to dxhat": Mistake(
+        "dtotal is added to dxhat and goes through the norm: it is added behind it.", inputs=changes.dtotal_in_dxhat),
     "residual forgotten": Mistake(
         "xhat is made of x alone: what is normalized is alpha·x + residual.", inputs=changes.summand()),
     "residual added after the norm": Mistake(
@@ -222,6 +237,12 @@ MISTAKES: dict[str, Mistake] = {
     "means over the last axis only": Mistake(
         "the row means go over the last axis only: normalized_shape has more, flatten it.",
         results=changes.means_over_last_axis),
+    **{
+        f"row means divided by the {which} size alone": Mistake(
+            f"the two row sums are divided by the {which} of the normalized sizes: divide by the product of all.",
+            results=changes.means_divided(axis))
+        for which, axis in (("last", -1), ("first", 0))
+    },
     "means over rows": Mistake(
         "the two means go over axis 0, the rows, instead of the normalized axes.", results=changes.means_over(0)),
     "means over the whole tensor": Mistake(

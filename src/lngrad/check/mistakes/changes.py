@@ -97,12 +97,12 @@ def with_eps(call: ExactCase, new: Callable[[float], float]) -> Changes:
 
 
 @configured
-def narrow_statistics(call: ExactCase, dtype: str) -> Changes:
-    """mean and rstd rounded to 16 bits."""
+def narrow_statistics(call: ExactCase, dtype: str, *names: str) -> Changes:
+    """mean and rstd, or one of them, rounded to 16 bits."""
     narrow = numpy_dtype(dtype)
-    if np.asarray(call.inputs.rstd).dtype == narrow:
+    if np.asarray(call.inputs.rstd).dtype == narrow or (names == ("mean",) and not call.centred):
         return None
-    return {name: wide(np.asarray(getattr(call.inputs, name)).astype(narrow)) for name in ("mean", "rstd")}
+    return {name: wide(np.asarray(getattr(call.inputs, name)).astype(narrow)) for name in names}
 
 
 @configured
@@ -159,6 +159,15 @@ def dtotal_times(call: ExactCase, factor: Any) -> Changes:
 def dtotal_in_dy(call: ExactCase) -> Changes:
     one = call.inputs
     return None if one.dtotal is None else {"dy": wide(one.dy) + wide(one.dtotal), "dtotal": None}
+
+
+def dtotal_in_dxhat(call: ExactCase) -> Changes:
+    """dtotal added to dy·gamma; without gamma, that is dy."""
+    one, t = call.inputs, call.terms
+    if one.dtotal is None or one.gamma is None:
+        return None
+    dy = t.dy + np.where(t.gamma == 0, 0.0, t.dtotal / np.where(t.gamma == 0, 1.0, t.gamma))
+    return {"dy": dy.reshape(one.dy.shape), "dtotal": None}
 
 
 @configured
@@ -326,12 +335,13 @@ def cancelling_variance(call: ExactCase) -> Changes:
     return {"rstd": rstd} if np.abs(rstd / exact - 1).max() > CANCELLED else None
 
 
-def statistics_by_column(call: ExactCase) -> Changes:
-    """Where there are as many rows as columns: mean and rstd of the column's index."""
+@configured
+def statistics_by_column(call: ExactCase, *names: str) -> Changes:
+    """Where there are as many rows as columns: mean and rstd, or one of them, of the column's index."""
     t = call.terms
-    if t.M != t.N or t.M < 2:
+    if t.M != t.N or t.M < 2 or (names == ("mean",) and not call.centred):
         return None
-    mean, rstd = t.mean.T, t.rstd.T
+    mean, rstd = (one.T if name in names else one for name, one in (("mean", t.mean), ("rstd", t.rstd)))
     xhat = (t.x - mean) * rstd
     return {"dx": t.of_norm(t.dxhat, xhat, rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
 
@@ -360,6 +370,15 @@ def statistics_transposed(call: ExactCase) -> Changes:
 def means_times(call: ExactCase, first: float, second: float) -> Changes:
     """Each of the two row means, times a factor."""
     return {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
+
+
+@configured
+def means_divided(call: ExactCase, axis: int) -> Changes:
+    """Both row sums divided by the size of one normalized axis."""
+    t, shape = call.terms, call.inputs.normalized_shape
+    if not shape or shape[axis] in (0, t.N):
+        return None
+    return {"dx": t.dx(*(one * t.N / shape[axis] for one in t.means))}
 
 
 def sums_for_means(call: ExactCase) -> Changes:

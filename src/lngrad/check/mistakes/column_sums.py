@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -47,10 +48,16 @@ def _explains(fit: Fit, made: Array) -> bool:
 
 def explain_other_sum(fit: Fit) -> Explanation | None:
     """The simplest sum over all rows, times a number, that a wrong dgamma or dbeta is."""
-    for number, (text, summed) in enumerate(_sums(fit)):
-        for coefficient in _coefficients(fit, summed, any_factor=number == 0):
-            if (text, coefficient) != (_summed(fit.name), 1.0) and _explains(fit, coefficient * summed):
-                return _other_sum(fit, text, coefficient)
+    sums = list(_sums(fit))
+    once = ((text, summed, 1.0) for text, summed in sums[1:])
+    times = (
+        (text, summed, coefficient)
+        for number, (text, summed) in enumerate(sums)
+        for coefficient in _coefficients(fit, summed, any_factor=number == 0)
+    )
+    for text, summed, coefficient in chain(once, times):
+        if _explains(fit, coefficient * summed):
+            return _other_sum(fit, text, coefficient)
     return None
 
 
@@ -83,8 +90,7 @@ def _sums(fit: Fit) -> Iterator[tuple[str, Array]]:
 
 
 def _coefficients(fit: Fit, summed: Array, any_factor: bool) -> Iterator[float]:
-    """1, and the plain number that the ratio is near to, if there is one; any other ratio where that is wanted."""
-    yield 1.0
+    """The plain number that the ratio is near to, if there is one; any other ratio where that is wanted."""
     usable = np.isfinite(summed)
     weight = 1 / np.maximum(fit.bound, TINY)
     size = float(np.square(summed * weight, where=usable, out=np.zeros_like(summed)).sum())

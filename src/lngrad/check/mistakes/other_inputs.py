@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.fit import (
     EXPLAINED,
     MAX_SQUARES_LEFT,
@@ -23,14 +24,18 @@ from lngrad.check.mistakes.fit import (
     row_sum,
 )
 from lngrad.check.mistakes.sum_weights import maps_through
+from lngrad.core.dtypes import UNIT_ROUNDOFF
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 
 MAX_PAIRS = 1 << 22  # elements that are looked at, of one wrong row beside all others
 NEWTON_STEPS = 4
+CANCELLED = 64.0  # roundings of mean(x²) to float32: what E[x²] - E[x]² loses
+MIN_ROWS = 4
+_CANCELS = "variance by cancellation"
 MAX_OF_DIGIT = 0.1  # of the last digit of two numbers that cancel
 # Inputs that one wrong index is known to reach.
-TOGETHER = (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))
+TOGETHER = (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",), ("dtotal",))
 
 
 def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
@@ -40,7 +45,7 @@ def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Dif
     places = np.flatnonzero(wrong)
     if M < 2 or not len(places) or M * N > MAX_PAIRS or N < 4:
         return
-    for which in TOGETHER:
+    for which in TOGETHER if inputs.dtotal is not None else TOGETHER[:-1]:
         what, several = " and ".join(which), len(which) > 1
         are, their = ("they are", "their") if several else ("it is", "its")
         for text, whose in maps_through(places, partial(_may_use, fit, which), t.lead, "row"):
@@ -57,6 +62,12 @@ def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Dif
 def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Array:
     """The rows whose inputs may have given this row of dx."""
     t = fit.terms
+    if which == ("dtotal",):
+        dtotal = np.asarray(t.dtotal)
+        return np.asarray(
+            (np.abs(fit.true[row] - dtotal[row] + dtotal - fit.result[row]) <= SLACK * fit.bound[row]).mean(1)
+            >= EXPLAINED
+        )
     mean, rstd, dy, x = (
         getattr(t, name)[slice(None) if name in which else slice(row, row + 1)] for name in ("mean", "rstd", "dy", "x")
     )
@@ -67,11 +78,13 @@ def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Array:
 
 def _which(wrong: Array, M: int) -> str:
     first, last = int(wrong[0]), int(wrong[-1])
+    if first == last:
+        return f"row {first}"
     if len(wrong) != last - first + 1:
         return f"{len(wrong)} of {M} rows, from {first} on,"
     if last == M - 1:
         return f"the last {len(wrong)} rows (from {first} on)"
-    return f"rows {first} to {last}" if first != last else f"row {first}"
+    return f"rows {first} to {last}"
 
 
 def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
@@ -194,6 +207,9 @@ def _other_rstds(fit: Fit) -> Statistics:
         slope = np.maximum(np.abs(of(given * 1.0001) - of(given)) / (given * 1e-4), TINY)
         apart = float(np.average(of(found) - of(given), weights=(weight / slope) ** 2))
         yield back(of(given) + apart), Difference(*words(apart))
+    roundings = np.abs(found**-2.0 - given**-2.0) / (UNIT_ROUNDOFF["float32"] * row_mean(t.x**2)[:, 0] + TINY)
+    if t.normalization.centred and roundings.max() <= CANCELLED and len(given) >= MIN_ROWS:
+        yield found, Difference(_CANCELS, MISTAKES[_CANCELS].sentence)
     if len(given) >= 2:
         ratio, row = found / given, int(np.argmax(np.abs(found - given) * weight))
         yield found, Difference(

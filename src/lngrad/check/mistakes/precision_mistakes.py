@@ -43,7 +43,7 @@ PRECISION: dict[str, Mistake] = {
             "until all rows are in them, and round once.",
             results=precision.narrow_sums_of_blocks(dtype, block), by_size=True, sums_only=True)
         for dtype in BOTH
-        for block in (8, 16, 32, 64, 128, 256)
+        for block in (2, 4, 8, 16, 32, 64, 128, 256)
     },
     **{
         f"{dtype} sums of {only} alone{', of rounded products' * products}": Mistake(

@@ -12,7 +12,7 @@ from lngrad.check.result import Weights
 from lngrad.core.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
 
-TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # columns
+TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # columns
 SURE = 8.0  # times what a mean is known to, for a 16-bit grid to be told from chance
 LABELS = ("mean of dxhat", "mean of dxhat·xhat")
 Means: TypeAlias = "tuple[Array, Array]"

@@ -45,7 +45,7 @@ def recover_weights(A: Array, b: Array, fits: Fits, few: bool = False) -> Array 
     """
     others = _but_for_a_few(A, b) if few else ()
     if few:
-        others = chain(_one_many_times(A, b), others)
+        others = chain(_one_many_times(A, b), _tiled(A, b), others)
     else:
         others = _tiled(A, b)
         if len(A) < MIN_SUMS:

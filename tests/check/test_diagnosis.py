@@ -82,7 +82,7 @@ WHERE = {
     },
     **{
         f"{kind} averaged over chunks of {chunk}": {"normalized": (chunk + chunk // 2 + 3,)}
-        for chunk in (16, 32, 64, 128, 256, 512, 1024)
+        for chunk in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
         for kind in ("statistics", "variance")
     },
     **{
@@ -107,7 +107,7 @@ WHERE = {
     **{
         f"{dtype} sums of blocks of {block} rows": {"lead": (9 * block + 5,)}
         for dtype in ("bfloat16", "float16")
-        for block in (8, 16, 32, 64, 128, 256)
+        for block in (2, 4, 8, 16, 32, 64, 128, 256)
     },
     **{
         f"{dtype} sums after each block of {block} rows": {"lead": (9 * block + 5,)}
@@ -129,7 +129,8 @@ WHERE = {
     "inputs flushed to zero": {"ranges": {**FROM_X, "dy": (-3e-38, 3e-38)}},
     "dx truncated": BRAIN,
     "results truncated": BRAIN,
-    "statistics of the column's index": {"lead": (24,), "normalized": (24,)},
+    **{f"{name} of the column's index": {"lead": (24,), "normalized": (24,)} for name in ("statistics", "mean", "rstd")},
+    "dtotal added to dxhat": STREAM,
     "xhat by cancellation": {"ranges": {**FROM_X, "x": (1e6, 1.001e6)}, "normalized": (1,)},
     "half-away rounding": {
         "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,

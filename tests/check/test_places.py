@@ -95,6 +95,8 @@ PLACES: dict[str, tuple[dict[str, Any], Callable[[Terms], dict[str, Any]]]] = {
         "dx": t.rstd * (t.dxhat - 6 * average(t.dxhat) - t.xhat * 6 * average(t.dxhat * t.xhat))}),
     "unweighted means of chunks": ({"lead": (5,), "normalized": (4097,)}, lambda t: {
         "dx": t.dx(*(np.stack([one[:, :4096].mean(1), one[:, 4096]]).mean(0)[:, None] for one in t.averaged))}),
+    "mean of dxhat·xhat over M": ({"lead": (40,), "normalized": (64,)}, lambda t: {
+        "dx": t.dx(second=1.6 * average(t.dxhat * t.xhat))}),
     "dtotal added to dxhat in the mean of dxhat·xhat alone": (STREAM, lambda t: {
         "dx": t.dx(second=average((t.dxhat + t.dtotal) * t.xhat))}),
     "dtotal of other rows": (STREAM, lambda t: {"dx": dx_of(t) - t.dtotal + np.asarray(t.dtotal)[np.arange(65) % 32]}),
@@ -166,3 +168,12 @@ def test_one_row_that_is_off_among_thousands_is_explained_by_nothing_that_leaves
 
     found = diagnosed(wrong, lead=(5000,), normalized=(12,))
     assert found.mistake is None, found
+
+
+def test_float64_that_is_computed_in_float32_is_named(diagnosed):
+    def wrong(t: Terms) -> dict[str, Any]:
+        dy, xhat, dxhat, rstd = (one.astype(np.float32) for one in (t.dy, t.xhat, t.dxhat, t.rstd))
+        dx = rstd * (dxhat - average(dxhat) - xhat * average(dxhat * xhat))
+        return {"dx": dx, "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
+
+    assert diagnosed(wrong, "float64", **LARGE).mistake == "computed in float32"

@@ -165,6 +165,11 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
     if each is not None:
         differences = {one.name: one for explanation in each for one in explanation.differences}
         return _diagnosis(list(differences.values()), each)
+    wrong_ones = [one for one in outputs if one.is_wrong]
+    if all(one.result.dtype == np.float64 and one.rounded_in() == "float32" for one in wrong_ones):
+        return Diagnosis(
+            "computed in float32", "results of float64 are right to a few roundings to float32: compute in float64."
+        )
     sentences = [_described(call, output, shares[output.name]) for output in outputs if output.name in shares]
     return Diagnosis(None, f"{UNEXPLAINED} {'; '.join(sentences)}")
 
@@ -202,11 +207,15 @@ def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
     if output.name == "dx":
         with np.errstate(all="ignore"):
             found = describe_means(Fit.of(call.terms, output, call.true, 1))
-        if found is not None and (output.result.dtype.itemsize > 2 or output.describe_roundings() is None):
+        if found is not None and (output.result.dtype.itemsize > 2 or output.rounded_in() is None):
             return f"dx: {found}"
     text = describe(output.name, output.result.astype(np.float64).reshape(share.shape), golden, share)
-    roundings = output.describe_roundings() if text.endswith(NO_PATTERN) else None
-    return f"{text}; {roundings}" if roundings else text
+    dtype = output.rounded_in() if text.endswith(NO_PATTERN) else None
+    if dtype is None:
+        return text
+    return (
+        f"{text}; no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in {dtype}?"
+    )
 
 
 def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:

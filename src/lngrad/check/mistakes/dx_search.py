@@ -123,7 +123,24 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Co
     N, M, rights = terms.N, terms.M, _rights(terms)
     whole = np.asarray(rights) @ basis
     factor = float(whole @ target / max(whole @ whole, TINY))
-    plain = [1.0, 0.0, 2.0, -1.0, 0.5, float(N), 1 / N, N / (N - 1), 1 - 1 / N, 3.0, -2.0, 4.0, 1.5, 1 / M, float(M)]
+    plain = [
+        1.0,
+        0.0,
+        2.0,
+        -1.0,
+        0.5,
+        float(N),
+        1 / N,
+        N / (N - 1),
+        1 - 1 / N,
+        3.0,
+        -2.0,
+        4.0,
+        1.5,
+        1 / M,
+        float(M),
+        N / M,
+    ]
     plain += [N / P for P in padded_sizes(N)]
     if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
         return (factor, factor * rights[1], factor), 0.0
@@ -251,6 +268,10 @@ def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) 
         size, why = padded
         return Difference(f"{label} over a padded N", f"the {label} {verb} divided by {size}, which is N = {N} rounded up "
                           f"to {why}: divide by N, not by the size of the buffer.")  # fmt: skip
+    if times == "N/M":
+        return Difference(
+            f"{label} over M", f"the {label} {verb} divided by {terms.M}, the number of rows: divide by N."
+        )
     if times == "N/(N−1)":
         return Difference(f"{label} over N − 1", f"the {label} {verb} divided by N − 1: divide by N.")
     return Difference(f"{label} {times} times", f"dx has {times} times the {label}: {takes}.")

@@ -246,13 +246,13 @@ class WrongOutput:
             return bound
         return np.minimum(bound, self.origin.bound + CAP / SLACK * _size(self.origin.error))
 
-    def describe_roundings(self) -> str | None:
-        """Return a sentence if roundings of the terms to 16 bits explain every error, else None."""
+    def rounded_in(self) -> str | None:
+        """The dtype, narrower than the result's, whose roundings of the terms explain every error; None if there is none."""
         result = self.result.dtype.name
-        for dtype in ("float16", "bfloat16"):
+        for dtype in ("float32", "float16", "bfloat16")[result != "float64" :]:
             most = ROUNDINGS * UNIT_ROUNDOFF[dtype] * self.scale + UNIT_ROUNDOFF[result] * np.abs(self.true)
             if (self.error <= most + SMALLEST[dtype]).all():
-                return f"no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in 16 bits?"
+                return dtype
         return None
 
 
@@ -356,7 +356,8 @@ def coefficient_text(value: float, N: int, M: int, of_mean: bool = False) -> str
     """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), of a row mean N over a padded N, or a few digits."""
     padded = padded_sizes(N) if of_mean else {}
     for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),
-                         ("M", M), ("1/M", 1 / max(M, 1)), *((f"N/{P}", N / P) for P in padded)):  # fmt: skip
+                         ("M", M), ("1/M", 1 / max(M, 1)),
+                         *((("N/M", N / max(M, 1)),) if of_mean else ()), *((f"N/{P}", N / P) for P in padded)):  # fmt: skip
         if number not in (0.0, 1.0, 2.0, 0.5) and abs(abs(value) - number) < 1e-9 * number:
             return text if value > 0 else f"−{text}"
     halves = {0.5: "1/2", 1.5: "3/2", 0.25: "1/4"}

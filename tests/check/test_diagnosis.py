@@ -119,6 +119,7 @@ WHERE = {
         f"odd partial sum of {rows} rows lost in a tree of neighbours": {"lead": ((50 if rows > 1 else 400) * rows,)}
         for rows in (1, 8, 16, 32, 64, 128, 256)
     },
+    **{f"dtotal modulo {1 << bits}": {**STREAM, "normalized": ((1 << bits) + 9,)} for bits in range(5, 11)},
     **{f"gamma modulo {1 << bits}": {"lead": (3,), "normalized": (max(1 << bits, 1024) + 9,)} for bits in range(6, 17)},
     **{f"{what} read in x's dtype": {"dtype": "bfloat16"} for what in ("gamma", "mean and rstd")},
     **{f"row index in uint16{rest}": {"lead": (65600,), "normalized": (5,)} for rest in ("", " of loads and stores")},

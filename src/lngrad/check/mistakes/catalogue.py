@@ -337,6 +337,12 @@ MISTAKES: dict[str, Mistake] = {
         for size in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
     },
     **{
+        f"dtotal modulo {size}": Mistake(
+            f"each tile of {size} columns adds dtotal's first {size}: its address does not go on with the tiles.",
+            inputs=changes.dtotal_modulo(size), dx_only=True)
+        for size in (32, 64, 128, 256, 512, 1024)
+    },
+    **{
         f"row index in uint16{' of loads and stores' * stores}": Mistake(
             "row r is taken for row r modulo 65536: make the type of the row's index 32 bits wide.",
             results=changes.rows_in_uint16(stores), unwritten=stores)

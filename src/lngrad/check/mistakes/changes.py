@@ -493,6 +493,15 @@ def gamma_modulo(call: ExactCase, size: int) -> Changes:
 
 
 @configured
+def dtotal_modulo(call: ExactCase, size: int) -> Changes:
+    """dtotal of the first columns for those of each tile, as where its address does not go on with the tiles."""
+    t, dtotal = call.terms, call.inputs.dtotal
+    if dtotal is None or size >= t.N:
+        return None
+    return {"dtotal": wide(dtotal).reshape(t.M, t.N)[:, np.arange(t.N) % size].reshape(np.shape(dtotal))}
+
+
+@configured
 def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
     """Row r is row r modulo 65536: of the loads alone, or of the stores too. NaN stands for what memory held."""
     t = call.terms

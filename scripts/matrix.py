@@ -64,12 +64,8 @@ CHECKS = """\
 * **commands**: every command's help; `lngrad`, `info`, `run`, `tiling`, `check` with its HTML report, `demo`.
 * **tests**: arguments, float64 reference, golden bits of every dtype, formats of cases;
   for jax and torch the tests of that package.
-  Those of torch 2.15.0 ran with the checkout's sources, after the wheel's commands; those of jax on Python 3.14 by hand,
-  with four commands, and with the golden bits.
 * **aarch64, emulated** (`make arm`): the wheel with compiled kernels under QEMU, without Numba, with the kernels of each
   processor that it has them for: golden bits, precision, special values, threads, the pool. No timings.
-  The runs of 2026-11-23 are of neoverse-n1 and generic, 1909 tests each. neoverse-v2 was ended after its first 144 golden
-  cases, which passed: with its instructions the emulator was several times slower.
 """
 
 
@@ -84,6 +80,7 @@ class Record(TypedDict, total=False):
     tests: str  # "512 passed, 3 skipped"
     lngrad: str
     date: str
+    how: str  # in what the run differed from those of the others
     missing: str  # why this Python, or a set or level of it, was not run
 
 
@@ -147,6 +144,13 @@ def page(records: list[Record]) -> str:
         cells.append(record["date"])
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", CHECKS]
+    if different := [record for record in tried if "how" in record]:
+        lines.append("Run in another way:\n")
+        lines += [
+            textwrap.fill(f"* Python {' '.join(_cell(record))}: {record['how']}.", 120, subsequent_indent="  ")
+            for record in different
+        ]
+        lines.append("")
     if missing := [record for record in records if "missing" in record]:
         lines.append("Not run here:\n")
         lines += [f"* Python {' '.join(_cell(record))}: {record['missing']}" for record in missing]

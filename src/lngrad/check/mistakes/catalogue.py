@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lngrad.check.mistakes import changes, precision
+from lngrad.check.mistakes import changes, indices, precision
 from lngrad.check.mistakes.fit import wide
 from lngrad.check.mistakes.mistake import Mistake
 from lngrad.check.mistakes.precision_mistakes import BOTH, PRECISION
@@ -24,9 +24,9 @@ MISTAKES: dict[str, Mistake] = {
         "the result does not depend on dy: it is what dy = 1 gives.",
         inputs=lambda call: {"dy": np.ones_like(call.inputs.dy)}),
     "dy of the previous row": Mistake(
-        "each row uses the dy of the row before it: an index is off by one row.", inputs=changes.by_rows("dy", -1)),
+        "each row uses the dy of the row before it: an index is off by one row.", inputs=indices.by_rows("dy", -1)),
     "dy of the next row": Mistake(
-        "each row uses the dy of the row after it: an index is off by one row.", inputs=changes.by_rows("dy", 1)),
+        "each row uses the dy of the row after it: an index is off by one row.", inputs=indices.by_rows("dy", 1)),
     "variance in rstd's place": _rstd(
         lambda variance, eps, N: variance + eps,
         "the variance was given where rstd is expected, or read as if it were: check which of the two the third output "
@@ -64,17 +64,17 @@ MISTAKES: dict[str, Mistake] = {
         "the variance counts mean² for each column that fills the row up to a power of two: mask x - mean, not x alone.",
         inputs=changes.padded_variance),
     "mean of the previous row": Mistake(
-        "each row uses the mean of the row before it: an index is off by one row.", inputs=changes.by_rows("mean", -1)),
+        "each row uses the mean of the row before it: an index is off by one row.", inputs=indices.by_rows("mean", -1)),
     "statistics transposed": Mistake(
         "mean and rstd are read in the order of the transposed leading dimensions.",
-        inputs=changes.statistics_transposed),
+        inputs=indices.statistics_transposed),
     "statistics of the column's index": Mistake(
         "mean and rstd are spread over the columns, one for each, which no shape forbids where there are as many rows: give "
-        "them a last axis of 1.", results=changes.statistics_by_column("mean", "rstd")),
+        "them a last axis of 1.", results=indices.statistics_by_column("mean", "rstd")),
     **{
         f"{name} of the column's index": Mistake(
             f"{name} is spread over the columns, one for each, which no shape forbids where there are as many rows: give it a "
-            "last axis of 1.", results=changes.statistics_by_column(name))
+            "last axis of 1.", results=indices.statistics_by_column(name))
         for name in ("mean", "rstd")
     },
     "statistics recomputed": Mistake(
@@ -125,31 +125,31 @@ MISTAKES: dict[str, Mistake] = {
     # Of indices and masks.
     "last column masked off": Mistake(
         "the last column is not loaded: the mask of the loads ends one column early (cols < N, not N - 1).",
-        inputs=changes.last_column_off(0.0)),
+        inputs=indices.last_column_off(0.0)),
     "last column masked off, xhat too": Mistake(
         "the last column counts as zero in dy and xhat: the mask ends one column early (cols < N, not N - 1).",
-        inputs=changes.last_column_off(None)),
+        inputs=indices.last_column_off(None)),
     "last column masked off in loads and stores": Mistake(
         "the last column is neither loaded nor stored: the mask ends one column early (cols < N, not N - 1).",
-        results=changes.last_column_unwritten, unwritten=True),
+        results=indices.last_column_unwritten, unwritten=True),
     **{
         f"row offset in {kind}{' of loads and stores' * stores}": Mistake(
             f"row·N is computed in {kind} and wraps at element {1 << bits}, in the loads{' and stores' * stores}: make the "
-            "type of the offset 64 bits wide.", inputs=None if stores else changes.wrapped(bits, kind),
-            results=changes.wrapped_stores(bits, kind) if stores else None, unwritten=stores)
+            "type of the offset 64 bits wide.", inputs=None if stores else indices.wrapped(bits, kind),
+            results=indices.wrapped_stores(bits, kind) if stores else None, unwritten=stores)
         for kind, bits in (("int16", 15), ("uint16", 16))
         for stores in (False, True)
     },
     **{
         f"gamma broadcast along {'axes' if len(axes) > 1 else 'axis'} {' and '.join(map(str, axes))}": Mistake(
             f"gamma's first elements along {' and '.join(map(str, axes))} of its axes are used for all: its index lacks "
-            "these axes.", inputs=changes.gamma_broadcast(axes))
+            "these axes.", inputs=indices.gamma_broadcast(axes))
         for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
     },
     **{
         name: Mistake(
             "gamma is read in the order of the transposed normalized dimensions.",
-            inputs=changes.gamma_transposed(back))
+            inputs=indices.gamma_transposed(back))
         for name, back in (("gamma transposed", False), ("gamma transposed back", True))
     },
     **{
@@ -252,7 +252,7 @@ MISTAKES: dict[str, Mistake] = {
         "the two row sums are not divided by the number of normalized elements.", results=changes.sums_for_means),
     "gamma of the row's index": Mistake(
         "dx is computed with gamma[row] in place of gamma[column]: gamma's index is the column.",
-        results=changes.gamma_by_row),
+        results=indices.gamma_by_row),
     "rstd missing in dx": Mistake(
         "dx is not multiplied by rstd.",
         results=lambda call: {"dx": call.true.dx.reshape(call.terms.dy.shape) / call.terms.rstd}),
@@ -279,11 +279,11 @@ MISTAKES: dict[str, Mistake] = {
         for dtype in BOTH
     },
     # Of dgamma and dbeta.
-    "last row lost": Mistake("dgamma and dbeta lack the last row.", results=changes.last_rows(1, 0.0)),
+    "last row lost": Mistake("dgamma and dbeta lack the last row.", results=indices.last_rows(1, 0.0)),
     **{
         f"last part of {rows} rows {word}": Mistake(
             f"dgamma and dbeta {verb} the last rows after whole parts of {rows}: a partial sum is {word}.",
-            results=changes.last_rows(rows, factor))
+            results=indices.last_rows(rows, factor))
         for rows in (8, 16, 32, 64, 128)
         for word, verb, factor in (("lost", "lack", 0.0), ("counted twice", "have twice", 2.0))
     },
@@ -301,7 +301,7 @@ MISTAKES: dict[str, Mistake] = {
     **{
         f"xhat with gamma of another index, tile {tile}": Mistake(
             f"dgamma's xhat is (y - beta)/gamma with the gamma of the row's place in a tile of {tile}: gamma's index is "
-            "the column.", results=changes.xhat_from_output(tile))
+            "the column.", results=indices.xhat_from_output(tile))
         for tile in (16, 32, 64)
     },
     **{
@@ -313,11 +313,11 @@ MISTAKES: dict[str, Mistake] = {
     },
     # Columns that are never computed.
     "last column lost": Mistake(
-        "the last column of dx is zero: a loop ends one column early.", results=changes.columns_lost(0)),
+        "the last column of dx is zero: a loop ends one column early.", results=indices.columns_lost(0)),
     **{
         f"last tile of {width} columns skipped": Mistake(
             f"the columns after the last whole tile of {width} are zero: the tail is not computed.",
-            results=changes.columns_lost(width))
+            results=indices.columns_lost(width))
         for width in (512, 256, 128, 64, 32, 16, 8)
     },
     # Of what memory holds, and of the order of sums.
@@ -327,31 +327,31 @@ MISTAKES: dict[str, Mistake] = {
     **{
         f"{what} read in x's dtype": Mistake(
             f"{what} has a wider dtype than x, and its bytes are read as x's: convert it from its own dtype.",
-            inputs=changes.read_as_x(*names))
+            inputs=indices.read_as_x(*names))
         for what, names in (("gamma", ("gamma",)), ("mean and rstd", ("mean", "rstd")))
     },
     **{
         f"gamma modulo {size}": Mistake(
             f"column j has gamma of column j modulo {size}: the index begins anew, as in a buffer of {size} elements.",
-            inputs=changes.gamma_modulo(size))
+            inputs=indices.gamma_modulo(size))
         for size in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
     },
     **{
         f"dtotal modulo {size}": Mistake(
             f"each tile of {size} columns adds dtotal's first {size}: its address does not go on with the tiles.",
-            inputs=changes.dtotal_modulo(size), dx_only=True)
+            inputs=indices.dtotal_modulo(size), dx_only=True)
         for size in (32, 64, 128, 256, 512, 1024)
     },
     **{
         f"row index in uint16{' of loads and stores' * stores}": Mistake(
             "row r is taken for row r modulo 65536: make the type of the row's index 32 bits wide.",
-            results=changes.rows_in_uint16(stores), unwritten=stores)
+            results=indices.rows_in_uint16(stores), unwritten=stores)
         for stores in (False, True)
     },
     **{
         f"one column too many in the row sums, {where}{', without gamma' * (not gamma)}": Mistake(
             f"the two row sums take {text} too: the mask is off by one (cols < N).",
-            results=changes.one_column_more(gamma, after), dx_only=True)
+            results=indices.one_column_more(gamma, after), dx_only=True)
         for where, text, after in (("the next row's", "the first element of the next row", True),
                                    ("the last row's", "the last element of the row before", False))
         for gamma in (True, False)
@@ -359,7 +359,7 @@ MISTAKES: dict[str, Mistake] = {
     **{
         f"odd partial sum of {rows} rows lost in a tree{' of neighbours' * neighbours}": Mistake(
             f"partial sums of {rows} rows are added in a tree, whose halves leave out the last of an odd number of them.",
-            results=changes.lost_in_a_tree(rows, neighbours), sums_only=True)
+            results=indices.lost_in_a_tree(rows, neighbours), sums_only=True)
         for rows in (1, 8, 16, 32, 64, 128, 256)
         for neighbours in (False, True)
     },

@@ -1,0 +1,230 @@
+"""Known mistakes of indices: what is read, summed or written in another place, and masks and tiles that end elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lngrad.check.inputs import true_grads
+from lngrad.check.mistakes.changes import FEW_COLUMNS, Changes, ExactCase, configured
+from lngrad.check.mistakes.fit import Terms, wide
+from lngrad.core.problem import Grads
+from lngrad.typing import Array
+
+
+@configured
+def by_rows(call: ExactCase, name: str, step: int) -> Changes:
+    """The dy or the mean of the row `step` rows further on."""
+    array = wide(getattr(call.inputs, name))
+    rows = call.inputs.x.size // max(1, int(np.prod(call.inputs.normalized_shape)))
+    return None if rows < 2 else {name: np.roll(array.reshape(rows, -1), -step, axis=0).reshape(array.shape)}
+
+
+@configured
+def gamma_transposed(call: ExactCase, back: bool) -> Changes:
+    """gamma's elements in the order of its transposed dimensions, or from that order."""
+    shape = call.inputs.normalized_shape
+    if call.inputs.gamma is None or sum(size > 1 for size in shape) < 2:
+        return None
+    return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
+
+
+@configured
+def last_column_off(call: ExactCase, x: float | None) -> Changes:
+    """dy of the last column is 0, and so is x, or xhat with None."""
+    t, shape = call.terms, call.inputs.x.shape
+    dy, other = t.dy.copy(), t.x.copy()
+    if t.N < 2:
+        return None
+    dy[:, -1], other[:, -1] = 0.0, t.mean[:, 0] if x is None else x
+    return {"dy": dy.reshape(shape), "x": other.reshape(shape)}
+
+
+def last_column_unwritten(call: ExactCase) -> Changes:
+    """NaN stands for what memory held."""
+    changed = last_column_off(0.0)(call)
+    if changed is None:
+        return None
+    made = true_grads(replace(call.inputs, **changed))._asdict()
+    for one in made.values():
+        one.reshape(-1, call.case.N)[:, -1] = np.nan
+    return made
+
+
+def _places(t: Terms, bits: int, kind: str) -> Array | None:
+    """Where each element lies by a row offset that wraps; None where none does."""
+    if 1 << bits >= t.M * t.N:
+        return None
+    starts = (np.arange(t.M) * t.N).astype(kind).astype(np.int64)
+    return np.asarray((starts[:, None] + np.arange(t.N)) % (t.M * t.N))
+
+
+@configured
+def wrapped(call: ExactCase, bits: int, kind: str) -> Changes:
+    """Rows of dy and x from a row offset that wraps."""
+    t, shape, places = call.terms, call.inputs.x.shape, _places(call.terms, bits, kind)
+    return (
+        None if places is None else {name: getattr(t, name).reshape(-1)[places].reshape(shape) for name in ("dy", "x")}
+    )
+
+
+@configured
+def wrapped_stores(call: ExactCase, bits: int, kind: str) -> Changes:
+    """The same, and dx stored there: NaN stands for what memory held."""
+    t, changed, places = call.terms, wrapped(bits, kind)(call), _places(call.terms, bits, kind)
+    if changed is None or places is None:
+        return None
+    made = true_grads(replace(call.inputs, **changed))._asdict()
+    dx = np.full(t.M * t.N, np.nan)
+    dx[places] = made["dx"].reshape(t.M, t.N)
+    return made | {"dx": dx}
+
+
+@configured
+def gamma_broadcast(call: ExactCase, axes: tuple[int, ...]) -> Changes:
+    """gamma's first elements along some of its axes, in place of all."""
+    gamma, shape = call.inputs.gamma, call.inputs.normalized_shape
+    if gamma is None or max(axes) >= len(shape) or len(axes) == len(shape) or min(shape[axis] for axis in axes) < 2:
+        return None
+    index = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(len(shape)))
+    return {"gamma": np.broadcast_to(wide(gamma)[index], shape)}
+
+
+@configured
+def statistics_by_column(call: ExactCase, *names: str) -> Changes:
+    """Where there are as many rows as columns: mean and rstd, or one of them, of the column's index."""
+    t = call.terms
+    if t.M != t.N or t.M < 2 or (names == ("mean",) and not call.centred):
+        return None
+    mean, rstd = (one.T if name in names else one for name, one in (("mean", t.mean), ("rstd", t.rstd)))
+    xhat = (t.x - mean) * rstd
+    return {"dx": t.of_norm(t.dxhat, xhat, rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
+
+
+def statistics_transposed(call: ExactCase) -> Changes:
+    lead = call.inputs.x.shape[: call.inputs.x.ndim - call.inputs.normalized]
+    if sum(size > 1 for size in lead) < 2:
+        return None
+    return {name: wide(getattr(call.inputs, name)).reshape(lead).T.reshape(-1) for name in ("mean", "rstd")}
+
+
+def gamma_by_row(call: ExactCase) -> Changes:
+    t = call.terms
+    if call.inputs.gamma is None or t.M < 2:
+        return None
+    return {"dx": t.of_norm(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd) + t.dtotal}
+
+
+@configured
+def last_rows(call: ExactCase, part: int, factor: float) -> Changes:
+    """The last `part` rows, or what remains after whole parts, counted `factor` times."""
+    t = call.terms
+    tail = t.M % part or part
+    if tail >= t.M:
+        return None
+    weight = np.ones((t.M, 1))
+    weight[-tail:] = factor
+    return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+
+
+@configured
+def xhat_from_output(call: ExactCase, tile: int) -> Changes:
+    """xhat as (y − beta)/gamma, with the gamma of the row's place in a tile in place of the column's."""
+    t = call.terms
+    if call.inputs.gamma is None or t.N < 2:
+        return None
+    other = t.gamma[0, (np.arange(t.M) % tile) % t.N][:, None]
+    return {"dgamma": (t.dy * t.xhat * t.gamma / other).sum(0)}
+
+
+@configured
+def columns_lost(call: ExactCase, width: int) -> Changes:
+    """All that comes after the last whole tile of `width` columns stays zero; width 0: the last column of dx."""
+    N = call.terms.N
+    tail = N % width if width else 1
+    if width and (not tail or tail == N):
+        return None
+    names = Grads._fields if width else ("dx",)
+    results = {name: np.array(getattr(call.true, name)).reshape(-1, N) for name in names}
+    for one in results.values():
+        one[:, -tail:] = 0
+    return results
+
+
+@configured
+def read_as_x(call: ExactCase, *names: str) -> Changes:
+    """Bytes of a wider dtype taken for x's: the first element's halves, and so on."""
+    made, narrow = {}, np.asarray(call.given.x).dtype
+    for name in names:
+        array = getattr(call.inputs, name)
+        if array is not None and np.asarray(array).dtype.itemsize > narrow.itemsize:
+            whole = np.ascontiguousarray(array)
+            made[name] = wide(whole.reshape(-1).view(narrow)[: whole.size]).reshape(whole.shape)
+    return made or None
+
+
+@configured
+def gamma_modulo(call: ExactCase, size: int) -> Changes:
+    """gamma from a buffer of so many elements, in which the column's index begins anew: of rows too long to recover gamma."""
+    gamma = call.inputs.gamma
+    if gamma is None or np.asarray(gamma).size <= max(size, FEW_COLUMNS):
+        return None
+    flat = wide(gamma).reshape(-1)
+    return {"gamma": flat[np.arange(len(flat)) % size].reshape(np.shape(gamma))}
+
+
+@configured
+def dtotal_modulo(call: ExactCase, size: int) -> Changes:
+    """dtotal of the first columns for those of each tile, as where its address does not go on with the tiles."""
+    t, dtotal = call.terms, call.inputs.dtotal
+    if dtotal is None or size >= t.N:
+        return None
+    return {"dtotal": wide(dtotal).reshape(t.M, t.N)[:, np.arange(t.N) % size].reshape(np.shape(dtotal))}
+
+
+@configured
+def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
+    """Row r is row r modulo 65536: of the loads alone, or of the stores too. NaN stands for what memory held."""
+    t = call.terms
+    if t.M <= 1 << 16:
+        return None
+    rows = np.arange(t.M) % (1 << 16)
+    dx = call.true.dx.reshape(t.dy.shape)
+    dx = np.where(np.arange(t.M)[:, None] < 1 << 16, dx, np.nan) if stores else dx[rows]
+    weight = np.bincount(rows, minlength=t.M)[:, None].astype(np.float64)
+    return {"dx": dx, "dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+
+
+@configured
+def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
+    """Row sums that take the first element of the next row too, or the last of the one before, where there is one."""
+    t = call.terms
+    if t.M < 2:
+        return None
+    dy, x = (
+        (np.append(one[1:, 0], np.nan) if after else np.append(np.nan, one[:-1, -1]))[:, None] for one in (t.dy, t.x)
+    )
+    dxhat = dy * (t.gamma[0, 0 if after else -1] if gamma else 1.0)
+    more = [np.nan_to_num(one) / t.N for one in (dxhat, dxhat * (x - t.mean) * t.rstd)]
+    first, second = t.means
+    return {"dx": t.dx(first + more[0] * t.normalization.centred, second + more[1])}
+
+
+@configured
+def lost_in_a_tree(call: ExactCase, block: int, neighbours: bool) -> Changes:
+    """Partial sums of blocks of rows, added in a tree that leaves out the last of an odd number."""
+    t = call.terms
+    sums = [[one] for one in range(-(-t.M // block))]
+    if len(sums) < 3:
+        return None
+    while len(sums) > 1:
+        half = len(sums) // 2
+        pairs = ((2 * one, 2 * one + 1) if neighbours else (one, one + half) for one in range(half))
+        sums = [sums[one] + sums[other] for one, other in pairs]
+    kept = np.zeros(-(-t.M // block))
+    kept[sums[0]] = 1.0
+    if kept.all():
+        return None
+    weight = np.repeat(kept, block)[: t.M, None]
+    return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}

@@ -323,9 +323,6 @@ def gamma_in_sums(call: ExactCase) -> Changes:
     return None if call.inputs.gamma is None else {"dgamma": (t.dxhat * t.xhat).sum(0), "dbeta": t.dxhat.sum(0)}
 
 
-# Of what is missing.
-
-
 def dx_without_gamma(call: ExactCase) -> Changes:
     """Without gamma, dx is what a dxhat of zeros, or of ones, gives."""
     return None if call.inputs.gamma is not None or call.terms.N < 2 else {"dx": call.terms.dtotal + 0 * call.terms.dy}

@@ -29,6 +29,8 @@ SAME = "the same bits"
 REFUSED = "an error for want of memory, and the same bits once there was some"
 LIMIT_S = 120.0  # what takes longer hangs
 _NESTED = 10  # calls at most inside a call
+_SWITCH_S = 1e-5  # after which a thread that sends signals has its turn
+_HEARD_S = 0.02  # for a signal to come
 _SLACK = 2 << 20  # bytes: how much more address space than what is used there is at most
 
 
@@ -105,7 +107,10 @@ def _fork(same: Callable[[], bool], rng: Random) -> str:
 
 
 def _signal(same: Callable[[], bool], rng: Random) -> str:
-    """A signal handler makes the call inside the call, some times over."""
+    """A signal handler makes the call inside the call, some times over.
+
+    The signals are sent to this thread, so that none is late: of a timer's, one might be heard by the next handler.
+    """
     if threading.current_thread() is not threading.main_thread():
         return SAME  # signals are the main thread's
     left, wrong, calling = _NESTED, [], False
@@ -121,21 +126,28 @@ def _signal(same: Callable[[], bool], rng: Random) -> str:
                 wrong.append(f"in a signal handler: {type(error).__name__}: {error}")
             calling = False
 
-    before = signal.signal(signal.SIGALRM, heard)
-    every = 10 ** rng.uniform(-5, -3)
-    signal.setitimer(signal.ITIMER_REAL, every, every)
+    over = threading.Event()
+    every, main = 10 ** rng.uniform(-5, -3), threading.get_ident()
+
+    def send() -> None:
+        while not over.wait(every):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before, interval = signal.signal(signal.SIGUSR1, heard), sys.getswitchinterval()
+    sender = threading.Thread(target=send)
+    sys.setswitchinterval(_SWITCH_S)
+    sender.start()
     try:
-        outcome = _outcome(same())
+        outcome, end = _outcome(same()), time.monotonic() + _HEARD_S
+        while outcome == SAME and left == _NESTED and time.monotonic() < end:  # a call may be over before it is heard
+            outcome = _outcome(same())
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         left = 0
-        # Another thread may have to hand over the last one yet, which the default would not survive.
-        signal.signal(signal.SIGALRM, before if callable(before) else _unheard)
+        over.set()
+        sender.join()
+        sys.setswitchinterval(interval)
+        signal.signal(signal.SIGUSR1, before)
     return wrong[0] if wrong else outcome
-
-
-def _unheard(*_: object) -> None:
-    pass
 
 
 def _finalizer(same: Callable[[], bool], rng: Random) -> str:

@@ -163,8 +163,13 @@ def test_a_direct_call_that_is_not_plain_is_the_operators(change):
     check_direct(Case((6,), (8,)), "float32", Call.all, **change)
 
 
-def test_a_direct_call_keeps_derivatives_modes_and_profiles():
-    call = Call(Case((64,), (64,)), "float32", ops=direct())
+class Listening(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.heard.append(str(function))
+        return function(*arguments, **(keywords or {}))
+
+
+def check_that_a_mode_hears(call):
     expected = call.forward()
     mode = Listening()
     mode.heard = []
@@ -172,6 +177,11 @@ def test_a_direct_call_keeps_derivatives_modes_and_profiles():
         got = call.forward()
     check_same_bits(got, expected)
     assert mode.heard == ["lngrad.layer_norm.default"]
+
+
+def test_a_direct_call_keeps_derivatives_modes_and_profiles():
+    call = Call(Case((64,), (64,)), "float32", ops=direct())
+    check_that_a_mode_hears(call)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call.forward()
     assert "lngrad::layer_norm" in [event.name for event in profile.events()]
@@ -228,21 +238,9 @@ def test_what_is_not_plain_is_left_to_python(seen):
     check_same_bits((batched.reshape(6, 8),), expected[:1])
 
 
-class Listening(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        self.heard.append(str(function))
-        return function(*arguments, **(keywords or {}))
-
-
 def test_a_mode_hears_of_the_call():
     call = Call(Case((6,), (8,)), "float32")
-    expected = call.forward()
-    mode = Listening()
-    mode.heard = []
-    with mode:
-        got = call.forward()
-    check_same_bits(got, expected)
-    assert mode.heard == ["lngrad.layer_norm.default"]
+    check_that_a_mode_hears(call)
 
 
 def test_tensors_without_memory_are_traced():

@@ -171,7 +171,7 @@ def explain_lost_additions(fit: Fit) -> Explanation | None:
     wrong = np.abs(lost) > fit.bound
     if wrong.sum() < MIN_LOST:
         return None
-    product = (t.dy * t.xhat if fit.name == "dgamma" else t.dy)[:, wrong]
+    product = t.summed(fit.name)[:, wrong]
     for block in (one for one in BLOCKS if 2 * one <= t.M):
         parts = product if block == 1 else np.add.reduceat(product, np.arange(0, t.M, block), axis=0)
         spread = np.maximum(parts.std(0), TINY)
@@ -193,7 +193,7 @@ def explain_lost_additions(fit: Fit) -> Explanation | None:
 def explain_wrong_axis(fit: Fit) -> Explanation | None:
     """Sums over the columns, which have the right number of elements where there are as many rows."""
     t = fit.terms
-    if t.M != t.N or not _explains(fit, (t.dy * t.xhat if fit.name == "dgamma" else t.dy).sum(1)):
+    if t.M != t.N or not _explains(fit, t.summed(fit.name).sum(1)):
         return None
     return fit.explanation(
         f"{fit.name} over the columns",

@@ -63,6 +63,10 @@ class Terms:
     def N(self) -> int:
         return int(self.dy.shape[1])
 
+    def summed(self, name: str) -> Array:
+        """What dgamma or dbeta adds up over the rows."""
+        return self.dy * self.xhat if name == "dgamma" else self.dy
+
     @cached_property
     def averaged(self) -> tuple[Array, Array]:
         """What the two row means are of: dxhat, 0 without a centre, and dxhat·xhat."""

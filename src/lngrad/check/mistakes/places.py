@@ -77,12 +77,12 @@ def in_one_output(output: WrongOutput, true: Grads, known: Mapping[str, Grads]) 
 
 def in_one_term(call: ExactCase, dx: WrongOutput) -> Iterator[Placed]:
     """Each mistake of the inputs in one term of dx; all rows are made only where some are explained."""
+    some = terms_of(some_rows(call.inputs, dx)[0])
     for name, mistake in MISTAKES.items():
         changed = mistake.changed(call)
         if changed is None or changed.normalization != call.inputs.normalization:
             continue
         few, part = some_rows(changed, dx)
-        some = terms_of(some_rows(call.inputs, dx)[0])
         whole: list[tuple[str, Array]] | None = None
         for number, (where, made) in enumerate(_in_terms(some, terms_of(few))):
             if not part.is_made(made.reshape(part.result.shape)):
@@ -188,13 +188,13 @@ def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
         return
     off = output.result.astype(np.float64).reshape(-1) - output.true.reshape(-1)
     weight = 1 / np.maximum(output.bound.reshape(-1), 1e-300)
-    product = t.dy * t.xhat if output.name == "dgamma" else t.dy
+    product = t.summed(output.name)
     for name, mistake in MISTAKES.items():
         changed = mistake.changed(call)
         if changed is None:
             continue
         other = terms_of(changed)
-        apart = (other.dy * other.xhat if output.name == "dgamma" else other.dy) - product
+        apart = other.summed(output.name) - product
         if not apart.any() or not np.isfinite(apart).all():
             continue
         sums = np.cumsum(apart, axis=0)

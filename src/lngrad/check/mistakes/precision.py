@@ -15,6 +15,14 @@ MAX_SEQUENTIAL = 8192  # rows, or columns, that are added one by one in Python
 DIGITS = {"float16": 11, "bfloat16": 8}
 
 
+def _added(terms: Array, dtype: str, through: type = np.float64) -> Array:
+    """The terms along the first axis, added one by one; each sum is rounded to `through`, and then to a narrow dtype."""
+    totals = np.zeros(terms.shape[1:], numpy_dtype(dtype))
+    for term in terms:
+        totals = (totals.astype(np.float64) + term).astype(through).astype(totals.dtype)
+    return totals.astype(np.float64)
+
+
 # Of dx and xhat.
 
 
@@ -62,7 +70,7 @@ def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, pro
         products: Whether the products, too, are rounded before they are added.
     """
     t = call.terms
-    narrow, step = numpy_dtype(dtype), block or max(-(-t.M // parts), 1)
+    step = block or max(-(-t.M // parts), 1)
     blocks = -(-t.M // step)
     if block > t.M or min(step, t.M) > MAX_SEQUENTIAL or (not block and (blocks != parts or (parts > 1 and step < 2))):
         return None
@@ -71,25 +79,19 @@ def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, pro
         added = narrowed(added, dtype)
     padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
     padded[: t.M] = added
-    totals = np.zeros((blocks, *added.shape[1:]), narrow)
-    for row in padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1):
-        totals = (totals.astype(np.float64) + row).astype(narrow)
-    whole = totals.astype(np.float64).sum(0)
+    whole = _added(padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1), dtype).sum(0)
     return {"dgamma": whole[0], "dbeta": whole[1]}
 
 
 @configured
-def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
-    """The sums of blocks of so many rows, each in full, rounded and added in a narrow dtype."""
+def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int, each: bool) -> Changes:
+    """The sums of blocks of so many rows, added in a narrow dtype: each one rounded before, or with what it is added to."""
     t = call.terms
     starts = np.arange(0, t.M, block)
     if not 2 <= len(starts) <= MAX_SEQUENTIAL:
         return None
-    parts = narrowed(np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0), dtype)
-    totals = np.zeros(parts.shape[1:], numpy_dtype(dtype))
-    for part in parts:
-        totals = (totals.astype(np.float64) + part).astype(totals.dtype)
-    dgamma, dbeta = totals.astype(np.float64)
+    parts = np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0)
+    dgamma, dbeta = _added(narrowed(parts, dtype) if each else parts, dtype, np.float64 if each else np.float32)
     return {"dgamma": dgamma, "dbeta": dbeta}
 
 
@@ -108,10 +110,7 @@ def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
         return None
     added = narrowed(np.stack([t.dy * t.xhat, t.dy], axis=1), dtype)
     rows = np.concatenate([added, np.zeros((-t.M % groups, *added.shape[1:]))]).reshape(-1, groups, *added.shape[1:])
-    totals = np.zeros(rows.shape[1:], numpy_dtype(dtype))
-    for row in rows:
-        totals = (totals.astype(np.float64) + row).astype(totals.dtype)
-    dgamma, dbeta = totals.astype(np.float64).sum(0)
+    dgamma, dbeta = _added(rows, dtype).sum(0)
     return {"dgamma": dgamma, "dbeta": dbeta}
 
 
@@ -157,14 +156,11 @@ def narrow_before_mean(call: ExactCase, dtype: str) -> Changes:
 @configured
 def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     """The row sums, and what they add, in a narrow dtype, column by column."""
-    t, narrow = call.terms, numpy_dtype(dtype)
+    t = call.terms
     if not 2 <= t.N <= MAX_SEQUENTIAL:
         return None
     added = np.stack([narrowed(one, dtype) for one in t.averaged])
-    totals = np.zeros(added.shape[:2], narrow)
-    for column in np.moveaxis(added, 2, 0):
-        totals = (totals.astype(np.float64) + column).astype(narrow)
-    first, second = totals.astype(np.float64)[..., None] / t.N
+    first, second = _added(np.moveaxis(added, 2, 0), dtype)[..., None] / t.N
     return {"dx": t.dx(first, second)}
 
 
@@ -174,21 +170,6 @@ def narrow_row_sums_once(call: ExactCase, dtype: str) -> Changes:
     t = call.terms
     first, second = (narrowed(narrowed(one, dtype).sum(1, keepdims=True), dtype) / t.N for one in t.averaged)
     return {"dx": t.dx(first, second)}
-
-
-@configured
-def narrow_sums_after_blocks(call: ExactCase, dtype: str, block: int) -> Changes:
-    """Column sums that are rounded to a narrow dtype after each block of so many rows."""
-    t = call.terms
-    starts = np.arange(0, t.M, block)
-    if not 2 <= len(starts) <= MAX_SEQUENTIAL:
-        return None
-    parts = np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0)
-    totals = np.zeros(parts.shape[1:], numpy_dtype(dtype))
-    for part in parts:
-        totals = (totals.astype(np.float64) + part).astype(np.float32).astype(totals.dtype)
-    dgamma, dbeta = totals.astype(np.float64)
-    return {"dgamma": dgamma, "dbeta": dbeta}
 
 
 # Of results.

@@ -41,7 +41,7 @@ PRECISION: dict[str, Mistake] = {
         f"{dtype} sums of blocks of {block} rows": Mistake(
             f"blocks of {block} rows are summed, and these sums are added up in {dtype}: keep dgamma and dbeta in float32 "
             "until all rows are in them, and round once.",
-            results=precision.narrow_sums_of_blocks(dtype, block), by_size=True, sums_only=True)
+            results=precision.narrow_sums_of_blocks(dtype, block, each=True), by_size=True, sums_only=True)
         for dtype in BOTH
         for block in (2, 4, 8, 16, 32, 64, 128, 256)
     },
@@ -117,7 +117,7 @@ PRECISION: dict[str, Mistake] = {
         f"{dtype} sums after each block of {block} rows": Mistake(
             f"dgamma and dbeta are kept in {dtype} from one block of {block} rows to the next: keep them in float32 until all "
             "rows are in them, and round once.",
-            results=precision.narrow_sums_after_blocks(dtype, block), by_size=True, sums_only=True)
+            results=precision.narrow_sums_of_blocks(dtype, block, each=False), by_size=True, sums_only=True)
         for dtype in BOTH
         for block in (8, 16, 32, 64, 128, 256)
     },

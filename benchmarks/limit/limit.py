@@ -1,6 +1,6 @@
 """How far the library is from plain C loops on one core of this machine.
 
-    python benchmarks/limit/limit.py [backward|forward] [float32|bfloat16] [--rounded] [ROWSxCOLUMNS ...]
+    python benchmarks/limit/limit.py [backward|forward] [float32|bfloat16|float16] [--rounded] [ROWSxCOLUMNS ...]
 
 rows.c is a yardstick, not a library: sums in registers, no tails, no tree, its own rounding, or with --rounded the
 library's arithmetic for an element of the backward. It is compiled for the machine and taken at its best of R rows at a
@@ -38,7 +38,11 @@ SHAPES = [
     "100000x64",
 ]
 FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-shared", "-fPIC"]
-DTYPES = {"float32": (np.float32, []), "bfloat16": (ml_dtypes.bfloat16, ["-DBFLOAT16"])}
+DTYPES = {
+    "float32": (np.float32, []),
+    "bfloat16": (ml_dtypes.bfloat16, ["-DBFLOAT16"]),
+    "float16": (np.float16, ["-DFLOAT16"]),
+}
 ROUNDED = ["-DROUNDED", "-ffp-contract=off"]
 ROUNDS = 25
 WARM, TIMED = (
@@ -103,7 +107,7 @@ def timed(calls: Contestants, elements: int) -> dict[str, tuple[float, float]]:
 def main() -> None:
     words = sys.argv[1:]
     direction = "forward" if "forward" in words else "backward"
-    dtype, flags = DTYPES["bfloat16" if "bfloat16" in words else "float32"]
+    dtype, flags = DTYPES[next((name for name in DTYPES if name in words), "float32")]
     C = library(flags + ROUNDED * ("--rounded" in words))
     lngrad.set_num_threads(1)
     for shape in [word for word in words if word[0].isdigit()] or SHAPES:

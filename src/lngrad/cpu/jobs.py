@@ -100,7 +100,7 @@ Convert = _record("Convert", "source target elements offset")
 Slice = _record(
     "Slice",
     "dy x result mean rstd gamma beta row_numbers dtotal lost "
-    "M N dy_stride x_stride result_stride dtotal_stride streaming rows_per_task",
+    "M N dy_stride x_stride result_stride dtotal_stride streaming rows_per_task rows_at_once",
 )
 
 # Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.

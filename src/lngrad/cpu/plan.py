@@ -40,6 +40,7 @@ from lngrad.cpu.policy import (
     result_streams,
     rows_ahead,
     streams,
+    written_together,
 )
 from lngrad.cpu.run import (
     Copy,
@@ -252,8 +253,9 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     if beside:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
     row_bytes = problem.N * bytes_of(builder.dtype)
-    rows_at_once = forward_rows_together(problem, row_bytes)
-    ahead = rows_ahead(problem, builder.threads, rows_at_once, machine())
+    streamed = result_streams(problem, fields["y_stride"], machine())
+    rows_at_once = forward_rows_together(problem, row_bytes, streamed, machine())
+    ahead = rows_ahead(problem, builder.threads, rows_at_once, machine(), streamed)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead, **fields,
@@ -279,7 +281,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         for k, name in enumerate(narrowed):
             builder.of_workspace[job.word("source", k)] = name
             builder.of_caller[name] = job.word("target", k)
-    return builder.steps(main, "y" if result_streams(problem, fields["y_stride"], machine()) else None)
+    return builder.steps(main, "y" if streamed else None)
 
 
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
@@ -306,11 +308,15 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
-    rows_at_once = backward_rows_together(N * bytes_of(builder.dtype), machine())
-
+    row_bytes, itemsize = N * bytes_of(builder.dtype), bytes_of(builder.dtype)
+    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
+    rows_at_once = backward_rows_together(row_bytes, itemsize, streamed, machine())
+    ahead = rows_ahead(problem, threads, rows_at_once, machine(), streamed)
+    if by_columns:
+        rows_at_once = written_together(LANES, False, row_bytes, itemsize, machine()) if streamed else LANES
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, rows_at_once=rows_at_once, ahead=rows_ahead(problem, threads, rows_at_once, machine()),
+        stop_row=M, rows_at_once=rows_at_once, ahead=ahead,
         completes=int(problem.completes_mean), **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + _main_task(wants, N, by_columns))
@@ -324,7 +330,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     _add_combining(builder, parts, slots * slot_elements * bytes_of(problem.accumulator))
     return builder.steps(
         main,
-        "dx" if wants & DX and result_streams(problem, fields["dx_stride"], machine()) else None,
+        "dx" if streamed else None,
         columns_function=function if by_columns else 0,
         sums_function=builder.function(_prefix(problem) + "row_sums") if by_columns else 0,
         group_rows=group_rows,
@@ -409,11 +415,12 @@ def run_slices(
     tensors = sum(address != 0 for address, _ in (x, dy, dtotal, (result, 0)))
     streaming = aligned and streams(tensors * M * N * itemsize, machine())
     tasks = -(-M // rows_per_task)
+    rows_at_once = written_together(LANES, "forward" in task, N * itemsize, itemsize, machine()) if streaming else LANES
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],
         result=result, result_stride=N * itemsize, mean=mean, rstd=rstd, lost=lost,
         gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
-        M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task,
+        M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task, rows_at_once=rows_at_once,
     )  # fmt: skip
     job = new_job(task_function(task, dtype, accumulator), tasks, record)
     run_job(address_of(job), tasks, M * N, threads)

@@ -21,7 +21,8 @@ COUNTED_BYTES = (
 )  # of a last-level cache: virtual machines are told of all of the host's, 480 MiB on an Intel Xeon
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 LONG_ROW_BYTES = 1 << 10  # of a row that reaches far enough ahead alone
-INTEL, ZEN_4, ZEN_5 = "Intel", "AMD Zen 4", "AMD Zen 5"  # with AVX-512: Zen 4 has half as wide a core
+SHORT_ROW_BYTES = 1 << 9  # below, rows are so close that lines of several of them may wait for their other half
+INTEL, ZEN_3, ZEN_4, ZEN_5 = "Intel", "AMD Zen 3", "AMD Zen 4", "AMD Zen 5"  # Zen 4: AVX-512 on half as wide a core
 
 
 class Machine(NamedTuple):
@@ -30,13 +31,15 @@ class Machine(NamedTuple):
     Attributes:
         first_level, second_level: Bytes of a core's own caches.
         last_level: Bytes of the largest cache that it reaches.
-        make: INTEL, ZEN_4 or ZEN_5, of which there are measurements; else empty.
+        make: INTEL, ZEN_3, ZEN_4 or ZEN_5, of which there are measurements; else empty.
+        stores_lines: Whether one store writes a whole cache line, as with AVX-512.
     """
 
     first_level: int
     second_level: int
     last_level: int
     make: str = ""
+    stores_lines: bool = False
 
     @property
     def counted(self) -> int:
@@ -47,14 +50,18 @@ class Machine(NamedTuple):
 @cache
 def machine() -> Machine:
     """This one."""
-    return Machine(*cache_bytes(), make_of(processor_facts()))
+    facts = processor_facts()
+    return Machine(*cache_bytes(), make_of(facts), "avx512f" in facts.get("flags", "").split())
 
 
 def make_of(facts: dict[str, str]) -> str:
     """The make of a processor with these facts."""
     vendor = facts.get("vendor_id")
-    if vendor == "AuthenticAMD" and "avx512f" in facts.get("flags", "").split():
-        return {"25": ZEN_4, "26": ZEN_5}.get(facts.get("cpu family", ""), "")
+    if vendor == "AuthenticAMD":
+        wide = "avx512f" in facts.get("flags", "").split()
+        return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(
+            (facts.get("cpu family", ""), wide), ""
+        )
     return INTEL if vendor == "GenuineIntel" else ""
 
 
@@ -73,7 +80,24 @@ def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
     return streams(nbytes, here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
 
 
-def rows_ahead(problem: Problem, threads: int, together: int, here: Machine) -> int:
+def written_together(rows: int, forward: bool, row_bytes: int, itemsize: int, here: Machine) -> int:
+    """How many of so many rows are written side by side past the caches.
+
+    All where one store writes a cache line. Else a line that waits for its other half while other rows are written breaks the
+    write combining, most of all where rows have the same place in the first-level cache. AMD EPYC 7003, float32, times as fast
+    as four rows in the forward: 16384×1024 3.2, 16384×512 1.5, 21840×384 1.1; as two or more in the backward: 8192×1024 1.2,
+    2728×3072 1.17; two rows as eight: 32768×256 1.3, 65536×128 1.3, 100000×64 0.8.
+    """
+    if here.stores_lines:
+        return rows
+    if forward:
+        return min(rows, max(2, SETS_BYTES // row_bytes))
+    if itemsize > 2 and row_bytes < SHORT_ROW_BYTES:
+        return rows
+    return 1 if itemsize == 2 or row_bytes % (SETS_BYTES // 2) == 0 else min(rows, 2)
+
+
+def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, streamed: bool = False) -> int:
     """How many rows on those lie that are fetched while `together` rows are computed.
 
     0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing (512×384
@@ -81,7 +105,8 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine) -> 
     them than groups cover (backward of 50000×37 float32 with 1 thread 0.85 → 0.71 ms, AMD EPYC 9005). 0 for a float32 forward
     on an AMD EPYC 9004: 100000×64 1.57 times as fast, 2048×5120 1.26; 16 bits and the backward lose up to a half there. 0 for a
     backward on an AMD EPYC 9005 whose tensors take a third of the last level: 512×384 1.09 and 1.13 times as fast with 1 and 2
-    threads, 2000×768 bfloat16 1.04 and 1.06; with a half 0.97 and 1.04, and the forward loses up to a tenth.
+    threads, 2000×768 bfloat16 1.04 and 1.06; with a half 0.97 and 1.04, and the forward loses up to a tenth. On a 7003 as well:
+    1024×256 1.19, 1024×1024 1.15.
 
     1, the next row alone, for the float32 backward on Intel, unless rows are short: 65536×256 1.15 to 1.22 times as fast as
     with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth.
@@ -93,20 +118,23 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine) -> 
         return 0
     if here.make == ZEN_4 and forward and itemsize >= 4:
         return 0
-    if here.make == ZEN_5 and not forward and nbytes <= here.counted // 3:
+    if here.make in (ZEN_3, ZEN_5) and not forward and nbytes <= here.counted // 3:
         return 0
     if here.make == INTEL and not forward and itemsize >= 4 and row_bytes >= LONG_ROW_BYTES:
         return 1
+    if streamed and not forward and not here.stores_lines:
+        return together
     return max(together, AHEAD_BYTES // row_bytes)
 
 
-def forward_rows_together(problem: Problem, row_bytes: int) -> int:
+def forward_rows_together(problem: Problem, row_bytes: int, streamed: bool, here: Machine) -> int:
     """How many rows the forward takes together: they stay in the first-level cache between its three visits.
 
     Fours where there are so many, since y is written four rows at a time.
     """
     rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
-    return rows - rows % 4 if rows >= 4 else max(1, rows)
+    rows = rows - rows % 4 if rows >= 4 else max(1, rows)
+    return written_together(rows, True, row_bytes, row_bytes // problem.N, here) if streamed else rows
 
 
 def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bool:
@@ -122,7 +150,7 @@ def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bo
     return here.make == ZEN_5 and apart and here.first_level // 2 >= 3 * CACHE_LINE * N
 
 
-def backward_rows_together(row_bytes: int, here: Machine) -> int:
+def backward_rows_together(row_bytes: int, itemsize: int, streamed: bool, here: Machine) -> int:
     """How many rows the backward takes together: so many have dy and x in half of the first-level cache.
 
     Where that is one, more still pay, since they save reading and writing the column sums: beside a loop in C 2048×5120 float32
@@ -133,4 +161,5 @@ def backward_rows_together(row_bytes: int, here: Machine) -> int:
     rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
-    return min(LANES, 1 << (rows.bit_length() - 1))
+    rows = min(LANES, 1 << (rows.bit_length() - 1))
+    return written_together(rows, False, row_bytes, itemsize, here) if streamed else rows

@@ -87,14 +87,15 @@ def slice_lanes(storage, acc, centred, wants_sums, wants_squares, arguments, tas
 def slice_forward(storage, acc, centred, arguments, task, thread):
     """One task: y of some rows, from their statistics."""
     s = read(Slice, arguments)
-    i, at = task * s.rows_per_task, task * s.rows_per_task * size_of(acc)
-    statistics = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
-    rows = s.x + i * s.x_stride, s.result + i * s.result_stride, *statistics, s.x_stride, s.result_stride
-    count, beta = min(s.rows_per_task, s.M - i), or_none(centred, s.beta)
-    if s.streaming:
-        write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, 1)
-    else:
-        write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, None)
+    beta, stop = or_none(centred, s.beta), min(s.M, (task + 1) * s.rows_per_task)
+    for i in range(task * s.rows_per_task, stop, s.rows_at_once):
+        count, at = min(s.rows_at_once, stop - i), i * size_of(acc)
+        statistics = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
+        rows = s.x + i * s.x_stride, s.result + i * s.result_stride, *statistics, s.x_stride, s.result_stride
+        if s.streaming:
+            write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, 1)
+        else:
+            write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, None)
 
 
 @plain
@@ -115,13 +116,13 @@ def slice_dx(storage, acc, centred, arguments, task, thread):
     """One task: dx of some rows, from mean_dxhat and mean_dxhat_xhat of whole rows in row_numbers (2, M)."""
     s, size = read(Slice, arguments), size_of(acc)
     stop = min(s.M, (task + 1) * s.rows_per_task)
-    for i in range(task * s.rows_per_task, stop, LANES):
+    for i in range(task * s.rows_per_task, stop, s.rows_at_once):
         dy, x, dx = s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.result + i * s.result_stride
         dtotal = 0 if s.dtotal == 0 else s.dtotal + i * s.dtotal_stride
         means = or_none(centred, s.row_numbers + i * size), s.row_numbers + (s.M + i) * size
         statistics = or_none(centred, s.mean + i * size), s.rstd + i * size, *means, or_none(centred, s.lost + i * size)
         rows = dy, x, dtotal, dx, *statistics, s.dy_stride, s.x_stride, s.dtotal_stride, s.result_stride
-        row_pass(storage, acc, s.gamma, None, None, rows, min(LANES, stop - i), s.N, None, s.streaming)
+        row_pass(storage, acc, s.gamma, None, None, rows, min(s.rows_at_once, stop - i), s.N, None, s.streaming)
 
 
 RECORD_BYTES = 8 * len(Convert._fields)

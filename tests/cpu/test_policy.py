@@ -122,6 +122,7 @@ def test_rows_of_a_backward_stay_in_the_first_cache():
     }
     assert together[XEON] == [8, 8, 4, 2, 4, 4]  # of rows that do not stay, more pay where the second cache is large
     assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
+    assert [backward_rows_together(4 * N, 4, False, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
 
 
 def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_line():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import statistics
 import sys
 import threading
@@ -101,6 +102,8 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time several calls in turns, round after round.
 
+    Each round has an order of its own: whoever came after the roofline each time would find the caches empty each time.
+
     Args:
         calls: By contestant.
         rounds: In each of which every contestant has one turn.
@@ -108,10 +111,10 @@ def interleave(
         during: Contexts that are entered for the turns of some contestants.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
+    for number in range(rounds):
+        for name in random.Random(number).sample(list(calls), len(calls)):
             with during.get(name, nullcontext)():
-                samples[name].append(clock(name, call))
+                samples[name].append(clock(name, calls[name]))
     return {name: Timing.of(times) for name, times in samples.items()}
 
 

@@ -5,13 +5,14 @@
 rows.c is a yardstick, not a library: sums in registers, no tails, no tree, its own rounding, or with --rounded the
 library's arithmetic for an element of the backward. It is compiled for the machine and taken at its best of R rows at a
 time, once with the result stored and once with the result streamed past the caches, which whoever reads it next pays
-for. Contestants take turns, 25 rounds; each is called eight times in a row, and the last four are timed. Nanoseconds an
-element: median (least).
+for. Contestants take turns, 25 rounds in 25 orders; each is called eight times in a row, and the last four are timed.
+Nanoseconds an element: median (least).
 """
 
 from __future__ import annotations
 
 import ctypes
+import random
 import subprocess
 import sys
 import tempfile
@@ -93,13 +94,13 @@ def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestan
 def timed(calls: Contestants, elements: int) -> dict[str, tuple[float, float]]:
     """Nanoseconds an element of each contestant: the median of its turns, and the least."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
+    for number in range(ROUNDS):
+        for name in random.Random(number).sample(list(calls), len(calls)):
             for _ in range(WARM):
-                call()
+                calls[name]()
             start = time.perf_counter()
             for _ in range(TIMED):
-                call()
+                calls[name]()
             times[name].append((time.perf_counter() - start) / TIMED / elements * 1e9)
     return {name: (float(np.median(each)), min(each)) for name, each in times.items()}
 

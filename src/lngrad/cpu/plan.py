@@ -308,12 +308,12 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
-    row_bytes, itemsize = N * bytes_of(builder.dtype), bytes_of(builder.dtype)
+    row_bytes = N * bytes_of(builder.dtype)
     streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
-    rows_at_once = backward_rows_together(row_bytes, itemsize, streamed, machine())
+    rows_at_once = backward_rows_together(row_bytes, streamed, machine())
     ahead = rows_ahead(problem, threads, rows_at_once, machine(), streamed)
     if by_columns:
-        rows_at_once = written_together(LANES, False, row_bytes, itemsize, machine()) if streamed else LANES
+        rows_at_once = written_together(LANES, False, row_bytes, machine()) if streamed else LANES
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
         stop_row=M, rows_at_once=rows_at_once, ahead=ahead,
@@ -415,7 +415,7 @@ def run_slices(
     tensors = sum(address != 0 for address, _ in (x, dy, dtotal, (result, 0)))
     streaming = aligned and streams(tensors * M * N * itemsize, machine())
     tasks = -(-M // rows_per_task)
-    rows_at_once = written_together(LANES, "forward" in task, N * itemsize, itemsize, machine()) if streaming else LANES
+    rows_at_once = written_together(LANES, "forward" in task, N * itemsize, machine()) if streaming else LANES
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],
         result=result, result_stride=N * itemsize, mean=mean, rstd=rstd, lost=lost,

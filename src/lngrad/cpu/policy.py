@@ -21,7 +21,6 @@ COUNTED_BYTES = (
 )  # of a last-level cache: virtual machines are told of all of the host's, 480 MiB on an Intel Xeon
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 LONG_ROW_BYTES = 1 << 10  # of a row that reaches far enough ahead alone
-SHORT_ROW_BYTES = 1 << 9  # below, rows are so close that lines of several of them may wait for their other half
 INTEL, ZEN_3, ZEN_4, ZEN_5 = "Intel", "AMD Zen 3", "AMD Zen 4", "AMD Zen 5"  # Zen 4: AVX-512 on half as wide a core
 
 
@@ -80,21 +79,20 @@ def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
     return streams(nbytes, here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
 
 
-def written_together(rows: int, forward: bool, row_bytes: int, itemsize: int, here: Machine) -> int:
+def written_together(rows: int, forward: bool, row_bytes: int, here: Machine) -> int:
     """How many of so many rows are written side by side past the caches.
 
     All where one store writes a cache line. Else a line that waits for its other half while other rows are written breaks the
-    write combining, most of all where rows have the same place in the first-level cache. AMD EPYC 7003, float32, times as fast
-    as four rows in the forward: 16384×1024 3.2, 16384×512 1.5, 21840×384 1.1; as two or more in the backward: 8192×1024 1.2,
-    2728×3072 1.17; two rows as eight: 32768×256 1.3, 65536×128 1.3, 100000×64 0.8.
+    write combining, and most of all where rows have the same place in the first-level cache. AMD EPYC 7003, times as fast as
+    four and more rows in the forward: one row of 16384×1024 float32 3.2, two of 16384×512 1.5, four of 32768×256 1.3; in the
+    backward: one row of 8192×1024 float32 1.2, two of 32768×256 1.3, of 65536×128 1.3. In 16 bits as one row, the rule before:
+    eight of 200000×64 1.9, two of 4096×3072 1.2.
     """
     if here.stores_lines:
         return rows
-    if forward:
-        return min(rows, max(2, SETS_BYTES // row_bytes))
-    if itemsize > 2 and row_bytes < SHORT_ROW_BYTES:
-        return rows
-    return 1 if itemsize == 2 or row_bytes % (SETS_BYTES // 2) == 0 else min(rows, 2)
+    if row_bytes % SETS_BYTES == 0:
+        return 1
+    return min(rows, max(2, SETS_BYTES // (1 if forward else 2) // row_bytes))
 
 
 def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, streamed: bool = False) -> int:
@@ -134,7 +132,7 @@ def forward_rows_together(problem: Problem, row_bytes: int, streamed: bool, here
     """
     rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
     rows = rows - rows % 4 if rows >= 4 else max(1, rows)
-    return written_together(rows, True, row_bytes, row_bytes // problem.N, here) if streamed else rows
+    return written_together(rows, True, row_bytes, here) if streamed else rows
 
 
 def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bool:
@@ -150,14 +148,14 @@ def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bo
     return here.make == ZEN_5 and apart and here.first_level // 2 >= 3 * CACHE_LINE * N
 
 
-def backward_rows_together(row_bytes: int, itemsize: int, streamed: bool, here: Machine) -> int:
+def backward_rows_together(row_bytes: int, streamed: bool, here: Machine) -> int:
     """How many rows the backward takes together: so many have dy and x in half of the first-level cache.
 
     Where that is one, more still pay, since they save reading and writing the column sums: beside a loop in C 2048×5120 float32
     took 1.01 to 1.06 times as long with four rows, 1.17 to 1.25 with one (1 thread, an Intel Xeon with 2 MiB a core). That loop
     was best with two on an AMD EPYC 9004 (1 MiB). A power of two: 1024 float32 columns took 1.11 times as long as the
-    loop with two rows, 1.15 with three, 1.27 with four (AMD EPYC 9005). Four on an AMD EPYC 7003 where rows have places of their
-    own in the first level: 1.04 to 1.15 times as fast as two in three dtypes and ten widths; else two, 1.2 to 1.35 times.
+    loop with two rows, 1.15 with three, 1.27 with four (AMD EPYC 9005). Four on an AMD EPYC 7003 where rows have places of
+    their own in the first level: 1.04 to 1.15 times as fast as two in three dtypes and ten widths; else two, 1.2 to 1.35.
     """
     rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
@@ -165,4 +163,4 @@ def backward_rows_together(row_bytes: int, itemsize: int, streamed: bool, here: 
     if here.make == ZEN_3:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, 4)
     rows = min(LANES, 1 << (rows.bit_length() - 1))
-    return written_together(rows, False, row_bytes, itemsize, here) if streamed else rows
+    return written_together(rows, False, row_bytes, here) if streamed else rows

@@ -112,13 +112,13 @@ def layer_norm(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and offset == 0.0 and alpha == 1.0:
+    if offset == 0.0 and alpha == 1.0:
         if residual is None:
-            key = _forward.key(x, gamma, beta, normalized_shape, axis, backend)
-            known = _forward.again(key, x, gamma, beta, eps)
+            key = _forward.key(x, gamma, beta, normalized_shape, axis, backend, out)
+            known = _forward.again(key, x, gamma, beta, eps, out)
         else:
-            key = _add_forward.key(x, gamma, beta, residual, normalized_shape, axis, backend)
-            known = _add_forward.again(key, x, gamma, beta, residual, eps)
+            key = _add_forward.key(x, gamma, beta, residual, normalized_shape, axis, backend, out)
+            known = _add_forward.again(key, x, gamma, beta, residual, eps, out)
         if known is not None:
             return known if axis is None else _axis_back(FORWARD, residual, known, axis)  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
@@ -180,13 +180,13 @@ def layer_norm_backward(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and offset == 0.0 and not complete_mean:
+    if offset == 0.0 and not complete_mean:
         if dtotal is None:
-            key = _backward.key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, axis, backend)
-            known = _backward.again(key, dy, x, mean, rstd, gamma)
+            key = _backward.key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, axis, backend, out)
+            known = _backward.again(key, dy, x, mean, rstd, gamma, out)
         else:
-            key = _add_backward.key(dy, x, mean, rstd, gamma, dtotal, normalized_shape, output_mask, axis, backend)
-            known = _add_backward.again(key, dy, x, mean, rstd, gamma, dtotal)
+            key = _add_backward.key(dy, x, mean, rstd, gamma, dtotal, normalized_shape, output_mask, axis, backend, out)
+            known = _add_backward.again(key, dy, x, mean, rstd, gamma, dtotal, out)
         if known is not None:
             return known if axis is None else _axis_back(BACKWARD, dtotal, known, axis)  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
@@ -235,13 +235,13 @@ def rms_norm(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and offset == 0.0 and alpha == 1.0:
+    if offset == 0.0 and alpha == 1.0:
         if residual is None:
-            key = _rms_forward.key(x, gamma, normalized_shape, axis, backend)
-            known = _rms_forward.again(key, x, gamma, eps)
+            key = _rms_forward.key(x, gamma, normalized_shape, axis, backend, out)
+            known = _rms_forward.again(key, x, gamma, eps, out)
         else:
-            key = _add_rms_forward.key(x, gamma, residual, normalized_shape, axis, backend)
-            known = _add_rms_forward.again(key, x, gamma, residual, eps)
+            key = _add_rms_forward.key(x, gamma, residual, normalized_shape, axis, backend, out)
+            known = _add_rms_forward.again(key, x, gamma, residual, eps, out)
         if known is not None:
             return known if axis is None else _axis_back(RMS_FORWARD, residual, known, axis)  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
@@ -286,13 +286,13 @@ def rms_norm_backward(
         BackendUnavailable: The named backend can't run this.
     """
     key = None
-    if out is None and offset == 0.0:
+    if offset == 0.0:
         if dtotal is None:
-            key = _rms_backward.key(dy, x, rstd, gamma, normalized_shape, output_mask, axis, backend)
-            known = _rms_backward.again(key, dy, x, rstd, gamma)
+            key = _rms_backward.key(dy, x, rstd, gamma, normalized_shape, output_mask, axis, backend, out)
+            known = _rms_backward.again(key, dy, x, rstd, gamma, out)
         else:
-            key = _add_rms_backward.key(dy, x, rstd, gamma, dtotal, normalized_shape, output_mask, axis, backend)
-            known = _add_rms_backward.again(key, dy, x, rstd, gamma, dtotal)
+            key = _add_rms_backward.key(dy, x, rstd, gamma, dtotal, normalized_shape, output_mask, axis, backend, out)
+            known = _add_rms_backward.again(key, dy, x, rstd, gamma, dtotal, out)
         if known is not None:
             return known if axis is None else _axis_back(RMS_BACKWARD, dtotal, known, axis)  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]

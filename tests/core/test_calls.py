@@ -61,10 +61,13 @@ def test_a_second_call_with_tensors_is_not_described_again(monkeypatch):
     assert all(map(operator.is_, results, out))
 
 
-def test_a_known_out_is_checked_wherever_it_lies(norm):
+@pytest.mark.parametrize("given", ["all", "not all"])
+def test_a_known_out_is_checked_wherever_it_lies(given, norm):
     inputs = make_inputs(CASE, "float32", **norm)
     for _ in range(2):
-        out, grads = (result._replace(**{result._fields[1]: None}) for result in (forward(inputs), backward(inputs)))
+        out, grads = forward(inputs), backward(inputs)
+        if given == "not all":
+            out, grads = (result._replace(**{result._fields[1]: None}) for result in (out, grads))
         check_forward(forward(inputs, out=out), inputs)
         check_grads(backward(inputs, out=grads), inputs)
         room = np.zeros((64, 64), np.float32)
@@ -74,6 +77,19 @@ def test_a_known_out_is_checked_wherever_it_lies(norm):
         with pytest.raises(OverlapError, match=r"out.dx: expected a writable array"):
             backward(inputs, out=grads._replace(dx=room))
         check_grads(backward(replace(inputs, x=inputs.x.copy()), out=grads._replace(dx=inputs.dy.copy())), inputs)
+
+
+def test_a_known_out_of_a_result_that_is_not_wanted_is_left_alone():
+    inputs = make_inputs(CASE, "float32")
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    right, out = backward(inputs), backward(inputs)
+    for _ in range(2):
+        for array in out:
+            array[:] = np.nan
+        dx, dgamma, dbeta = lngrad.layer_norm_backward(*arrays, output_mask=(True, False, True), out=out)
+        check_same_bits((dx, dbeta), (right.dx, right.dbeta))
+        assert dgamma is None
+        assert np.isnan(out.dgamma).all()
 
 
 def test_a_known_call_of_a_tensor_whose_memory_is_freed_is_refused():

@@ -101,12 +101,7 @@ def run_again(
     if out is None:
         results = [make and make() for make in makers]
     else:
-        place = *inputs, *addresses_of(out)
-        if place not in places:
-            check_memory(problem, arrays, out)
-            if len(places) == _MOST_PLACES:
-                places.clear()
-            places.add(place)
+        _check_places(problem, places, (*inputs, *addresses_of(out)), arrays, out)
         results = [make and (make() if given is None else given) for make, given in zip(makers, out)]  # noqa: B905
     if None in numbers:
         numbers = problem.numbers(numbers)
@@ -116,6 +111,21 @@ def run_again(
     else:
         run(*inputs, *addresses_of(results), *numbers)
     return results
+
+
+def _check_places(
+    problem: Problem,
+    places: set[tuple[int, ...]],
+    place: tuple[int, ...],
+    arrays: tuple[Any, ...],
+    out: tuple[Any, ...],
+) -> None:
+    """check_memory, unless arrays with these addresses have passed it."""
+    if place not in places:
+        check_memory(problem, arrays, out)
+        if len(places) == _MOST_PLACES:
+            places.clear()
+        places.add(place)
 
 
 def _known(key: Hashable | None) -> _Call | None:
@@ -141,17 +151,20 @@ def keep(key: Hashable | None, plan: Plan) -> None:
         return
 
 
-# --- NumPy arrays, without options -----------------------------------------------------------------------------------
+# --- NumPy arrays, without numeric options ---------------------------------------------------------------------------
 
 
 class Plain(NamedTuple):
-    """Both functions of an operator's calls with NumPy arrays and no options.
+    """Both functions of an operator's calls with NumPy arrays and no other numbers than eps.
 
     Attributes:
-        key: (arrays, normalized_shape, mask of a backward, axis, backend) -> what the call is known by; None if it is not one
-            of plain NumPy arrays.
-        again: (key, arrays, numbers) -> the results of a call that was seen before, its axis last; None of another one, or one
-            with memory at address 0.
+        key: (arrays, normalized_shape, mask of a backward, axis, backend, out) -> what the call is known by; None if it is not
+            one of plain NumPy arrays, or has an axis and an `out`, or one in which something is missing.
+        again: (key, arrays, numbers, out) -> the results of a call that was seen before, its axis last; None of another one, or
+            one with memory at address 0.
+
+    Raises:
+        OverlapError: `again` of an output that shares memory with an input or another output.
     """
 
     key: Callable[..., Hashable | None]
@@ -177,24 +190,42 @@ def plain(operator: Operator) -> Plain:
     found = [
         at[one] if one in wanted and not backward else f"0 if {one} is None else {at[one]}" for one in operator.outputs
     ]
+    outs = ", ".join(operator.outputs)
+    out_facts = ", ".join(f"out_{one}.shape, out_{one}.strides, out_{one}.dtype" for one in operator.outputs)
+    writable = " and ".join(f"type(out_{one}) is ndarray and out_{one}.flags.writeable" for one in operator.outputs)
+    of_out = [f"words[id(out_{one}) + at >> 3]" for one in operator.outputs]
     source = f"""
-def key({", ".join((*names, "shape", *mask, "axis", "backend"))}, *, operator=operator):
+def key({", ".join((*names, "shape", *mask, "axis", "backend", "out"))}, *, operator=operator, results=operator.results):
     if not ({" and ".join((*are, *kinds))}):
         return None
-    return operator, {", ".join((*known, "shape", *mask, "axis", "backend"))}, get_num_threads()
+    if out is None:
+        return operator, {", ".join((*known, "shape", *mask, "axis", "backend"))}, get_num_threads()
+    if type(out) is not results or axis is not None:
+        return None
+    {", ".join(f"out_{one}" for one in operator.outputs)}, = out
+    if not ({writable}):
+        return None
+    return operator, {", ".join((*known, "shape", *mask, "backend"))}, {out_facts}, get_num_threads()
 
-def again(key, {", ".join((*names, *operator.numbers))}, *, results=operator.results, words=words, at=at):
+def again(key, {", ".join((*names, *operator.numbers, "out"))}, *, results=operator.results, words=words, at=at):
     call = _known(key)
     if call is None:
         return None
     {"; ".join(f"of_{one} = {f'{one} if {one} is None else ' if one in absent else ''}{at[one]}" for one in names)}
     if {" or ".join(f"of_{one} == 0" for one in names)}:
         return None
-    problem, run, ({", ".join(f"make_{one}" for one in operator.outputs)},), *_ = call
+    problem, run, ({", ".join(f"make_{one}" for one in operator.outputs)},), _, places = call
     {"; ".join(f"{one} = problem.numbers((None,))[0] if {one} is None else float({one})" for one in operator.numbers)}
-    {"; ".join(f"{one} = {how}" for one, how in zip(operator.outputs, made, strict=True))}
+    if out is None:
+        {"; ".join(f"{one} = {how}" for one, how in zip(operator.outputs, made, strict=True))}
+    else:
+        {", ".join(f"out_{one}" for one in operator.outputs)}, = out
+        place = {", ".join((*given, *of_out))}
+        if place not in places:
+            _check_places(problem, places, place, ({", ".join(names)},), out)
+        {"; ".join(f"{one} = make_{one} and out_{one}" for one in operator.outputs)}
     run({", ".join((*given, *found, *operator.numbers))})
-    return results({", ".join(operator.outputs)})
+    return results({outs})
 """
     written: dict[str, Any] = {
         "operator": operator,

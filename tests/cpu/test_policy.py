@@ -17,6 +17,7 @@ from lngrad.cpu.policy import (
     make_of,
     result_streams,
     rows_ahead,
+    scratch_bytes,
 )
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -112,6 +113,10 @@ def test_rows_of_a_backward_stay_in_the_first_cache():
     together = {here: [backward_rows_together(4 * N, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
     assert together[XEON] == [8, 8, 4, 2, 4, 4]  # of rows that do not stay, more pay where the second cache is large
     assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
+
+
+def test_the_packed_rows_of_four_tensors_fit_the_second_cache():
+    assert [scratch_bytes(here) // KIB for here in (XEON, EPYC_9004, EPYC_9005, LAPTOP)] == [256, 256, 256, 64]
 
 
 @pytest.mark.parametrize(

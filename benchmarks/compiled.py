@@ -3,19 +3,17 @@
     python benchmarks/compiled.py                        the table of docs/torch.md
     python benchmarks/compiled.py float32 --threads 1    one dtype, one thread
 
-Each way has a process of its own, since switching resets torch.compile. Both are warm before the first turn; a row gives the
-median of each and the median of the ratios of neighbours. It writes no record.
+Both ways are compiled in one process and take short turns in random order, since one process differs from the next by some
+percent of a small step. A row gives the median of each and the median of the ratios of neighbours. It writes no record.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import random
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from multiprocessing.connection import Connection
 from typing import Any
 
 Case = tuple[str, int, int]  # what, rows and columns
@@ -26,7 +24,8 @@ CASES: list[Case] = [
     *(("RMSNorm", M, N) for M, N in ((64, 64), (512, 768), (4096, 768), (16384, 1024))),
     *(("Llama's formula", M, N) for M, N in ((512, 768), (4096, 768), (16384, 1024))),  # which patch turns
 ]
-ROUNDS, SECONDS = 15, 0.1  # turns, and how long one is at least
+SECONDS, TURN = 5.0, 0.004  # of a row, and of a turn at least
+TURNS = 15  # at least
 
 
 def model_of(case: Case) -> Any:
@@ -77,7 +76,7 @@ def model_of(case: Case) -> Any:
 
 
 def step_of(case: Case, dtype: str, ours: bool) -> Callable[[], Any]:
-    """Forward and backward with all gradients."""
+    """Forward and backward with all gradients; Inductor's own way without the pass that override() has put there."""
     import torch
 
     from lngrad.torch import patch
@@ -87,37 +86,30 @@ def step_of(case: Case, dtype: str, ours: bool) -> Callable[[], Any]:
     model = model_of(case).to(kind)
     if ours and case[0] == "Llama's formula":
         patch(model)
-    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    options = None if ours else {"pre_grad_custom_pass": None}
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, options=options)
     x, dy = torch.randn(case[1], case[2], dtype=kind, requires_grad=True), torch.randn(case[1], case[2], dtype=kind)
     wanted = [x, *model.parameters()]
     return lambda: torch.autograd.grad(compiled(x), wanted, dy)
 
 
-def work(pipe: Connection, ours: bool, dtype: str, threads: int) -> None:
-    """Compile a case when told its number, then one turn for each message; None ends it."""
-    import torch
+def turns_of(steps: list[Callable[[], Any]], seconds: float) -> list[list[float]]:
+    """The mean time of a call, of each step and turn."""
 
-    from lngrad.torch import override
-
-    torch.set_num_threads(threads)
-    with override(compiled=True) if ours else nullcontext():
-        step: Callable[[], Any] = lambda: None  # noqa: E731  # until the first case comes
-        calls = 1
-        while (message := pipe.recv()) is not None:
-            if message == "turn":
-                time.sleep(0.01)  # OpenMP's threads in the other process spin for a while after their work
-                start = time.perf_counter()
-                for _ in range(calls):
-                    step()
-                pipe.send((time.perf_counter() - start) / calls)
-                continue
-            step = step_of(CASES[message], dtype, ours)
+    def turn(step: Callable[[], Any], calls: int) -> float:
+        step()
+        start = time.perf_counter()
+        for _ in range(calls):
             step()
-            start = time.perf_counter()
-            for _ in range(3):
-                step()
-            calls = max(1, round(SECONDS * 3 / (time.perf_counter() - start)))
-            pipe.send(calls)
+        return (time.perf_counter() - start) / calls
+
+    calls = max(1, round(TURN / max(turn(step, 3) for step in steps)))
+    taken: list[list[float]] = [[] for _ in steps]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken[0]) < TURNS:
+        for way in random.sample(range(len(steps)), len(steps)):
+            taken[way].append(turn(steps[way], calls))
+    return taken
 
 
 def main() -> None:
@@ -127,40 +119,27 @@ def main() -> None:
     parser.add_argument("dtypes", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cases", default=",".join(map(str, range(len(CASES)))), help="numbers, from 0")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a row")
     given = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
+    import torch
+
+    from lngrad.torch import override
+
+    torch.set_num_threads(given.threads)
     print(
         "| compiled, forward + backward | rows × columns | dtype | threads | Inductor, ms | lngrad, ms | times as fast |"
     )
     print("|---|---|---|---|---|---|---|")
     for dtype in given.dtypes:
-        ends = [context.Pipe() for _ in range(2)]
-        workers = [
-            context.Process(target=work, args=(end, ours, dtype, given.threads)) for ours, (_, end) in enumerate(ends)
-        ]
-        for worker in workers:
-            worker.start()
-        pipes = [pipe for pipe, _ in ends]
-        for number in map(int, given.cases.split(",")):
-            for pipe in pipes:
-                pipe.send(number)
-                pipe.recv()  # one compiles after the other
-            taken: tuple[list[float], list[float]] = ([], [])
-            for _ in range(ROUNDS):
-                for pipe, times in zip(pipes, taken, strict=True):
-                    pipe.send("turn")
-                    times.append(pipe.recv())
-            ratio = statistics.median(theirs / ours for theirs, ours in zip(*taken, strict=True))
-            what, M, N = CASES[number]
-            theirs, ours = (statistics.median(times) * 1e3 for times in taken)
+        for what, M, N in (CASES[number] for number in map(int, given.cases.split(","))):
+            with override(compiled=True):
+                theirs, ours = turns_of([step_of((what, M, N), dtype, ours) for ours in (False, True)], given.seconds)
+            ratio = statistics.median(their / our for their, our in zip(theirs, ours, strict=True))
+            their, our = (statistics.median(times) * 1e3 for times in (theirs, ours))
             print(
-                f"| {what} | {M} × {N} | {dtype} | {given.threads} | {theirs:.3f} | {ours:.3f} | {ratio:.2f} |",
+                f"| {what} | {M} × {N} | {dtype} | {given.threads} | {their:.3f} | {our:.3f} | {ratio:.2f} |",
                 flush=True,
             )
-        for pipe in pipes:
-            pipe.send(None)
-        for worker in workers:
-            worker.join()
 
 
 if __name__ == "__main__":

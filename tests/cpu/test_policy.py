@@ -19,6 +19,7 @@ from lngrad.cpu.policy import (
     make_of,
     result_streams,
     rows_ahead,
+    scratch_bytes,
 )
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -134,6 +135,10 @@ def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_l
     assert [forward_rows_together(one, 4 * one.N, True, EPYC_7003) for one in shapes] == [16, 8, 4, 2, 2, 1, 2, 1]
     assert [forward_rows_together(one, 4 * one.N, True, EPYC_9004) for one in shapes] == [16, 16, 16, 8, 8, 4, 2, 1]
     assert rows_ahead(backward(32768, 256), 1, 2, EPYC_7003, True) == 2
+
+
+def test_the_packed_rows_of_four_tensors_fit_the_second_cache():
+    assert [scratch_bytes(here) // KIB for here in (XEON, EPYC_9004, EPYC_9005, LAPTOP)] == [256, 256, 256, 64]
 
 
 @pytest.mark.parametrize(

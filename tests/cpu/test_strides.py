@@ -137,6 +137,21 @@ def test_expanded_inputs_are_read_in_place(backend):
     check_grads(gradients(expanded, backend), expanded)
 
 
+@pytest.mark.parametrize("columns", [40, 10000], ids=["table kept", "table too large to keep"])
+def test_a_call_over_channels_that_comes_again(columns):
+    rng = np.random.default_rng(columns)
+    for _ in range(3):
+        x, dy = rng.standard_normal((2, 2, columns, 3, 3), dtype=np.float32)
+        gamma, beta = rng.standard_normal((2, columns), dtype=np.float32)
+        last, dy_last = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, dy))
+        forward = lngrad.layer_norm(x, gamma=gamma, beta=beta, axis=1)
+        of_last = lngrad.layer_norm(last, gamma=gamma, beta=beta)
+        check_same_bits(tuple(np.moveaxis(a, 1, -1) for a in forward), tuple(of_last))
+        grads = lngrad.layer_norm_backward(dy, x, forward.mean, forward.rstd, gamma, axis=1)
+        of_last = lngrad.layer_norm_backward(dy_last, last, of_last.mean, of_last.rstd, gamma)
+        check_same_bits((np.moveaxis(grads.dx, 1, -1), *grads[1:]), tuple(of_last))
+
+
 def test_a_gap_between_rows_needs_no_copy():
     assert row_stride(ArraySpec((6, 8), "float32", (64, 4), "cpu", "numpy"), 1) == 64
     assert row_stride(ArraySpec((6, 8), "float32", (-32, 4), "cpu", "numpy"), 1) == -32

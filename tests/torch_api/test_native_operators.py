@@ -117,7 +117,11 @@ def direct():
 
 
 def check_direct(case, dtype, call, *arguments, **changes):
-    """The results of a direct call, those of the operator; the same errors."""
+    """The results of a direct call, those of the operator, or None for one without elements; the same errors."""
+
+    def whole(results):
+        return tuple(None if one is None or not one.numel() else one for one in results)
+
     got, expected = (Call(case, dtype, True, one) for one in (direct(), ops))
     for one in (got, expected):
         for name, value in changes.items():
@@ -129,7 +133,7 @@ def check_direct(case, dtype, call, *arguments, **changes):
             call(got, *arguments)
         return
     for _ in range(2):
-        check_same_bits(call(got, *arguments), results)
+        check_same_bits(whole(call(got, *arguments)), whole(results))
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)

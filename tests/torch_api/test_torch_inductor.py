@@ -159,7 +159,7 @@ def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch)
 
 
 def test_inputs_are_asserted_where_others_read_them(native_code):
-    """What the native code compares with x needs no line of Inductor's, unless a loop reads it too."""
+    """What the native code checks needs no line of Inductor's, unless a loop depends on it too."""
 
     def asserted(call):
         with door.override(compiled=True):
@@ -171,7 +171,8 @@ def test_inputs_are_asserted_where_others_read_them(native_code):
     def plain(x, w, b):
         return torch.nn.functional.layer_norm(x, (8,), w, b)
 
-    assert asserted(plain) == ["primals_1", "primals_1"]  # x, forward and backward
+    assert asserted(plain) == []
+    assert asserted(lambda x, w, b: plain(x, w, b) * 2) == ["primals_1", "tangents_1"]  # of which loops have the size
     assert asserted(lambda x, w, b: plain(x, w, b) * w)[:2] == ["primals_1", "primals_2"]
 
 
@@ -185,6 +186,28 @@ def test_an_operator_that_is_called_by_names(native_code):
     assert LINES[True][0] in code
     leaves = [one.clone().requires_grad_() for one in given]
     check_same_bits(got, torch.autograd.grad(by_names(*leaves).sum(), leaves))
+
+
+@pytest.mark.parametrize("used", [1, 3])
+def test_a_result_that_there_is_not(used, native_code):
+    """A graph that returns a result without elements has the operator, which makes one; no mean is saved for the backward."""
+
+    def norm(x, w):
+        results = torch.ops.lngrad.norm(x, [8], w, None, 1e-5, None, False, 0.0)
+        return results[0], results[used]
+
+    x, w, _ = small()
+    with door.override(compiled=True):
+        call = torch.compile(norm, fullgraph=True)
+        _, code = run_and_get_code(call, x.requires_grad_(), w)
+        got = call(x, w)
+    assert LINES[False][2] in code[0]
+    assert LINES[True][2] not in code[0]
+    assert got[1].shape == (0,)
+    check_same_bits(got, norm(x, w))
+    with door.override(compiled=True):
+        _, code = code_of(torch.compile(lambda x, w: norm(x, w)[0], fullgraph=True, dynamic=False), x, w)
+    assert re.search(r"lngrad_norm_backward\(\w+, \w+, \[8\], None, ", code)
 
 
 def test_norms_in_a_part_of_a_graph(native_code):

@@ -82,19 +82,20 @@ class Workspace:
         with np.errstate(all="ignore"):
             np.copyto(array, self._view(name, array.size, numpy_dtype(dtype)).reshape(array.shape), casting="same_kind")
 
-    def fill_table(self, name: str, spec: ArraySpec, lead: int) -> None:
-        """Write how rows and columns of a tensor with `lead` leading dimensions lie, as kernels.numba_cpu.strided reads it."""
-        dims = merged(spec.shape[:lead], spec.strides[:lead])
-        words = [len(dims), *(word for dim in dims for word in dim)]
-        columns = spec.shape[lead:]
-        table = self._view(name, len(words) + math.prod(columns), np.dtype(np.int64))
-        table[: len(words)] = words
-        _fill_offsets(table[len(words) :], columns, spec.strides[lead:])
+    def put(self, name: str, words: Words) -> None:
+        """Write words into a region."""
+        self._view(name, len(words), words.dtype)[...] = words
 
 
-def table_entries(shape: Shape, lead: int) -> int:
-    """How many int64 fill_table writes at most."""
-    return 1 + 2 * lead + math.prod(shape[lead:])
+def table_of(spec: ArraySpec, lead: int) -> Words:
+    """How rows and columns of a tensor with `lead` leading dimensions lie, as cpu.kernels.strided reads it."""
+    dims = merged(spec.shape[:lead], spec.strides[:lead])
+    head = [len(dims), *(word for dim in dims for word in dim)]
+    offsets = np.zeros(spec.shape[lead:], np.int64)
+    for axis, (size, stride) in enumerate(zip(offsets.shape, spec.strides[lead:], strict=True)):
+        steps = np.arange(size, dtype=np.int64) * stride
+        offsets += steps.reshape((size,) + (1,) * (offsets.ndim - axis - 1))
+    return np.concatenate([np.asarray(head, np.int64), offsets.ravel()])
 
 
 def merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
@@ -106,15 +107,6 @@ def merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
         else:
             dims.append((size, step))
     return dims
-
-
-def _fill_offsets(table: Array, shape: Shape, strides: Shape) -> None:
-    """Offsets in bytes of all elements of a shape, in C order."""
-    table[...] = 0
-    grid = table.reshape(shape)
-    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        steps = np.arange(size, dtype=np.int64) * stride
-        grid += steps.reshape((size,) + (1,) * (len(shape) - axis - 1))
 
 
 def row_stride(spec: ArraySpec, normalized: int) -> int | None:
@@ -156,10 +148,11 @@ class Copy(NamedTuple):
 
 
 class StrideTable(NamedTuple):
-    """A tensor without a plain row stride, and the region that its table lies in."""
+    """Of a tensor without a plain row stride: the region of its table, and what that holds; None: too much to keep."""
 
     name: str
     spec: ArraySpec
+    words: Words | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +209,8 @@ class Memory:
             self.words[word] = self.workspace.address(region)
         for default in steps.defaults:
             self.workspace.fill(*default)
-        for name, spec in steps.tables:
-            self.workspace.fill_table(name, spec, len(plan.problem.lead))
+        for name, spec, words in steps.tables:
+            self.workspace.put(name, table_of(spec, len(plan.problem.lead)) if words is None else words)
 
 
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:

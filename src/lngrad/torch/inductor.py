@@ -81,29 +81,36 @@ def direct(name: str) -> Any:
 
 
 def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
-    """Write the call of an operator. Sizes and strides are asserted of x alone: the native code compares the rest with it, and
-    hands what does not fit to the operator, which refuses it; results are as the operator's fakes foretell."""
+    """Write the call of an operator.
+
+    Sizes and strides are asserted of x alone, where a loop of Inductor's depends on them: the native code compares the rest
+    with x, and hands what does not fit to the operator, which refuses it. Results are as the operator's fakes foretell, but
+    None for one without elements: a graph that uses such a one has the operator.
+    """
     wrapper = V.graph.wrapper_code
     in_python = not (V.graph.cpp_wrapper or V.graph.fx_wrapper)
-    if in_python and native.module is not None and node.get_device().type == "cpu":
+    used = (one for one in node.outputs if one.get_name() not in V.graph.removed_buffers)
+    is_whole = not any(list(one.get_size()) == [0] for one in used)
+    if in_python and is_whole and native.module is not None and node.get_device().type == "cpu":
         root = wrapper.get_root_graph() if hasattr(wrapper, "get_root_graph") else wrapper  # a subgraph has no imports
         root.add_import_once("import lngrad.torch.inductor")
         root.add_import_once(f"lngrad_{name} = lngrad.torch.inductor.direct({name!r})")
         node.python_kernel_name = f"lngrad_{name}"
         for result in node.outputs:
             result.skip_size_stride_alignment_checks = True
-        compared = _compared_with_x(node, x_at=1 if name.endswith("backward") else 0)
+        checked = _checked_by_us(node, x_at=1 if name.endswith("backward") else 0)
         wrapper.lines[:] = [
-            line for line in wrapper.lines if not (isinstance(line, AssertSizeStrideLine) and line.name in compared)
+            line for line in wrapper.lines if not (isinstance(line, AssertSizeStrideLine) and line.name in checked)
         ]
     writeline(ExternKernelAllocLine(wrapper, node))
 
 
-def _compared_with_x(node: Any, x_at: int) -> set[str]:
-    """The inputs of the graph beside x that nothing but this call computes with."""
+def _checked_by_us(node: Any, x_at: int) -> set[str]:
+    """The inputs of the graph that nothing but this call computes with; x only if nothing computes with the results either."""
     calls = [one for one in node.origins if one.target is node.op_overload]
     given = {one for call in calls for one in call.all_input_nodes if one.op == "placeholder"}
-    given -= {call.args[x_at] for call in calls}
+    if any(user.op != "output" for call in calls for result in call.users for user in result.users):
+        given -= {call.args[x_at] for call in calls}
     return {one.name for one in given if all(user in calls or user.op == "output" for user in one.users)}
 
 

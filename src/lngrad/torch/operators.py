@@ -54,7 +54,7 @@ library.define(
     "float offset) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(
-    "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? gamma, "
+    "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor? mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)"
 )
 layer_norm = torch.ops.lngrad.layer_norm.default
@@ -329,8 +329,9 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) ->
     ctx.has_residual = bool(switches) and switches[0] is not None
     if ctx.has_residual:
         x = total[0]  # that is normalized, and what x and residual were does not matter any more
-    ctx.save_for_backward(x, mean, rstd, gamma)
     ctx.shape, ctx.normalization = shape, _normalization(switches)
+    mean = mean if ctx.normalization.centred else None  # each saved tensor is two microseconds of a compiled step
+    ctx.save_for_backward(x, mean, rstd, gamma)
     ctx.beta_dtype = None if beta is None else beta.dtype
     ctx.set_materialize_grads(False)
 
@@ -382,8 +383,7 @@ def _gradients(
 def _derivative(
     centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any
 ) -> Any:
-    """_gradients for the native code, which has None in the place of a mean that there is not."""
-    mean = x.new_empty(0) if mean is None else mean
+    """_gradients for the native code."""
     given: Any = (shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
     return _gradients(*given)
 

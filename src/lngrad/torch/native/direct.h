@@ -23,10 +23,10 @@ bool wants_derivative(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (requires_grad(tensors) || ...);
 }
 
-// A tuple; an operator's result is a tensor, one without elements for what there is not.
+// A tuple, with None for what there is not: the tensor without elements that the operator has would cost as much as any other.
 template <class... Tensors>
-PyObject* tuple_of(at::ScalarType dtype, Tensors&... tensors) {
-  return py::make_tuple(wrap(tensors.defined() ? tensors : make({0}, dtype))...).release().ptr();
+PyObject* tuple_of(Tensors&... tensors) {
+  return py::make_tuple(wrap(tensors)...).release().ptr();
 }
 
 // y, mean and rstd, and with switches the total; null where the call is the operator's.
@@ -45,15 +45,15 @@ PyObject* direct_forward(PyObject* const* given) {
   auto done = run_directly(x, [&] { return forward(FORWARD, x, shape, gamma, beta, eps, residual, switches); });
   if (!done) return nullptr;
   auto& [y, mean, rstd, total] = *done;
-  if constexpr (has_switches) return tuple_of(x.scalar_type(), y, mean, rstd, total);
-  return tuple_of(x.scalar_type(), y, mean, rstd);
+  if constexpr (has_switches) return tuple_of(y, mean, rstd, total);
+  return tuple_of(y, mean, rstd);
 }
 
 // dx, dgamma and dbeta.
 template <bool has_switches>
 PyObject* direct_backward(PyObject* const* given) {
-  Tensor dy, x, mean, rstd;
-  optional<Tensor> gamma, dtotal;
+  Tensor dy, x, rstd;
+  optional<Tensor> mean, gamma, dtotal;
   Sizes shape;
   Mask mask;
   Switches switches;
@@ -65,10 +65,10 @@ PyObject* direct_backward(PyObject* const* given) {
   if (wants_derivative(dy, x, mean, rstd, gamma, dtotal)) return nullptr;
   mask[2] = mask[2] && switches.centred;  // beta is a centred normalization's
   auto done = run_directly(
-      x, [&] { return backward(BACKWARD, dy, x, shape, mean, rstd, gamma, {}, mask, dtotal, switches); });
+      x, [&] { return backward(BACKWARD, dy, x, shape, mean.value_or(Tensor()), rstd, gamma, {}, mask, dtotal, switches); });
   if (!done) return nullptr;
   auto& [dx, dgamma, dbeta] = *done;
-  return tuple_of(x.scalar_type(), dx, dgamma, dbeta);
+  return tuple_of(dx, dgamma, dbeta);
 }
 
 inline constexpr std::array<PyObject* (*)(PyObject* const*), ROWS.size()> DIRECT{direct_forward<false>, direct_backward<false>,

@@ -40,9 +40,9 @@ inline optional<Results> run_backward(Given given) {
   const Switches switches = has_switches ? Switches{given[8].toBool(), given[9].toDouble()} : Switches{};
   const auto wanted = given[6].toBoolList();
   const Mask mask{wanted[0], wanted[1], wanted[2] && switches.centred};  // beta is a centred normalization's
-  auto done = backward(BACKWARD, given[0].toTensor(), given[1].toTensor(), given[2].toDimVector(), given[3].toTensor(),
-                       given[4].toTensor(), tensor_of(given[5]), {}, mask, has_switches ? tensor_of(given[7]) : std::nullopt,
-                       switches);
+  auto done = backward(BACKWARD, given[0].toTensor(), given[1].toTensor(), given[2].toDimVector(),
+                       tensor_of(given[3]).value_or(Tensor()), given[4].toTensor(), tensor_of(given[5]), {}, mask,
+                       has_switches ? tensor_of(given[7]) : std::nullopt, switches);
   if (!done) return {};
   auto& [dx, dgamma, dbeta] = *done;
   return Results{std::move(dx), std::move(dgamma), std::move(dbeta)};

@@ -130,8 +130,7 @@ def _backward(
     local_gamma = _local(gamma, layout.parameters)
     shape, mask = local_x.shape[split:], list(output_mask)
     if not layout.hidden or x.numel() == 0:
-        given_mean = x.new_empty(0) if mean is None else local_mean
-        given = local_dy, local_x, shape, given_mean, local_rstd, local_gamma, mask, local_dtotal, centred, offset
+        given = local_dy, local_x, shape, local_mean, local_rstd, local_gamma, mask, local_dtotal, centred, offset
         results = dict(zip(BACKWARD_RESULTS, operators.norm_backward(*given), strict=True))
         return _all_placed(x, results, mesh, BACKWARD_RESULTS, placements, outputs)
     _check_shards(shape, gamma=local_gamma)
@@ -162,7 +161,7 @@ def _column_sums(
     mean, rstd, lost = of_rows
     wanted = [False, *mask[1:]]
     if mean is None or x.device.type != "cpu" or not any(wanted):
-        given = dy, x, shape, x.new_empty(0) if mean is None else mean, rstd, gamma, wanted, None, mean is not None, 0.0
+        given = dy, x, shape, mean, rstd, gamma, wanted, None, mean is not None, 0.0
         return operators.norm_backward(*given)[1:]  # type: ignore[no-any-return]
     lost = torch.full_like(rstd, -0.0) if lost is None else lost
     _, dgamma, dbeta = calls.run(

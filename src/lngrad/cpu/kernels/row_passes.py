@@ -465,6 +465,13 @@ def add_group(storage, row, j, sums):
 
 
 @inlined
+def add_groups(storage, rows, j, sums):
+    """add_group of four rows."""
+    s0, s1 = add_group(storage, rows[0], j, sums[0]), add_group(storage, rows[1], j, sums[1])
+    return s0, s1, add_group(storage, rows[2], j, sums[2]), add_group(storage, rows[3], j, sums[3])
+
+
+@inlined
 def add_vector(storage, row, j, sums):
     """add_group for eight columns."""
     if row is None:
@@ -510,6 +517,16 @@ def fetch_row(storage, row, j, ahead):
 
 
 @inlined
+def fetch_rows(storage, rows, j, ahead):
+    """fetch_row of four rows, unless `ahead` is None or 0."""
+    if ahead is not None and ahead != 0:
+        fetch_row(storage, rows[0], j, ahead)
+        fetch_row(storage, rows[1], j, ahead)
+        fetch_row(storage, rows[2], j, ahead)
+        fetch_row(storage, rows[3], j, ahead)
+
+
+@inlined
 def lanes_of_segment(storage, acc, row0, row1, row2, row3, ahead, n):
     """For each of one to four rows (None: absent) eight lanes whose total is the sum of its n >= 8 columns minus its centre,
     and eight whose total is the sum of their squares. Rows go side by side, since the additions of one wait for each other.
@@ -518,15 +535,15 @@ def lanes_of_segment(storage, acc, row0, row1, row2, row3, ahead, n):
     fetched when y is written, so that the memory is busy in both passes: 16384×1024 bfloat16 27 → 35 GB/s, 1 thread, AMD EPYC
     9005.
     """
-    s0 = s1 = s2 = s3 = zeros_group(acc), zeros_group(acc)
-    for j in range(0, n - n % GROUP, GROUP):
-        if ahead is not None and ahead != 0 and j & GROUP == 0:
-            fetch_row(storage, row0, j, ahead)
-            fetch_row(storage, row1, j, ahead)
-            fetch_row(storage, row2, j, ahead)
-            fetch_row(storage, row3, j, ahead)
-        s0, s1 = add_group(storage, row0, j, s0), add_group(storage, row1, j, s1)
-        s2, s3 = add_group(storage, row2, j, s2), add_group(storage, row3, j, s3)
+    rows, none_yet = (row0, row1, row2, row3), (zeros_group(acc), zeros_group(acc))
+    sums = none_yet, none_yet, none_yet, none_yet
+    for j in range(0, n - n % (2 * GROUP), 2 * GROUP):  # a test in each group was a fifth of AVX2's instructions
+        fetch_rows(storage, rows, j, ahead)
+        sums = add_groups(storage, rows, j + GROUP, add_groups(storage, rows, j, sums))
+    if n % (2 * GROUP) >= GROUP:
+        fetch_rows(storage, rows, n - n % (2 * GROUP), ahead)
+        sums = add_groups(storage, rows, n - n % (2 * GROUP), sums)
+    s0, s1, s2, s3 = sums
     s0, s1 = in_columns_order(storage, s0), in_columns_order(storage, s1)
     s2, s3 = in_columns_order(storage, s2), in_columns_order(storage, s3)
     (first0, last0), (first1, last1) = ends_of(s0), ends_of(s1)

@@ -20,6 +20,7 @@ from lngrad.cpu.policy import (
     result_streams,
     rows_ahead,
     scratch_bytes,
+    written_together,
 )
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -118,22 +119,27 @@ def test_the_make_of_a_processor(vendor, family, flags, make):
 
 def test_rows_of_a_backward_stay_in_the_first_cache():
     columns = 64, 384, 768, 1024, 4096, 65536
-    together = {
-        here: [backward_rows_together(4 * N, False, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)
-    }
+    together = {here: [backward_rows_together(4 * N, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
     assert together[XEON] == [8, 8, 4, 2, 4, 4]  # of rows that do not stay, more pay where the second cache is large
     assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
-    assert [backward_rows_together(4 * N, False, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
+    assert [backward_rows_together(4 * N, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
 
 
 def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_line():
     """Four float32 rows of 4 KiB took 3.2 times as long as one after the other (AMD EPYC 7003)."""
     columns = 64, 128, 256, 384, 512, 1024, 1536, 4096
-    streamed = {here: [backward_rows_together(4 * N, True, here) for N in columns] for here in (EPYC_7003, EPYC_9004)}
+
+    def streamed_forward(one, here):
+        return written_together(forward_rows_together(one, 4 * one.N), True, True, 4 * one.N, here)
+
+    def streamed_backward(N, here):
+        return written_together(backward_rows_together(4 * N, here), True, False, 4 * N, here)
+
+    streamed = {here: [streamed_backward(N, here) for N in columns] for here in (EPYC_7003, EPYC_9004)}
     assert streamed == {EPYC_7003: [8, 4, 2, 2, 2, 1, 2, 1], EPYC_9004: [8, 8, 8, 4, 4, 2, 2, 2]}
     shapes = [forward(1 << 14, N) for N in columns]
-    assert [forward_rows_together(one, 4 * one.N, True, EPYC_7003) for one in shapes] == [16, 8, 4, 2, 2, 1, 2, 1]
-    assert [forward_rows_together(one, 4 * one.N, True, EPYC_9004) for one in shapes] == [16, 16, 16, 8, 8, 4, 2, 1]
+    assert [streamed_forward(one, EPYC_7003) for one in shapes] == [16, 8, 4, 2, 2, 1, 2, 1]
+    assert [streamed_forward(one, EPYC_9004) for one in shapes] == [16, 16, 16, 8, 8, 4, 2, 1]
     assert rows_ahead(backward(32768, 256), 1, 2, EPYC_7003, True) == 2
 
 

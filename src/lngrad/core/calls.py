@@ -180,20 +180,18 @@ def plain(operator: Operator) -> Plain:
     are = [
         f"(type({one}) is ndarray or {one} is None)" if one in absent else f"type({one}) is ndarray" for one in names
     ]
-    facts = {one: f"{one}.shape, {one}.strides, {one}.dtype" for one in names}
+    outs = [f"out_{one}" for one in operator.outputs]
+    facts = {one: f"{one}.shape, {one}.strides, {one}.dtype" for one in (*names, *outs)}
     known = [f"{one} is None or ({facts[one]})" if one in absent else facts[one] for one in names]
     wanted = [one for one, it_is in zip(operator.outputs, operator.everything, strict=True) if it_is]
     made = [f"make_{one} and make_{one}()" if backward else f"make_{one}()" if one in wanted else "None"
             for one in operator.outputs]  # fmt: skip
-    at = {one: f"words[id({one}) + at >> 3]" for one in (*names, *operator.outputs)}
+    at = {one: f"words[id({one}) + at >> 3]" for one in (*names, *operator.outputs, *outs)}
     given = [f"of_{one} or 0" if one in absent else f"of_{one}" for one in names]
     found = [
         at[one] if one in wanted and not backward else f"0 if {one} is None else {at[one]}" for one in operator.outputs
     ]
-    outs = ", ".join(operator.outputs)
-    out_facts = ", ".join(f"out_{one}.shape, out_{one}.strides, out_{one}.dtype" for one in operator.outputs)
-    writable = " and ".join(f"type(out_{one}) is ndarray and out_{one}.flags.writeable" for one in operator.outputs)
-    of_out = [f"words[id(out_{one}) + at >> 3]" for one in operator.outputs]
+    writable = " and ".join(f"type({one}) is ndarray and {one}.flags.writeable" for one in outs)
     source = f"""
 def key({", ".join((*names, "shape", *mask, "axis", "backend", "out"))}, *, operator=operator, results=operator.results):
     if not ({" and ".join((*are, *kinds))}):
@@ -202,10 +200,10 @@ def key({", ".join((*names, "shape", *mask, "axis", "backend", "out"))}, *, oper
         return operator, {", ".join((*known, "shape", *mask, "axis", "backend"))}, get_num_threads()
     if type(out) is not results or axis is not None:
         return None
-    {", ".join(f"out_{one}" for one in operator.outputs)}, = out
+    {", ".join(outs)}, = out
     if not ({writable}):
         return None
-    return operator, {", ".join((*known, "shape", *mask, "backend"))}, {out_facts}, get_num_threads()
+    return operator, {", ".join((*known, "shape", *mask, "backend", *(facts[one] for one in outs)))}, get_num_threads()
 
 def again(key, {", ".join((*names, *operator.numbers, "out"))}, *, results=operator.results, words=words, at=at):
     call = _known(key)
@@ -219,13 +217,12 @@ def again(key, {", ".join((*names, *operator.numbers, "out"))}, *, results=opera
     if out is None:
         {"; ".join(f"{one} = {how}" for one, how in zip(operator.outputs, made, strict=True))}
     else:
-        {", ".join(f"out_{one}" for one in operator.outputs)}, = out
-        place = {", ".join((*given, *of_out))}
-        if place not in places:
-            _check_places(problem, places, place, ({", ".join(names)},), out)
+        {", ".join(outs)}, = out
+        place = {", ".join((*given, *(at[one] for one in outs)))}
+        _check_places(problem, places, place, ({", ".join(names)},), out)
         {"; ".join(f"{one} = make_{one} and out_{one}" for one in operator.outputs)}
     run({", ".join((*given, *found, *operator.numbers))})
-    return results({outs})
+    return results({", ".join(operator.outputs)})
 """
     written: dict[str, Any] = {
         "operator": operator,

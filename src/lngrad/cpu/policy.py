@@ -51,18 +51,20 @@ class Machine(NamedTuple):
 def machine() -> Machine:
     """This one."""
     facts = processor_facts()
-    return Machine(*cache_bytes(), make_of(facts), "avx512f" in facts.get("flags", "").split())
+    return Machine(*cache_bytes(), make_of(facts), _has_avx512(facts))
 
 
 def make_of(facts: dict[str, str]) -> str:
     """The make of a processor with these facts."""
     vendor = facts.get("vendor_id")
     if vendor == "AuthenticAMD":
-        wide = "avx512f" in facts.get("flags", "").split()
-        return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(
-            (facts.get("cpu family", ""), wide), ""
-        )
+        kind = facts.get("cpu family", ""), _has_avx512(facts)
+        return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(kind, "")
     return INTEL if vendor == "GenuineIntel" else ""
+
+
+def _has_avx512(facts: dict[str, str]) -> bool:
+    return "avx512f" in facts.get("flags", "").split()
 
 
 def streams(nbytes: int, here: Machine) -> bool:
@@ -80,16 +82,16 @@ def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
     return streams(nbytes, here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
 
 
-def written_together(rows: int, forward: bool, row_bytes: int, here: Machine) -> int:
-    """How many of so many rows are written side by side past the caches.
+def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, here: Machine) -> int:
+    """How many of so many rows are written side by side.
 
-    All where one store writes a cache line. Else a line that waits for its other half while other rows are written breaks the
-    write combining, and most of all where rows have the same place in the first-level cache. AMD EPYC 7003, times as fast as
-    four and more rows in the forward: one row of 16384×1024 float32 3.2, two of 16384×512 1.5, four of 32768×256 1.3; in the
-    backward: one row of 8192×1024 float32 1.2, two of 32768×256 1.3, of 65536×128 1.3. In 16 bits as one row, the rule before:
-    eight of 200000×64 1.9, two of 4096×3072 1.2.
+    All that are not streamed, and all where one store writes a cache line. Else a line that waits for its other half while
+    other rows are written breaks the write combining, and most of all where rows have the same place in the first-level cache.
+    AMD EPYC 7003, times as fast as four and more rows in the forward: one row of 16384×1024 float32 3.2, two of 16384×512 1.5,
+    four of 32768×256 1.3; in the backward: one row of 8192×1024 float32 1.2, two of 32768×256 1.3, of 65536×128 1.3. In 16 bits
+    as one row, the rule before: eight of 200000×64 1.9, two of 4096×3072 1.2.
     """
-    if here.stores_lines:
+    if not streamed or here.stores_lines:
         return rows
     if row_bytes % SETS_BYTES == 0:
         return 1
@@ -135,14 +137,13 @@ def scratch_bytes(here: Machine) -> int:
     return min(SCRATCH_BYTES, here.second_level // 4)
 
 
-def forward_rows_together(problem: Problem, row_bytes: int, streamed: bool, here: Machine) -> int:
+def forward_rows_together(problem: Problem, row_bytes: int) -> int:
     """How many rows the forward takes together: they stay in the first-level cache between its three visits.
 
     Fours where there are so many, since y is written four rows at a time.
     """
     rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
-    rows = rows - rows % 4 if rows >= 4 else max(1, rows)
-    return written_together(rows, True, row_bytes, here) if streamed else rows
+    return rows - rows % 4 if rows >= 4 else max(1, rows)
 
 
 def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bool:
@@ -158,7 +159,7 @@ def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bo
     return here.make == ZEN_5 and apart and here.first_level // 2 >= 3 * CACHE_LINE * N
 
 
-def backward_rows_together(row_bytes: int, streamed: bool, here: Machine) -> int:
+def backward_rows_together(row_bytes: int, here: Machine) -> int:
     """How many rows the backward takes together: so many have dy and x in half of the first-level cache.
 
     Where that is one, more still pay, since they save reading and writing the column sums: beside a loop in C 2048×5120 float32
@@ -172,5 +173,4 @@ def backward_rows_together(row_bytes: int, streamed: bool, here: Machine) -> int
         rows = 4 if here.second_level > 1 << 20 else 2
     if here.make == ZEN_3:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, 4)
-    rows = min(LANES, 1 << (rows.bit_length() - 1))
-    return written_together(rows, False, row_bytes, here) if streamed else rows
+    return min(LANES, 1 << (rows.bit_length() - 1))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
+import pytest
+
 from lngrad.cpu import compiling
+from lngrad.cpu.processors import CHOICE
 
 # A function that calls max of a tuple and raises: what our kernels call too, and what they have no place for.
 PROGRAM = """
@@ -51,3 +55,33 @@ def test_functions_of_the_kernels_are_known_as_ours():
     """By Numba's name of their package; those of others would be optimized and emitted each by itself."""
     compiling.compile_kernel("again", "begin", "", "")
     assert all(compiled.library._is_ours for compiled in compiling.pool.begin.overloads.values())
+
+
+STREAMED = """
+import re
+from lngrad.cpu import compiling
+for kernel in ("rows", "forward_rows"):
+    module = compiling.lower(kernel, "float16", "float32")
+    machine = compiling._machine(compiling.PROCESSOR, compiling.FEATURES)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    compiling._optimize(module, machine)
+    print(kernel, *(found[0] for found in re.findall(r"vmovnt\\w+\\s+%([xyz])mm", machine.emit_assembly(module))))
+"""
+
+
+@pytest.mark.parametrize(("processor", "widest"), [("sapphirerapids", "z"), ("znver3", "y")])
+def test_halves_are_streamed_in_the_widest_stores(processor, widest):
+    """LLVM made one store of a streamed and a stored one, into the caches; with AVX512_FP16 it streamed no halves at all, and
+    with AVX2 sixteen bytes at a time. What is narrower is the end of a row."""
+    done = subprocess.run(
+        [sys.executable, "-c", STREAMED],
+        capture_output=True,
+        text=True,
+        env={**os.environ, CHOICE: processor},
+    )
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        _, *widths = line.split()
+        assert widths.count(widest) >= 1
+        assert len(widths) - widths.count(widest) <= 2, line
+    assert len(done.stdout.splitlines()) == 2

@@ -257,7 +257,8 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
     row_bytes = problem.N * bytes_of(builder.dtype)
     streamed = result_streams(problem, fields["y_stride"], machine())
-    rows_at_once = written_together(forward_rows_together(problem, row_bytes), streamed, True, row_bytes, machine())
+    together, itemsize = forward_rows_together(problem, row_bytes, machine()), bytes_of(builder.dtype)
+    rows_at_once = written_together(together, streamed, True, row_bytes, itemsize, machine())
     ahead = rows_ahead(problem, builder.threads, rows_at_once, machine(), streamed)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
@@ -311,10 +312,11 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
-    row_bytes = N * bytes_of(builder.dtype)
+    itemsize = bytes_of(builder.dtype)
+    row_bytes = N * itemsize
     streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
     together = LANES if by_columns else backward_rows_together(row_bytes, machine())
-    rows_at_once = written_together(together, streamed, False, row_bytes, machine())
+    rows_at_once = written_together(together, streamed, False, row_bytes, itemsize, machine())
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
         stop_row=M, rows_at_once=rows_at_once, ahead=rows_ahead(problem, threads, rows_at_once, machine(), streamed),
@@ -416,7 +418,7 @@ def run_slices(
     tensors = sum(address != 0 for address, _ in (x, dy, dtotal, (result, 0)))
     streaming = aligned and streams(tensors * M * N * itemsize, machine())
     tasks = -(-M // rows_per_task)
-    rows_at_once = written_together(LANES, streaming, "forward" in task, N * itemsize, machine())
+    rows_at_once = written_together(LANES, streaming, "forward" in task, N * itemsize, itemsize, machine())
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],
         result=result, result_stride=N * itemsize, mean=mean, rstd=rstd, lost=lost,

@@ -21,6 +21,7 @@ COUNTED_BYTES = (
 )  # of a last-level cache: virtual machines are told of all of the host's, 480 MiB on an Intel Xeon
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 LONG_ROW_BYTES = 1 << 10  # of a row that reaches far enough ahead alone
+WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward writes side by side on an AMD EPYC 9005
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
 INTEL, ZEN_3, ZEN_4, ZEN_5 = "Intel", "AMD Zen 3", "AMD Zen 4", "AMD Zen 5"  # Zen 4: AVX-512 on half as wide a core
 
@@ -82,20 +83,40 @@ def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
     return streams(nbytes, here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
 
 
-def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, here: Machine) -> int:
-    """How many of so many rows are written side by side.
+def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, itemsize: int, here: Machine) -> int:
+    """How many of so many rows are written side by side: all that are not streamed.
 
-    All that are not streamed, and all where one store writes a cache line. Else a line that waits for its other half while
-    other rows are written breaks the write combining, and most of all where rows have the same place in the first-level cache.
-    AMD EPYC 7003, times as fast as four and more rows in the forward: one row of 16384×1024 float32 3.2, two of 16384×512 1.5,
-    four of 32768×256 1.3; in the backward: one row of 8192×1024 float32 1.2, two of 32768×256 1.3, of 65536×128 1.3. In 16 bits
-    as one row, the rule before: eight of 200000×64 1.9, two of 4096×3072 1.2.
+    AVX2 stores half a line. One that waits for its other half while other rows are written breaks the write combining, and most
+    of all where rows have the same place in the first-level cache. AMD EPYC 7003, times as fast as four and more rows in the
+    forward: one row of 16384×1024 float32 3.2, two of 16384×512 1.5, four of 32768×256 1.3; in the backward: one row of
+    8192×1024 float32 1.2, two of 32768×256 1.3, of 65536×128 1.3. In 16 bits as one row, the rule before: eight of 200000×64
+    1.9, two of 4096×3072 1.2.
+
+    Where a store writes a line, rows from memory still compete. AMD EPYC 9005, float32, with 1 and 2 threads, times as fast as
+    all that stay in the cache: backward of 65536×256 with two 1.35 and 1.15, of 21845×768 with one 1.33 and 1.06, of 16384×1024
+    1.04 to 1.17; from 4096 columns on one is slower, 0.91 to 1.03. The forward loses where rows have the same place: 131072×128
+    with eight 1.34 and 1.22, 65536×256 with four 1.34 and 1.11, 16384×1024 with one 1.23 and 1.13. 16 bits wait for arithmetic:
+    0.6 to 1.1 with fewer rows.
     """
-    if not streamed or here.stores_lines:
+    if not streamed:
         return rows
-    if row_bytes % SETS_BYTES == 0:
-        return 1
-    return min(rows, max(2, SETS_BYTES // (1 if forward else 2) // row_bytes))
+    if not here.stores_lines:
+        if row_bytes % SETS_BYTES == 0:
+            return 1
+        return min(rows, max(2, SETS_BYTES // (1 if forward else 2) // row_bytes))
+    if here.make != ZEN_5 or itemsize < 4:
+        return rows
+    if forward:
+        same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
+        return min(rows, max(1, SETS_BYTES // row_bytes)) if same_place else rows
+    if row_bytes >= 4 * SETS_BYTES:
+        return rows
+    return min(rows, _power_of_two(max(1, WRITTEN_BYTES // row_bytes)))
+
+
+def _power_of_two(number: int) -> int:
+    """The largest one that is not above a number."""
+    return 1 << (number.bit_length() - 1)
 
 
 def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, streamed: bool = False) -> int:
@@ -137,12 +158,17 @@ def scratch_bytes(here: Machine) -> int:
     return min(SCRATCH_BYTES, here.second_level // 4)
 
 
-def forward_rows_together(problem: Problem, row_bytes: int) -> int:
+def forward_rows_together(problem: Problem, row_bytes: int, here: Machine) -> int:
     """How many rows the forward takes together: they stay in the first-level cache between its three visits.
 
-    Fours where there are so many, since y is written four rows at a time.
+    Fours where there are so many, since y is written four rows at a time. With AVX-512 their sums go side by side as well, where
+    one row alone waits for its own additions: at least four in 16 bits, and no three. 2048×5120 bfloat16 1.27 and 1.25 times as
+    fast as one with 1 and 2 threads, 512×3072 1.24 and 1.33 as two, 64×65536 1.23 and 1.22 as one; 4915×1280 float32 1.22 and
+    1.02 as three (AMD EPYC 9005). In float32 longer rows wait for memory: 1228×5120 0.92 and 0.95.
     """
     rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
+    if here.stores_lines and (rows == 3 or bytes_of(problem.dtype) == 2):
+        rows = max(rows, 4)
     return rows - rows % 4 if rows >= 4 else max(1, rows)
 
 
@@ -173,4 +199,4 @@ def backward_rows_together(row_bytes: int, here: Machine) -> int:
         rows = 4 if here.second_level > 1 << 20 else 2
     if here.make == ZEN_3:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, 4)
-    return min(LANES, 1 << (rows.bit_length() - 1))
+    return min(LANES, _power_of_two(rows))

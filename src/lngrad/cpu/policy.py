@@ -161,10 +161,10 @@ def scratch_bytes(here: Machine) -> int:
 def forward_rows_together(problem: Problem, row_bytes: int, here: Machine) -> int:
     """How many rows the forward takes together: they stay in the first-level cache between its three visits.
 
-    Fours where there are so many, since y is written four rows at a time. With AVX-512 their sums go side by side too, where one
-    row alone waits for its own additions: at least four in 16 bits, and no three. 2048×5120 bfloat16 1.27 and 1.25 times as fast
-    as one with 1 and 2 threads, 512×3072 1.24 and 1.33 as two, 64×65536 1.23 and 1.22 as one; 4915×1280 float32 1.22 and 1.02
-    as three (AMD EPYC 9005). In float32 longer rows wait for memory: 1228×5120 0.92 and 0.95.
+    Fours where there are so many, since y is written four rows at a time. With AVX-512 their sums go side by side too, where
+    one row alone waits for its own additions: at least four in 16 bits, and no three. 2048×5120 bfloat16 1.27 and 1.25 times as
+    fast as one with 1 and 2 threads, 512×3072 1.24 and 1.33 as two, 64×65536 1.23 and 1.22 as one; 4915×1280 float32 1.22 and
+    1.02 as three (AMD EPYC 9005). In float32 longer rows wait for memory: 1228×5120 0.92 and 0.95.
     """
     rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
     if here.stores_lines and (rows == 3 or bytes_of(problem.dtype) == 2):

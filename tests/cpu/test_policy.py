@@ -125,9 +125,8 @@ def test_rows_of_a_backward_stay_in_the_first_cache():
     assert [backward_rows_together(4 * N, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
 
 
-def streamed_forward(problem, here):
-    row_bytes = 4 * problem.N
-    return written_together(forward_rows_together(problem, row_bytes, here), True, True, row_bytes, 4, here)
+def streamed_forward(N, here):
+    return written_together(forward_rows_together(N, 4, here), True, True, 4 * N, 4, here)
 
 
 def streamed_backward(N, here):
@@ -140,30 +139,25 @@ def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_l
 
     streamed = {here: [streamed_backward(N, here) for N in columns] for here in (EPYC_7003, EPYC_9004)}
     assert streamed == {EPYC_7003: [8, 4, 2, 2, 2, 1, 2, 1], EPYC_9004: [8, 8, 8, 4, 4, 2, 2, 2]}
-    shapes = [forward(1 << 14, N) for N in columns]
-    assert [streamed_forward(one, EPYC_7003) for one in shapes] == [16, 8, 4, 2, 2, 1, 2, 1]
-    assert [streamed_forward(one, EPYC_9004) for one in shapes] == [16, 16, 16, 8, 8, 4, 2, 1]
+    assert [streamed_forward(N, EPYC_7003) for N in columns] == [16, 8, 4, 2, 2, 1, 2, 1]
+    assert [streamed_forward(N, EPYC_9004) for N in columns] == [16, 16, 16, 8, 8, 4, 2, 1]
     assert rows_ahead(backward(32768, 256), 1, 2, EPYC_7003, True) == 2
 
 
 def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     columns = 64, 96, 128, 192, 256, 384, 768, 1024, 3072, 4096
     assert [streamed_backward(N, EPYC_9005) for N in columns] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 2]
-    assert [streamed_forward(forward(1 << 14, N), EPYC_9005) for N in columns] == [16, 16, 8, 16, 4, 8, 4, 1, 1, 1]
+    assert [streamed_forward(N, EPYC_9005) for N in columns] == [16, 16, 8, 16, 4, 8, 4, 1, 1, 1]
     in_16_bits = [written_together(rows, True, False, 1024, 2, EPYC_9005) for rows in (4, 8)]
     assert in_16_bits == [written_together(rows, False, False, 1024, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
 
 
 def test_the_forward_takes_four_rows_together_where_their_sums_go_side_by_side():
-    def together(N, dtype, here):
-        one = forward(64, N, dtype)
-        return forward_rows_together(one, N * one.inputs["x"].strides[-1], here)
-
     columns = 512, 1280, 2048, 2560, 5120, 65536
-    assert [together(N, np.float16, EPYC_9005) for N in columns] == [16, 4, 4, 4, 4, 4]
-    assert [together(N, np.float16, EPYC_7003) for N in columns] == [16, 4, 4, 3, 1, 1]
-    assert [together(N, np.float32, EPYC_9005) for N in columns] == [8, 4, 2, 1, 1, 1]
-    assert [together(N, np.float32, EPYC_7003) for N in columns] == [8, 3, 2, 1, 1, 1]
+    assert [forward_rows_together(N, 2, EPYC_9005) for N in columns] == [16, 4, 4, 4, 4, 4]
+    assert [forward_rows_together(N, 2, EPYC_7003) for N in columns] == [16, 4, 4, 3, 1, 1]
+    assert [forward_rows_together(N, 4, EPYC_9005) for N in columns] == [8, 4, 2, 1, 1, 1]
+    assert [forward_rows_together(N, 4, EPYC_7003) for N in columns] == [8, 3, 2, 1, 1, 1]
 
 
 def test_the_packed_rows_of_four_tensors_fit_the_second_cache():

@@ -255,10 +255,10 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     beside = not sums and fields["y_stride"] != 0 and builder.has_rows_beside("x")
     if beside:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
-    row_bytes = problem.N * bytes_of(builder.dtype)
+    itemsize = bytes_of(builder.dtype)
     streamed = result_streams(problem, fields["y_stride"], machine())
-    together, itemsize = forward_rows_together(problem, row_bytes, machine()), bytes_of(builder.dtype)
-    rows_at_once = written_together(together, streamed, True, row_bytes, itemsize, machine())
+    together = forward_rows_together(problem.N, itemsize, machine())
+    rows_at_once = written_together(together, streamed, True, problem.N * itemsize, itemsize, machine())
     ahead = rows_ahead(problem, builder.threads, rows_at_once, machine(), streamed)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,

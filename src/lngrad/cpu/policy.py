@@ -158,7 +158,7 @@ def scratch_bytes(here: Machine) -> int:
     return min(SCRATCH_BYTES, here.second_level // 4)
 
 
-def forward_rows_together(problem: Problem, row_bytes: int, here: Machine) -> int:
+def forward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     """How many rows the forward takes together: they stay in the first-level cache between its three visits.
 
     Fours where there are so many, since y is written four rows at a time. With AVX-512 their sums go side by side too, where
@@ -166,8 +166,8 @@ def forward_rows_together(problem: Problem, row_bytes: int, here: Machine) -> in
     fast as one with 1 and 2 threads, 512×3072 1.24 and 1.33 as two, 64×65536 1.23 and 1.22 as one; 4915×1280 float32 1.22 and
     1.02 as three (AMD EPYC 9005). In float32 longer rows wait for memory: 1228×5120 0.92 and 0.95.
     """
-    rows = min(MAX_ROWS if problem.N >= 2 * LANES else LANES, ROWS_BYTES // row_bytes)
-    if here.stores_lines and (rows == 3 or bytes_of(problem.dtype) == 2):
+    rows = min(MAX_ROWS if N >= 2 * LANES else LANES, ROWS_BYTES // (N * itemsize))
+    if here.stores_lines and (rows == 3 or itemsize == 2):
         rows = max(rows, 4)
     return rows - rows % 4 if rows >= 4 else max(1, rows)
 

@@ -419,6 +419,8 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
     else:
         if in_cache(ahead, dtotal):
             j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, None, None)
+        elif dtotal == 0:
+            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, ahead, None)
         elif step_of(acc, LONG) > step_of(acc, SHORT):
             j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, None)
         j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, None)

@@ -136,7 +136,6 @@ def streamed_backward(N, here):
 def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_line():
     """Four float32 rows of 4 KiB took 3.2 times as long as one after the other (AMD EPYC 7003)."""
     columns = 64, 128, 256, 384, 512, 1024, 1536, 4096
-
     streamed = {here: [streamed_backward(N, here) for N in columns] for here in (EPYC_7003, EPYC_9004)}
     assert streamed == {EPYC_7003: [8, 4, 2, 2, 2, 1, 2, 1], EPYC_9004: [8, 8, 8, 4, 4, 2, 2, 2]}
     assert [streamed_forward(N, EPYC_7003) for N in columns] == [16, 8, 4, 2, 2, 1, 2, 1]

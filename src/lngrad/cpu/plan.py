@@ -37,6 +37,7 @@ from lngrad.cpu.policy import (
     forward_rows_together,
     lanes_are_rows,
     machine,
+    power_of_two,
     result_streams,
     rows_ahead,
     scratch_bytes,
@@ -238,7 +239,7 @@ class PlanBuilder:
 def _block_rows(row_bytes: int) -> int:
     """How many rows are packed at a time: whole chunks, or a part of one that fits it several times."""
     rows = min(SCRATCH_CHUNKS * CHUNK, scratch_bytes(machine()) // row_bytes)
-    return rows - rows % CHUNK if rows >= CHUNK else 1 << max(0, rows.bit_length() - 1)
+    return rows - rows % CHUNK if rows >= CHUNK else power_of_two(rows)
 
 
 def _prefix(problem: Problem) -> str:
@@ -301,7 +302,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     group_rows, chunks_per_task = 0, 1
     if by_columns:
         row_bytes = 2 * N * bytes_of(problem.dtype)
-        group_rows = 1 << max(0, min(CHUNK, GROUP_BYTES // row_bytes).bit_length() - 1)
+        group_rows = power_of_two(min(CHUNK, GROUP_BYTES // row_bytes))
         tasks, slots, parts = -(-(N // SEGMENT) // BLOCK_SEGMENTS), chunks.bit_length() + 1, 1
         builder.regions.add("row_sums", 3 * LANES * group_rows * tasks, problem.accumulator)
     else:

@@ -111,12 +111,12 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
         return min(rows, max(1, SETS_BYTES // row_bytes)) if same_place else rows
     if row_bytes >= 4 * SETS_BYTES:
         return rows
-    return min(rows, _power_of_two(max(1, WRITTEN_BYTES // row_bytes)))
+    return min(rows, power_of_two(WRITTEN_BYTES // row_bytes))
 
 
-def _power_of_two(number: int) -> int:
-    """The largest one that is not above a number."""
-    return 1 << (number.bit_length() - 1)
+def power_of_two(number: int) -> int:
+    """The largest one that is not above a number; 1 for 0."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, streamed: bool = False) -> int:
@@ -199,4 +199,4 @@ def backward_rows_together(row_bytes: int, here: Machine) -> int:
         rows = 4 if here.second_level > 1 << 20 else 2
     if here.make == ZEN_3:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, 4)
-    return min(LANES, _power_of_two(rows))
+    return min(LANES, power_of_two(rows))

@@ -78,6 +78,8 @@ def test_a_float32_backward_on_intel_has_the_next_row_fetched_unless_rows_are_sh
     assert rows_ahead(backward(65536, 256), 1, 8, EPYC_9004) == 8
     assert rows_ahead(backward(65536, 256, np.float16), 1, 8, XEON) == 16
     assert rows_ahead(forward(65536, 256), 1, 8, XEON) == 8
+    assert [rows_ahead(forward(64, 65536, np.float16), 1, 4, here) for here in (XEON, EPYC_9005)] == [1, 4]
+    assert [rows_ahead(forward(50000, 37), 1, 16, here) for here in (XEON, EPYC_9005)] == [55, 0]
 
 
 def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():
@@ -147,6 +149,8 @@ def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     columns = 64, 96, 128, 192, 256, 384, 768, 1024, 3072, 4096
     assert [streamed_backward(N, EPYC_9005) for N in columns] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 2]
     assert [streamed_forward(N, EPYC_9005) for N in columns] == [16, 16, 8, 16, 4, 8, 4, 1, 1, 1]
+    assert [streamed_backward(N, XEON) for N in (*columns[:-2], 2048, 3072)] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 4]
+    assert [streamed_forward(N, XEON) for N in columns] == [16, 8, 8, 4, 4, 2, 1, 1, 1, 1]
     in_16_bits = [written_together(rows, True, False, 1024, 2, EPYC_9005) for rows in (4, 8)]
     assert in_16_bits == [written_together(rows, False, False, 1024, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
 

@@ -16,12 +16,10 @@ from lngrad.cpu.jobs import CACHE_LINE, GROUP, LANES, MAX_ROWS, STREAM_ALIGNMENT
 ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
-COUNTED_BYTES = (
-    32 << 20
-)  # of a last-level cache: virtual machines are told of all of the host's, 480 MiB on an Intel Xeon
+COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 LONG_ROW_BYTES = 1 << 10  # of a row that reaches far enough ahead alone
-WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward writes side by side on an AMD EPYC 9005
+WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
 INTEL, ZEN_3, ZEN_4, ZEN_5 = "Intel", "AMD Zen 3", "AMD Zen 4", "AMD Zen 5"  # Zen 4: AVX-512 on half as wide a core
 
@@ -97,6 +95,10 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
     1.04 to 1.17; from 4096 columns on one is slower, 0.91 to 1.03. The forward loses where rows have the same place: 131072×128
     with eight 1.34 and 1.22, 65536×256 with four 1.34 and 1.11, 16384×1024 with one 1.23 and 1.13. 16 bits wait for arithmetic:
     0.6 to 1.1 with fewer rows.
+
+    Intel Xeon, 5th generation, the same: forwards of every width, 87381×192 with four 1.12 and 1.12, 65536×256 with four 1.13
+    and 1.11, 32768×512 with two 1.11 and 1.08, 16384×1024 with one 1.10 and 1.15, 8192×2048 with one 1.17 and 1.18; backwards
+    of 4096×768 with one 1.24, 16384×1024 1.06 and 1.15, 8192×2048 1.02 and 1.09, but 5461×3072 0.94 and 0.93.
     """
     if not streamed:
         return rows
@@ -104,12 +106,13 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
         if row_bytes % SETS_BYTES == 0:
             return 1
         return min(rows, max(2, SETS_BYTES // (1 if forward else 2) // row_bytes))
-    if here.make != ZEN_5 or itemsize < 4:
+    if here.make not in (INTEL, ZEN_5) or itemsize < 4:
         return rows
+    intel = here.make == INTEL
     if forward:
         same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
-        return min(rows, max(1, SETS_BYTES // row_bytes)) if same_place else rows
-    if row_bytes >= 4 * SETS_BYTES:
+        return min(rows, power_of_two(SETS_BYTES // row_bytes)) if intel or same_place else rows
+    if row_bytes > (2 if intel else 3) * SETS_BYTES:
         return rows
     return min(rows, power_of_two(WRITTEN_BYTES // row_bytes))
 
@@ -131,18 +134,25 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     1024×256 1.19, 1024×1024 1.15.
 
     1, the next row alone, for the float32 backward on Intel, unless rows are short: 65536×256 1.15 to 1.22 times as fast as
-    with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth.
+    with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth. So for a
+    forward there whose rows together take a sixteenth of the second level: with those ahead and the results they would fill it.
+    64×65536 bfloat16 and float16 1.11 to 1.23, 128×32768 1.03 and 1.09. Its shortest rows are fetched too: 32 to 63 float32
+    columns 1.08 to 1.17, 16 bits 0.98 to 1.03.
     """
     itemsize, tensors = bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
     nbytes, forward = tensors * problem.M * row_bytes, problem.operator.direction == "forward"
-    if problem.N < FETCHED_FROM or nbytes <= threads * here.second_level:
+    intel_forward = forward and here.make == INTEL
+    fetched_from = GROUP if intel_forward else FETCHED_FROM
+    if fetched_from > problem.N or nbytes <= threads * here.second_level:
         return 0
     if here.make == ZEN_4 and forward and itemsize >= 4:
         return 0
     if here.make in (ZEN_3, ZEN_5) and not forward and nbytes <= here.counted // 3:
         return 0
     if here.make == INTEL and not forward and itemsize >= 4 and row_bytes >= LONG_ROW_BYTES:
+        return 1
+    if intel_forward and together * row_bytes > here.second_level // 16:
         return 1
     if streamed and not forward and not here.stores_lines:
         return together

@@ -46,10 +46,7 @@ DTYPES = {
 }
 ROUNDED = ["-DROUNDED", "-ffp-contract=off"]
 ROUNDS = 25
-WARM, TIMED = (
-    4,
-    4,
-)  # calls in a row: whoever stores first finds the result outside of the caches, after one who streamed it
+WARM, TIMED = 4, 4  # calls in a row: after one who streams, whoever stores finds the result outside of the caches
 Contestants = dict[str, Callable[[], object]]
 
 

@@ -80,6 +80,8 @@ def test_a_float32_backward_on_intel_has_the_next_row_fetched_unless_rows_are_sh
     assert rows_ahead(forward(65536, 256), 1, 8, XEON) == 8
     assert [rows_ahead(forward(64, 65536, np.float16), 1, 4, here) for here in (XEON, EPYC_9005)] == [1, 4]
     assert [rows_ahead(forward(50000, 37), 1, 16, here) for here in (XEON, EPYC_9005)] == [55, 0]
+    assert [rows_ahead(forward(1024, 256), 1, 8, here) for here in (XEON, LAPTOP)] == [8, 8]
+    assert rows_ahead(forward(512, 256), 1, 8, EPYC_9005) == 0 < rows_ahead(forward(512, 256), 1, 8, XEON)
 
 
 def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():
@@ -160,6 +162,8 @@ def test_the_forward_takes_four_rows_together_where_their_sums_go_side_by_side()
     assert [forward_rows_together(N, 2, EPYC_9005) for N in columns] == [16, 4, 4, 4, 4, 4]
     assert [forward_rows_together(N, 2, EPYC_7003) for N in columns] == [16, 4, 4, 3, 1, 1]
     assert [forward_rows_together(N, 4, EPYC_9005) for N in columns] == [8, 4, 2, 1, 1, 1]
+    assert [forward_rows_together(N, 4, XEON) for N in columns] == [4, 1, 1, 1, 1, 1]
+    assert [forward_rows_together(N, 2, XEON) for N in columns] == [16, 4, 4, 4, 4, 4]
     assert [forward_rows_together(N, 4, EPYC_7003) for N in columns] == [8, 3, 2, 1, 1, 1]
 
 

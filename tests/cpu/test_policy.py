@@ -9,6 +9,7 @@ from lngrad.core import machine
 from lngrad.core.problem import Problem
 from lngrad.cpu.policy import (
     INTEL,
+    OTHER,
     ZEN_3,
     ZEN_4,
     ZEN_5,
@@ -111,10 +112,10 @@ def test_a_backward_is_not_fetched_where_the_last_level_has_it():
     [
         ("GenuineIntel", "6", "avx2", INTEL),
         ("AuthenticAMD", "25", "avx2", ZEN_3),
-        ("AuthenticAMD", "23", "avx2", ""),
+        ("AuthenticAMD", "23", "avx2", OTHER),
         ("AuthenticAMD", "25", "avx2 avx512f", ZEN_4),
         ("AuthenticAMD", "26", "avx2 avx512f", ZEN_5),
-        ("", "", "", ""),
+        ("", "", "", OTHER),
     ],
 )
 def test_the_make_of_a_processor(vendor, family, flags, make):

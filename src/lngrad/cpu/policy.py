@@ -6,22 +6,71 @@ No bits depend on it.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from math import inf
+from typing import Literal, NamedTuple
 
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.machine import cache_bytes, processor_facts
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import CACHE_LINE, GROUP, LANES, MAX_ROWS, STREAM_ALIGNMENT
 
-ROWS_BYTES = 1 << 14  # of rows that the forward takes together: half of a common first-level cache
+ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common first-level cache
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
-LONG_ROW_BYTES = 1 << 10  # of a row that reaches far enough ahead alone
 WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
-INTEL, ZEN_3, ZEN_4, ZEN_5 = "Intel", "AMD Zen 3", "AMD Zen 4", "AMD Zen 5"  # Zen 4: AVX-512 on half as wide a core
+
+
+class Make(NamedTuple):
+    """A make of processor, and what was measured there; the figures stand with the functions below.
+
+    Attributes:
+        forward_bytes: Of rows of 4-byte elements and more that a forward takes together.
+        forward_fetched_from: Columns from which on a forward fetches rows ahead.
+        fetches_words: Whether it does so in 4-byte elements and more.
+        fetches_cached: Whether it does so if the second level holds all tensors.
+        ahead_share: Of the second level; where rows together take more, the next alone is fetched.
+        forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
+        unfetched_share: Of the last level; where the tensors of a backward take no more, it fetches nothing.
+        next_row_from: Bytes of a row of 4-byte elements or more from which on a backward fetches the next alone.
+        backward_few_up_to: Bytes of the longest such row of which a backward streams few side by side.
+        rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
+            0 for as many as fit.
+        rows_in_lanes: Whether a forward over channels may have a row in each lane.
+    """
+
+    name: str = ""
+    forward_bytes: int = ROWS_BYTES
+    forward_fetched_from: int = FETCHED_FROM
+    fetches_words: bool = True
+    fetches_cached: bool = False
+    ahead_share: float = inf
+    forward_few: Literal["none", "same place", "all"] = "none"
+    unfetched_share: float = 0
+    next_row_from: float = inf
+    backward_few_up_to: int = 0
+    rows_apart: int = 0
+    rows_in_lanes: bool = False
+
+
+INTEL = Make(
+    "Intel",
+    forward_bytes=ROWS_BYTES // 2,
+    forward_fetched_from=GROUP,
+    fetches_cached=True,
+    ahead_share=1 / 16,
+    forward_few="all",
+    next_row_from=1 << 10,
+    backward_few_up_to=2 * SETS_BYTES,
+)
+ZEN_3 = Make("AMD Zen 3", unfetched_share=1 / 3, rows_apart=4)
+ZEN_4 = Make("AMD Zen 4", fetches_words=False)  # AVX-512 on half as wide a core
+ZEN_5 = Make(
+    "AMD Zen 5", forward_few="same place", unfetched_share=1 / 3, backward_few_up_to=3 * SETS_BYTES, rows_in_lanes=True
+)
+OTHER = Make()
 
 
 class Machine(NamedTuple):
@@ -30,14 +79,14 @@ class Machine(NamedTuple):
     Attributes:
         first_level, second_level: Bytes of a core's own caches.
         last_level: Bytes of the largest cache that it reaches.
-        make: INTEL, ZEN_3, ZEN_4 or ZEN_5, of which there are measurements; else empty.
+        make: Of its processor.
         stores_lines: Whether one store writes a whole cache line, as with AVX-512.
     """
 
     first_level: int
     second_level: int
     last_level: int
-    make: str = ""
+    make: Make = OTHER
     stores_lines: bool = False
 
     @property
@@ -53,13 +102,13 @@ def machine() -> Machine:
     return Machine(*cache_bytes(), make_of(facts), _has_avx512(facts))
 
 
-def make_of(facts: dict[str, str]) -> str:
+def make_of(facts: dict[str, str]) -> Make:
     """The make of a processor with these facts."""
     vendor = facts.get("vendor_id")
     if vendor == "AuthenticAMD":
         kind = facts.get("cpu family", ""), _has_avx512(facts)
-        return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(kind, "")
-    return INTEL if vendor == "GenuineIntel" else ""
+        return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(kind, OTHER)
+    return INTEL if vendor == "GenuineIntel" else OTHER
 
 
 def _has_avx512(facts: dict[str, str]) -> bool:
@@ -106,15 +155,13 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
         if row_bytes % SETS_BYTES == 0:
             return 1
         return min(rows, max(2, SETS_BYTES // (1 if forward else 2) // row_bytes))
-    if here.make not in (INTEL, ZEN_5) or itemsize < 4:
+    same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
+    few = {"none": False, "same place": same_place, "all": True}[here.make.forward_few]
+    if not forward:
+        few = row_bytes <= here.make.backward_few_up_to
+    if itemsize < 4 or not few:
         return rows
-    intel = here.make == INTEL
-    if forward:
-        same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
-        return min(rows, power_of_two(SETS_BYTES // row_bytes)) if intel or same_place else rows
-    if row_bytes > (2 if intel else 3) * SETS_BYTES:
-        return rows
-    return min(rows, power_of_two(WRITTEN_BYTES // row_bytes))
+    return min(rows, power_of_two((SETS_BYTES if forward else WRITTEN_BYTES) // row_bytes))
 
 
 def power_of_two(number: int) -> int:
@@ -140,24 +187,24 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     columns 1.08 to 1.17, 16 bits 0.98 to 1.03; and what fits into the second level: 1024×256 float32 1.24 and 1.15 with eight
     rows together, 500×512 1.22 and 1.09, from 16×64 to 400×256 0.97 to 1.20, 16 bits 0.97 to 1.04.
     """
-    itemsize, tensors = bytes_of(problem.dtype), len(problem.operator.tensors)
+    make, itemsize, tensors = here.make, bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
     nbytes, forward = tensors * problem.M * row_bytes, problem.operator.direction == "forward"
-    intel_forward = forward and here.make == INTEL
-    if (GROUP if intel_forward else FETCHED_FROM) > problem.N:
-        return 0
-    if nbytes <= threads * here.second_level and not intel_forward:
-        return 0
-    if here.make == ZEN_4 and forward and itemsize >= 4:
-        return 0
-    if here.make in (ZEN_3, ZEN_5) and not forward and nbytes <= here.counted // 3:
-        return 0
-    if here.make == INTEL and not forward and itemsize >= 4 and row_bytes >= LONG_ROW_BYTES:
-        return 1
-    if intel_forward and together * row_bytes > here.second_level // 16:
-        return 1
-    if streamed and not forward and not here.stores_lines:
-        return together
+    cached = nbytes <= threads * here.second_level
+    if forward:
+        if make.forward_fetched_from > problem.N or (cached and not make.fetches_cached):
+            return 0
+        if itemsize >= 4 and not make.fetches_words:
+            return 0
+        if together * row_bytes > here.second_level * make.ahead_share:
+            return 1
+    else:
+        if problem.N < FETCHED_FROM or cached or nbytes <= here.counted * make.unfetched_share:
+            return 0
+        if itemsize >= 4 and row_bytes >= make.next_row_from:
+            return 1
+        if streamed and not here.stores_lines:
+            return together
     return max(together, AHEAD_BYTES // row_bytes)
 
 
@@ -181,7 +228,7 @@ def forward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     Half as many on an Intel Xeon, but for 16 bits: 256 to 1024 float32 columns of 1 to 16 MB 1.02 to 1.15 times as fast and,
     with the next rows fetched, up to 1.29; 1024 columns of less 0.94 to 0.97.
     """
-    rows_bytes = ROWS_BYTES // 2 if here.make == INTEL and itemsize > 2 else ROWS_BYTES
+    rows_bytes = here.make.forward_bytes if itemsize >= 4 else ROWS_BYTES
     rows = min(MAX_ROWS if N >= 2 * LANES else LANES, rows_bytes // (N * itemsize))
     if here.stores_lines and (rows == 3 or itemsize == 2):
         rows = max(rows, 4)
@@ -198,7 +245,7 @@ def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bo
     1.27, but bfloat16 0.77 and 0.81. With AVX2 alone 1.0 to 1.4, on the same machine.
     """
     apart = itemsize == 2 or (itemsize == 4 and column_step % SETS_BYTES != 0)
-    return here.make == ZEN_5 and apart and here.first_level // 2 >= 3 * CACHE_LINE * N
+    return here.make.rows_in_lanes and apart and here.first_level // 2 >= 3 * CACHE_LINE * N
 
 
 def backward_rows_together(row_bytes: int, here: Machine) -> int:
@@ -213,6 +260,6 @@ def backward_rows_together(row_bytes: int, here: Machine) -> int:
     rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
-    if here.make == ZEN_3:
-        rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, 4)
+    if here.make.rows_apart:
+        rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, here.make.rows_apart)
     return min(LANES, power_of_two(rows))

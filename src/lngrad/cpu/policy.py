@@ -41,7 +41,6 @@ class Make(NamedTuple):
         rows_in_lanes: Whether a forward over channels may have a row in each lane.
     """
 
-    name: str = ""
     forward_bytes: int = ROWS_BYTES
     forward_fetched_from: int = FETCHED_FROM
     fetches_words: bool = True
@@ -56,7 +55,6 @@ class Make(NamedTuple):
 
 
 INTEL = Make(
-    "Intel",
     forward_bytes=ROWS_BYTES // 2,
     forward_fetched_from=GROUP,
     fetches_cached=True,
@@ -65,11 +63,9 @@ INTEL = Make(
     next_row_from=1 << 10,
     backward_few_up_to=2 * SETS_BYTES,
 )
-ZEN_3 = Make("AMD Zen 3", unfetched_share=1 / 3, rows_apart=4)
-ZEN_4 = Make("AMD Zen 4", fetches_words=False)  # AVX-512 on half as wide a core
-ZEN_5 = Make(
-    "AMD Zen 5", forward_few="same place", unfetched_share=1 / 3, backward_few_up_to=3 * SETS_BYTES, rows_in_lanes=True
-)
+ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
+ZEN_4 = Make(fetches_words=False)  # AVX-512 on half as wide a core
+ZEN_5 = Make(forward_few="same place", unfetched_share=1 / 3, backward_few_up_to=3 * SETS_BYTES, rows_in_lanes=True)
 OTHER = Make()
 
 
@@ -155,9 +151,10 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
         if row_bytes % SETS_BYTES == 0:
             return 1
         return min(rows, max(2, SETS_BYTES // (1 if forward else 2) // row_bytes))
-    same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
-    few = {"none": False, "same place": same_place, "all": True}[here.make.forward_few]
-    if not forward:
+    if forward:
+        same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
+        few = here.make.forward_few == "all" or (here.make.forward_few == "same place" and same_place)
+    else:
         few = row_bytes <= here.make.backward_few_up_to
     if itemsize < 4 or not few:
         return rows

@@ -75,6 +75,23 @@ def test_the_core_refuses_memory_that_is_gone(make, backend):
 
 
 @pytest.mark.parametrize("make", WITHOUT[:3], ids=lambda make: make.__name__)
+def test_a_call_that_comes_again_is_refused_by_the_same_rules(make):
+    rng = np.random.default_rng(5)
+    shapes = {"dy": (4, 8), "x": (4, 8), "mean": (4, 1), "rstd": (4, 1), "gamma": (8,)}
+    given = {name: torch.from_numpy(rng.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
+    out = Grads(torch.empty(4, 8), torch.empty(8), torch.empty(8))
+    first = [result.clone() for result in lngrad.layer_norm_backward(**given, out=out)]
+    for name, shape in shapes.items():
+        with pytest.raises(ShapeError, match=f"^{name}: {BEHIND}"):
+            lngrad.layer_norm_backward(**{**given, name: make(*shape)}, out=out)
+    for name, good in out._asdict().items():
+        with pytest.raises(ShapeError, match=f"^out.{name}: {BEHIND}"):
+            lngrad.layer_norm_backward(**given, out=out._replace(**{name: make(*good.shape)}))
+    again = lngrad.layer_norm_backward(**given, out=out)
+    assert all(torch.equal(one, other) for one, other in zip(again, first, strict=True))
+
+
+@pytest.mark.parametrize("make", WITHOUT[:3], ids=lambda make: make.__name__)
 def test_results_need_memory_too(make, backend):
     x = torch.ones(4, 8)
     with pytest.raises(ShapeError, match=f"^out.y: {BEHIND}"):

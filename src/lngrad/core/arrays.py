@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -199,10 +199,31 @@ def require_memory(name: str, array: Any) -> None:
 
 def bytes_spanned(tensor: Any) -> int:
     """Bytes from a torch tensor's first element to behind its last; 0 for one without elements."""
-    if not tensor.numel():
+    size = tensor.element_size()
+    return spanned(tensor.shape, [step * size for step in tensor.stride()], size)
+
+
+def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """bytes_spanned of what has this shape, and strides and elements of so many bytes."""
+    if 0 in shape:
         return 0
-    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (steps + 1) * tensor.element_size()  # type: ignore[no-any-return]
+    return itemsize + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+
+
+def has_memory(tensor: Any, span: int) -> bool:
+    """Whether require_memory lets a tensor pass, where a call is seen again.
+
+    Args:
+        tensor: Of the class torch.Tensor itself, so no fake one; or None.
+        span: Its bytes_spanned; 0 for None.
+    """
+    if not span:
+        return True
+    try:
+        address, there = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return bool(address) and there >= tensor.storage_offset() * tensor.element_size() + span
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any]:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
-from lngrad.core.arrays import DATA_OFFSET, WORDS, addresses_of, empty, key_of, maker
+from lngrad.core.arrays import DATA_OFFSET, WORDS, addresses_of, empty, has_memory, maker, spanned
 from lngrad.core.bounded_cache import BoundedCache
+from lngrad.core.dtypes import bytes_of
 from lngrad.core.plan import Plan, RunOnAddresses
 from lngrad.core.problem import ROLES, Normalization, Operator, Problem, Role, check_elements, check_memory
 from lngrad.core.threads import get_num_threads, torch_parallel_for, torch_thread_count, use_parallel_for
@@ -35,6 +36,7 @@ class _Call(NamedTuple):
         makers: What makes each result; None for one that is not wanted.
         absent: How many of the arguments are None.
         places: Addresses of arguments and given results between which nothing is shared.
+        spans: Of each argument and given result, bytes from its first element to behind its last; 0 if it is None.
     """
 
     problem: Problem
@@ -42,6 +44,7 @@ class _Call(NamedTuple):
     makers: tuple[Callable[[], Any] | None, ...]
     absent: int
     places: set[tuple[int, ...]]
+    spans: tuple[int, ...]
 
 
 _calls: BoundedCache[Hashable, _Call] = BoundedCache(_MOST)
@@ -68,16 +71,24 @@ def key_of_call(
             facts += array.shape, array.strides, array.dtype
         elif array is None:
             facts.append(None)
-        elif all(array is None or _is_plain_tensor(array) for array in arrays):
-            return call, torch_thread_count(), *map(key_of, arrays)
         else:
-            return None
+            return _key_of_tensors(call, arrays)
     return call, *facts
 
 
-def _is_plain_tensor(array: object) -> bool:
+def _key_of_tensors(call: Hashable, arrays: tuple[Any, ...]) -> Hashable | None:
     torch = sys.modules.get("torch")
-    return torch is not None and type(array) is torch.Tensor
+    if torch is None:
+        return None
+    facts: list[Hashable] = [call, torch_thread_count()]
+    for array in arrays:
+        if array is None:
+            facts.append(None)
+        elif type(array) is torch.Tensor:
+            facts += array.shape, array.stride(), array.dtype, array.device, array.layout
+        else:
+            return None
+    return tuple(facts)
 
 
 def run_again(
@@ -92,8 +103,8 @@ def run_again(
     call = _known(key)
     if call is None:
         return None
-    problem, run, makers, absent, places = call
-    if problem.kind == "torch":
+    problem, run, makers, absent, places, spans = call
+    if problem.kind == "torch" and not all(map(has_memory, (*arrays, *(out or ())), spans)):
         check_elements(problem, arrays, out)
     inputs = addresses_of(arrays)
     if inputs.count(0) != absent:
@@ -145,8 +156,10 @@ def keep(key: Hashable | None, plan: Plan) -> None:
         for output in problem.outputs()
     )
     absent = sum(spec is None for spec in problem.inputs.values())
+    specs = (*problem.inputs.values(), *problem.out.values())
+    spans = tuple(0 if spec is None else spanned(spec.shape, spec.strides, bytes_of(spec.dtype)) for spec in specs)
     try:
-        _calls.keep(key, _Call(problem, plan.on_addresses, makers, absent, set()))
+        _calls.keep(key, _Call(problem, plan.on_addresses, makers, absent, set(), spans))
     except TypeError:  # as in _known
         return
 
@@ -212,7 +225,7 @@ def again(key, {", ".join((*names, *operator.numbers, "out"))}, *, results=opera
     {"; ".join(f"of_{one} = {f'{one} if {one} is None else ' if one in absent else ''}{at[one]}" for one in names)}
     if {" or ".join(f"of_{one} == 0" for one in names)}:
         return None
-    problem, run, ({", ".join(f"make_{one}" for one in operator.outputs)},), _, places = call
+    problem, run, ({", ".join(f"make_{one}" for one in operator.outputs)},), _, places, _ = call
     {"; ".join(f"{one} = problem.numbers((None,))[0] if {one} is None else float({one})" for one in operator.numbers)}
     if out is None:
         {"; ".join(f"{one} = {how}" for one, how in zip(operator.outputs, made, strict=True))}

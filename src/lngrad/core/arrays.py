@@ -79,8 +79,13 @@ def key_of(array: Any) -> Hashable:
     if array is None:
         return None
     if type(array) is not np.ndarray and _is_torch(array):
-        return array.shape, array.stride(), array.dtype, array.device, array.layout
+        return key_of_tensor(array)
     return array.shape, array.strides, array.dtype
+
+
+def key_of_tensor(tensor: Any) -> Hashable:
+    """key_of of what is known to be torch's."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout
 
 
 def spec_of(name: str, array: Any) -> ArraySpec:
@@ -211,10 +216,10 @@ def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
 
 
 def has_memory(tensor: Any, span: int) -> bool:
-    """Whether require_memory lets a tensor pass, where a call is seen again.
+    """Whether require_memory lets a torch tensor pass, where a call comes again: 0.3 µs.
 
     Args:
-        tensor: Of the class torch.Tensor itself, so no fake one; or None.
+        tensor: No fake one; or None.
         span: Its bytes_spanned; 0 for None.
     """
     if not span:

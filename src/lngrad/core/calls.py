@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
-from lngrad.core.arrays import DATA_OFFSET, WORDS, addresses_of, empty, has_memory, maker, spanned
+from lngrad.core.arrays import DATA_OFFSET, WORDS, addresses_of, empty, has_memory, key_of_tensor, maker, spanned
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.plan import Plan, RunOnAddresses
@@ -82,12 +82,9 @@ def _key_of_tensors(call: Hashable, arrays: tuple[Any, ...]) -> Hashable | None:
         return None
     facts: list[Hashable] = [call, torch_thread_count()]
     for array in arrays:
-        if array is None:
-            facts.append(None)
-        elif type(array) is torch.Tensor:
-            facts += array.shape, array.stride(), array.dtype, array.device, array.layout
-        else:
+        if array is not None and type(array) is not torch.Tensor:
             return None
+        facts.append(None if array is None else key_of_tensor(array))
     return tuple(facts)
 
 

@@ -9,6 +9,7 @@ from lngrad.core import machine
 from lngrad.core.problem import Problem
 from lngrad.cpu.policy import (
     INTEL,
+    INTEL_AMX,
     OTHER,
     ZEN_3,
     ZEN_4,
@@ -31,6 +32,7 @@ EPYC_9005 = Machine(48 * KIB, 1 * MIB, 32 * MIB, ZEN_5, stores_lines=True)
 XEON = Machine(
     48 * KIB, 2 * MIB, 480 * MIB, INTEL, stores_lines=True
 )  # its virtual machine is told of all of the host's last level
+XEON_AMX = XEON._replace(make=INTEL_AMX)
 LAPTOP = Machine(32 * KIB, 256 * KIB, 8 * MIB)
 
 
@@ -85,6 +87,13 @@ def test_a_float32_backward_on_intel_has_the_next_row_fetched_unless_rows_are_sh
     assert rows_ahead(forward(512, 256), 1, 8, EPYC_9005) == 0 < rows_ahead(forward(512, 256), 1, 8, XEON)
 
 
+def test_short_float32_rows_of_a_backward_are_fetched_as_far_on_as_they_go_together():
+    assert [rows_ahead(backward(262144, 64), 1, 8, here) for here in (XEON, XEON_AMX)] == [32, 8]
+    assert [rows_ahead(backward(262144, 64, np.float16), 1, 8, here) for here in (XEON, XEON_AMX)] == [64, 64]
+    assert [rows_ahead(backward(65536, 256), 1, 8, here) for here in (XEON, XEON_AMX)] == [1, 1]
+    assert [rows_ahead(forward(262144, 64), 1, 8, here) for here in (XEON, XEON_AMX)] == [32, 32]
+
+
 def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():
     for shape in ((100000, 64), (2048, 5120)):
         assert rows_ahead(forward(*shape), 1, 2, EPYC_9004) == 0
@@ -108,18 +117,20 @@ def test_a_backward_is_not_fetched_where_the_last_level_has_it():
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "flags", "make"),
+    ("vendor", "family", "model", "flags", "make"),
     [
-        ("GenuineIntel", "6", "avx2", INTEL),
-        ("AuthenticAMD", "25", "avx2", ZEN_3),
-        ("AuthenticAMD", "23", "avx2", OTHER),
-        ("AuthenticAMD", "25", "avx2 avx512f", ZEN_4),
-        ("AuthenticAMD", "26", "avx2 avx512f", ZEN_5),
-        ("", "", "", OTHER),
+        ("GenuineIntel", "6", "207", "avx2 avx512f amx_bf16", INTEL),
+        ("GenuineIntel", "6", "167", "avx2 avx512f", INTEL),
+        ("GenuineIntel", "6", "167", "avx2 avx512f amx_bf16", INTEL_AMX),
+        ("AuthenticAMD", "25", "1", "avx2", ZEN_3),
+        ("AuthenticAMD", "23", "1", "avx2", OTHER),
+        ("AuthenticAMD", "25", "17", "avx2 avx512f", ZEN_4),
+        ("AuthenticAMD", "26", "2", "avx2 avx512f", ZEN_5),
+        ("", "", "", "", OTHER),
     ],
 )
-def test_the_make_of_a_processor(vendor, family, flags, make):
-    assert make_of({"vendor_id": vendor, "cpu family": family, "flags": flags}) == make
+def test_the_make_of_a_processor(vendor, family, model, flags, make):
+    assert make_of({"vendor_id": vendor, "cpu family": family, "model": model, "flags": flags}) == make
 
 
 def test_rows_of_a_backward_stay_in_the_first_cache():
@@ -153,7 +164,9 @@ def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     assert [streamed_backward(N, EPYC_9005) for N in columns] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 2]
     assert [streamed_forward(N, EPYC_9005) for N in columns] == [16, 16, 8, 16, 4, 8, 4, 1, 1, 1]
     assert [streamed_backward(N, XEON) for N in (*columns[:-2], 2048, 3072)] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 4]
+    assert [streamed_backward(N, XEON_AMX) for N in (*columns[:-2], 2048)] == [8, 8, 4, 4, 2, 2, 2, 2, 4]
     assert [streamed_forward(N, XEON) for N in columns] == [16, 8, 8, 4, 4, 2, 1, 1, 1, 1]
+    assert [streamed_forward(N, XEON_AMX) for N in columns] == [16, 8, 8, 4, 4, 2, 1, 1, 1, 1]
     in_16_bits = [written_together(rows, True, False, 1024, 2, EPYC_9005) for rows in (4, 8)]
     assert in_16_bits == [written_together(rows, False, False, 1024, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
 

@@ -34,8 +34,10 @@ class Make(NamedTuple):
         ahead_share: Of the second level; where rows together take more, the next alone is fetched.
         forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
         unfetched_share: Of the last level; where the tensors of a backward take no more, it fetches nothing.
-        next_row_from: Bytes of a row of 4-byte elements or more from which on a backward fetches the next alone.
+        backward_ahead_bytes: Of rows of 4-byte elements or more that a backward fetches ahead at the least.
+        next_row_from: Bytes of such a row from which on a backward fetches the next alone.
         backward_few_up_to: Bytes of the longest such row of which a backward streams few side by side.
+        backward_few: So many of them at the least.
         rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
             0 for as many as fit.
         rows_in_lanes: Whether a forward over channels may have a row in each lane.
@@ -48,8 +50,10 @@ class Make(NamedTuple):
     ahead_share: float = inf
     forward_few: Literal["none", "same place", "all"] = "none"
     unfetched_share: float = 0
+    backward_ahead_bytes: int = AHEAD_BYTES
     next_row_from: float = inf
     backward_few_up_to: int = 0
+    backward_few: int = 1
     rows_apart: int = 0
     rows_in_lanes: bool = False
 
@@ -63,6 +67,8 @@ INTEL = Make(
     next_row_from=1 << 10,
     backward_few_up_to=2 * SETS_BYTES,
 )
+# Measured on one that calls itself model 167, Rocket Lake's number, but has AMX, 2 MiB of second level and 480 MiB of the last.
+INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES, backward_few=2)
 ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
 ZEN_4 = Make(fetches_words=False)  # AVX-512 on half as wide a core
 ZEN_5 = Make(forward_few="same place", unfetched_share=1 / 3, backward_few_up_to=3 * SETS_BYTES, rows_in_lanes=True)
@@ -95,20 +101,22 @@ class Machine(NamedTuple):
 def machine() -> Machine:
     """This one."""
     facts = processor_facts()
-    return Machine(*cache_bytes(), make_of(facts), _has_avx512(facts))
+    return Machine(*cache_bytes(), make_of(facts), _has(facts, "avx512f"))
 
 
 def make_of(facts: dict[str, str]) -> Make:
     """The make of a processor with these facts."""
     vendor = facts.get("vendor_id")
     if vendor == "AuthenticAMD":
-        kind = facts.get("cpu family", ""), _has_avx512(facts)
+        kind = facts.get("cpu family", ""), _has(facts, "avx512f")
         return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(kind, OTHER)
-    return INTEL if vendor == "GenuineIntel" else OTHER
+    if vendor == "GenuineIntel":
+        return INTEL_AMX if facts.get("model") == "167" and _has(facts, "amx_bf16") else INTEL
+    return OTHER
 
 
-def _has_avx512(facts: dict[str, str]) -> bool:
-    return "avx512f" in facts.get("flags", "").split()
+def _has(facts: dict[str, str], flag: str) -> bool:
+    return flag in facts.get("flags", "").split()
 
 
 def streams(nbytes: int, here: Machine) -> bool:
@@ -143,7 +151,9 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
 
     Intel Xeon, 5th generation, the same: forwards of every width, 87381×192 with four 1.12 and 1.12, 65536×256 with four 1.13
     and 1.11, 32768×512 with two 1.11 and 1.08, 16384×1024 with one 1.10 and 1.15, 8192×2048 with one 1.17 and 1.18; backwards
-    of 4096×768 with one 1.24, 16384×1024 1.06 and 1.15, 8192×2048 1.02 and 1.09, but 5461×3072 0.94 and 0.93.
+    of 4096×768 with one 1.24, 16384×1024 1.06 and 1.15, 8192×2048 1.02 and 1.09, but 5461×3072 0.94 and 0.93. An Intel Xeon
+    with AMX likes one row less: against one, two of 32768×512 1.11 and 1.05, of 16384×1024 1.07 and 1.01, four of 8192×2048
+    1.11 and 1.03, but two of 4096×768 0.97 and 0.95.
     """
     if not streamed:
         return rows
@@ -158,7 +168,8 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
         few = row_bytes <= here.make.backward_few_up_to
     if itemsize < 4 or not few:
         return rows
-    return min(rows, power_of_two((SETS_BYTES if forward else WRITTEN_BYTES) // row_bytes))
+    fewest = 1 if forward else here.make.backward_few
+    return min(rows, max(fewest, power_of_two((SETS_BYTES if forward else WRITTEN_BYTES) // row_bytes)))
 
 
 def power_of_two(number: int) -> int:
@@ -178,9 +189,11 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     1024×256 1.19, 1024×1024 1.15.
 
     1, the next row alone, for the float32 backward on Intel, unless rows are short: 65536×256 1.15 to 1.22 times as fast as
-    with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth. So for a
-    forward there whose rows together take a sixteenth of the second level: with those ahead and the results they would fill it.
-    64×65536 bfloat16 and float16 1.11 to 1.23, 128×32768 1.03 and 1.09. Its shortest rows are fetched too: 32 to 63 float32
+    with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth. On an Intel
+    Xeon with AMX short float32 rows of a backward are fetched no further on than they go together: 262144×64 1.17 and 1.07
+    times as fast as 8 KiB ahead, 131072×128 1.15 and 1.11, 150000×96 1.06 and 1.02, RMSNorm alike. The next row alone for a
+    forward on Intel whose rows together take a sixteenth of the second level: with those ahead and the results they would fill
+    it. 64×65536 bfloat16 and float16 1.11 to 1.23, 128×32768 1.03 and 1.09. Its shortest rows are fetched too: 32 to 63 float32
     columns 1.08 to 1.17, 16 bits 0.98 to 1.03; and what fits into the second level: 1024×256 float32 1.24 and 1.15 with eight
     rows together, 500×512 1.22 and 1.09, from 16×64 to 400×256 0.97 to 1.20, 16 bits 0.97 to 1.04.
     """
@@ -202,6 +215,8 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
             return 1
         if streamed and not here.stores_lines:
             return together
+        if itemsize >= 4:
+            return max(together, make.backward_ahead_bytes // row_bytes)
     return max(together, AHEAD_BYTES // row_bytes)
 
 

@@ -135,10 +135,10 @@ def test_the_make_of_a_processor(vendor, family, model, flags, make):
 
 def test_rows_of_a_backward_stay_in_the_first_cache():
     columns = 64, 384, 768, 1024, 4096, 65536
-    together = {here: [backward_rows_together(4 * N, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
-    assert together[XEON] == [8, 8, 4, 2, 4, 4]  # of rows that do not stay, more pay where the second cache is large
+    together = {here: [backward_rows_together(N, 4, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
+    assert together[XEON] == [8, 8, 4, 2, 4, 2]  # of rows that do not stay, more pay where the second cache is large
     assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
-    assert [backward_rows_together(4 * N, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
+    assert [backward_rows_together(N, 4, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
 
 
 def streamed_forward(N, here):
@@ -146,7 +146,7 @@ def streamed_forward(N, here):
 
 
 def streamed_backward(N, here):
-    return written_together(backward_rows_together(4 * N, here), True, False, 4 * N, 4, here)
+    return written_together(backward_rows_together(N, 4, here), True, False, 4 * N, 4, here)
 
 
 def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_line():

@@ -20,6 +20,7 @@ AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and the
 COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
+GROUP_BYTES = 4 << 20  # of dy and x of the rows whose sums and then columns threads share, at the most
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
 
 
@@ -38,6 +39,7 @@ class Make(NamedTuple):
         next_row_from: Bytes of such a row from which on a backward fetches the next alone.
         backward_few_up_to: Bytes of the longest such row of which a backward streams few side by side.
         backward_few: So many of them at the least.
+        backward_stays: Whether rows that a backward takes together and fetches must stay in the second level.
         rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
             0 for as many as fit.
         rows_in_lanes: Whether a forward over channels may have a row in each lane.
@@ -54,6 +56,7 @@ class Make(NamedTuple):
     next_row_from: float = inf
     backward_few_up_to: int = 0
     backward_few: int = 1
+    backward_stays: bool = False
     rows_apart: int = 0
     rows_in_lanes: bool = False
 
@@ -66,6 +69,7 @@ INTEL = Make(
     forward_few="all",
     next_row_from=1 << 10,
     backward_few_up_to=2 * SETS_BYTES,
+    backward_stays=True,
 )
 # Measured on one that calls itself model 167, Rocket Lake's number, but has AMX, 2 MiB of second level and 480 MiB of the last.
 INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES, backward_few=2)
@@ -196,6 +200,9 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     it. 64×65536 bfloat16 and float16 1.11 to 1.23, 128×32768 1.03 and 1.09. Its shortest rows are fetched too: 32 to 63 float32
     columns 1.08 to 1.17, 16 bits 0.98 to 1.03; and what fits into the second level: 1024×256 float32 1.24 and 1.15 with eight
     rows together, 500×512 1.22 and 1.09, from 16×64 to 400×256 0.97 to 1.20, 16 bits 0.97 to 1.04.
+
+    No more for a backward there than stay: where four of four 16-bit rows pushed each other out, 256×65536 1.23 with the next
+    alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (Intel Xeon with AMX, 2 MiB).
     """
     make, itemsize, tensors = here.make, bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
@@ -208,16 +215,18 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
             return 0
         if together * row_bytes > here.second_level * make.ahead_share:
             return 1
+        return max(together, AHEAD_BYTES // row_bytes)
+    if problem.N < FETCHED_FROM or cached or nbytes <= here.counted * make.unfetched_share:
+        return 0
+    if itemsize >= 4 and row_bytes >= make.next_row_from:
+        wanted = 1
+    elif streamed and not here.stores_lines:
+        wanted = together
     else:
-        if problem.N < FETCHED_FROM or cached or nbytes <= here.counted * make.unfetched_share:
-            return 0
-        if itemsize >= 4 and row_bytes >= make.next_row_from:
-            return 1
-        if streamed and not here.stores_lines:
-            return together
-        if itemsize >= 4:
-            return max(together, make.backward_ahead_bytes // row_bytes)
-    return max(together, AHEAD_BYTES // row_bytes)
+        wanted = max(together, (AHEAD_BYTES if itemsize < 4 else make.backward_ahead_bytes) // row_bytes)
+    if not make.backward_stays:
+        return wanted
+    return next((rows for rows in (wanted, 1) if stay(together + rows, problem.N, itemsize, here, tensors - 1)), 0)
 
 
 def scratch_bytes(here: Machine) -> int:
@@ -260,7 +269,12 @@ def lanes_are_rows(N: int, itemsize: int, column_step: int, here: Machine) -> bo
     return here.make.rows_in_lanes and apart and here.first_level // 2 >= 3 * CACHE_LINE * N
 
 
-def backward_rows_together(row_bytes: int, here: Machine) -> int:
+def stay(rows: int, N: int, itemsize: int, here: Machine, tensors: int = 2) -> bool:
+    """Whether so many rows of so many tensors stay in a second-level cache, beside gamma and both column sums."""
+    return (tensors * rows * itemsize + 3 * max(4, itemsize)) * N <= here.second_level
+
+
+def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     """How many rows the backward takes together: so many have dy and x in half of the first-level cache.
 
     Where that is one, more still pay, since they save reading and writing the column sums: beside a loop in C 2048×5120 float32
@@ -268,10 +282,25 @@ def backward_rows_together(row_bytes: int, here: Machine) -> int:
     was best with two on an AMD EPYC 9004 (1 MiB). A power of two: 1024 float32 columns took 1.11 times as long as the
     loop with two rows, 1.15 with three, 1.27 with four (AMD EPYC 9005). Four on an AMD EPYC 7003 where rows have places of
     their own in the first level: 1.04 to 1.15 times as fast as two in three dtypes and ten widths; else two, 1.2 to 1.35.
+    Two where four do not stay in the second level but two do: 256×65536 float32 1.14 to 1.24 (Intel Xeon with AMX, 2 MiB).
     """
+    row_bytes = N * itemsize
     rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
+        if here.make.backward_stays and not stay(4, N, itemsize, here) and stay(2, N, itemsize, here):
+            rows = 2
     if here.make.rows_apart:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, here.make.rows_apart)
     return min(LANES, power_of_two(rows))
+
+
+def group_bytes(threads: int, here: Machine) -> int:
+    """How many bytes of dy and x, whole rows of them, have their sums and then their columns done together.
+
+    They stay in the threads' second-level caches where these are large enough, else in the last: 64×16384 1.05 to 1.2 times as
+    fast with 2 MiB as with 4, 64×65536 1.0 to 1.09 (2 threads, Intel Xeon with AMX, 2 MiB each). Fewer rows would read and
+    write the column sums too often: 512 KiB 0.3 to 0.8.
+    """
+    own = threads * here.second_level // 2
+    return min(own, GROUP_BYTES) if own >= GROUP_BYTES // 2 else GROUP_BYTES

@@ -289,19 +289,22 @@ def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments
 
 @plain
 def backward_row_sums(storage, acc, centred, arguments, task, thread):
-    """One task: the sums of block task mod blocks of one of the rows first_row … stop_row-1, three vectors of lanes."""
+    """One task: the sums of one block of one of the rows first_row … stop_row-1, three vectors of lanes.
+
+    A block's rows follow each other, so that a thread mostly has the columns in its cache that backward_columns gives it next.
+    """
     b = read(Backward, arguments)
-    blocks = block_count(b.N)
-    i, block = b.first_row + task // blocks, task % blocks
-    start = block * BLOCK_SEGMENTS * SEGMENT
+    blocks, rows = block_count(b.N), b.stop_row - b.first_row
+    i, block = b.first_row + task % rows, task // rows
+    start, number = block * BLOCK_SEGMENTS * SEGMENT, 3 * ((i - b.first_row) * blocks + block)
     m, r = splat_at(acc, None, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, block_columns(b.N, block), m, r)
-    store(acc, b.row_sums, 3 * task * LANES, sums[0])
-    store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
+    store(acc, b.row_sums, number * LANES, sums[0])
+    store(acc, b.row_sums, (number + 1) * LANES, sums[1])
     rest = rest_lanes(storage, acc, x, or_none(centred, b.mean), b.rstd, i, block_columns(b.N, block), b.completes)
-    store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
+    store(acc, b.row_sums, (number + 2) * LANES, rest)
 
 
 @plain

@@ -7,6 +7,7 @@ import pytest
 
 from lngrad.core import machine
 from lngrad.core.problem import Problem
+from lngrad.cpu import plan as cpu_plan
 from lngrad.cpu.policy import (
     INTEL,
     INTEL_AMX,
@@ -17,11 +18,13 @@ from lngrad.cpu.policy import (
     Machine,
     backward_rows_together,
     forward_rows_together,
+    group_bytes,
     lanes_are_rows,
     make_of,
     result_streams,
     rows_ahead,
     scratch_bytes,
+    stay,
     written_together,
 )
 
@@ -139,6 +142,35 @@ def test_rows_of_a_backward_stay_in_the_first_cache():
     assert together[XEON] == [8, 8, 4, 2, 4, 2]  # of rows that do not stay, more pay where the second cache is large
     assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
     assert [backward_rows_together(N, 4, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
+
+
+def test_a_backward_on_intel_fetches_what_stays_beside_rows_and_column_sums():
+    shapes = (256, 65536, np.float32), (256, 65536, np.float16), (300, 50000, np.float32), (512, 32768, np.float16)
+    together = [backward_rows_together(N, np.dtype(dtype).itemsize, XEON) for _, N, dtype in shapes]
+    assert together == [2, 4, 2, 4]
+    ahead = {
+        here: [rows_ahead(backward(*shape), 1, rows, here) for shape, rows in zip(shapes, together, strict=True)]
+        for here in (XEON, EPYC_9005)
+    }
+    assert ahead == {XEON: [0, 1, 1, 4], EPYC_9005: together}
+    assert [stay(rows, 65536, 4, XEON) for rows in (1, 2, 4)] == [True, True, False]
+    assert not stay(2, 65536, 8, XEON)
+
+
+def test_rows_that_threads_share_stay_in_their_second_caches_where_these_are_large_enough():
+    sizes = [group_bytes(threads, here) // MIB for threads in (1, 2, 16) for here in (XEON, EPYC_9005, EPYC_7003)]
+    assert sizes == [4, 4, 4, 2, 4, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("shape", "threads", "task"), [((8, 65536), 1, "columns"), ((8, 8192), 1, "rows"), ((8, 8192), 2, "columns")]
+)
+def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, threads, task, monkeypatch):
+    monkeypatch.setattr(cpu_plan, "machine", lambda: LAPTOP._replace(second_level=MIB))
+    names = []
+    monkeypatch.setattr(cpu_plan, "task_function", lambda name, *dtypes: names.append(name) or 1)
+    cpu_plan.plan(backward(*shape), threads)
+    assert names[0] == task
 
 
 def streamed_forward(N, here):

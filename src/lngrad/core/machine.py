@@ -54,8 +54,7 @@ def processor() -> str:
 
 def instruction_sets() -> list[str]:
     """The vector instructions that Linux reports, such as avx2 and avx512f; empty elsewhere."""
-    facts = processor_facts()
-    flags = (facts.get("flags") or facts.get("Features") or "").split()
+    flags = processor_flags(processor_facts())
     return [name for name in _INSTRUCTION_SETS if name in flags]
 
 
@@ -79,6 +78,11 @@ def processor_facts() -> dict[str, str]:
     except OSError:
         pass
     return facts
+
+
+def processor_flags(facts: dict[str, str]) -> frozenset[str]:
+    """What a processor with these facts has, by Linux's names, such as avx2 or asimd; empty where it tells nothing."""
+    return frozenset((facts.get("flags") or facts.get("Features") or "").split())
 
 
 def caches() -> list[str]:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from lngrad.core.dtypes import bytes_of
-from lngrad.core.machine import cache_bytes, processor_facts
+from lngrad.core.machine import cache_bytes, processor_facts, processor_flags
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import CACHE_LINE, GROUP, LANES, MAX_ROWS, STREAM_ALIGNMENT
 
@@ -105,22 +105,18 @@ class Machine(NamedTuple):
 def machine() -> Machine:
     """This one."""
     facts = processor_facts()
-    return Machine(*cache_bytes(), make_of(facts), _has(facts, "avx512f"))
+    return Machine(*cache_bytes(), make_of(facts), "avx512f" in processor_flags(facts))
 
 
 def make_of(facts: dict[str, str]) -> Make:
     """The make of a processor with these facts."""
-    vendor = facts.get("vendor_id")
+    vendor, flags = facts.get("vendor_id"), processor_flags(facts)
     if vendor == "AuthenticAMD":
-        kind = facts.get("cpu family", ""), _has(facts, "avx512f")
+        kind = facts.get("cpu family", ""), "avx512f" in flags
         return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(kind, OTHER)
     if vendor == "GenuineIntel":
-        return INTEL_AMX if facts.get("model") == "167" and _has(facts, "amx_bf16") else INTEL
+        return INTEL_AMX if facts.get("model") == "167" and "amx_bf16" in flags else INTEL
     return OTHER
-
-
-def _has(facts: dict[str, str], flag: str) -> bool:
-    return flag in facts.get("flags", "").split()
 
 
 def streams(nbytes: int, here: Machine) -> bool:
@@ -168,12 +164,13 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
     if forward:
         same_place = row_bytes % SETS_BYTES == 0 or SETS_BYTES % row_bytes == 0
         few = here.make.forward_few == "all" or (here.make.forward_few == "same place" and same_place)
+        fewest, written_bytes = 1, SETS_BYTES
     else:
         few = row_bytes <= here.make.backward_few_up_to
+        fewest, written_bytes = here.make.backward_few, WRITTEN_BYTES
     if itemsize < 4 or not few:
         return rows
-    fewest = 1 if forward else here.make.backward_few
-    return min(rows, max(fewest, power_of_two((SETS_BYTES if forward else WRITTEN_BYTES) // row_bytes)))
+    return min(rows, max(fewest, power_of_two(written_bytes // row_bytes)))
 
 
 def power_of_two(number: int) -> int:
@@ -288,7 +285,7 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
-        if here.make.backward_stays and not stay(4, N, itemsize, here) and stay(2, N, itemsize, here):
+        if here.make.backward_stays and not stay(rows, N, itemsize, here) and stay(2, N, itemsize, here):
             rows = 2
     if here.make.rows_apart:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, here.make.rows_apart)
@@ -298,9 +295,9 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
 def group_bytes(threads: int, here: Machine) -> int:
     """How many bytes of dy and x, whole rows of them, have their sums and then their columns done together.
 
-    They stay in the threads' second-level caches where these are large enough, else in the last: 64×16384 1.05 to 1.2 times as
-    fast with 2 MiB as with 4, 64×65536 1.0 to 1.09 (2 threads, Intel Xeon with AMX, 2 MiB each). Fewer rows would read and
-    write the column sums too often: 512 KiB 0.3 to 0.8.
+    They stay in the threads' second-level caches where these are large enough, else in the last: 64×16384 1.02 to 1.14 times as
+    fast with 2 MiB as with 4, 64×65536 0.97 to 1.13 (2 threads, Intel Xeon with AMX, 2 MiB each). Fewer rows would read and
+    write the column sums too often: 512 KiB 0.4 to 0.85 of the speed of 2 MiB in eight of nine cases.
     """
     own = threads * here.second_level // 2
     return min(own, GROUP_BYTES) if own >= GROUP_BYTES // 2 else GROUP_BYTES

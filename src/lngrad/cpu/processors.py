@@ -6,7 +6,7 @@ import os
 import platform
 from typing import NamedTuple
 
-from lngrad.core.machine import processor_facts
+from lngrad.core.machine import processor_facts, processor_flags
 
 CHOICE = "LNGRAD_COMPILE_FOR"  # environment variable: the name of one of PROCESSORS, in place of the processor at hand
 
@@ -101,7 +101,7 @@ def fits(architecture: str, facts: dict[str, str]) -> list[Processor]:
         architecture: x86_64 or aarch64.
         facts: As `processor_facts` returns them.
     """
-    flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
+    flags = processor_flags(facts)
     maker = facts.get("vendor_id", "")
     alike = [one for one in PROCESSORS.values() if one.architecture == architecture and one.maker in ("", maker)]
     return [one for one in alike if flags and one.flags <= flags]

@@ -294,27 +294,28 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
     A block's rows follow each other, so that a thread mostly has the columns in its cache that backward_columns gives it next.
     """
     b = read(Backward, arguments)
-    blocks, rows = block_count(b.N), b.stop_row - b.first_row
+    rows = b.stop_row - b.first_row
     i, block = b.first_row + task % rows, task // rows
-    start, number = block * BLOCK_SEGMENTS * SEGMENT, 3 * ((i - b.first_row) * blocks + block)
+    start = block * BLOCK_SEGMENTS * SEGMENT
     m, r = splat_at(acc, None, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, block_columns(b.N, block), m, r)
-    store(acc, b.row_sums, number * LANES, sums[0])
-    store(acc, b.row_sums, (number + 1) * LANES, sums[1])
+    store(acc, b.row_sums, 3 * task * LANES, sums[0])
+    store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
     rest = rest_lanes(storage, acc, x, or_none(centred, b.mean), b.rstd, i, block_columns(b.N, block), b.completes)
-    store(acc, b.row_sums, (number + 2) * LANES, rest)
+    store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
 
 
 @plain
 def means_of_blocks(acc, b, mean, rstd, memory, first, count):
     """means_of_rows, from what backward_row_sums has left of the rows."""
-    partials, rest_partials, blocks = stack_vectors(acc, PARTIALS), stack_vectors(acc, PARTIALS), block_count(b.N)
+    partials, rest_partials = stack_vectors(acc, PARTIALS), stack_vectors(acc, PARTIALS)
+    blocks, rows = block_count(b.N), b.stop_row - b.first_row
     for r in range(count):
         sums, rests = (or_none(mean, zeros(acc)), zeros(acc)), (zeros(acc), None)
         for k in range(blocks):
-            number, last = 3 * ((first + r) * blocks + k), k == blocks - 1
+            number, last = 3 * (k * rows + first + r), k == blocks - 1
             block = load(acc, or_none(mean, b.row_sums), number * LANES), load(acc, b.row_sums, (number + 1) * LANES)
             sums = merge_sums(acc, partials, k, last, block)
             if b.completes != 0:

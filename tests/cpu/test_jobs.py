@@ -11,14 +11,28 @@ import numpy as np
 import pytest
 
 from lngrad.cpu import jobs
-from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, NEXT, TASKS, Chain, new_job, writer
+from lngrad.cpu.jobs import (
+    ARGUMENTS,
+    BATCH,
+    BATCH_ELEMENTS,
+    FUNCTION,
+    NEXT,
+    SERIAL_ELEMENTS,
+    TASKS,
+    THREADS,
+    WAKES,
+    WAKING_ELEMENTS,
+    Chain,
+    new_job,
+    writer,
+)
 
 Record = namedtuple("Record", "one two three", defaults=(0, 0, 0))
 RECORDS = [value for value in vars(jobs).values() if hasattr(value, "_fields")]
 
 
 def test_a_chain_says_where_its_fields_lie():
-    chain = Chain()
+    chain = Chain(2)
     first = chain.add(11, 2, 100, Record(one=1, three=3), Record(two=5))
     second = chain.add(12, 1, 10, Record(one=7))
     words = chain.words()
@@ -28,6 +42,7 @@ def test_a_chain_says_where_its_fields_lie():
     assert (words[first.start + FUNCTION], words[first.start + TASKS]) == (11, 2)
     assert words[first.start + NEXT] == second.start
     assert words[second.start + NEXT] == 0
+    assert not any(chain.words(linked=False)[job.start + NEXT] for job in (first, second))
 
 
 @pytest.mark.parametrize("order", [(20, 21, 22), (22, 20, 21), (20, None, 25), (None, None, None), (7, 30, 3)])
@@ -49,9 +64,25 @@ def test_a_writer_writes_floats_too():
 
 
 def test_a_job_has_all_of_its_arguments():
-    job = new_job(3, 4, Record(1, 2, 3))
+    job = new_job(3, 4, 100, 2, Record(1, 2, 3))
     assert (job[[FUNCTION, TASKS]] == [3, 4]).all()
     assert (job[ARGUMENTS:] == [1, 2, 3]).all()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "elements", "threads", "wakes", "batch"),
+    [
+        (8, SERIAL_ELEMENTS - 1, 1, 0, None),
+        (8, SERIAL_ELEMENTS, 4, 0, None),
+        (3, WAKING_ELEMENTS, 3, 1, None),
+        (8, 4 * BATCH_ELEMENTS, 4, 1, 1),
+        (80, 4 * BATCH_ELEMENTS, 4, 1, 19),
+    ],
+)
+def test_how_much_help_a_job_is_worth(tasks, elements, threads, wakes, batch):
+    job = new_job(3, tasks, elements, 4, Record())
+    assert (job[[THREADS, WAKES]] == [threads, wakes]).all()
+    assert job[BATCH] >= tasks if batch is None else job[BATCH] == batch
 
 
 WITH_ANOTHER_FIELD = """

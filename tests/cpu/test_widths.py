@@ -63,10 +63,10 @@ from lngrad.core.arrays import address_of
 from lngrad.cpu.entries import task_function
 from lngrad.cpu.jobs import Convert, new_job
 from lngrad.cpu.kernels import simd
-from lngrad.cpu.workers import run_job
+from lngrad.cpu.workers import run_chain
 def convert(name, source, target):
-    job = new_job(task_function(name, "float16", "float32"), 1, Convert(address_of(source), address_of(target), source.size))
-    run_job(address_of(job), 1, source.size, 1)
+    job = new_job(task_function(name, "float16", "float32"), 1, source.size, 1, Convert(address_of(source), address_of(target), source.size))
+    run_chain(address_of(job), 1)
     return target
 def same(a, b):
     return bool(((a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b)).all())

@@ -24,7 +24,7 @@ from lngrad.core.problem import Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.entries import task_function
 from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
-from lngrad.cpu.workers import run_job
+from lngrad.cpu.workers import run_chain
 
 # From small to large rows, with tiny and odd N among them.
 SHAPES = (
@@ -154,10 +154,10 @@ class CpuBench:
             array[...] = np.float32(number)
         tasks = FLOATS // TRIAD_BLOCK
         record = Triad(*map(address_of, arrays), elements=FLOATS)
-        job = new_job(task_function("triad_streamed", "float32", "float32"), tasks, record)
+        job = new_job(task_function("triad_streamed", "float32", "float32"), tasks, FLOATS, get_num_threads(), record)
 
         def once(keep: object = (arrays, job)) -> None:
-            run_job(address_of(job), tasks, FLOATS, get_num_threads())
+            run_chain(address_of(job), get_num_threads())
 
         return once
 

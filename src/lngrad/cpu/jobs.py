@@ -28,12 +28,18 @@ MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-le
 # |mean|·rstd from which on xhat takes what the mean lost by its rounding; below, that is 2.4e-7 of xhat at most.
 COMPENSATED_FROM = 8.0
 
-# The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. The tasks are cut into RANGES
-# ranges, at most MAX_RANGES, and each range has a ticket in a cache line of its own, since several threads write it.
+# The head of a job. NEXT is how many words on the next job of a chain begins, 0 at its end. So many THREADS go through the TASKS,
+# BATCH of them between two looks at Ctrl-C; whether it WAKES workers that sleep, and the bits of those TO_WAKE that compiled code
+# could not. The tasks are cut into RANGES ranges, at most MAX_RANGES, and each range has a ticket in a cache line of its own,
+# since several threads write it.
 CACHE_LINE = 128 if ARCHITECTURE == "aarch64" else 64  # the longest: Apple's processors have 128 bytes
-FUNCTION, TASKS, NEXT, RANGES, TICKETS = 0, 1, 2, 3, CACHE_LINE // 8
+FUNCTION, TASKS, NEXT, RANGES, THREADS, BATCH, WAKES, TO_WAKE, TICKETS = *range(8), CACHE_LINE // 8
 TICKET_WORDS, MAX_RANGES = CACHE_LINE // 8, 8
 ARGUMENTS = TICKETS + MAX_RANGES * TICKET_WORDS
+
+SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
+WAKING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
+BATCH_ELEMENTS = 1 << 26  # between two looks at Ctrl-C: some 30 ms
 
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
@@ -43,11 +49,10 @@ MASK_BYTES = 128  # of a set of processors, a bit each
 
 # The functions by which threads work on jobs: their parameters, each an int64, and whether they return one.
 POOL = {
-    "run_alone": ("job", False),
+    "run_chain": ("job slots workers", True),
     "begin": ("job threads", False),
     "work": ("job thread most", True),
     "cancel": ("job", False),
-    "submit": ("job threads slots wanted most", True),
     "join": ("job slots workers", True),
     "run_worker": ("slot thread", False),
     "worker_main": ("worker", False),
@@ -121,12 +126,14 @@ class Job:
         start: The word of the chain that it begins at.
         tasks: How many.
         elements: That all tasks go through together.
+        threads: That work on them.
         fields: Of one of its records.
     """
 
     start: int
     tasks: int
     elements: int
+    threads: int
     fields: tuple[str, ...]
 
     def word(self, field: str, record: int = 0) -> int:
@@ -135,37 +142,49 @@ class Job:
 
 
 class Chain:
-    """Jobs that run one after the other, behind each other in one array."""
+    """Jobs that run one after the other, behind each other in one array, each with up to `threads` threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
         self.jobs: list[Job] = []
         self._words: list[Words] = []
 
     def add(self, function: Address, tasks: int, elements: int, *records: Record) -> Job:
         """Append a job."""
-        job = Job(sum(map(len, self._words)), tasks, elements, records[0]._fields)
-        if self._words:
-            self._words[-1][NEXT] = len(self._words[-1])
-        self._words.append(new_job(function, tasks, *records))
+        words = new_job(function, tasks, elements, self._threads, *records)
+        job = Job(sum(map(len, self._words)), tasks, elements, int(words[THREADS]), records[0]._fields)
+        self._words.append(words)
         self.jobs.append(job)
         return job
 
-    def words(self) -> Words:
-        """The jobs as the compiled code reads them."""
+    def words(self, *, linked: bool = True) -> Words:
+        """The jobs as the compiled code reads them; not linked, each is a chain by itself."""
+        for words in self._words[:-1]:
+            words[NEXT] = len(words) * linked
         return np.concatenate(self._words)
 
 
-def new_job(function: Address, tasks: int, *records: Record) -> Words:
+def write_head(job: Words, function: Address, tasks: int, elements: int, threads: int) -> None:
+    """Write what a job's head says of its work; the arguments are those of new_job."""
+    job[FUNCTION], job[TASKS] = function, tasks
+    job[THREADS] = 1 if elements < SERIAL_ELEMENTS else min(threads, tasks)
+    job[BATCH] = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
+    job[WAKES] = elements >= WAKING_ELEMENTS
+
+
+def new_job(function: Address, tasks: int, elements: int, threads: int, *records: Record) -> Words:
     """A job by itself.
 
     Args:
         function: The address of the task function.
         tasks: How many.
+        elements: That all tasks go through together: how much help is worth asking for.
+        threads: At most this many work on it.
         records: The arguments; one for all tasks, or one a task.
     """
     arguments: list[int] = [value for record in records for value in record]
     job = np.zeros(ARGUMENTS + len(arguments), np.int64)
-    job[FUNCTION], job[TASKS] = function, tasks
+    write_head(job, function, tasks, elements, threads)
     job[ARGUMENTS:] = arguments
     return job
 

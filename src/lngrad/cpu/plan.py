@@ -59,7 +59,7 @@ from lngrad.cpu.run import (
     run,
     table_of,
 )
-from lngrad.cpu.workers import run_job
+from lngrad.cpu.workers import run_chain
 
 TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
 TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
@@ -94,7 +94,7 @@ class PlanBuilder:
 
     problem: Problem
     threads: int
-    chain: Chain = field(default_factory=Chain)
+    chain: Chain = field(init=False)
     regions: Regions = field(default_factory=Regions)
     of_caller: dict[str, int] = field(default_factory=dict)
     of_workspace: dict[int, str] = field(default_factory=dict)
@@ -102,6 +102,9 @@ class PlanBuilder:
     copies_in: list[Copy] = field(default_factory=list)
     copies_out: list[Copy] = field(default_factory=list)
     tables: list[StrideTable] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chain = Chain(self.threads)
 
     @property
     def dtype(self) -> str:
@@ -220,8 +223,9 @@ class PlanBuilder:
             self.of_workspace[main.word(name)] = name
         return CpuSteps(
             threads=self.threads,
-            words=self.chain.words(),
+            words=self.chain.words(linked=not choices.get("group_rows")),
             jobs=tuple(self.chain.jobs),
+            crew=max(job.threads for job in self.chain.jobs),
             main=main,
             write=writer(words, formats),
             places=tuple(-1 if word is None else word for word in words),
@@ -429,5 +433,5 @@ def run_slices(
         gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
         M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task, rows_at_once=rows_at_once,
     )  # fmt: skip
-    job = new_job(task_function(task, dtype, accumulator), tasks, record)
-    run_job(address_of(job), tasks, M * N, threads)
+    job = new_job(task_function(task, dtype, accumulator), tasks, M * N, threads, record)
+    run_chain(address_of(job), threads)

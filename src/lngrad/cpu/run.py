@@ -17,8 +17,8 @@ from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
 from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import pool_address, pool_function
-from lngrad.cpu.jobs import FUNCTION, STREAM_ALIGNMENT, TASKS, Job
-from lngrad.cpu.workers import BATCH_ELEMENTS, SERIAL_ELEMENTS, run_job, threads_for
+from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
+from lngrad.cpu.workers import run_chain
 from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
 
 LINE = 64  # bytes of a cache line
@@ -161,8 +161,9 @@ class CpuSteps:
 
     Attributes:
         threads: At most this many.
-        words: The chain of jobs: all is in it but addresses.
+        words: The chain of jobs: all is in it but addresses. Where rows are taken in groups each job is a chain by itself.
         jobs: What lies where in the chain.
+        crew: The most threads that one of them has.
         main: The one of them that goes through the rows.
         write: Writes the caller's addresses, in the order of `argument`, and eps, into a chain.
         places: The words that it writes, -1 for an argument that no job takes where it lies.
@@ -180,6 +181,7 @@ class CpuSteps:
     threads: int
     words: Words
     jobs: tuple[Job, ...]
+    crew: int
     main: Job
     write: Callable[[memoryview, tuple[float, ...]], None]
     places: tuple[int, ...]
@@ -226,11 +228,12 @@ def bind(plan: Plan) -> Callable[..., None]:
     free: list[Memory] = []
     write = steps.write
     alone = (
-        steps.main.elements < (SERIAL_ELEMENTS if steps.threads > 1 else BATCH_ELEMENTS)
+        steps.crew == 1
+        and steps.main.elements < BATCH_ELEMENTS
         and not (steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows)
         and plan.workspace_bytes <= KEPT_BYTES
     )
-    run_alone = pool_function("run_alone")
+    run_here = pool_function("run_chain")
 
     def run_small(*addresses: float) -> None:
         try:
@@ -238,7 +241,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         except IndexError:
             memory = Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
         write(memory.bytes, addresses)
-        run_alone(memory.address)
+        run_here(memory.address, 0, 0)
         free.append(memory)
 
     def run_large(*addresses: float) -> None:
@@ -254,18 +257,20 @@ def bind(plan: Plan) -> Callable[..., None]:
 
 
 def _run_shared(steps: CpuSteps, memory: Memory, addresses: tuple[float, ...]) -> None:
-    """One job of the chain after the other, each shared with other threads if that is worth it."""
+    """The chain, and what NumPy does before and after it."""
     steps.write(memory.bytes, addresses)
     for name, dtype, spec in steps.copies_in:
         memory.workspace.copy_in(name, dtype, int(addresses[steps.argument[name]]), spec)
     if steps.streamed is not None:
         aligned = addresses[steps.argument[steps.streamed]] % STREAM_ALIGNMENT == 0
         memory.words[steps.main.word("streaming")] = aligned
-    for job in steps.jobs:
-        if job is steps.main and steps.group_rows:
+    if not steps.group_rows:
+        run_chain(memory.address, steps.crew)
+    for job in steps.jobs if steps.group_rows else ():
+        if job is steps.main:
             _run_groups(steps, memory)
         else:
-            run_job(memory.address + 8 * job.start, job.tasks, job.elements, steps.threads)
+            run_chain(memory.address + 8 * job.start, job.threads)
     for name, dtype, spec in steps.copies_out:
         memory.workspace.copy_out(name, dtype, int(addresses[steps.argument[name]]), spec)
 
@@ -279,8 +284,8 @@ def _run_groups(steps: CpuSteps, memory: Memory) -> None:
         stop = min(M, first + steps.group_rows)
         words[main.word("first_row")], words[main.word("stop_row")] = first, stop
         for function, tasks in ((steps.sums_function, (stop - first) * blocks), (steps.columns_function, blocks)):
-            words[main.start + FUNCTION], words[main.start + TASKS] = function, tasks
-            run_job(memory.address + 8 * main.start, tasks, (stop - first) * N, steps.threads)
+            write_head(words[main.start :], function, tasks, (stop - first) * N, steps.threads)
+            run_chain(memory.address + 8 * main.start, steps.threads)
 
 
 def pack(plan: Plan) -> Words | None:
@@ -308,7 +313,7 @@ def pack(plan: Plan) -> Words | None:
     image = np.zeros(start + len(workspace), np.int64)
     image[: len(steps.words)] = steps.words
     image[start:] = workspace
-    jobs = [number for job in steps.jobs for number in (job.start, threads_for(job.tasks, job.elements, steps.threads))]
+    jobs = [number for job in steps.jobs for number in (job.start, job.threads)]
     regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
     lists = (
         (pool_address("share"), (pool_address("begin"),)),

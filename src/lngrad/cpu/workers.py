@@ -11,6 +11,7 @@ import _thread
 import ctypes
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -20,12 +21,9 @@ import numpy as np
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import MOST_THREADS, lent_parallel_for
 from lngrad.cpu.entries import pool_address, pool_function
-from lngrad.cpu.jobs import ASLEEP, MASK_BYTES, SLOT_BYTES, WORKER, Worker
+from lngrad.cpu.jobs import ASLEEP, BATCH, MASK_BYTES, NEXT, SLOT_BYTES, THREADS, TICKETS, TO_WAKE, WORKER, Worker
 from lngrad.typing import Address, Words
 
-SERIAL_ELEMENTS = 1 << 15  # below, one core is done before a second has joined (10 µs)
-WAKING_ELEMENTS = 1 << 17  # below, a sleeping worker would come too late (about 50 µs), one that still waits would not
-BATCH_ELEMENTS = 1 << 26  # between two looks at Ctrl-C: some 30 ms
 _SEMAPHORE_WORDS = 16  # 128 bytes; the largest sem_t that is known to us has 32
 
 
@@ -190,43 +188,70 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def threads_for(tasks: int, elements: int, threads: int) -> int:
-    """How many threads go through a job together, of those that are granted."""
-    return 1 if elements < SERIAL_ELEMENTS else min(threads, tasks)
-
-
-def run_job(address: Address, tasks: int, elements: int, threads: int) -> None:
-    """Run all tasks of a job, with up to `threads` threads. On return no other thread touches its memory any more.
+def run_chain(chain: Address, threads: int) -> None:
+    """Run the jobs of a chain, one after the other. On return no other thread touches their memory any more.
 
     Args:
-        address: Of a job that nobody works on.
-        tasks: How many tasks it has.
-        elements: How many elements the tasks go through together: how much help is worth asking for.
-        threads: The caller included.
+        chain: The address of its first job; nobody works on any.
+        threads: The most that a job of it has, the caller included.
     """
-    together = threads_for(tasks, elements, threads)
-    batch = max(1, tasks * BATCH_ELEMENTS // (elements + 1))
-    parallel_for = lent_parallel_for() if together > 1 else None
+    parallel_for = lent_parallel_for() if threads > 1 else None
     if parallel_for is not None:
-        pool_function("begin")(address, together)
-        if parallel_for(0, together, 1, pool_address("share"), address):
-            raise RuntimeError("threads: the framework's parallel_for failed")
+        for job, head in _jobs(chain):
+            pool_function("begin")(job, head[THREADS])
+            if parallel_for(0, head[THREADS], 1, pool_address("share"), job):
+                raise RuntimeError("threads: the framework's parallel_for failed")
         return
     for name in ("work", "join", "cancel"):
-        pool_function(name)  # compiled before anybody else knows of the job
+        pool_function(name)  # compiled before anybody else knows of a job
     workers = _workers
-    helpers = workers.ensure(together - 1)
+    helpers = workers.ensure(threads - 1)
     try:
-        to_wake = pool_function("submit")(address, helpers + 1, workers.slots, elements >= WAKING_ELEMENTS, batch)
-        if to_wake >= 0:
-            workers.wake(to_wake)
-            while not pool_function("work")(address, 0, batch):
-                pass
-            _join(address, workers.slots, helpers)
+        finish(pool_function("run_chain")(chain, workers.slots, helpers), helpers)
     except BaseException:
-        _join(address, workers.slots, helpers, cancelling=True)
-        workers.wake((1 << helpers) - 1)  # one may hold the taken back offer unwoken, and would never be woken again
+        abandon(chain, helpers)
         raise
+
+
+def finish(job: Address, helpers: int) -> None:
+    """Finish a job that run_chain of the compiled code has left to us, and run those that follow it.
+
+    Args:
+        job: What run_chain returned; 0: there is nothing to finish.
+        helpers: The workers that it had.
+    """
+    workers = _workers
+    while job:
+        head = _head(job)
+        workers.wake(head[TO_WAKE])
+        while not pool_function("work")(job, 0, head[BATCH]):
+            pass
+        _join(job, workers.slots, helpers)
+        following = job + 8 * head[NEXT]
+        job = pool_function("run_chain")(following, workers.slots, helpers) if following != job else 0
+
+
+def abandon(chain: Address, helpers: int) -> None:
+    """Let nobody begin another task of any job of a chain, and wait until nobody works on one."""
+    workers = _workers
+    for job, _ in _jobs(chain):
+        _join(job, workers.slots, helpers, cancelling=True)
+    workers.wake((1 << helpers) - 1)  # one may hold the taken back offer unwoken, and would never be woken again
+
+
+def _head(job: Address) -> Any:
+    """The words in front of a job's tickets."""
+    return (ctypes.c_int64 * TICKETS).from_address(job)
+
+
+def _jobs(chain: Address) -> Iterator[tuple[Address, Any]]:
+    """The jobs of a chain, with their heads."""
+    job, step = chain, 1
+    while step:
+        head = _head(job)
+        yield job, head
+        step = head[NEXT]
+        job += 8 * step
 
 
 def _join(address: int, slots: int, helpers: int, cancelling: bool = False) -> None:

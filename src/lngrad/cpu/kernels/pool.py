@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 from lngrad.cpu.jobs import (
     ARGUMENTS,
     ASLEEP,
+    BATCH,
     FUNCTION,
     IDLE,
     MASK_BYTES,
@@ -22,8 +23,11 @@ from lngrad.cpu.jobs import (
     RANGES,
     SLOT_BYTES,
     TASKS,
+    THREADS,
     TICKET_WORDS,
     TICKETS,
+    TO_WAKE,
+    WAKES,
     WORKER,
     Worker,
 )
@@ -133,17 +137,6 @@ def work(job, thread, most):
 
 
 @plain
-def run_alone(job):
-    """Run all tasks of a chain of jobs, one job after the other; nobody else knows of them."""
-    while True:
-        for task in range(word(job, TASKS)):
-            call_task(word(job, FUNCTION), job + 8 * ARGUMENTS, task, 0)
-        if word(job, NEXT) == 0:
-            return
-        job += 8 * word(job, NEXT)
-
-
-@plain
 def begin(job, threads):
     """Cut a job that nobody works on into a range for each of so many threads, and let their first tickets be drawn next."""
     ranges = min(threads, MAX_RANGES)
@@ -222,17 +215,32 @@ def join(job, slots, workers):
 
 
 @plain
-def submit(job, threads, slots, wanted, most):
-    """Begin a job, post it to threads - 1 workers and, where others need not wake one, run up to `most` of its tasks.
+def submit(job, slots, helpers):
+    """Begin a job, post it to the helpers and, where nobody else must wake one, run a batch of its tasks. Return whether all
+    is done; else the rest is left to the caller, and TO_WAKE has the bits of the workers that it must wake."""
+    begin(job, helpers + 1)
+    to_wake = post(job, slots, helpers, word(job, WAKES))
+    fetch_add(job + 8 * TO_WAKE, to_wake - word(job, TO_WAKE))
+    return to_wake == 0 and work(job, 0, word(job, BATCH)) and join(job, slots, helpers)
+
+
+@plain
+def run_chain(job, slots, workers):
+    """Run a chain of jobs, one after the other. A job of one thread and one batch has no tickets: nobody else knows of it.
 
     Returns:
-        -1: all is done. Else the bits of the workers that the caller must wake, or none, and the rest is left to it.
+        0: all is done. Else the address of a job that others work on, which the caller must finish, and run what follows it.
     """
-    begin(job, threads)
-    to_wake = post(job, slots, threads - 1, wanted)
-    if to_wake == 0 and work(job, 0, most) and join(job, slots, threads - 1):
-        return -1
-    return to_wake
+    while True:
+        helpers = min(word(job, THREADS) - 1, workers)
+        if helpers == 0 and word(job, TASKS) <= word(job, BATCH):
+            for task in range(word(job, TASKS)):
+                call_task(word(job, FUNCTION), job + 8 * ARGUMENTS, task, 0)
+        elif not submit(job, slots, helpers):
+            return job
+        if word(job, NEXT) == 0:
+            return 0
+        job += 8 * word(job, NEXT)
 
 
 @plain

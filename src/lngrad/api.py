@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, overload
 
@@ -35,8 +35,7 @@ from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_para
 from lngrad.errors import ShapeError, WorkspaceError
 from lngrad.typing import Shape
 
-_forward, _backward, _rms_forward, _rms_backward = map(calls.plain, WITH_RESIDUAL)
-_add_forward, _add_backward, _add_rms_forward, _add_rms_backward = map(calls.plain, WITH_RESIDUAL.values())
+_forward, _backward, _rms_forward, _rms_backward = map(calls.Repeats, WITH_RESIDUAL)
 
 
 @overload
@@ -111,19 +110,13 @@ def layer_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    key = None
-    if offset == 0.0 and alpha == 1.0:
-        if residual is None:
-            key = _forward.key(x, gamma, beta, normalized_shape, axis, backend, out)
-            known = _forward.again(key, x, gamma, beta, eps, out)
-        else:
-            key = _add_forward.key(x, gamma, beta, residual, normalized_shape, axis, backend, out)
-            known = _add_forward.again(key, x, gamma, beta, residual, eps, out)
-        if known is not None:
-            return known if axis is None else _axis_back(FORWARD, residual, known, axis)  # type: ignore[no-any-return]
+    arguments = x, gamma, beta, residual, normalized_shape, eps, offset, alpha, axis, backend, out
+    known = _forward.again(arguments)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         FORWARD, Normalization.of(True, offset, alpha, residual), (x, gamma, beta), residual, float(eps),
-        shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
+        shape=normalized_shape, axis=axis, out=out, backend=backend, asked=(_forward, arguments),
     )  # fmt: skip
 
 
@@ -179,19 +172,15 @@ def layer_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    key = None
-    if offset == 0.0 and not complete_mean:
-        if dtotal is None:
-            key = _backward.key(dy, x, mean, rstd, gamma, normalized_shape, output_mask, axis, backend, out)
-            known = _backward.again(key, dy, x, mean, rstd, gamma, out)
-        else:
-            key = _add_backward.key(dy, x, mean, rstd, gamma, dtotal, normalized_shape, output_mask, axis, backend, out)
-            known = _add_backward.again(key, dy, x, mean, rstd, gamma, dtotal, out)
-        if known is not None:
-            return known if axis is None else _axis_back(BACKWARD, dtotal, known, axis)  # type: ignore[no-any-return]
+    options = normalized_shape, offset, axis, complete_mean, output_mask, backend
+    arguments = dy, x, mean, rstd, gamma, dtotal, *options, out
+    known = _backward.again(arguments)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         BACKWARD, Normalization.of(True, offset), (dy, x, mean, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key, complete_mean=complete_mean,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, asked=(_backward, arguments),
+        complete_mean=complete_mean,
     )  # fmt: skip
 
 
@@ -234,19 +223,14 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    key = None
-    if offset == 0.0 and alpha == 1.0:
-        if residual is None:
-            key = _rms_forward.key(x, gamma, normalized_shape, axis, backend, out)
-            known = _rms_forward.again(key, x, gamma, eps, out)
-        else:
-            key = _add_rms_forward.key(x, gamma, residual, normalized_shape, axis, backend, out)
-            known = _add_rms_forward.again(key, x, gamma, residual, eps, out)
-        if known is not None:
-            return known if axis is None else _axis_back(RMS_FORWARD, residual, known, axis)  # type: ignore[no-any-return]
+    arguments = x, gamma, residual, normalized_shape, eps, offset, alpha, axis, backend, out
+    known = _rms_forward.again(arguments)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, Normalization.of(False, offset, alpha, residual), (x, gamma), residual,
-        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend, key=key,
+        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend,
+        asked=(_rms_forward, arguments),
     )  # fmt: skip
 
 
@@ -285,19 +269,13 @@ def rms_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    key = None
-    if offset == 0.0:
-        if dtotal is None:
-            key = _rms_backward.key(dy, x, rstd, gamma, normalized_shape, output_mask, axis, backend, out)
-            known = _rms_backward.again(key, dy, x, rstd, gamma, out)
-        else:
-            key = _add_rms_backward.key(dy, x, rstd, gamma, dtotal, normalized_shape, output_mask, axis, backend, out)
-            known = _add_rms_backward.again(key, dy, x, rstd, gamma, dtotal, out)
-        if known is not None:
-            return known if axis is None else _axis_back(RMS_BACKWARD, dtotal, known, axis)  # type: ignore[no-any-return]
+    arguments = dy, x, rstd, gamma, dtotal, normalized_shape, offset, axis, output_mask, backend, out
+    known = _rms_backward.again(arguments)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
         RMS_BACKWARD, Normalization.of(False, offset), (dy, x, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, key=key,
+        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, asked=(_rms_backward, arguments),
     )  # fmt: skip
 
 
@@ -312,13 +290,12 @@ def _call(
     mask: Sequence[bool] | None = None,
     out: Any,
     backend: str | None,
-    key: Hashable | None = None,
+    asked: tuple[calls.Repeats, tuple[Any, ...]],
     complete_mean: bool = False,
 ) -> Any:
     """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
 
-    With a key the caller has looked it up already.
-
+    asked: The public function and its arguments, for its backend to know.
     added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
     """
     if added is not None:
@@ -327,14 +304,13 @@ def _call(
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)
-    if key is None:
-        key = calls.key_of_call(operator, normalization, arrays, out, shape, mask, backend)
-        if complete_mean and key is not None:
-            key = "complete_mean", key
-        known = calls.run_again(key, arrays, numbers, out)
-        if known is not None:
-            results = operator.results(*known)
-            return results if axis is None else _outputs_moved(operator, results, -1, axis)
+    key = calls.key_of_call(operator, normalization, arrays, out, shape, mask, backend)
+    if complete_mean and key is not None:
+        key = "complete_mean", key
+    known = calls.run_again(key, arrays, numbers, out, _asked(operator, *asked, axis))
+    if known is not None:
+        results = operator.results(*known)
+        return results if axis is None else _outputs_moved(operator, results, -1, axis)
     problem, arrays = describe(operator, arrays, shape, mask, out, normalization, complete_mean)
     check_elements(problem, arrays, out)
     plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
@@ -370,9 +346,15 @@ def _outputs_moved(operator: Operator, out: Any, source: int, target: int) -> An
     )
 
 
-def _axis_back(operator: Operator, added: Any, known: Any, axis: int) -> Any:
-    """Results of a call that was seen before, with the axis that is last in them at its place."""
-    return _outputs_moved(operator if added is None else WITH_RESIDUAL[operator], known, -1, axis)
+def _asked(
+    operator: Operator, function: calls.Repeats, arguments: tuple[Any, ...], axis: int | None
+) -> calls.Asked | None:
+    """A call as its backend may know it; None with an axis and `out`, whose arrays would have to be moved first."""
+    if axis is None:
+        return calls.Asked(function, arguments, None)
+    if arguments[-1] is not None:
+        return None
+    return calls.Asked(function, arguments, lambda results: _outputs_moved(operator, results, -1, axis))
 
 
 def _moved(array: Any, source: int, target: int) -> Any:

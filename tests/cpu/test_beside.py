@@ -27,12 +27,12 @@ TENSORS = ("dy", "x", "residual", "dtotal")
 @pytest.fixture(params=["turned", "lanes"])
 def chosen(request, monkeypatch):
     """How rows are computed, whatever the machine is; and no plan that was made otherwise."""
-    for kept in (calls._calls, core_plan._plans):
-        kept.clear()
+    calls.forget()
+    core_plan._plans.clear()
     monkeypatch.setattr(cpu_plan, "lanes_are_rows", lambda *_: request.param == "lanes")
     yield request.param
-    for kept in (calls._calls, core_plan._plans):
-        kept.clear()
+    calls.forget()
+    core_plan._plans.clear()
 
 
 def beside(array):

@@ -33,10 +33,10 @@ import sys
 exec(sys.argv[1])
 import numpy as np
 from lngrad.cpu import cache
-from lngrad.cpu.entries import pool_function
+from lngrad.cpu.entries import entry_function
 from lngrad.cpu.jobs import ARGUMENTS, TICKETS
 job = np.full(ARGUMENTS, 7)
-pool_function("begin")(job.ctypes.data, 1)
+entry_function("begin")(job.ctypes.data, 1)
 print(job[TICKETS], cache.why_not() is None, "numba" in sys.modules, "llvmlite" in sys.modules)
 """
 WITHOUT_HOME = "from pathlib import Path\ndef none(): raise RuntimeError\nPath.home = none"
@@ -152,7 +152,7 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path):
 
 def test_swapped_files_are_not_taken_for_each_other(tmp_path):
     """A file is whole, but of another kernel: its function has another name."""
-    two = SMALL.replace('pool_function("begin")', 'pool_function("cancel")\npool_function("begin")')
+    two = SMALL.replace('entry_function("begin")', 'entry_function("cancel")\nentry_function("begin")')
     run(tmp_path, program=two)
     one, other = sorted(path for path in (tmp_path / "lngrad").iterdir() if path.suffix == ".so")
     content = one.read_bytes()
@@ -189,7 +189,7 @@ def test_an_address_of_zero_raises(monkeypatch):
 FORK = """
 import os, sys, threading, time
 from lngrad.cpu import entries
-entries.pool_address("begin")
+entries.entry_address("begin")
 from lngrad.cpu import compiling
 original, compiles = compiling.compile_kernel, threading.Event()
 def slowly(*key):
@@ -197,16 +197,16 @@ def slowly(*key):
     time.sleep(0.3)
     return original(*key)
 compiling.compile_kernel = slowly
-thread = threading.Thread(target=entries.pool_address, args=("cancel",))
+thread = threading.Thread(target=entries.entry_address, args=("cancel",))
 thread.start()
 compiles.wait()
 child = os.fork()
 if child == 0:
-    entries.pool_address("share")
+    entries.entry_address("share")
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 thread.join()
-entries.pool_address("join")
+entries.entry_address("join")
 print("ok")
 """
 

@@ -28,7 +28,7 @@ from lngrad.cpu.jobs import (
 )
 
 Record = namedtuple("Record", "one two three", defaults=(0, 0, 0))
-RECORDS = [value for value in vars(jobs).values() if hasattr(value, "_fields")]
+RECORDS = [value for value in vars(jobs).values() if hasattr(value, "_fields") and value is not jobs.Entry]
 
 
 def test_a_chain_says_where_its_fields_lie():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lngrad.core.arrays import address_of
-from lngrad.cpu.entries import pool_function
+from lngrad.cpu.entries import entry_function
 from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, MAX_RANGES, TASKS
 
 EVERYTHING = 1 << 62
@@ -26,7 +26,7 @@ class Recorded:
         self._words[FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
         self._words[TASKS] = tasks
         self.address = address_of(self._words)
-        pool_function("begin")(self.address, threads)
+        entry_function("begin")(self.address, threads)
 
 
 @pytest.mark.parametrize("tasks", [0, 1, 2, 7, 16, 100])
@@ -34,38 +34,38 @@ class Recorded:
 def test_every_task_runs_once_whoever_comes(tasks: int, threads: int) -> None:
     for thread in {0, 1, threads - 1, 63}:
         job = Recorded(tasks, threads)
-        assert pool_function("work")(job.address, thread, EVERYTHING)
+        assert entry_function("work")(job.address, thread, EVERYTHING)
         assert sorted(task for task, _ in job.ran) == list(range(tasks))
-        assert pool_function("work")(job.address, thread, EVERYTHING)
+        assert entry_function("work")(job.address, thread, EVERYTHING)
         assert len(job.ran) == tasks
 
 
 def test_a_thread_takes_its_own_range_first() -> None:
     for thread, order in ((0, [*range(16)]), (1, [*range(8, 16), *range(8)])):
         job = Recorded(16, 2)
-        pool_function("work")(job.address, thread, EVERYTHING)
+        entry_function("work")(job.address, thread, EVERYTHING)
         assert [task for task, _ in job.ran] == order
 
 
 def test_at_most_so_many_tasks_a_call() -> None:
     job = Recorded(5, 2)
-    assert not pool_function("work")(job.address, 1, 3)
+    assert not entry_function("work")(job.address, 1, 3)
     assert len(job.ran) == 3
-    assert pool_function("work")(job.address, 1, 3)
+    assert entry_function("work")(job.address, 1, 3)
     assert len(job.ran) == 5
 
 
 def test_no_task_begins_after_cancel() -> None:
     job = Recorded(16, 2)
-    assert not pool_function("work")(job.address, 0, 3)
-    pool_function("cancel")(job.address)
-    assert pool_function("work")(job.address, 1, EVERYTHING)
+    assert not entry_function("work")(job.address, 0, 3)
+    entry_function("cancel")(job.address)
+    assert entry_function("work")(job.address, 1, EVERYTHING)
     assert len(job.ran) == 3
 
 
 def test_threads_together_run_every_task_once() -> None:
     job = Recorded(500, 4)
-    work = pool_function("work")
+    work = entry_function("work")
     threads = [threading.Thread(target=work, args=(job.address, number, EVERYTHING)) for number in range(4)]
     for thread in threads:
         thread.start()

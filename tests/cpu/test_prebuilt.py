@@ -135,10 +135,10 @@ prebuilt.FOLDER = Path(sys.argv[1])
 import lngrad, numpy as np
 x = np.ones((3, 5), np.float32)
 print(lngrad.backends()["numba_cpu"], lngrad.layer_norm(x).y.sum(), sep="|")
-from lngrad.cpu.entries import pool_function
+from lngrad.cpu.entries import entry_function
 job = np.full(200, 7)
 try:
-    pool_function("begin")(job.ctypes.data, 1)
+    entry_function("begin")(job.ctypes.data, 1)
     print(job[sys.modules["lngrad.cpu.jobs"].TICKETS])
 except lngrad.errors.BackendUnavailable as error:
     print(error)

@@ -65,7 +65,8 @@ from lngrad.cpu.jobs import Convert, new_job
 from lngrad.cpu.kernels import simd
 from lngrad.cpu.workers import run_chain
 def convert(name, source, target):
-    job = new_job(task_function(name, "float16", "float32"), 1, source.size, 1, Convert(address_of(source), address_of(target), source.size))
+    job = new_job(task_function(name, "float16", "float32"), 1, source.size, 1,
+                  Convert(address_of(source), address_of(target), source.size))
     run_chain(address_of(job), 1)
     return target
 def same(a, b):

@@ -27,6 +27,26 @@ from lngrad.typing import Words
 RunOnAddresses: TypeAlias = Callable[..., None]
 
 
+Makers: TypeAlias = "tuple[Callable[[], Any] | None, ...]"  # of each result; None for one that is not wanted
+
+
+class KnownCalls(Protocol):
+    """Calls of a public function that a backend runs again without looking at their arguments one by one.
+
+    Arguments are a tuple, of the arrays in the operator's order, then options, then `out`.
+    """
+
+    def again(self, arguments: tuple[Any, ...]) -> Any:
+        """The results of a call that is known, else None."""
+
+    def keep(
+        self, plan: Plan, arguments: tuple[Any, ...], numbers: tuple[float, ...], makers: Makers,
+        finish: Callable[[Any], Any] | None,
+    ) -> None:  # fmt: skip
+        """Let a call be known if it can be, with the operator's numbers, what makes its results, and what these are to the
+        caller."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A decided call.
@@ -39,6 +59,8 @@ class Plan:
         run: (plan, inputs and numbers, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
         pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
+        known: The types of a function's results -> a table of its calls with NumPy arrays, which such plans may be added to;
+            None where there can be none.
     """
 
     problem: Problem
@@ -48,6 +70,7 @@ class Plan:
     run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
     bind: Callable[[Plan], RunOnAddresses] | None = None
     pack: Callable[[Plan], Words | None] | None = None
+    known: Callable[[tuple[type, ...]], KnownCalls | None] | None = None
 
     @cached_property
     def on_addresses(self) -> RunOnAddresses | None:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from lngrad.core import column_tree
 from lngrad.core.cache_folder import cache_folder, distrust, keep, kept, trusted_folder
 from lngrad.core.machine import processor_identity
-from lngrad.cpu.jobs import POOL
+from lngrad.cpu.jobs import ENTRIES
 from lngrad.cpu.processors import CHOICE
 
 LIBRARY, OBJECT = ".so", ".o"  # a kernel that is linked, and one that LLVM must load
@@ -118,7 +118,10 @@ def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
     always = {_code(ast.parse(compiler))} | _reached(sources, f"{_PACKAGE}.simd", "STORAGES")
     found = {}
     kernels = [name for name in sources[f"{_PACKAGE}.tasks"].definitions if name.startswith(_KERNEL)]
-    for module, name in [*(("pool", name) for name in POOL), *(("tasks", name) for name in kernels)]:
+    for module, name in [
+        *((entry.module, name) for name, entry in ENTRIES.items()),
+        *(("tasks", name) for name in kernels),
+    ]:
         code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
         found[name.removeprefix(_KERNEL)] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
     return found

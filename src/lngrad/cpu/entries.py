@@ -17,7 +17,7 @@ from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import c_compiler
 from lngrad.core.threads import fork_safe_lock, hold_while_forking
 from lngrad.cpu import cache, prebuilt
-from lngrad.cpu.jobs import POOL
+from lngrad.cpu.jobs import ENTRIES
 from lngrad.errors import BackendUnavailable
 from lngrad.typing import Address
 
@@ -73,24 +73,24 @@ def copy_function(name: str, outer: str, inner: str) -> Address:
 
 
 @functools.cache
-def pool_address(name: str) -> Address:
-    """The address of one of jobs.POOL."""
+def entry_address(name: str) -> Address:
+    """The address of one of jobs.ENTRIES."""
     return _address(name, "", "")
 
 
 @functools.cache
-def pool_function(name: str) -> Callable[..., int]:
-    """One of jobs.POOL; a call gives the GIL away."""
-    parameters, returns = POOL[name]
-    result = ctypes.c_int64 if returns else None
-    return ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * len(parameters.split()))(pool_address(name))
+def entry_function(name: str) -> Callable[..., int]:
+    """One of jobs.ENTRIES; a call gives the GIL away."""
+    entry = ENTRIES[name]
+    result = ctypes.c_int64 if entry.returns else None
+    return ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * len(entry.parameters.split()))(entry_address(name))
 
 
 def kernels() -> list[tuple[str, str, str]]:
     """All kernels that a call can ask for, as (name, dtype, accumulator), or of a copy (name, its dtype, the kernel's)."""
     from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS
 
-    found = [(name, "", "") for name in POOL]
+    found = [(name, "", "") for name in ENTRIES]
     for dtype, accumulator in ACCUMULATORS.items():
         found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS]
         found += [

@@ -32,6 +32,7 @@ from lngrad.cpu.jobs import (
     new_job,
     writer,
 )
+from lngrad.cpu.known import known_calls
 from lngrad.cpu.policy import (
     backward_rows_together,
     forward_rows_together,
@@ -80,7 +81,7 @@ def plan(problem: Problem, threads: int) -> Plan:
         return Plan(problem, "numba_cpu", 0, None, run_empty)
     builder = PlanBuilder(problem, threads)
     steps = {"forward": _plan_forward, "backward": _plan_backward}[problem.operator.direction](builder)
-    return Plan(problem, "numba_cpu", builder.regions.nbytes, steps, run, bind, pack)
+    return Plan(problem, "numba_cpu", builder.regions.nbytes, steps, run, bind, pack, known_calls)
 
 
 @dataclass

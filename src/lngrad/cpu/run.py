@@ -16,7 +16,7 @@ import numpy as np
 from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
 from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.core.plan import Plan
-from lngrad.cpu.entries import pool_address, pool_function
+from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
 from lngrad.cpu.workers import run_chain
 from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
@@ -233,7 +233,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         and not (steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows)
         and plan.workspace_bytes <= KEPT_BYTES
     )
-    run_here = pool_function("run_chain")
+    run_here = entry_function("run_chain")
 
     def run_small(*addresses: float) -> None:
         try:
@@ -316,7 +316,7 @@ def pack(plan: Plan) -> Words | None:
     jobs = [number for job in steps.jobs for number in (job.start, job.threads)]
     regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
     lists = (
-        (pool_address("share"), (pool_address("begin"),)),
+        (entry_address("share"), (entry_address("begin"),)),
         (start, image),
         (0, steps.places),
         (0, jobs),

@@ -20,7 +20,7 @@ import numpy as np
 
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import MOST_THREADS, lent_parallel_for
-from lngrad.cpu.entries import pool_address, pool_function
+from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import ASLEEP, BATCH, MASK_BYTES, NEXT, SLOT_BYTES, THREADS, TICKETS, TO_WAKE, WORKER, Worker
 from lngrad.typing import Address, Words
 
@@ -108,7 +108,7 @@ class _Worker:
             ),
             np.int64,
         )
-        pool_function("worker_main" if self._semaphore.wait_function else "run_worker")  # compiled before it has a job
+        entry_function("worker_main" if self._semaphore.wait_function else "run_worker")  # compiled before it has a job
 
     def start(self) -> None:
         """Start the thread, and only then let compiled code wake it.
@@ -124,10 +124,10 @@ class _Worker:
     def _main(self) -> None:
         if self._semaphore.wait_function:
             self._words[Worker._fields.index("native_id")] = threading.get_native_id()
-            pool_function("worker_main")(address_of(self._words))
+            entry_function("worker_main")(address_of(self._words))
         while True:
             self._semaphore.wait()
-            pool_function("run_worker")(self._slot, self._number + 1)
+            entry_function("run_worker")(self._slot, self._number + 1)
 
     def wake(self) -> None:
         """End its sleep, or its next one; for compiled code that can't."""
@@ -198,19 +198,25 @@ def run_chain(chain: Address, threads: int) -> None:
     parallel_for = lent_parallel_for() if threads > 1 else None
     if parallel_for is not None:
         for job, head in _jobs(chain):
-            pool_function("begin")(job, head[THREADS])
-            if parallel_for(0, head[THREADS], 1, pool_address("share"), job):
+            entry_function("begin")(job, head[THREADS])
+            if parallel_for(0, head[THREADS], 1, entry_address("share"), job):
                 raise RuntimeError("threads: the framework's parallel_for failed")
         return
     for name in ("work", "join", "cancel"):
-        pool_function(name)  # compiled before anybody else knows of a job
+        entry_function(name)  # compiled before anybody else knows of a job
     workers = _workers
     helpers = workers.ensure(threads - 1)
     try:
-        finish(pool_function("run_chain")(chain, workers.slots, helpers), helpers)
+        finish(entry_function("run_chain")(chain, workers.slots, helpers), helpers)
     except BaseException:
         abandon(chain, helpers)
         raise
+
+
+def crew(helpers: int) -> tuple[Address, int]:
+    """The slots of the workers, and how many of so many may help."""
+    workers = _workers
+    return workers.slots, workers.ensure(helpers)
 
 
 def finish(job: Address, helpers: int) -> None:
@@ -224,11 +230,11 @@ def finish(job: Address, helpers: int) -> None:
     while job:
         head = _head(job)
         workers.wake(head[TO_WAKE])
-        while not pool_function("work")(job, 0, head[BATCH]):
+        while not entry_function("work")(job, 0, head[BATCH]):
             pass
         _join(job, workers.slots, helpers)
         following = job + 8 * head[NEXT]
-        job = pool_function("run_chain")(following, workers.slots, helpers) if following != job else 0
+        job = entry_function("run_chain")(following, workers.slots, helpers) if following != job else 0
 
 
 def abandon(chain: Address, helpers: int) -> None:
@@ -260,8 +266,8 @@ def _join(address: int, slots: int, helpers: int, cancelling: bool = False) -> N
     while True:
         try:
             if cancelling:
-                pool_function("cancel")(address)
-            if pool_function("join")(address, slots, helpers):
+                entry_function("cancel")(address)
+            if entry_function("join")(address, slots, helpers):
                 break
         except KeyboardInterrupt as reason:
             interrupt, cancelling = reason, True

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from lngrad.core.cache_folder import cache_folder
-from lngrad.cpu.jobs import POOL
+from lngrad.cpu.jobs import ENTRIES
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals, limits"),
@@ -81,7 +81,7 @@ def test_a_single_wrong_bit_is_noticed(tmp_path):
     """In the machine code it would be a crash, or a wrong number. In functions that compile in a moment."""
     printed = outcome(start(cache_folder().parent))
     shutil.copytree(cache_folder(), tmp_path / "lngrad")
-    small = [path for path in files(tmp_path) if path.name.startswith(tuple(POOL))]
+    small = [path for path in files(tmp_path) if path.name.startswith(tuple(ENTRIES))]
     broken = {}
     for path in small:
         content = bytearray(path.read_bytes())

@@ -321,7 +321,7 @@ def test_an_edit_stales_what_reaches_it_and_nothing_else():
     rows = stale(row_passes=("return (subtract_mean(d * g, mean_dxhat)", "return (subtract_mean(g * d, mean_dxhat)"))
     assert {"rows", "rows_dx", "columns", "tiny_rows", "slice_dx"} <= rows
     assert not rows & {"forward_rows", "combine", "widen", "gather", "slice_moments", "work"}
-    assert stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE")) >= {"submit", "join"}
+    assert stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE")) >= {"run_chain", "join"}
     assert "rows" not in stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE"))
     assert stale(jobs=("class Chain:", "class Chains:")) == set()
     assert {"rows", "columns"} <= stale(column_tree=("CHUNK = 64", "CHUNK = 32")) < set(stamps())

@@ -31,7 +31,8 @@ if objects_of() is None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_known() -> Iterator[None]:
+def nothing_known(threads: None) -> Iterator[None]:
+    lngrad.set_num_threads(2)  # memory that is kept has a bound, and each thread needs some
     calls.forget()
     yield
     calls.forget()
@@ -141,7 +142,7 @@ def test_every_fact_counts() -> None:
     assert count() >= 16
 
 
-def test_the_number_of_threads_is_a_fact(threads: Any) -> None:
+def test_the_number_of_threads_is_a_fact() -> None:
     inputs = make_inputs(Case((600,), (384,)), "float32")
     lngrad.set_num_threads(1)
     right = backward(inputs)
@@ -279,8 +280,7 @@ def test_a_call_that_somebody_runs_goes_the_other_way() -> None:
     assert call.words[0] == 0
 
 
-def test_many_threads_call_at_once(threads: Any) -> None:
-    lngrad.set_num_threads(2)
+def test_many_threads_call_at_once() -> None:
     variants = [make_inputs(Case((rows,), (128,)), "float32", seed=rows) for rows in (300, 301, 300, 40)]
     expected = [backward(variant) for variant in variants]
     failed: list[BaseException] = []
@@ -302,10 +302,9 @@ def test_many_threads_call_at_once(threads: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["late workers", "interrupted"])
-def test_a_job_that_is_left_is_finished_or_taken_back(when: str, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_left_is_finished_or_taken_back(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that compiled code can't wake leave the job to Python."""
     inputs = make_inputs(Case((600,), (384,)), "float32", seed=4)
-    lngrad.set_num_threads(2)
     monkeypatch.setattr(workers, "_semaphores", lambda: None)
     pool = workers._Workers()
     monkeypatch.setattr(workers, "_workers", pool)

@@ -118,7 +118,7 @@ def test_a_library_has_the_machine_code_that_is_compiled_on_the_spot():
     here = next(iter(fitting()), None)
     if here is None or choices(HERE, here.features) != choices(HERE, FEATURES):
         pytest.skip("lowered otherwise for the processor at hand")
-    for kernel in (("combine", "float32", "float32"), ("gather", "bfloat16", "bfloat16"), ("submit", "", "")):
+    for kernel in (("combine", "float32", "float32"), ("gather", "bfloat16", "bfloat16"), ("run_chain", "", "")):
         module = compiling.lower(*kernel)
         codes = {compiling.emit(module.clone(), "f", here.name, features) for features in (FEATURES, here.features)}
         assert len(codes) == 1

@@ -227,8 +227,11 @@ class Check:
 
 
 def first_call(dtype: str, backward: bool) -> None:
-    """A call with the network's columns; where its kernels are not kept yet, this compiles them."""
-    for M in BATCH, MANY:
+    """Calls with the network's columns; where their kernels are not kept yet, this compiles them.
+
+    Twice each: what finds known calls is compiled with the second.
+    """
+    for M in (BATCH, MANY) * 2:
         x, rows = np.ones((M, HIDDEN), numpy_dtype(dtype)), np.ones(M, np.float32)
         if backward:
             lngrad.layer_norm_backward(x, x, rows, rows, x[0])

@@ -141,7 +141,7 @@ class PlanBuilder:
                 self.regions.add_table(f"{name}_table", len(words))
                 kept = words if words.nbytes <= TABLE_BYTES else None
                 self.tables.append(StrideTable(f"{name}_table", spec, kept))
-        fields["block_rows"] = _block_rows(problem.N * bytes_of(self.dtype))
+        fields["block_rows"] = _block_rows(problem.M, problem.N * bytes_of(self.dtype))
         if self.tables:
             self.regions.add("scratch", self.threads * 4 * fields["block_rows"] * problem.N, self.dtype)
             fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
@@ -242,9 +242,9 @@ class PlanBuilder:
         )
 
 
-def _block_rows(row_bytes: int) -> int:
-    """How many rows are packed at a time: whole chunks, or a part of one that fits it several times."""
-    rows = min(SCRATCH_CHUNKS * CHUNK, scratch_bytes(machine()) // row_bytes)
+def _block_rows(M: int, row_bytes: int) -> int:
+    """How many rows are packed at a time: whole chunks, no more than there are, or a part of one that fits it several times."""
+    rows = min(SCRATCH_CHUNKS * CHUNK, -(-M // CHUNK) * CHUNK, scratch_bytes(machine()) // row_bytes)
     return rows - rows % CHUNK if rows >= CHUNK else power_of_two(rows)
 
 

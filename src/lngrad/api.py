@@ -346,14 +346,10 @@ def _outputs_moved(operator: Operator, out: Any, source: int, target: int) -> An
     )
 
 
-def _asked(
-    operator: Operator, function: calls.Repeats, arguments: tuple[Any, ...], axis: int | None
-) -> calls.Asked | None:
-    """A call as its backend may know it; None with an axis and `out`, whose arrays would have to be moved first."""
+def _asked(operator: Operator, function: calls.Repeats, arguments: tuple[Any, ...], axis: int | None) -> calls.Asked:
+    """A call as its backend may know it."""
     if axis is None:
         return calls.Asked(function, arguments, None)
-    if arguments[-1] is not None:
-        return None
     return calls.Asked(function, arguments, lambda results: _outputs_moved(operator, results, -1, axis))
 
 

@@ -195,6 +195,31 @@ def test_a_mask_and_channels_first_are_known(only_known: Callable[[], None]) -> 
     check_grads(backward(inputs, output_mask=mask), inputs, output_mask=mask)
 
 
+def test_results_may_be_given_with_an_axis(only_known: Callable[[], None]) -> None:
+    """All of them. With some alone the call is not known, and those that are made have the axis where it was asked for."""
+    inputs = make_inputs(Case((4, 5), (48,)), "float32")
+    x, dy = (np.ascontiguousarray(np.moveaxis(array, -1, 1)) for array in (inputs.x, inputs.dy))
+    right = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1)
+    right_grads = lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1)
+    part = right._replace(y=None)
+    for _ in range(4):
+        some = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=part)
+        assert some.y.shape == x.shape
+        check_same_bits(tuple(some), tuple(right))
+    assert count() == 0
+    out, grads = (type(one)(*map(np.zeros_like, one)) for one in (right, right_grads))
+    become_known(lambda: lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out))
+    become_known(lambda: lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1, out=grads))
+    only_known()
+    for result in (*out, *grads):
+        result[...] = 0
+    again = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out)
+    grads_again = lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1, out=grads)
+    assert all(one is given for one, given in zip((*again, *grads_again), (*out, *grads), strict=True))
+    check_same_bits(tuple(out), tuple(right))
+    check_same_bits(tuple(grads), tuple(right_grads))
+
+
 def test_options_that_are_new_objects_each_time_are_not_added_for_ever() -> None:
     inputs = make_inputs(CASE, "float32")
     kept = ["".join(["numba", "_cpu"]) for _ in range(50)]

@@ -155,11 +155,11 @@ def run_again(
     arrays: tuple[Any, ...],
     numbers: tuple[Any, ...],
     out: tuple[Any, ...] | None,
-    asked: Asked | None,
+    asked: Asked,
 ) -> list[Any] | None:
     """The results of a call that was seen before; None of another one, or one with memory at address 0.
 
-    With `asked` its backend may run it by itself from now on.
+    Its backend may run it by itself from now on.
 
     Raises:
         ShapeError: A tensor's memory is freed.
@@ -187,7 +187,7 @@ def run_again(
             run(*inputs, *addresses_of(results), *numbers)
     else:
         run(*inputs, *addresses_of(results), *numbers)
-        if asked is not None and len(times) < _MOST_TIMES:
+        if len(times) < _MOST_TIMES:
             times.append(None)
             asked.function.keep(plan, asked.arguments, numbers, makers, asked.finish)
     return results

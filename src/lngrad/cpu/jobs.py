@@ -44,6 +44,7 @@ BATCH_ELEMENTS = 1 << 26  # between two looks at Ctrl-C: some 30 ms
 # What a worker's slot holds beside the address of a job; no job has these addresses.
 IDLE, ASLEEP = 0, 1
 WORKER = 1  # the word of a slot that holds the address of its worker's record; 0 if compiled code can't wake that
+PAUSES = 2  # the word that says for how many pauses one waits actively
 SLOT_BYTES = CACHE_LINE
 MASK_BYTES = 128  # of a set of processors, a bit each
 
@@ -64,6 +65,7 @@ ENTRIES = {
     "cancel": Entry("pool", "job"),
     "join": Entry("pool", "job slots workers", returns=True),
     "run_worker": Entry("pool", "slot thread"),
+    "wait_pauses": Entry("pool", "pauses"),
     "worker_main": Entry("pool", "worker"),
     "share": Entry("pool", "first stop job"),
     "write_facts": Entry("known", "arguments objects facts", returns=True),

@@ -21,10 +21,13 @@ from lngrad.core.threads import granted_threads, setting_address
 from lngrad.cpu import workers
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import MOST_DIMENSIONS, MOST_FACTS, SLOT_WORDS, TABLE_SLOTS, KnownCall, Objects, Place
-from lngrad.cpu.run import PACKED_BYTES, CpuSteps, Memory
+from lngrad.cpu.run import CpuSteps, Memory
 from lngrad.typing import Address, Words
 
-MOST, MOST_BYTES = TABLE_SLOTS // 2, 1 << 25  # calls that a table holds, and their memory
+MOST, MOST_BYTES = (
+    TABLE_SLOTS // 2,
+    1 << 25,
+)  # calls that a table holds, and their memory; none has more than a quarter of it
 _OBJECT, _I64 = ctypes.py_object, ctypes.c_int64
 _CONSTANTS = (type(None), bool, float, str)  # what a kept call may have beside arrays: what nobody can change
 _ONE_DIGIT = 1 << 30  # below, an int has one digit or none
@@ -108,14 +111,18 @@ class KnownCalls:
             raise
         if job < 0:
             return None
-        return results if finish is None else finish(results)
+        return results if finish is None or results is out else finish(results)
 
     def keep(
         self, plan: Plan, arguments: tuple[Any, ...], numbers: tuple[float, ...],
         makers: Makers, finish: Callable[[Any], Any] | None,
     ) -> None:  # fmt: skip
-        """Let a call be known, if compiled code alone can run it and nobody else adds one."""
-        if _runs_alone(plan) and self._says_all(arguments) and self._adding.acquire(blocking=False):
+        """Let a call be known, if compiled code alone can run it and nobody else adds one.
+
+        One with some of its results given is not, if those that are made must become something else.
+        """
+        is_plain = finish is None or arguments[-1] is None or _is_whole(makers, arguments[-1])
+        if is_plain and _runs_alone(plan) and self._says_all(arguments) and self._adding.acquire(blocking=False):
             try:
                 self._add(plan, arguments, numbers, makers, finish)
             finally:
@@ -146,13 +153,12 @@ class KnownCalls:
             chain=memory.address, objects=self._table, inputs=len(plan.problem.inputs), outputs=len(makers)
         )
         words = np.array([*record, *_places(plan, arguments, out)], np.int64)
-        is_whole = all((make is None) == (given is None) for make, given in zip(makers, out, strict=True))
         dtypes = [one.dtype for one in (*arguments[:-1], *out) if type(one) is np.ndarray]
         options = [one for one in arguments[:-1] if type(one) is not np.ndarray]
         self._last += 1
         self._calls[self._last] = _Known(
-            address_of(words), words, memory, steps.crew - 1, plan.problem.operator.results, makers, is_whole, finish,
-            (facts, *dtypes, *options),
+            address_of(words), words, memory, steps.crew - 1, plan.problem.operator.results, makers, _is_whole(makers, out),
+            finish, (facts, *dtypes, *options),
         )  # fmt: skip
         mixed = entry_function("hash_of")(address_of(facts), count)
         k = mixed % TABLE_SLOTS
@@ -162,11 +168,16 @@ class KnownCalls:
         self._slots[k, 1] = self._last  # last: without it the slot is empty
 
 
+def _is_whole(makers: Makers, out: tuple[Any, ...]) -> bool:
+    """Whether nothing is to be made or left out beside the given results."""
+    return all((make is None) == (given is None) for make, given in zip(makers, out, strict=True))
+
+
 def _runs_alone(plan: Plan) -> bool:
     """Whether a plan needs nobody but compiled code, and its memory may be kept."""
     steps: CpuSteps = plan.steps
     by_numpy = steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows
-    return not by_numpy and plan.workspace_bytes <= PACKED_BYTES
+    return not by_numpy and plan.workspace_bytes <= MOST_BYTES // 4
 
 
 def _places(plan: Plan, arguments: tuple[Any, ...], out: tuple[Any, ...]) -> list[int]:

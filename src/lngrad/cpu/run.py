@@ -15,6 +15,7 @@ import numpy as np
 
 from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
 from lngrad.core.dtypes import bytes_of, numpy_dtype
+from lngrad.core.memory import allocated, pooled_bytes
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
@@ -22,7 +23,7 @@ from lngrad.cpu.workers import run_chain
 from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
 
 LINE = 64  # bytes of a cache line
-KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call
+KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call of a plan; larger ones are anybody's
 PACKED_ELEMENTS = 1 << 22  # from here on a call takes milliseconds: some µs of Python don't count, Ctrl-C does
 PACKED_BYTES = 1 << 20  # of workspace
 
@@ -234,12 +235,13 @@ def bind(plan: Plan) -> Callable[..., None]:
         and plan.workspace_bytes <= KEPT_BYTES
     )
     run_here = entry_function("run_chain")
+    make_bytes = allocated if plan.workspace_bytes <= KEPT_BYTES else pooled_bytes
 
     def run_small(*addresses: float) -> None:
         try:
             memory = free.pop()
         except IndexError:
-            memory = Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
+            memory = Memory(plan, allocated(plan.workspace_bytes))
         write(memory.bytes, addresses)
         run_here(memory.address, 0, 0)
         free.append(memory)
@@ -248,7 +250,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         try:
             memory = free.pop()
         except IndexError:
-            memory = Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
+            memory = Memory(plan, make_bytes(plan.workspace_bytes))
         _run_shared(steps, memory, addresses)
         if plan.workspace_bytes <= KEPT_BYTES:
             free.append(memory)

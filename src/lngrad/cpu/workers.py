@@ -11,6 +11,7 @@ import _thread
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -21,9 +22,22 @@ import numpy as np
 from lngrad.core.arrays import address_of
 from lngrad.core.threads import MOST_THREADS, lent_parallel_for
 from lngrad.cpu.entries import entry_address, entry_function
-from lngrad.cpu.jobs import ASLEEP, BATCH, MASK_BYTES, NEXT, SLOT_BYTES, THREADS, TICKETS, TO_WAKE, WORKER, Worker
+from lngrad.cpu.jobs import (
+    ASLEEP,
+    BATCH,
+    MASK_BYTES,
+    NEXT,
+    PAUSES,
+    SLOT_BYTES,
+    THREADS,
+    TICKETS,
+    TO_WAKE,
+    WORKER,
+    Worker,
+)
 from lngrad.typing import Address, Words
 
+_ACTIVE_NS = 100_000  # that a worker waits before it sleeps; OpenMP's runtimes wait ten times as long
 _SEMAPHORE_WORDS = 16  # 128 bytes; the largest sem_t that is known to us has 32
 
 
@@ -46,6 +60,17 @@ def _semaphores() -> Any:
 def _processors() -> Any:
     """The C library, if it knows processors by their numbers, as Linux's does."""
     return _c_library("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
+
+
+@cache
+def _pauses() -> int:
+    """How many pauses take _ACTIVE_NS: 4000 on one make of processor, 12,000 on another."""
+    wait, many, times = entry_function("wait_pauses"), 2000, []
+    for _ in range(3):
+        before = time.perf_counter_ns()
+        wait(many)
+        times.append(time.perf_counter_ns() - before)
+    return many * _ACTIVE_NS // max(1, min(times))
 
 
 def _function_address(function: Any) -> Address:
@@ -146,7 +171,7 @@ class _Workers:
     def __init__(self) -> None:
         memory = np.full((MOST_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
         self._slots = memory[-address_of(memory) % SLOT_BYTES // 8 :]
-        self._slots[WORKER :: SLOT_BYTES // 8] = 0
+        self._slots[WORKER :: SLOT_BYTES // 8] = self._slots[PAUSES :: SLOT_BYTES // 8] = 0
         self.slots = address_of(self._slots)
         self.refusals = 0
         self._all: list[_Worker] = []
@@ -156,6 +181,7 @@ class _Workers:
         """Have `count` workers, if the system lets them start and no other call starts some. Return how many there are."""
         if len(self._all) < count and self._starting.acquire(blocking=False):
             try:
+                self._slots[PAUSES :: SLOT_BYTES // 8] = _pauses()
                 while len(self._all) < count:
                     worker = _Worker(self._slots, len(self._all))
                     worker.start()

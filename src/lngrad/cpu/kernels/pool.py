@@ -20,6 +20,7 @@ from lngrad.cpu.jobs import (
     MASK_BYTES,
     MAX_RANGES,
     NEXT,
+    PAUSES,
     RANGES,
     SLOT_BYTES,
     TASKS,
@@ -33,8 +34,6 @@ from lngrad.cpu.jobs import (
 )
 from lngrad.cpu.kernels.functions import lowered, plain
 from lngrad.cpu.processors import ARCHITECTURE
-
-SPIN_LIMIT = 4000  # pauses that a worker waits actively, about 0.1 ms; OpenMP's runtimes wait ten times as long
 
 _I64 = ir.IntType(64)
 # ARM's yield takes no time on a core that runs one thread; isb empties the pipeline, which takes about as long as x86's pause.
@@ -207,7 +206,7 @@ def join(job, slots, workers):
         slot = slots + worker * SLOT_BYTES
         swap_if(slot, job, IDLE)
         waited = 0
-        while word(slot, 0) == -job and waited < SPIN_LIMIT:
+        while word(slot, 0) == -job and waited < word(slot, PAUSES):
             pause()
             waited += 1
         done = done and word(slot, 0) != -job
@@ -244,8 +243,15 @@ def run_chain(job, slots, workers):
 
 
 @plain
+def wait_pauses(pauses):
+    """Wait actively."""
+    for _ in range(pauses):
+        pause()
+
+
+@plain
 def run_worker(slot, thread):
-    """Run the jobs that are posted in a slot, until none was for SPIN_LIMIT pauses."""
+    """Run the jobs that are posted in a slot, until none was for PAUSES pauses."""
     waited = 0
     while True:
         job = word(slot, 0)
@@ -254,7 +260,7 @@ def run_worker(slot, thread):
                 work(job, thread, 1 << 62)
                 swap_if(slot, -job, IDLE)
             waited = 0
-        elif waited < SPIN_LIMIT:
+        elif waited < word(slot, PAUSES):
             pause()
             waited += 1
         # Asleep already: its semaphore was posted once too often.

@@ -49,8 +49,10 @@ class Repeats:
         finish: Callable[[Any], Any] | None,
     ) -> None:  # fmt: skip
         """As a backend's KnownCalls, if it has them."""
+        if plan.known is None:
+            return
         if self._known is None:
-            self._known = plan.known and plan.known(self._results)
+            self._known = plan.known(self._results)
             if self._known is None:
                 return
             self.again = self._known.again

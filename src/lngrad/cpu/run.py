@@ -15,7 +15,7 @@ import numpy as np
 
 from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
 from lngrad.core.dtypes import bytes_of, numpy_dtype
-from lngrad.core.memory import allocated, pooled_bytes
+from lngrad.core.memory import allocated
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
@@ -23,7 +23,7 @@ from lngrad.cpu.workers import run_chain
 from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
 
 LINE = 64  # bytes of a cache line
-KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call of a plan; larger ones are anybody's
+KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call
 PACKED_ELEMENTS = 1 << 22  # from here on a call takes milliseconds: some µs of Python don't count, Ctrl-C does
 PACKED_BYTES = 1 << 20  # of workspace
 
@@ -235,7 +235,6 @@ def bind(plan: Plan) -> Callable[..., None]:
         and plan.workspace_bytes <= KEPT_BYTES
     )
     run_here = entry_function("run_chain")
-    make_bytes = allocated if plan.workspace_bytes <= KEPT_BYTES else pooled_bytes
 
     def run_small(*addresses: float) -> None:
         try:
@@ -250,7 +249,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         try:
             memory = free.pop()
         except IndexError:
-            memory = Memory(plan, make_bytes(plan.workspace_bytes))
+            memory = Memory(plan, allocated(plan.workspace_bytes))
         _run_shared(steps, memory, addresses)
         if plan.workspace_bytes <= KEPT_BYTES:
             free.append(memory)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from lngrad.core import machine
+import norms
+from lngrad.core import calls, machine
+from lngrad.core import plan as core_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
 from lngrad.cpu.policy import (
@@ -17,6 +21,7 @@ from lngrad.cpu.policy import (
     ZEN_5,
     Machine,
     backward_rows_together,
+    fetches_result,
     forward_rows_together,
     group_bytes,
     lanes_are_rows,
@@ -27,6 +32,7 @@ from lngrad.cpu.policy import (
     stay,
     written_together,
 )
+from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 KIB, MIB = 1 << 10, 1 << 20
 EPYC_7003 = Machine(32 * KIB, 512 * KIB, 32 * MIB, ZEN_3)
@@ -171,6 +177,38 @@ def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, threads, ta
     monkeypatch.setattr(cpu_plan, "task_function", lambda name, *dtypes: names.append(name) or 1)
     cpu_plan.plan(backward(*shape), threads)
     assert names[0] == task
+
+
+def test_lines_of_a_result_are_fetched_where_no_core_has_them_and_that_was_measured():
+    for problem in (forward(4096, 256), backward(4096, 256), forward(4096, 768, np.float16)):
+        assert fetches_result(problem, 1, 1, XEON_AMX, False)
+        assert not fetches_result(problem, 1, 1, XEON, False)
+        assert not fetches_result(problem, 1, 0, XEON_AMX, False)
+        assert not fetches_result(problem, 1, 1, XEON_AMX, True)
+    assert not fetches_result(forward(512, 384), 1, 1, XEON_AMX, False)
+    assert not fetches_result(forward(1024, 256), 2, 1, XEON_AMX, False)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("columns", [40, 96, 300, 1100])
+def test_what_is_fetched_decides_no_bits(columns, dtype, norm, monkeypatch):
+    """Rows and the lines of results, in the middle and beyond the end; in place too."""
+    inputs = make_inputs(Case((70,), (columns,)), dtype, **norm)
+    found = []
+    for ahead, to_result in ((0, False), (1, False), (3, True), (70, True)):
+        calls.forget()
+        core_plan._plans.clear()
+        monkeypatch.setattr(cpu_plan, "rows_ahead", lambda *_, ahead=ahead: ahead)
+        monkeypatch.setattr(cpu_plan, "fetches_result", lambda *_, to_result=to_result: to_result)
+        grads = norms.backward(inputs)
+        check_grads(grads, inputs)
+        taken = replace(inputs, x=inputs.x.copy())
+        in_place = norms.forward(taken, out=norms.forward(inputs)._replace(y=taken.x))
+        found.append((*norms.forward(inputs), *in_place, *grads))
+    calls.forget()
+    core_plan._plans.clear()
+    for results in found[1:]:
+        check_same_bits(results, found[0])
 
 
 def streamed_forward(N, here):

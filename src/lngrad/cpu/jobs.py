@@ -93,20 +93,21 @@ def _record(name, fields):
 # Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
 # and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
 # more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
+# fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
 # completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
-    "gather scatter wants streaming ahead rows_at_once chunks_per_task slots_per_task block_rows first_row stop_row "
-    "completes lost",
+    "gather scatter wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
+    "stop_row completes lost",
 )
 
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
-    "gather scatter streaming ahead rows_per_task rows_at_once block_rows",
+    "gather scatter streaming ahead fetches_result rows_per_task rows_at_once block_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

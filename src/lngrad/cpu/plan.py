@@ -35,6 +35,7 @@ from lngrad.cpu.jobs import (
 from lngrad.cpu.known import known_calls
 from lngrad.cpu.policy import (
     backward_rows_together,
+    fetches_result,
     forward_rows_together,
     group_bytes,
     lanes_are_rows,
@@ -269,7 +270,8 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     ahead = rows_ahead(problem, builder.threads, rows_at_once, machine(), streamed)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
-        alpha=bits_of(problem.normalization.alpha), ahead=ahead, **fields,
+        alpha=bits_of(problem.normalization.alpha), ahead=ahead,
+        fetches_result=int(fetches_result(problem, builder.threads, ahead, machine(), streamed)), **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + ("forward_beside" if beside else "forward_rows"))
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -326,9 +328,11 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
     streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
     rows_at_once = written_together(LANES if by_columns else together, streamed, False, row_bytes, itemsize, machine())
+    ahead = rows_ahead(problem, threads, rows_at_once, machine(), streamed)
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, rows_at_once=rows_at_once, ahead=rows_ahead(problem, threads, rows_at_once, machine(), streamed),
+        stop_row=M, rows_at_once=rows_at_once, ahead=ahead,
+        fetches_result=int(fetches_result(problem, threads, ahead, machine(), streamed)),
         completes=int(problem.completes_mean), **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + _main_task(wants, N, by_columns))

@@ -65,7 +65,7 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (s - b.rstd))
         strides = dy_stride, x_stride, dtotal_stride, dx_stride
         block = dy_i, x_i, dtotal_i, dx_i, m, s, mean_dxhat, mean_dxhat_xhat, lost, *strides
-        row_pass(storage, acc, gamma, dgamma, dbeta, block, some, N, b.ahead, b.streaming)
+        row_pass(storage, acc, gamma, dgamma, dbeta, block, some, N, b.ahead, some * b.fetches_result, b.streaming)
 
 
 @plain
@@ -354,7 +354,7 @@ def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
             or_none(centred, vector_at(acc, memory, LOST)),
             b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
         )  # fmt: skip
-        row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, None, b.streaming)
+        row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, None, 0, b.streaming)
     if with_sums is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
         if centred is not None:

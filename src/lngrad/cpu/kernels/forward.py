@@ -41,6 +41,7 @@ from lngrad.cpu.kernels.row_passes import (
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
     fetch_group,
+    fetch_group_to_write,
     gather,
     load,
     load_group,
@@ -103,15 +104,22 @@ def write_group(storage, row, j, g, b, ahead, streaming):
         stream(storage, y, j, result)
 
 
+@inlined
+def fetch_result(storage, row, j, to_result):
+    """Ask for GROUP columns of a later row's y, so many bytes on, to write to them."""
+    if row is not None:
+        fetch_group_to_write(storage, row[1] + to_result, j)
+
+
 @plain
-def write_rows(storage, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming):
+def write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, skipped, streaming):
     """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
 
     Written out, not in a loop: that took 1.1 to 1.3 times as long (64×64 to 512×384 float32, 1 thread, Intel Xeon, AVX-512).
 
-    ahead: how many bytes on the rows lie that are fetched meanwhile; 0: none are. skipped: so many columns a first
-    group is written that the second one overlaps, so that it and all others begin on cache lines of y. streaming: None, or 1 if
-    y goes past the caches.
+    ahead: how many bytes on the rows lie that are fetched meanwhile; 0: none are. to_result: how many bytes on the lines of y
+    lie that are fetched to be written, if y is stored; 0: none are. skipped: so many columns a first group is written that the
+    second one overlaps, so that it and all others begin on cache lines of y. streaming: None, or 1 if y goes past the caches.
     """
     tail, last = (N - skipped) % LANES, N - LANES
     peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
@@ -123,6 +131,11 @@ def write_rows(storage, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skip
     while j + GROUP <= N:
         at = max(j, 0)
         g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
+        if streaming is None and to_result != 0:
+            fetch_result(storage, row0, at, to_result)
+            fetch_result(storage, row1, at, to_result)
+            fetch_result(storage, row2, at, to_result)
+            fetch_result(storage, row3, at, to_result)
         write_group(storage, row0, at, g, b, ahead, streaming)
         write_group(storage, row1, at, g, b, ahead, streaming)
         write_group(storage, row2, at, g, b, ahead, streaming)
@@ -153,15 +166,15 @@ def columns_to_line(storage, x, y, N, streaming):
 
 
 @plain
-def write_measured_rows(storage, acc, rows, count, ahead, gamma, beta, N, streaming):
+def write_measured_rows(storage, acc, rows, count, ahead, to_result, gamma, beta, N, streaming):
     """y of any number of rows whose means and rstds are known, four at a time where their lines begin alike.
 
     rows: addresses of x and y, of mean, rstd and what xhat lost by row (mean and lost None: not centred), and bytes from row to
-    row. ahead: how many rows on.
+    row. ahead, to_result: as in write_rows, but how many rows on.
     """
     x, y, mean, rstd, lost, x_stride, y_stride = rows
     statistics = mean, rstd, lost
-    ahead, r = ahead * x_stride, 0
+    ahead, to_result, r = ahead * x_stride, to_result * y_stride, 0
     skipped = columns_to_line(storage, x, y, N, streaming)
     together = count if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
     while r + 4 <= together:
@@ -171,11 +184,11 @@ def write_measured_rows(storage, acc, rows, count, ahead, gamma, beta, N, stream
         row2 = row_of(acc, statistics, x, y, r + 2)
         row3 = row_of(acc, statistics, x + x_stride, y + y_stride, r + 3)
         x, y, r = x + 2 * x_stride, y + 2 * y_stride, r + 4
-        write_rows(storage, acc, row0, row1, row2, row3, ahead, gamma, beta, N, skipped, streaming)
+        write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, skipped, streaming)
     while r < count:
         row = row_of(acc, statistics, x, y, r)
         skipped = columns_to_line(storage, x, y, N, streaming)
-        write_rows(storage, acc, row, None, None, None, ahead, gamma, beta, N, skipped, streaming)
+        write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, skipped, streaming)
         x, y, r = x + x_stride, y + y_stride, r + 1
 
 
@@ -228,9 +241,9 @@ def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     losts = or_none(mean, vector_at(acc, memory, LOSTS))
     some, beta = (x, y, means, rstds, losts, x_stride, y_stride), or_none(mean, f.beta)
     if f.streaming:
-        write_measured_rows(storage, acc, some, rows, f.ahead, f.gamma, beta, f.N, 1)
+        write_measured_rows(storage, acc, some, rows, f.ahead, 0, f.gamma, beta, f.N, 1)
     else:
-        write_measured_rows(storage, acc, some, rows, f.ahead, f.gamma, beta, f.N, None)
+        write_measured_rows(storage, acc, some, rows, f.ahead, 4 * f.fetches_result, f.gamma, beta, f.N, None)
 
 
 @plain

@@ -43,6 +43,7 @@ from lngrad.cpu.kernels.simd import (
     SHORT,
     WIDE,
     fetch_group,
+    fetch_group_to_write,
     gather,
     load,
     load_columns,
@@ -340,18 +341,21 @@ def visit(storage, acc, wide, rows, r, j, g, dgamma, dbeta, streaming):
 
 
 @inlined
-def fetch_ahead(storage, rows, r, j, ahead):
-    """Ask for GROUP columns of later rows: of dy, of dtotal, and of x where means_of_rows has not asked for it."""
-    dy, x, dtotal, _, _, _, _, mean_dxhat_xhat, _, dy_stride, x_stride, dtotal_stride, _ = rows
+def fetch_ahead(storage, rows, r, j, ahead, to_result):
+    """Ask for GROUP columns of later rows: of dy, of dtotal, of x where means_of_rows has not asked for it, and of dx, to write
+    to it, to_result rows on; 0: of no dx."""
+    dy, x, dtotal, dx, _, _, _, mean_dxhat_xhat, _, dy_stride, x_stride, dtotal_stride, dx_stride = rows
     fetch_group(storage, dy + (r + ahead) * dy_stride, j)
     if mean_dxhat_xhat is None:
         fetch_group(storage, x + (r + ahead) * x_stride, j)
     if dtotal != 0:
         fetch_group(storage, dtotal + (r + ahead) * dtotal_stride, j)
+    if to_result != 0:
+        fetch_group_to_write(storage, dx + (r + to_result) * dx_stride, j)
 
 
 @inlined
-def steps_of_rows(storage, acc, wide, sums, rows, count, j, n, ahead, streaming):
+def steps_of_rows(storage, acc, wide, sums, rows, count, j, n, ahead, to_result, streaming):
     """row_pass of columns from j on, as many as make whole steps. Returns where the others begin."""
     gamma, dgamma_at, dbeta_at = sums
     step = step_of(acc, wide)
@@ -360,9 +364,9 @@ def steps_of_rows(storage, acc, wide, sums, rows, count, j, n, ahead, streaming)
         dgamma, dbeta = load_columns(acc, wide, dgamma_at, j), load_columns(acc, wide, dbeta_at, j)
         for r in range(count):
             if ahead is not None and ahead != 0 and j % GROUP == 0:
-                fetch_ahead(storage, rows, r, j, ahead)
+                fetch_ahead(storage, rows, r, j, ahead, to_result)
                 if step > GROUP:
-                    fetch_ahead(storage, rows, r, j + GROUP, ahead)
+                    fetch_ahead(storage, rows, r, j + GROUP, ahead, to_result)
             dgamma, dbeta = visit(storage, acc, wide, rows, r, j, g, dgamma, dbeta, streaming)
         store(acc, dgamma_at, j, dgamma)
         store(acc, dbeta_at, j, dbeta)
@@ -377,7 +381,7 @@ def in_cache(ahead, dtotal):
 
 
 @plain
-def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, streaming):
+def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, to_result, streaming):
     """dx of n >= 8 columns of up to eight rows, and their share of the column sums, which stay in registers from row to row.
 
     The sums are read and written once for all rows: for every row, that cost as much as everything else (AMD EPYC 9004).
@@ -391,6 +395,7 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
             lost by row, and bytes from row to row of the four tensors.
         count: How many rows.
         ahead: How many rows on those lie that are fetched; None or 0: nothing is.
+        to_result: Beside them, how many rows on the lines of dx lie that are fetched to be written; 0: none are.
         streaming: Whether dx goes past the caches.
     """
     tail, last = n % LANES, n - LANES
@@ -413,18 +418,18 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, st
     # Whether dx is streamed is a constant in each loop: of the two stores LLVM made one in float16, which went to the caches.
     if gamma is not None and streaming:
         if step_of(acc, LONG) > step_of(acc, SHORT):
-            j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, 1)
-        j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, 1)
-        steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, 1)
+            j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, 0, 1)
+        j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, 0, 1)
+        steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, 0, 1)
     else:
         if in_cache(ahead, dtotal):
-            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, None, None)
+            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, None, 0, None)
         elif dtotal == 0:
-            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, ahead, None)
+            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, ahead, to_result, None)
         elif step_of(acc, LONG) > step_of(acc, SHORT):
-            j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, None)
-        j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, None)
-        steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, None)
+            j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, to_result, None)
+        j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, to_result, None)
+        steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, 0, None)
     if tail > 0:  # the last eight columns, of which the first `summed` are in the sums already
         summed = LANES - tail
         g = load_columns(acc, None, gamma, last)

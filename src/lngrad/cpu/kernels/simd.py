@@ -360,26 +360,36 @@ def stream(builder, storage, address, index, lanes):
     instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
-def _fetch(builder, address):
+def _fetch(builder, address, to_write):
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    read, first_level, data = (ir.Constant(I32, value) for value in (0, 3, 1))
-    builder.call(function, [builder.inttoptr(address, byte), read, first_level, data])
+    write, first_level, data = (ir.Constant(I32, value) for value in (to_write, 3, 1))
+    builder.call(function, [builder.inttoptr(address, byte), write, first_level, data])
 
 
 @lowered(types.void)
 def fetch_line(builder, address):
     """Ask for a cache line into the first-level cache; an address that is no memory is no fault."""
-    _fetch(builder, address)
+    _fetch(builder, address, to_write=0)
+
+
+def _fetch_group(builder, storage, address, index, to_write):
+    first = builder.ptrtoint(_pointer(builder, address, index, _STORED[storage]), I64)
+    for offset in range(0, GROUP * storage.bitwidth // 8, LINE_BYTES):
+        _fetch(builder, builder.add(first, ir.Constant(I64, offset)), to_write)
 
 
 @lowered(types.void)
 def fetch_group(builder, storage, address, index):
     """fetch_line for the lines of GROUP elements."""
-    first = builder.ptrtoint(_pointer(builder, address, index, _STORED[storage]), I64)
-    for offset in range(0, GROUP * storage.bitwidth // 8, LINE_BYTES):
-        _fetch(builder, builder.add(first, ir.Constant(I64, offset)))
+    _fetch_group(builder, storage, address, index, to_write=0)
+
+
+@lowered(types.void)
+def fetch_group_to_write(builder, storage, address, index):
+    """fetch_group, and take the lines from all other caches, so that a store need not wait for them."""
+    _fetch_group(builder, storage, address, index, to_write=1)
 
 
 def _strided(builder, storage, address, index, stride, lane):

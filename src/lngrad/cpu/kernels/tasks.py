@@ -93,9 +93,9 @@ def slice_forward(storage, acc, centred, arguments, task, thread):
         statistics = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
         rows = s.x + i * s.x_stride, s.result + i * s.result_stride, *statistics, s.x_stride, s.result_stride
         if s.streaming:
-            write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, 1)
+            write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, 1)
         else:
-            write_measured_rows(storage, acc, rows, count, 1, s.gamma, beta, s.N, None)
+            write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, None)
 
 
 @plain
@@ -122,7 +122,7 @@ def slice_dx(storage, acc, centred, arguments, task, thread):
         means = or_none(centred, s.row_numbers + i * size), s.row_numbers + (s.M + i) * size
         statistics = or_none(centred, s.mean + i * size), s.rstd + i * size, *means, or_none(centred, s.lost + i * size)
         rows = dy, x, dtotal, dx, *statistics, s.dy_stride, s.x_stride, s.dtotal_stride, s.result_stride
-        row_pass(storage, acc, s.gamma, None, None, rows, min(s.rows_at_once, stop - i), s.N, None, s.streaming)
+        row_pass(storage, acc, s.gamma, None, None, rows, min(s.rows_at_once, stop - i), s.N, None, 0, s.streaming)
 
 
 RECORD_BYTES = 8 * len(Convert._fields)

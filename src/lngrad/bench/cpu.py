@@ -154,7 +154,8 @@ class CpuBench:
             array[...] = np.float32(number)
         tasks = FLOATS // TRIAD_BLOCK
         record = Triad(*map(address_of, arrays), elements=FLOATS)
-        job = new_job(task_function("triad_streamed", "float32", "float32"), tasks, FLOATS, get_num_threads(), record)
+        function = task_function("triad_streamed", "float32", "float32")
+        job = new_job(function, tasks, FLOATS, tasks, record)  # of these, as many threads as there are when it runs
 
         def once(keep: object = (arrays, job)) -> None:
             run_chain(address_of(job), get_num_threads())

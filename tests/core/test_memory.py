@@ -12,7 +12,8 @@ import lngrad
 from lngrad.core import memory
 from lngrad.core.arrays import Output, address_of, empty
 
-LARGE = Output.of((1 << 18,), "float32")
+LARGE = Output.of((1 << 21,), "float32")
+QUEUED = Output.of((1 << 18,), "float32")
 
 
 @pytest.fixture(autouse=True)
@@ -96,20 +97,40 @@ def test_where_memory_is_short_the_pool_is_given_back_first(monkeypatch):
         memory.pooled_bytes(1 << 60)
 
 
+@pytest.mark.parametrize("full", ["of one kind", "of all"])
+def test_what_finds_no_place_in_a_queue_comes_from_the_pool(full, monkeypatch):
+    limits = {"of one kind": ("QUEUE_BLOCKS", 2), "of all": ("QUEUED_BYTES", 2 * QUEUED.nbytes)}
+    monkeypatch.setattr(memory, *limits[full])
+    arrays = [empty("numpy", QUEUED) for _ in range(3)]
+    addresses = set(map(address_of, arrays))
+    for number, array in enumerate(arrays):
+        array[...] = number
+    assert [float(array.min()) for array in arrays] == [0, 1, 2]
+    arrays.clear()
+    del array
+    gc.collect()
+    assert memory._idle_bytes == QUEUED.nbytes
+    assert memory._queued_bytes == 2 * QUEUED.nbytes
+    assert {address_of(one) for one in [empty("numpy", QUEUED) for _ in range(3)]} == addresses
+    lngrad.empty_cache()
+    assert memory._queued_bytes == memory._idle_bytes == 0
+
+
 def test_every_block_begins_on_a_cache_line():
-    for elements in (1 << 12, 1 << 14, 1 << 18, (1 << 18) + 3):
+    for elements in (1 << 12, 1 << 14, 1 << 18, (1 << 18) + 3, 1 << 21):
         array = empty("numpy", Output.of((elements,), "float32"))
         assert address_of(array) % memory.LINE == 0
         assert array.flags.writeable
         assert array.flags.c_contiguous
 
 
-def test_threads_may_share_the_pool():
+@pytest.mark.parametrize("output", [QUEUED, LARGE])
+def test_threads_may_share_blocks(output):
     wrong = []
 
     def work(number):
         for _ in range(200):
-            array = empty("numpy", LARGE)
+            array = empty("numpy", output)
             array[::4096] = number
             if (array[::4096] != number).any():
                 wrong.append(number)

@@ -5,8 +5,8 @@ block comes back to this pool when nobody refers to its array any more, and the 
 longest ago goes first where the pool is full, and all of it where the system has no more memory.
 
 Blocks of some KB have the same fate where they lie at the end of the heap: each is given back, and its pages are new again.
-For these a return to the pool would cost more than all the rest of a call, and for some hundred KB a tenth of it. They stay in a
-queue, and the one that was used longest ago is taken if nobody refers to it. Where queues are full, the larger ones of them
+For these a return to the pool would cost more than all the rest of a call, and for some hundred KB a tenth of it. They stay in
+a queue, and the one that was used longest ago is taken if nobody refers to it. Where queues are full, the larger ones of them
 come from the pool.
 """
 

@@ -38,6 +38,7 @@ from lngrad.cpu.jobs import (
 from lngrad.typing import Address, Words
 
 _ACTIVE_NS = 100_000  # that a worker waits before it sleeps; OpenMP's runtimes wait ten times as long
+_MOST_PAUSES = 1 << 17  # on an architecture whose pause takes no time
 _SEMAPHORE_WORDS = 16  # 128 bytes; the largest sem_t that is known to us has 32
 
 
@@ -70,7 +71,7 @@ def _pauses() -> int:
         before = time.perf_counter_ns()
         wait(many)
         times.append(time.perf_counter_ns() - before)
-    return many * _ACTIVE_NS // max(1, min(times))
+    return min(many * _ACTIVE_NS // max(1, min(times)), _MOST_PAUSES)
 
 
 def _function_address(function: Any) -> Address:

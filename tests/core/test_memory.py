@@ -110,10 +110,11 @@ def test_what_finds_no_place_in_a_queue_comes_from_the_pool(full, monkeypatch):
     del array
     gc.collect()
     assert memory._idle_bytes == QUEUED.nbytes
-    assert memory._queued_bytes == 2 * QUEUED.nbytes
+    assert memory._queued_bytes == {True: 2 * QUEUED.nbytes}
     assert {address_of(one) for one in [empty("numpy", QUEUED) for _ in range(3)]} == addresses
     lngrad.empty_cache()
-    assert memory._queued_bytes == memory._idle_bytes == 0
+    assert not memory._queued_bytes
+    assert memory._idle_bytes == 0
 
 
 def test_every_block_begins_on_a_cache_line():

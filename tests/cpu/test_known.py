@@ -418,3 +418,63 @@ def test_a_nested_call_of_the_same_kind() -> None:
 
 def test_the_operator_of_a_function_has_its_results() -> None:
     assert FORWARD.results is Forward
+
+
+@pytest.mark.parametrize("what", ["threads", "shape"])
+def test_what_changes_while_the_second_call_runs_makes_no_known_call(what: str) -> None:
+    """As another thread may change it: then the facts are not those of the plan."""
+    x = np.random.default_rng(0).standard_normal((40, 64), np.float32)
+    lngrad.layer_norm(x, 64)
+    keep = calls.Repeats.keep
+
+    def late(function: Any, *arguments: Any) -> None:
+        if what == "threads":
+            lngrad.set_num_threads(1)
+        else:
+            x.shape = 80, 32
+        keep(function, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls.Repeats, "keep", late)
+        lngrad.layer_norm(x, 64)
+    assert count() == 0
+    if what == "shape":
+        with pytest.raises(ShapeError):
+            lngrad.layer_norm(x, 64)
+
+
+def test_a_call_without_memory_to_keep_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = make_inputs(CASE, "float32")
+    right = backward(inputs)
+
+    def none(nbytes: int) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(known, "allocated", none)
+    for _ in range(4):
+        check_same_bits(backward(inputs), right)
+    assert count() == 0
+
+
+def test_results_in_a_tuple_of_another_length_are_refused_each_time() -> None:
+    inputs = make_inputs(CASE, "float32")
+    for _ in range(4):
+        forward(inputs)
+        with pytest.raises(ShapeError, match="out"):
+            forward(inputs, out=())
+
+
+def test_a_second_interrupt_leaves_no_job_that_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs of a chain are joined, also if Ctrl-C comes again while the first is."""
+    joined = []
+
+    def join(job: int, slots: int, helpers: int, cancelling: bool = False) -> None:
+        joined.append(job)
+        if len(joined) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "_join", join)
+    monkeypatch.setattr(workers, "_jobs", lambda chain: [(chain, None), (chain + 8, None)])
+    with pytest.raises(KeyboardInterrupt):
+        workers.abandon(1 << 20, 0)
+    assert joined == [1 << 20, (1 << 20) + 8]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from lngrad.core.dtypes import bytes_of
 from lngrad.core.plan import KnownCalls, Makers, Plan, RunOnAddresses
 from lngrad.core.problem import WITH_RESIDUAL, Normalization, Operator, Problem, check_elements, check_memory
 from lngrad.core.threads import get_num_threads, torch_parallel_for, torch_thread_count, use_parallel_for
+from lngrad.errors import BackendUnavailable
 
 _MOST = 512  # each keeps a little memory of its own
 _MOST_PLACES = 64
@@ -48,15 +50,16 @@ class Repeats:
         self, plan: Plan, arguments: tuple[Any, ...], numbers: tuple[float, ...], makers: Makers,
         finish: Callable[[Any], Any] | None,
     ) -> None:  # fmt: skip
-        """As a backend's KnownCalls, if it has them."""
+        """As a backend's KnownCalls, if it has them. The call is done: what fails here costs speed alone."""
         if plan.known is None:
             return
-        if self._known is None:
-            self._known = plan.known(self._results)
+        with suppress(MemoryError, BackendUnavailable):
             if self._known is None:
-                return
-            self.again = self._known.again
-        self._known.keep(plan, arguments, numbers, makers, finish)
+                self._known = plan.known(self._results)
+                if self._known is None:
+                    return
+                self.again = self._known.again
+            self._known.keep(plan, arguments, numbers, makers, finish)
 
 
 _functions: list[Repeats] = []
@@ -123,7 +126,7 @@ def key_of_call(
         return None
     call = operator, normalization, normalized_shape, mask, backend, get_num_threads()
     if out is not None:
-        if not isinstance(out, tuple):
+        if not isinstance(out, tuple) or len(out) != len(operator.outputs):
             return None
         for array in out:
             if type(array) is ndarray and not array.flags.writeable:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
@@ -30,7 +30,7 @@ KEPT_BYTES = 1 << 29  # of all blocks in the pool together
 LINE = 64  # bytes of a cache line; every block begins on one
 
 QUEUED_UP_TO = 1 << 22  # bytes of a block
-QUEUED_BYTES = 1 << 25  # of all blocks in queues together
+QUEUED_BYTES = 1 << 25  # of all blocks in queues together, and once more of those from KEPT_FROM on
 QUEUE_BLOCKS = 4  # of one kind
 KINDS = 512  # of shape and dtype
 
@@ -99,7 +99,9 @@ def allocated(nbytes: int) -> Bytes:
 _SmallBlock = tuple[Bytes, Array]  # memory, and an array on it that results are views of
 
 _queues: dict[tuple[Shape, np.dtype[Any]], deque[_SmallBlock]] = {}  # by shape and dtype, used longest ago first
-_queued_bytes = 0
+_queued_bytes: Counter[bool] = (
+    Counter()
+)  # of smaller blocks, and of larger ones, which must not take the room of all others
 
 
 def block_queue(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
@@ -108,15 +110,14 @@ def block_queue(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
     Threads need no lock: a block that one has taken out of the queue is not another's, and before it is put back there is a
     view, which holds its memory.
     """
-    global _queued_bytes
     if len(_queues) >= KINDS:
         _queues.clear()  # who makes results of these kinds again and again keeps their queues
-        _queued_bytes = 0
+        _queued_bytes.clear()
     queue = _queues.setdefault((shape, dtype), deque())
     nbytes = math.prod(shape) * dtype.itemsize
+    is_large = nbytes >= KEPT_FROM
 
     def make() -> Array:
-        global _queued_bytes
         for _ in range(len(queue)):
             try:
                 block = queue.popleft()
@@ -128,13 +129,13 @@ def block_queue(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
             queue.append(block)
             if is_idle:
                 return view
-        is_full = len(queue) >= QUEUE_BLOCKS or _queued_bytes + nbytes > QUEUED_BYTES
-        if is_full and nbytes >= KEPT_FROM:
+        is_full = len(queue) >= QUEUE_BLOCKS or _queued_bytes[is_large] + nbytes > QUEUED_BYTES
+        if is_full and is_large:
             return pooled_bytes(nbytes).view(dtype).reshape(shape)
         block = _fresh(shape, dtype, nbytes)
         view = block[1][...]
         if not is_full:
-            _queued_bytes += nbytes
+            _queued_bytes[is_large] += nbytes
             queue.append(block)
         return view
 
@@ -157,13 +158,13 @@ _ALONE = _references(_fresh((1,), np.dtype(np.uint8), 1))  # of a block that nob
 
 def empty_cache() -> None:
     """Give back the memory that is kept for the next NumPy results. Results in use keep theirs."""
-    global _idle_bytes, _queued_bytes
+    global _idle_bytes
     with _lock:
         _idle.clear()
         _idle_bytes = 0
         for queue in _queues.values():
             queue.clear()
-        _queued_bytes = 0
+        _queued_bytes.clear()
 
 
 def _advise() -> Callable[[int, int], object] | None:

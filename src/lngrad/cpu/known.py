@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.core.arrays import DATA_OFFSET, WORDS, address_of, spanned
+from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.memory import allocated
 from lngrad.core.plan import Makers, Plan
 from lngrad.core.threads import granted_threads, setting_address
 from lngrad.cpu import workers
@@ -106,8 +108,10 @@ class KnownCalls:
                 words[0] = 0
         except BaseException:
             if words[0] == id(arguments):
-                workers.abandon(memory.address, helpers)
-                words[0] = 0
+                try:
+                    workers.abandon(memory.address, helpers)
+                finally:
+                    words[0] = 0
             raise
         if job < 0:
             return None
@@ -137,22 +141,28 @@ class KnownCalls:
         self, plan: Plan, arguments: tuple[Any, ...], numbers: tuple[float, ...], makers: Makers,
         finish: Callable[[Any], Any] | None,
     ) -> None:  # fmt: skip
-        facts = np.zeros(MOST_FACTS, np.int64)
+        facts, later = np.zeros((2, MOST_FACTS), np.int64)
         count = self._write_facts(arguments, self._table, address_of(facts))
         if count == 0 or self._find(arguments, self._table):
+            return
+        steps: CpuSteps = plan.steps
+        memory = Memory(plan, allocated(plan.workspace_bytes))
+        out = arguments[-1] or (None,) * len(makers)
+        places = _places(plan, arguments, out)
+        # Since the plan was found other threads may have changed an array's shape, or how many threads there are.
+        is_plans = facts[0] == steps.threads and _are_of(plan, (*arguments[: len(plan.problem.inputs)], *out))
+        self._write_facts(arguments, self._table, address_of(later))
+        if not is_plans or (facts != later).any():
             return
         self._nbytes += plan.workspace_bytes
         if len(self._calls) == MOST or self._nbytes > MOST_BYTES:
             self._slots[...] = 0
             self._calls, self._nbytes = {}, plan.workspace_bytes  # who runs a call keeps it
-        steps: CpuSteps = plan.steps
-        memory = Memory(plan, np.empty(plan.workspace_bytes, np.uint8))
         steps.write(memory.bytes, (*(0 for _ in steps.argument), *numbers))
-        out = arguments[-1] or (None,) * len(makers)
         record = KnownCall(
             chain=memory.address, objects=self._table, inputs=len(plan.problem.inputs), outputs=len(makers)
         )
-        words = np.array([*record, *_places(plan, arguments, out)], np.int64)
+        words = np.array([*record, *places], np.int64)
         dtypes = [one.dtype for one in (*arguments[:-1], *out) if type(one) is np.ndarray]
         options = [one for one in arguments[:-1] if type(one) is not np.ndarray]
         self._last += 1
@@ -189,6 +199,19 @@ def _places(plan: Plan, arguments: tuple[Any, ...], out: tuple[Any, ...]) -> lis
     positions = (*range(len(inputs)), *range(len(out)))
     words = plan.steps.places[: len(spans)]
     return [field for place in map(Place, positions, words, spans) for field in place]
+
+
+def _are_of(plan: Plan, arrays: tuple[Any, ...]) -> bool:
+    """Whether a plan is one for arrays of these dtypes, sizes and strides, in any order of their axes."""
+    specs = (*plan.problem.inputs.values(), *plan.problem.out.values())
+    return all(
+        array is None
+        if spec is None
+        else array is not None
+        and array.dtype == numpy_dtype(spec.dtype)
+        and sorted(zip(array.shape, array.strides, strict=True)) == sorted(zip(spec.shape, spec.strides, strict=True))
+        for array, spec in zip(arrays, specs, strict=True)
+    )
 
 
 def _with_gil(name: str, *parameters: Any) -> Callable[..., int]:

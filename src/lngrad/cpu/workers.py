@@ -266,10 +266,15 @@ def finish(job: Address, helpers: int) -> None:
 
 def abandon(chain: Address, helpers: int) -> None:
     """Let nobody begin another task of any job of a chain, and wait until nobody works on one."""
-    workers = _workers
+    workers, interrupt = _workers, None
     for job, _ in _jobs(chain):
-        _join(job, workers.slots, helpers, cancelling=True)
+        try:
+            _join(job, workers.slots, helpers, cancelling=True)
+        except KeyboardInterrupt as reason:  # another one; the job is joined
+            interrupt = reason
     workers.wake((1 << helpers) - 1)  # one may hold the taken back offer unwoken, and would never be woken again
+    if interrupt is not None:
+        raise interrupt
 
 
 def _head(job: Address) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.core.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
-from lngrad.core.memory import KEPT_FROM, QUEUED_UP_TO, allocated, block_queue, pooled_bytes
+from lngrad.core.memory import KEPT_FROM, allocated, block_maker
 from lngrad.errors import DtypeError, ShapeError
 
 ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
@@ -269,9 +269,7 @@ def maker(output: Output) -> Callable[[], np.ndarray[Any, Any]]:
     dtype = DTYPES[name]
     if nbytes < ALIGNED_BYTES:
         return partial(np.empty, shape, dtype)
-    if nbytes > QUEUED_UP_TO:
-        return lambda: pooled_bytes(nbytes).view(dtype).reshape(shape)
-    return block_queue(shape, dtype)
+    return block_maker(shape, dtype)
 
 
 def scratch(nbytes: int, device: str = "cpu") -> Any:

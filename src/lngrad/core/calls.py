@@ -27,9 +27,8 @@ from lngrad.errors import BackendUnavailable
 _MOST = 512  # each keeps a little memory of its own
 _MOST_PLACES = 64
 _MOST_TIMES = (
-    4  # that a backend is asked to know a call: one whose options are other objects each time would be new for ever
+    4  # that a backend is asked to know a call; with options that are new objects each time it would be for ever
 )
-
 _SHAPES = (int, tuple, type(None))  # exactly: True and 64.0 are equal to numbers that they do not stand for
 
 

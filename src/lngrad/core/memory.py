@@ -99,23 +99,28 @@ def allocated(nbytes: int) -> Bytes:
 _SmallBlock = tuple[Bytes, Array]  # memory, and an array on it that results are views of
 
 _queues: dict[tuple[Shape, np.dtype[Any]], deque[_SmallBlock]] = {}  # by shape and dtype, used longest ago first
-_queued_bytes: Counter[bool] = (
-    Counter()
-)  # of smaller blocks, and of larger ones, which must not take the room of all others
+# By whether they are of blocks from KEPT_FROM on, which must not take the room of all others.
+_queued_bytes: Counter[bool] = Counter()
 
 
-def block_queue(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
-    """A function that makes uninitialised arrays of a shape and dtype that begin on a cache line.
+def block_maker(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
+    """A function that makes uninitialised arrays of a shape and dtype that begin on a cache line, from a queue or the pool.
 
     Threads need no lock: a block that one has taken out of the queue is not another's, and before it is put back there is a
     view, which holds its memory.
     """
+    nbytes = math.prod(shape) * dtype.itemsize
+    is_large = nbytes >= KEPT_FROM
+
+    def from_pool() -> Array:
+        return pooled_bytes(nbytes).view(dtype).reshape(shape)
+
+    if nbytes > QUEUED_UP_TO:
+        return from_pool
     if len(_queues) >= KINDS:
         _queues.clear()  # who makes results of these kinds again and again keeps their queues
         _queued_bytes.clear()
     queue = _queues.setdefault((shape, dtype), deque())
-    nbytes = math.prod(shape) * dtype.itemsize
-    is_large = nbytes >= KEPT_FROM
 
     def make() -> Array:
         for _ in range(len(queue)):
@@ -131,7 +136,7 @@ def block_queue(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
                 return view
         is_full = len(queue) >= QUEUE_BLOCKS or _queued_bytes[is_large] + nbytes > QUEUED_BYTES
         if is_full and is_large:
-            return pooled_bytes(nbytes).view(dtype).reshape(shape)
+            return from_pool()
         block = _fresh(shape, dtype, nbytes)
         view = block[1][...]
         if not is_full:

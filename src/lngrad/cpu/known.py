@@ -125,8 +125,7 @@ class KnownCalls:
 
         One with some of its results given is not, if those that are made must become something else.
         """
-        is_plain = finish is None or arguments[-1] is None or _is_whole(makers, arguments[-1])
-        if is_plain and _runs_alone(plan) and self._says_all(arguments) and self._adding.acquire(blocking=False):
+        if _runs_alone(plan) and self._says_all(arguments) and self._adding.acquire(blocking=False):
             try:
                 self._add(plan, arguments, numbers, makers, finish)
             finally:
@@ -141,13 +140,16 @@ class KnownCalls:
         self, plan: Plan, arguments: tuple[Any, ...], numbers: tuple[float, ...], makers: Makers,
         finish: Callable[[Any], Any] | None,
     ) -> None:  # fmt: skip
+        out = arguments[-1] or (None,) * len(makers)
+        is_whole = all((make is None) == (given is None) for make, given in zip(makers, out, strict=True))
+        if finish is not None and arguments[-1] is not None and not is_whole:
+            return
         facts, later = np.zeros((2, MOST_FACTS), np.int64)
         count = self._write_facts(arguments, self._table, address_of(facts))
         if count == 0 or self._find(arguments, self._table):
             return
         steps: CpuSteps = plan.steps
         memory = Memory(plan, allocated(plan.workspace_bytes))
-        out = arguments[-1] or (None,) * len(makers)
         places = _places(plan, arguments, out)
         # Since the plan was found other threads may have changed an array's shape, or how many threads there are.
         is_plans = facts[0] == steps.threads and _are_of(plan, (*arguments[: len(plan.problem.inputs)], *out))
@@ -167,8 +169,8 @@ class KnownCalls:
         options = [one for one in arguments[:-1] if type(one) is not np.ndarray]
         self._last += 1
         self._calls[self._last] = _Known(
-            address_of(words), words, memory, steps.crew - 1, plan.problem.operator.results, makers, _is_whole(makers, out),
-            finish, (facts, *dtypes, *options),
+            address_of(words), words, memory, steps.crew - 1, plan.problem.operator.results, makers, is_whole, finish,
+            (facts, *dtypes, *options),
         )  # fmt: skip
         mixed = entry_function("hash_of")(address_of(facts), count)
         k = mixed % TABLE_SLOTS
@@ -176,11 +178,6 @@ class KnownCalls:
             k = (k + 1) % TABLE_SLOTS
         self._slots[k, [0, 2, 3]] = mixed, address_of(facts), count
         self._slots[k, 1] = self._last  # last: without it the slot is empty
-
-
-def _is_whole(makers: Makers, out: tuple[Any, ...]) -> bool:
-    """Whether nothing is to be made or left out beside the given results."""
-    return all((make is None) == (given is None) for make, given in zip(makers, out, strict=True))
 
 
 def _runs_alone(plan: Plan) -> bool:

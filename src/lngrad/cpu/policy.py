@@ -130,10 +130,21 @@ def streams(nbytes: int, here: Machine) -> bool:
     return nbytes >= here.counted * 3 // 4
 
 
+def _tensor_bytes(problem: Problem) -> int:
+    """Of all tensors of a call together, results included."""
+    return len(problem.operator.tensors) * problem.M * problem.N * bytes_of(problem.dtype)
+
+
+def _is_cached(problem: Problem, threads: int, here: Machine) -> bool:
+    """Whether the threads' second levels hold all tensors."""
+    return _tensor_bytes(problem) <= threads * here.second_level
+
+
 def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
     """streams for a call's full output, every row of which must begin where a streaming store may."""
-    nbytes = len(problem.operator.tensors) * problem.M * problem.N * bytes_of(problem.dtype)
-    return streams(nbytes, here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
+    return (
+        streams(_tensor_bytes(problem), here) and problem.N >= LANES and stride != 0 and stride % STREAM_ALIGNMENT == 0
+    )
 
 
 def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, itemsize: int, here: Machine) -> int:
@@ -205,9 +216,8 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     """
     make, itemsize, tensors = here.make, bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
-    nbytes, forward = tensors * problem.M * row_bytes, problem.operator.direction == "forward"
-    cached = nbytes <= threads * here.second_level
-    if forward:
+    cached = _is_cached(problem, threads, here)
+    if problem.operator.direction == "forward":
         if make.forward_fetched_from > problem.N or (cached and not make.fetches_cached):
             return 0
         if itemsize >= 4 and not make.fetches_words:
@@ -215,7 +225,7 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
         if together * row_bytes > here.second_level * make.ahead_share:
             return 1
         return max(together, AHEAD_BYTES // row_bytes)
-    if problem.N < FETCHED_FROM or cached or nbytes <= here.counted * make.unfetched_share:
+    if problem.N < FETCHED_FROM or cached or _tensor_bytes(problem) <= here.counted * make.unfetched_share:
         return 0
     if itemsize >= 4 and row_bytes >= make.next_row_from:
         wanted = 1
@@ -236,8 +246,7 @@ def fetches_result(problem: Problem, threads: int, ahead: int, here: Machine, st
     4096×768 bfloat16 1.26 and 1.15; in a loop of equal calls 0.95 to 1.08, but 0.95 to 0.97 where the second level holds all
     (1 thread, Intel Xeon with AMX).
     """
-    nbytes = len(problem.operator.tensors) * problem.M * problem.N * bytes_of(problem.dtype)
-    return here.make.fetches_result and not streamed and ahead > 0 and nbytes > threads * here.second_level
+    return here.make.fetches_result and not streamed and ahead > 0 and not _is_cached(problem, threads, here)
 
 
 def scratch_bytes(here: Machine) -> int:

@@ -20,6 +20,7 @@ from lngrad.typing import Address, Words
 
 LANES = 8  # elements of a vector
 GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors into a sum of its own
+MIXED_COLUMNS = 2 * GROUP  # of bfloat16 rows, that a backward takes in a long step
 STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a store past the caches
 # Columns whose share of a row sum is kept in vectors. Segments are added by the binary tree of their number.
 SEGMENT = 512
@@ -94,13 +95,14 @@ def _record(name, fields):
 # and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
 # more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
+# mixed: so many columns of gamma and of the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
 # completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
     "gather scatter wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
-    "stop_row completes lost",
+    "stop_row completes lost mixed",
 )
 
 Forward = _record(
@@ -111,11 +113,11 @@ Forward = _record(
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.
-Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task")
+Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task mixed")
 
 # Task k converts the elements at source to target; as many as elements says. The tasks' records follow each other.
-# offset: the bits of a float64, which is added where the task says so.
-Convert = _record("Convert", "source target elements offset")
+# offset: the bits of a float64, which is added where the task says so; mixed: as in Backward.
+Convert = _record("Convert", "source target elements offset mixed")
 
 # row_numbers: slice_moments' (3, M), the row means of slice_dx (2, M), else lanes (M, sums, LANES). lost: (M,).
 Slice = _record(

@@ -19,6 +19,7 @@ from lngrad.cpu.jobs import (
     DX,
     GROUP,
     LANES,
+    MIXED_COLUMNS,
     SEGMENT,
     STREAM_ALIGNMENT,
     Backward,
@@ -40,6 +41,7 @@ from lngrad.cpu.policy import (
     group_bytes,
     lanes_are_rows,
     machine,
+    mixed_columns,
     power_of_two,
     result_streams,
     rows_ahead,
@@ -71,6 +73,8 @@ BY_COLUMNS_FROM = 2 * BLOCK_SEGMENTS * SEGMENT  # columns from which on threads 
 COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
 
 MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
+
+NOTHING = -0.0  # what can be added to any number and leaves its bits
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
 BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}
@@ -158,16 +162,17 @@ class PlanBuilder:
         beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
         return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], machine())
 
-    def widen(self, *names: str) -> dict[str, str]:
+    def widen(self, *names: str, mixed: int = 0) -> dict[str, str]:
         """Bring small inputs into the accumulator's dtype, contiguous, and gamma's offset into gamma.
 
-        Returns the region of each that is not as it should be already.
+        Returns the region of each that is not as it should be already. mixed: So many elements of gamma are brought into the
+        order of load_mixed too.
         """
         problem, moved, converted = self.problem, {}, []
         offset = problem.normalization.offset
         for name in names:
             spec = problem.inputs[name]
-            shifted = name == "gamma" and offset != 0
+            shifted = name == "gamma" and (offset != 0 or mixed != 0)
             if spec is not None and spec.dtype == problem.accumulator and is_contiguous(spec) and not shifted:
                 continue
             self.regions.add(name, self.elements(name), problem.accumulator)
@@ -175,7 +180,7 @@ class PlanBuilder:
             if spec is None:
                 self.defaults[name] = _DEFAULTS[name] + (offset if name == "gamma" else 0)
             elif shifted:
-                self.shift(spec, offset)
+                self.shift(spec, offset or NOTHING, mixed)
             elif spec.dtype == self.dtype and is_contiguous(spec):
                 converted.append(name)
             else:
@@ -189,13 +194,13 @@ class PlanBuilder:
                 self.of_workspace[job.word("target", k)] = name
         return moved
 
-    def shift(self, gamma: ArraySpec, offset: float) -> None:
-        """Bring gamma + offset into its region."""
+    def shift(self, gamma: ArraySpec, offset: float, mixed: int) -> None:
+        """Bring gamma + offset into its region, `mixed` elements in the order of load_mixed."""
         accumulator = self.problem.accumulator
         direct = is_contiguous(gamma) and gamma.dtype in (self.dtype, accumulator)
         if not direct:
             self.copies_in.append(Copy("gamma", accumulator, gamma))
-        record = Convert(elements=self.problem.N, offset=bits_of(offset))
+        record = Convert(elements=self.problem.N, offset=bits_of(offset), mixed=mixed)
         function = task_function("shift", gamma.dtype if direct else accumulator, accumulator)
         job = self.chain.add(function, 1, self.problem.N, record)
         self.of_workspace[job.word("target")] = "gamma"
@@ -303,7 +308,8 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     wants = sum(BITS[name] for name, wanted in zip(problem.out, problem.wanted, strict=True) if wanted)
     parameters = wants & (DGAMMA | DBETA)
     fields = builder.reserve_tables(*problem.operator.tensors)
-    moved = builder.widen(*(name for name in ("mean", "rstd", "lost", "gamma") if name in problem.inputs))
+    mixed = mixed_columns(problem, builder.dtype) if wants & (DX | DGAMMA) else 0
+    moved = builder.widen(*(name for name in ("mean", "rstd", "lost", "gamma") if name in problem.inputs), mixed=mixed)
 
     chunks = -(-M // CHUNK)
     itemsize = bytes_of(builder.dtype)
@@ -333,7 +339,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
         stop_row=M, rows_at_once=rows_at_once, ahead=ahead,
         fetches_result=int(fetches_result(problem, threads, ahead, machine(), streamed)),
-        completes=int(problem.completes_mean), **fields,
+        completes=int(problem.completes_mean), mixed=mixed, **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + _main_task(wants, N, by_columns))
     main = builder.chain.add(function, tasks, M * N, record)
@@ -343,7 +349,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         builder.of_workspace[main.word("slots")] = "slots"
     if by_columns:
         builder.of_workspace[main.word("row_sums")] = "row_sums"
-    _add_combining(builder, parts, slots * slot_elements * bytes_of(problem.accumulator))
+    _add_combining(builder, parts, slots * slot_elements * bytes_of(problem.accumulator), mixed)
     return builder.steps(
         main,
         "dx" if streamed else None,
@@ -367,10 +373,10 @@ def _main_task(wants: int, N: int, by_columns: bool) -> str:
     return "rows"
 
 
-def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int) -> None:
+def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: int) -> None:
     """A job that adds up all tasks' slots and rounds dgamma and dbeta; two only if their dtypes differ."""
     problem, N = builder.problem, builder.problem.N
-    columns = max(LANES, COMBINE_ELEMENTS // (2 * parts))
+    columns = max(1, COMBINE_ELEMENTS // (2 * parts * MIXED_COLUMNS)) * MIXED_COLUMNS
     outputs = {
         name: output
         for name, output in zip(problem.out, problem.outputs(), strict=True)
@@ -379,7 +385,7 @@ def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int) -> None:
     jobs: dict[str, Job] = {}
     for name, output in outputs.items():
         if output.dtype not in jobs:
-            record = Combine(slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns)
+            record = Combine(slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns, mixed=mixed)
             function = task_function("combine", output.dtype, problem.accumulator)
             job = jobs[output.dtype] = builder.chain.add(function, -(-N // columns), 2 * parts * N, record)
             builder.of_workspace[job.word("slots")] = "slots"

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.machine import cache_bytes, processor_facts, processor_flags
 from lngrad.core.problem import Problem
-from lngrad.cpu.jobs import CACHE_LINE, GROUP, LANES, MAX_ROWS, STREAM_ALIGNMENT
+from lngrad.cpu.jobs import CACHE_LINE, GROUP, LANES, MAX_ROWS, MIXED_COLUMNS, STREAM_ALIGNMENT
 
 ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common first-level cache
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
@@ -21,6 +21,7 @@ COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of 
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
 GROUP_BYTES = 4 << 20  # of dy and x of the rows whose sums and then columns threads share, at the most
+MIXED_FROM = 1 << 14  # elements from which on columns in another order pay
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
 
 
@@ -313,6 +314,17 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     if here.make.rows_apart:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, here.make.rows_apart)
     return min(LANES, power_of_two(rows))
+
+
+def mixed_columns(problem: Problem, dtype: str) -> int:
+    """How many columns of a backward's gamma and column sums are in the order of load_mixed.
+
+    In bfloat16 it halves what widening takes: in the cache 1.13 to 1.17 times as fast (512×384, 1024×256, AMD EPYC 9005).
+    None where a row ends in a part of a vector. 64×64 took 1.09 times as long: gamma is mixed by a job of its own.
+    """
+    if dtype != "bfloat16" or problem.N % LANES != 0 or problem.M * problem.N < MIXED_FROM:
+        return 0
+    return problem.N - problem.N % MIXED_COLUMNS
 
 
 def group_bytes(threads: int, here: Machine) -> int:

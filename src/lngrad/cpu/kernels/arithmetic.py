@@ -18,31 +18,34 @@ from lngrad.cpu.kernels.simd import (
     I64,
     Lanes,
     accumulator,
+    columns_first,
     columns_of,
     element_of,
     is_none,
     like,
+    pairs_first,
     read_scalar,
+    shuffle,
     splat_constant,
 )
-
-
-def _shuffle(builder, a, b, order):
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
 def _splat(builder, value, width=LANES):
     vector = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
     vector = builder.insert_element(vector, value, ir.Constant(I32, 0))
-    return _shuffle(builder, vector, vector, [0] * width)
+    return shuffle(builder, vector, vector, [0] * width)
 
 
 @lowered(lambda storage, group: group)
 def in_order(builder, storage, group):
     """A group in the order of load_mixed, in the order of the columns."""
-    if storage != types.uint16:
-        return group
-    return _shuffle(builder, group, group, [half + column for column in range(GROUP // 2) for half in (0, GROUP // 2)])
+    return shuffle(builder, group, group, columns_first(GROUP)) if storage == types.uint16 else group
+
+
+@lowered(lambda storage, group: group)
+def mixed_order(builder, storage, group):
+    """A group in the order of the columns, in that of load_mixed."""
+    return shuffle(builder, group, group, pairs_first(GROUP)) if storage == types.uint16 else group
 
 
 @lowered(lambda acc, value: accumulator(acc))
@@ -74,7 +77,7 @@ def zeros_columns(builder, acc, kind):
 @lowered(lambda lanes: types.none if lanes == types.none else Lanes(lanes.scalar, GROUP))
 def spread(builder, lanes):
     """GROUP lanes that all have the value of the first of `lanes`, or None."""
-    return None if is_none(lanes) else _shuffle(builder, lanes, lanes, [0] * GROUP)
+    return None if is_none(lanes) else shuffle(builder, lanes, lanes, [0] * GROUP)
 
 
 @intrinsic(prefer_literal=True)
@@ -83,7 +86,7 @@ def vector_of(typingctx, group, number):
     first = number.literal_value * LANES
 
     def codegen(context, builder, signature, args):
-        return _shuffle(builder, args[0], args[0], range(first, first + LANES))
+        return shuffle(builder, args[0], args[0], range(first, first + LANES))
 
     return Lanes(group.scalar)(group, number), codegen
 
@@ -91,7 +94,7 @@ def vector_of(typingctx, group, number):
 @lowered(lambda group: types.none if group == types.none else Lanes(group.scalar))
 def first_vector(builder, group):
     """The first eight lanes of a group, or None."""
-    return None if is_none(group) else _shuffle(builder, group, group, range(LANES))
+    return None if is_none(group) else shuffle(builder, group, group, range(LANES))
 
 
 @lowered(types.float64)
@@ -168,7 +171,7 @@ def total(builder, lanes):
     width = LANES
     while width > 1:
         width //= 2
-        low, high = (_shuffle(builder, lanes, lanes, range(first, first + width)) for first in (0, width))
+        low, high = (shuffle(builder, lanes, lanes, range(first, first + width)) for first in (0, width))
         lanes = builder.fadd(low, high)
     return builder.extract_element(lanes, ir.Constant(I32, 0))
 
@@ -180,7 +183,7 @@ def totals(builder, acc, address):
     rows = [builder.load(builder.gep(base, [ir.Constant(I64, r)]), align=4) for r in range(LANES)]
 
     def pairs(a, b, low, high):
-        return builder.fadd(_shuffle(builder, a, b, low), _shuffle(builder, a, b, high))
+        return builder.fadd(shuffle(builder, a, b, low), shuffle(builder, a, b, high))
 
     halves = [pairs(rows[r], rows[r + 4], [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]) for r in range(4)]
     quarters = [

@@ -11,8 +11,8 @@ from numba.core import types
 from numba.extending import overload
 
 from lngrad.core.column_tree import CHUNK
-from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, LANES, SEGMENT, Backward, Combine
-from lngrad.cpu.kernels.arithmetic import fma, scalar, splat, splat_at, subtract_mean, total, xhat_of, zeros
+from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, GROUP, LANES, SEGMENT, Backward, Combine
+from lngrad.cpu.kernels.arithmetic import fma, in_order, scalar, splat, splat_at, subtract_mean, total, xhat_of, zeros
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import copy_rows, read
 from lngrad.cpu.kernels.row_passes import (
@@ -28,6 +28,7 @@ from lngrad.cpu.kernels.row_passes import (
     found_lost,
     means_of_rows,
     merge_sums,
+    mixed_from,
     rest_lanes,
     row_lanes,
     row_pass,
@@ -35,9 +36,12 @@ from lngrad.cpu.kernels.row_passes import (
     vector_at,
 )
 from lngrad.cpu.kernels.simd import (
+    PAIRS,
     gather,
     load,
+    load_group,
     load_scalar,
+    mixed_of,
     offset,
     or_none,
     scatter_rows,
@@ -51,7 +55,7 @@ from lngrad.cpu.kernels.simd import (
 @plain
 def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Up to eight rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
-    N, memory = b.N, stack_vectors(acc, MEANS_VECTORS)
+    N, mixed, memory = b.N, mixed_of(storage, b.mixed), stack_vectors(acc, MEANS_VECTORS)
     dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
     for i in range(0, count, b.rows_at_once):
         some, at = min(b.rows_at_once, count - i), i * size_of(acc)
@@ -59,13 +63,15 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         dtotal_i = dtotal + i * dtotal_stride
         m, s = offset(mean, at), rstd + at
         here = dy_i, x_i, m, s, dy_stride, x_stride
-        means_of_rows(storage, acc, memory, gamma, here, some, N, b.ahead, b.completes)
+        means_of_rows(storage, acc, memory, gamma, here, some, N, mixed, b.ahead, b.completes)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
         mean_dxhat_xhat = or_none(gamma, vector_at(acc, memory, MEAN_DXHAT_XHAT))
         lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (s - b.rstd))
         strides = dy_stride, x_stride, dtotal_stride, dx_stride
         block = dy_i, x_i, dtotal_i, dx_i, m, s, mean_dxhat, mean_dxhat_xhat, lost, *strides
-        row_pass(storage, acc, gamma, dgamma, dbeta, block, some, N, b.ahead, some * b.fetches_result, b.streaming)
+        row_pass(
+            storage, acc, gamma, dgamma, dbeta, block, some, N, mixed, b.ahead, some * b.fetches_result, b.streaming
+        )
 
 
 @plain
@@ -300,10 +306,12 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
     m, r = splat_at(acc, None, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
-    sums = row_lanes(storage, acc, partials, dy, x, None, gamma, block_columns(b.N, block), m, r)
+    n = block_columns(b.N, block)
+    mixed = mixed_from(mixed_of(storage, b.mixed), start, n)
+    sums = row_lanes(storage, acc, partials, dy, x, None, gamma, n, mixed, m, r)
     store(acc, b.row_sums, 3 * task * LANES, sums[0])
     store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
-    rest = rest_lanes(storage, acc, x, or_none(centred, b.mean), b.rstd, i, block_columns(b.N, block), b.completes)
+    rest = rest_lanes(storage, acc, x, or_none(centred, b.mean), b.rstd, i, n, b.completes)
     store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
 
 
@@ -333,6 +341,7 @@ def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
     """One task: block `task` of the rows first_row … stop_row-1, which lie in one chunk and have their row sums."""
     b = read(Backward, arguments)
     start, n = task * BLOCK_SEGMENTS * SEGMENT, block_columns(b.N, task)
+    mixed = mixed_from(mixed_of(storage, b.mixed), start, n)
     slot_bytes = slot_elements(centred, b.N) * size_of(acc)
     k, memory = b.first_row // CHUNK, stack_vectors(acc, MEANS_VECTORS)
     at, at_acc, at_dbeta = start * size_of(storage), start * size_of(acc), (b.N + start) * size_of(acc)
@@ -354,7 +363,7 @@ def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
             or_none(centred, vector_at(acc, memory, LOST)),
             b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
         )  # fmt: skip
-        row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, None, 0, b.streaming)
+        row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, mixed, None, 0, b.streaming)
     if with_sums is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
         if centred is not None:
@@ -381,7 +390,10 @@ def combine(acc, out, arguments, task, thread):
                 add(acc, sums + part * c.slot_stride, sums + (part + step) * c.slot_stride, n)
             step *= 2
         result += start * size_of(out)
-        for j in range(0, n - n % LANES, LANES):
+        mixed = min(max(c.mixed - start, 0), n)
+        for j in range(0, mixed, GROUP):
+            store(out, result, j, in_order(PAIRS, load_group(acc, sums, j)))
+        for j in range(mixed, n - n % LANES, LANES):
             store(out, result, j, load(acc, sums, j))
         for j in range(n - n % LANES, n):
             store_scalar(out, result, j, load_scalar(acc, sums, j))

@@ -52,7 +52,7 @@ from lngrad.cpu.kernels.simd import (
     size_of,
     stack_vectors,
     store,
-    stream,
+    stream_columns,
 )
 
 ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
@@ -101,7 +101,7 @@ def write_group(storage, row, j, g, b, ahead, streaming):
     if streaming is None:
         store(storage, y, j, result)
     else:
-        stream(storage, y, j, result)
+        stream_columns(storage, None, y, j, result)
 
 
 @inlined

@@ -39,7 +39,6 @@ from lngrad.cpu.kernels.arithmetic import (
 )
 from lngrad.cpu.kernels.functions import inlined, plain, unless_none
 from lngrad.cpu.kernels.simd import (
-    LONG,
     SHORT,
     WIDE,
     fetch_group,
@@ -50,12 +49,14 @@ from lngrad.cpu.kernels.simd import (
     load_group,
     load_mixed,
     load_scalar,
+    long_step,
     or_none,
     size_of,
     stack_vectors,
     step_of,
     store,
-    stream,
+    store_columns,
+    stream_columns,
 )
 
 PARTIALS = 2 * 24  # vectors of one row: two sums of each subtree of segments that is complete; 2^31 columns have 22
@@ -119,19 +120,39 @@ def merge_last(acc, partials, k, sums):
 
 
 @inlined
-def segment_lanes(storage, acc, dy, x, x_next, gamma, n, mean, rstd):
+def fetch_next(storage, x, x_next, j):
+    """Ask for GROUP columns of a later row, None or x itself where there is none."""
+    if x_next is not None and x_next != x:
+        fetch_group(storage, x_next, j)
+
+
+@unless_none(0)
+def mixed_from(mixed, j, n):
+    """How many of the n columns from column j on are mixed."""
+    return min(max(mixed - j, 0), n)
+
+
+@inlined
+def segment_lanes(storage, acc, dy, x, x_next, gamma, n, mixed, mean, rstd):
     """Eight lanes whose total is the sum of dxhat over n >= 8 columns (None without a mean), and the same of dxhat·xhat.
 
     mean, rstd: in all lanes. x_next: where x of a later row lies, which is fetched meanwhile, so that the memory is busy in
     this pass too: 2048×5120 float16 0.65 → 0.78 of the roofline, float32 0.72 → 0.79 (2 threads, AMD EPYC 9005). None where
-    nobody knows.
+    nobody knows. mixed: so many columns of gamma are in the order of load_mixed; None: none are, and no code is there for it.
     """
     a, b = zeros_group(acc), zeros_group(acc)
     means, rstds = spread(mean), spread(rstd)
     j = 0
+    if mixed is not None:
+        while j + GROUP <= mixed:
+            fetch_next(storage, x, x_next, j)
+            dxhat = load_mixed(storage, dy, j) * load_group(acc, gamma, j)
+            b = fma(dxhat, subtract_mean(load_mixed(storage, x, j), means) * rstds, b)
+            a = a + dxhat
+            j += GROUP
+        a, b = in_order(storage, a), in_order(storage, b)
     while j + GROUP <= n:
-        if x_next is not None and x_next != x:
-            fetch_group(storage, x_next, j)
+        fetch_next(storage, x, x_next, j)
         dxhat = load_group(storage, dy, j) * load_group(acc, gamma, j)
         b = fma(dxhat, subtract_mean(load_group(storage, x, j), means) * rstds, b)
         a = a + dxhat
@@ -162,7 +183,7 @@ def merge_sums(acc, partials, k, last, sums):
 
 
 @inlined
-def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mean, rstd):
+def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mixed, mean, rstd):
     """segment_lanes of a whole row, or of a block of it."""
     k, j, last = 0, 0, False
     sums = or_none(mean, zeros(acc)), zeros(acc)
@@ -173,7 +194,8 @@ def row_lanes(storage, acc, partials, dy, x, x_next, gamma, N, mean, rstd):
             segment_columns(N, j),
         )
         last = j + n == N
-        sums = segment_lanes(storage, acc, dy + at, x + at, next_at, gamma + j * size_of(acc), n, mean, rstd)
+        mixed_n = mixed_from(mixed, j, n)
+        sums = segment_lanes(storage, acc, dy + at, x + at, next_at, gamma + j * size_of(acc), n, mixed_n, mean, rstd)
         sums = merge_sums(acc, partials, k, last, sums)
         k, j = k + 1, j + n
     return sums
@@ -261,7 +283,7 @@ def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
 
 
 @plain
-def means_of_rows(storage, acc, memory, gamma, rows, count, N, ahead, completes):
+def means_of_rows(storage, acc, memory, gamma, rows, count, N, mixed, ahead, completes):
     """Write mean_dxhat and mean_dxhat_xhat of up to eight rows, and what their xhat lost with the mean, to memory of
     MEANS_VECTORS vectors: lane r is row r.
 
@@ -274,7 +296,9 @@ def means_of_rows(storage, acc, memory, gamma, rows, count, N, ahead, completes)
         x_r = x + r * x_stride
         if gamma is not None:
             m, s = splat_at(acc, None, mean, r), splat(load_scalar(acc, rstd, r))
-            sums = row_lanes(storage, acc, partials, dy + r * dy_stride, x_r, x_r + ahead * x_stride, gamma, N, m, s)
+            sums = row_lanes(
+                storage, acc, partials, dy + r * dy_stride, x_r, x_r + ahead * x_stride, gamma, N, mixed, m, s
+            )
             store_lanes_of_row(acc, memory, 0, r, sums[0])
             store_lanes_of_row(acc, memory, 1, r, sums[1])
     if completes != 0:
@@ -317,9 +341,9 @@ def write_dx(g, storage, acc, wide, rows, r, j, d, xhat, streaming):
     if dtotal != 0:
         result = result + load_columns(storage, wide, dtotal + r * dtotal_stride, j)
     if streaming is not None:
-        stream(storage, dx + r * dx_stride, j, result)
+        stream_columns(storage, wide, dx + r * dx_stride, j, result)
     else:
-        store(storage, dx + r * dx_stride, j, result)
+        store_columns(storage, wide, dx + r * dx_stride, j, result)
 
 
 @unless_none(0)
@@ -380,8 +404,14 @@ def in_cache(ahead, dtotal):
     return (ahead is None or ahead == 0) and dtotal == 0
 
 
+@inlined
+def long_columns(mixed, n):
+    """How many of n columns long steps may take."""
+    return n if mixed is None else mixed
+
+
 @plain
-def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, to_result, streaming):
+def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, mixed, ahead, to_result, streaming):
     """dx of n >= 8 columns of up to eight rows, and their share of the column sums, which stay in registers from row to row.
 
     The sums are read and written once for all rows: for every row, that cost as much as everything else (AMD EPYC 9004).
@@ -394,6 +424,8 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, to
         rows: Addresses of dy, x, dtotal (0: there is none) and dx, of mean, rstd, mean_dxhat, mean_dxhat_xhat and what xhat
             lost by row, and bytes from row to row of the four tensors.
         count: How many rows.
+        mixed: So many columns of gamma and of the column sums are in the order of load_mixed, and n is a multiple of LANES if
+            any are; None: none are.
         ahead: How many rows on those lie that are fetched; None or 0: nothing is.
         to_result: Beside them, how many rows on the lines of dx lie that are fetched to be written; 0: none are.
         streaming: Whether dx goes past the caches.
@@ -413,21 +445,23 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, ahead, to
             if dtotal != 0:
                 store(acc, peeked, (3 * r + 2) * LANES, load(storage, dtotal + r * dtotal_stride, last))
     sums, j = (gamma, dgamma_at, dbeta_at), 0
+    long, long_n = long_step(mixed), long_columns(mixed, n)
+    has_long = mixed is not None or step_of(acc, long) > step_of(acc, SHORT)
     # Most calls by themselves, without tests for what they have not: 0.88 to 0.95 of the time in the cache (AMD EPYC 9005).
     alone = dy, x, 0, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat, lost, dy_stride, x_stride, 0, dx_stride
     # Whether dx is streamed is a constant in each loop: of the two stores LLVM made one in float16, which went to the caches.
     if gamma is not None and streaming:
-        if step_of(acc, LONG) > step_of(acc, SHORT):
-            j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, 0, 1)
+        if has_long:
+            j = steps_of_rows(storage, acc, long, sums, rows, count, j, long_n, ahead, 0, 1)
         j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, 0, 1)
         steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, 0, 1)
     else:
         if in_cache(ahead, dtotal):
-            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, None, 0, None)
+            j = steps_of_rows(storage, acc, long, sums, alone, count, j, long_n, None, 0, None)
         elif dtotal == 0:
-            j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, ahead, to_result, None)
-        elif step_of(acc, LONG) > step_of(acc, SHORT):
-            j = steps_of_rows(storage, acc, LONG, sums, rows, count, j, n, ahead, to_result, None)
+            j = steps_of_rows(storage, acc, long, sums, alone, count, j, long_n, ahead, to_result, None)
+        elif has_long:
+            j = steps_of_rows(storage, acc, long, sums, rows, count, j, long_n, ahead, to_result, None)
         j = steps_of_rows(storage, acc, SHORT, sums, rows, count, j, n, ahead, to_result, None)
         steps_of_rows(storage, acc, None, sums, rows, count, j, n, None, 0, None)
     if tail > 0:  # the last eight columns, of which the first `summed` are in the sums already

@@ -37,10 +37,12 @@ LINE_BYTES = 64  # of a cache line, at most
 # Columns that a pass over several rows takes in one step, short or long, named by the type of a zero. Their sums and gamma stay
 # in registers from row to row, so three such vectors and what is computed from a fourth must fit: into 32 registers of 64
 # bytes, or 16 of 32. A row's five numbers are read once a step, beside four vectors of dy and x or, in a long one, eight.
-SHORT, LONG = np.int8(0), np.int16(0)
+# PAIRED is a long step whose 16-bit columns are in the order of load_mixed.
+SHORT, LONG, PAIRED = np.int8(0), np.int16(0), np.uint8(0)
 STEP = {
     (types.float32, types.int8): GROUP if WIDE else 2 * LANES,
     (types.float32, types.int16): 2 * GROUP if WIDE else 2 * LANES,
+    (types.float32, types.uint8): 2 * GROUP if WIDE else 2 * LANES,
     (types.float64, types.int8): GROUP if WIDE else LANES,
     (types.float64, types.int16): GROUP if WIDE else LANES,
     (types.float32, types.int32): GROUP if WIDE else 2 * LANES,
@@ -48,8 +50,11 @@ STEP = {
     (types.float64, types.int64): 2 * LANES if WIDE else LANES,
 }
 
+PAIRED_COLUMNS = GROUP if WIDE else 2 * LANES  # of which load_mixed has all even ones first: a register of their pairs
+
 # 16-bit storages are integers of its width, since Numba has no type for either format on the CPU.
 STORAGES = {"float16": np.int16(0), "bfloat16": np.uint16(0), "float32": np.float32(0), "float64": np.float64(0)}
+PAIRS = STORAGES["bfloat16"]  # whose columns load_mixed takes in pairs
 
 _I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32, F64, _HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
@@ -107,7 +112,7 @@ def _narrow(builder, value, kind):
     if kind == types.int16:
         return builder.fptrunc(value, like(value.type, _HALF))
     if kind == types.uint16 and _CONVERTS_BFLOAT16 and isinstance(value.type, ir.VectorType):
-        return _narrow_by_instruction(builder, value)
+        return _narrow_by_instruction(builder, value, partial(_narrow_by_arithmetic, kind=kind))
     return _narrow_by_arithmetic(builder, value, kind)
 
 
@@ -155,14 +160,18 @@ def _narrow_to_half_by_arithmetic(builder, value):
 
 def _narrow_by_arithmetic(builder, value, kind):
     if kind == types.uint16:
-        bits = builder.bitcast(value, like(value.type, I32))
-        odd = builder.and_(builder.lshr(bits, _constant_like(bits.type, 16)), _constant_like(bits.type, 1))
-        rounded = builder.add(bits, builder.add(odd, _constant_like(bits.type, 0x7FFF)))
-        # The carry could turn a NaN into a zero; all ones is a NaN whatever it was.
-        is_nan = builder.sext(builder.fcmp_unordered("uno", value, value), bits.type)
-        upper = builder.lshr(builder.or_(rounded, is_nan), _constant_like(bits.type, 16))
+        upper = builder.lshr(_rounded_to_bfloat16(builder, value), _constant_like(like(value.type, I32), 16))
         return builder.trunc(upper, like(value.type, _I16))
     return value
+
+
+def _rounded_to_bfloat16(builder, value):
+    """Words whose upper halves are float32 values as bfloat16."""
+    bits = builder.bitcast(value, like(value.type, I32))
+    odd = builder.and_(builder.lshr(bits, _constant_like(bits.type, 16)), _constant_like(bits.type, 1))
+    rounded = builder.add(bits, builder.add(odd, _constant_like(bits.type, 0x7FFF)))
+    # The carry could turn a NaN into a zero; all ones is a NaN whatever it was.
+    return builder.or_(rounded, builder.sext(builder.fcmp_unordered("uno", value, value), bits.type))
 
 
 class _BFloat(ir.HalfType):
@@ -180,37 +189,90 @@ _REGISTER = 16  # float32 in a wide register
 _UNLIKE = 0x01 | 0x20 | 0x80  # of vfpclassps: quiet NaN, subnormal, signalling NaN
 
 
-def _narrow_by_instruction(builder, value):
-    """Lanes as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs."""
-    module, count = builder.module, value.type.count
+def _narrow_by_instruction(builder, value, arithmetic):
+    """Lanes as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs. There
+    `arithmetic` narrows them."""
+    count = value.type.count
     width = min(count, _REGISTER)
-    part, bits = ir.VectorType(F32, width), 32 * width
-    narrow = cgutils.get_or_insert_function(
-        module, ir.FunctionType(ir.VectorType(_CONVERTED, width), [part]), f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}"
-    )
-    classify = cgutils.get_or_insert_function(
-        module, ir.FunctionType(ir.VectorType(ir.IntType(1), width), [part, I32]), f"llvm.x86.avx512.fpclass.ps.{bits}"
-    )
-    parts = [
-        builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, width), list(range(k, k + width))))
-        for k in range(0, count, width)
-    ]
-    mask = ir.IntType(width)
+    parts = [shuffle(builder, value, value, range(k, k + width)) for k in range(0, count, width)]
+    mask, name = ir.IntType(width), f"llvm.x86.avx512.fpclass.ps.{32 * width}"
+    classify = _declared(builder, name, ir.VectorType(ir.IntType(1), width), parts[0].type, I32)
     masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(I32, _UNLIKE)]), mask) for one in parts]
     unlike = builder.icmp_unsigned("!=", reduce(builder.or_, masks), ir.Constant(mask, 0))
     before = builder.block
     with builder.if_then(unlike, likely=False):
-        slow, rare = _narrow_by_arithmetic(builder, value, types.uint16), builder.block
+        slow, rare = arithmetic(builder, value), builder.block
     result = builder.phi(ir.VectorType(_I16, count))
-    halves = ir.VectorType(_I16, width)
     with builder.goto_block(before):
-        near = [builder.bitcast(builder.call(narrow, [one]), halves) for one in parts]
-        while len(near) > 1:  # neighbours into one, until one is left
-            order = ir.Constant(ir.VectorType(I32, 2 * near[0].type.count), list(range(2 * near[0].type.count)))
-            near = [builder.shuffle_vector(*pair, order) for pair in zip(near[::2], near[1::2], strict=True)]
-    result.add_incoming(near[0], before)
+        near = joined(builder, [_converted(builder, *parts[k : k + 2]) for k in range(0, len(parts), 2)])
+    result.add_incoming(near, before)
     result.add_incoming(slow, rare)
     return result
+
+
+def _converted(builder, low, high=None):
+    """One or two registers of float32 as bfloat16, by one instruction."""
+    kind, count = low.type, low.type.count * (1 if high is None else 2)
+    name = f"llvm.x86.avx512bf16.cvtne{'' if high is None else '2'}ps2bf16.{32 * kind.count}"
+    arguments = [low] if high is None else [high, low]
+    convert = _declared(builder, name, ir.VectorType(_CONVERTED, count), *[kind] * len(arguments))
+    return builder.bitcast(builder.call(convert, arguments), ir.VectorType(_I16, count))
+
+
+def _declared(builder, name, result, *arguments):
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+def shuffle(builder, a, b, order):
+    """The lanes with these numbers, b's being those behind a's."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
+
+
+def joined(builder, parts):
+    """Vectors of one width behind each other; a power of two of them."""
+    while len(parts) > 1:
+        parts = [shuffle(builder, a, b, range(2 * a.type.count)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def pairs_first(columns):
+    """The columns in the order of load_mixed."""
+    units = [range(start, start + PAIRED_COLUMNS) for start in range(0, columns, PAIRED_COLUMNS)]
+    return [column for unit in units for column in (*unit[::2], *unit[1::2])]
+
+
+def columns_first(columns):
+    """Where each column lies in the order of load_mixed."""
+    order = pairs_first(columns)
+    return [order.index(column) for column in range(columns)]
+
+
+def _load_pairs(builder, address, index, width):
+    """bfloat16 columns in the order of load_mixed."""
+    words = ir.VectorType(I32, width // 2)
+    stored = builder.load(builder.bitcast(_pointer(builder, address, index, _I16), words.as_pointer()), align=1)
+    even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), like(words, F32))
+    odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), like(words, F32))
+    order = [column // 2 + column % 2 * (width // 2) for column in pairs_first(width)]
+    return shuffle(builder, even, odd, order)
+
+
+def _narrow_pairs(builder, value):
+    """float32 in the order of load_mixed as bfloat16 in the order of the columns."""
+    if not _CONVERTS_BFLOAT16:
+        return _narrow_pairs_by_arithmetic(builder, value)
+    near = _narrow_by_instruction(builder, value, partial(_narrow_by_arithmetic, kind=types.uint16))
+    return shuffle(builder, near, near, columns_first(value.type.count))
+
+
+def _narrow_pairs_by_arithmetic(builder, value):
+    """_narrow_pairs in words of two columns, so that no half has to be moved."""
+    count = value.type.count
+    rounded, order = _rounded_to_bfloat16(builder, value), columns_first(count)
+    even, odd = (shuffle(builder, rounded, rounded, half) for half in (order[::2], order[1::2]))
+    lower = builder.lshr(even, _constant_like(even.type, 16))
+    words = builder.or_(lower, builder.and_(odd, _constant_like(odd.type, 0xFFFF0000)))
+    return builder.bitcast(words, ir.VectorType(_I16, count))
 
 
 def like(shape, element):
@@ -262,16 +324,12 @@ def load_group(builder, storage, address, index):
 def load_mixed(builder, storage, address, index):
     """load_group in an order of its own, which `in_order` undoes: for sums over groups, lane by lane.
 
-    Two bfloat16 in a word of 32 bits are widened by a shift and by a mask, in place: first all even columns of the group,
-    then all odd ones. In order each would move to a word of its own first.
+    Two bfloat16 in a word of 32 bits are widened by a shift and by a mask, in place: of PAIRED_COLUMNS columns first all even
+    ones, then all odd ones. In order each would move to a word of its own first.
     """
     if storage != types.uint16:
         return _load(builder, storage, address, index, GROUP)
-    words, halves = ir.VectorType(I32, GROUP // 2), ir.VectorType(F32, GROUP // 2)
-    stored = builder.load(builder.bitcast(_pointer(builder, address, index, _I16), words.as_pointer()), align=1)
-    even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), halves)
-    odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), halves)
-    return builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, GROUP), list(range(GROUP))))
+    return _load_pairs(builder, address, index, GROUP)
 
 
 def columns_of(acc, kind):
@@ -294,6 +352,8 @@ def step_of(builder, acc, kind):
 @lowered(lambda storage, kind, address, index: _lanes_if(address, storage, columns_of(accumulator(storage), kind)))
 def load_columns(builder, storage, kind, address, index):
     """A step of columns from element index on, or eight where `kind` is None; None where the address is None."""
+    if storage == types.uint16 and kind == types.uint8 and not is_none(address):
+        return _load_pairs(builder, address, index, columns_of(types.float32, kind))
     return _load(builder, storage, address, index, columns_of(accumulator(storage), kind))
 
 
@@ -327,9 +387,10 @@ def stored_as(builder, raw, source, target):
     return builder.bitcast(value, like(raw.type, ir.IntType(target.bitwidth)))
 
 
-def _stored(builder, storage, address, index, lanes):
-    """Lanes as they are stored, and a pointer to their place."""
-    value = _narrow(builder, _fit(builder, lanes, storage), storage)
+def _stored(builder, storage, kind, address, index, lanes):
+    """Lanes as they are stored, and a pointer to their place; `kind` is that of load_columns."""
+    paired = storage == types.uint16 and kind == types.uint8
+    value = _narrow_pairs(builder, lanes) if paired else _narrow(builder, _fit(builder, lanes, storage), storage)
     pointer = _pointer(builder, address, index, _STORED[storage])
     return value, builder.bitcast(pointer, value.type.as_pointer())
 
@@ -337,23 +398,33 @@ def _stored(builder, storage, address, index, lanes):
 @lowered(types.void)
 def store(builder, storage, address, index, lanes):
     """Round lanes to the storage and write them at elements index … index+7; nothing where one of both is None."""
+    _store(builder, storage, types.none, address, index, lanes)
+
+
+@lowered(types.void)
+def store_columns(builder, storage, kind, address, index, lanes):
+    """store of what load_columns has, or what came of it."""
+    _store(builder, storage, kind, address, index, lanes)
+
+
+def _store(builder, storage, kind, address, index, lanes):
     if is_none(address) or is_none(lanes):
         return
-    value, pointer = _stored(builder, storage, address, index, lanes)
+    value, pointer = _stored(builder, storage, kind, address, index, lanes)
     builder.store(value, pointer, align=1)
 
 
 @lowered(types.void)
-def stream(builder, storage, address, index, lanes):
-    """Like store, past the caches. The caller has aligned the element at index to STREAM_ALIGNMENT.
+def stream_columns(builder, storage, kind, address, index, lanes):
+    """Like store_columns, past the caches. The caller has aligned the element at index to STREAM_ALIGNMENT.
 
     As words, behind a fence that LLVM does not look through: with AVX512_FP16 it stores halves into the caches whatever it is
     told, and with AVX2 sixteen bytes at a time.
     """
-    value, pointer = _stored(builder, storage, address, index, lanes)
+    value, pointer = _stored(builder, storage, kind, address, index, lanes)
     words = ir.VectorType(F32, lanes.type.count * storage.bitwidth // 32)
-    kind = ir.FunctionType(words, [words])
-    fence = builder.module.declare_intrinsic(f"llvm.arithmetic.fence.v{words.count}f32", fnty=kind)
+    shape = ir.FunctionType(words, [words])
+    fence = builder.module.declare_intrinsic(f"llvm.arithmetic.fence.v{words.count}f32", fnty=shape)
     value = builder.call(fence, [builder.bitcast(value, words)])
     pointer = builder.bitcast(pointer, words.as_pointer())
     instruction = builder.store(value, pointer, align=min(STREAM_ALIGNMENT, 4 * words.count))
@@ -453,6 +524,18 @@ def store_scalar(builder, storage, address, index, value):
 def store_word(builder, address, index, value):
     """Write an int64."""
     builder.store(value, _pointer(builder, address, index, I64))
+
+
+@lowered(lambda storage, mixed: types.int64 if storage == types.uint16 else types.none)
+def mixed_of(builder, storage, mixed):
+    """How many columns of a row are in the order of load_mixed; None for a storage that has one order alone."""
+    return mixed if storage == types.uint16 else None
+
+
+@lowered(lambda mixed: types.int16 if mixed == types.none else types.uint8)
+def long_step(builder, mixed):
+    """The kind of a long step: LONG, or PAIRED where columns are mixed."""
+    return ir.Constant(_I16 if is_none(mixed) else ir.IntType(8), 0)
 
 
 @lowered(lambda address, bytes: address)

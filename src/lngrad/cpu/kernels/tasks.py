@@ -5,8 +5,8 @@ conversion of statistics and parameters, and the memory's own speed. A slice has
 and the order of its sums are those of whole rows.
 """
 
-from lngrad.cpu.jobs import LANES, MAX_ROWS, TRIAD_BLOCK, Convert, Slice, Triad
-from lngrad.cpu.kernels.arithmetic import from_bits, scalar, splat, splat_at
+from lngrad.cpu.jobs import GROUP, LANES, MAX_ROWS, TRIAD_BLOCK, Convert, Slice, Triad
+from lngrad.cpu.kernels.arithmetic import from_bits, mixed_order, scalar, splat, splat_at, splat_group
 from lngrad.cpu.kernels.backward import (
     ACROSS,
     DBETA_ONLY,
@@ -36,7 +36,18 @@ from lngrad.cpu.kernels.row_passes import (
     sum_rows,
     vector_at,
 )
-from lngrad.cpu.kernels.simd import load, load_scalar, or_none, size_of, stack_vectors, store, store_scalar, stream
+from lngrad.cpu.kernels.simd import (
+    PAIRS,
+    load,
+    load_group,
+    load_scalar,
+    or_none,
+    size_of,
+    stack_vectors,
+    store,
+    store_scalar,
+    stream_columns,
+)
 from lngrad.cpu.kernels.strided import move_rows
 
 
@@ -105,7 +116,7 @@ def slice_row_sums(storage, acc, centred, arguments, task, thread):
     for i in range(task * s.rows_per_task, min(s.M, (task + 1) * s.rows_per_task)):
         m, r = splat_at(acc, None, or_none(centred, s.mean), i), splat(load_scalar(acc, s.rstd, i))
         x, to = s.x + i * s.x_stride, vector_at(acc, s.row_numbers, 3 * i)
-        sums = row_lanes(storage, acc, partials, s.dy + i * s.dy_stride, x, None, s.gamma, s.N, m, r)
+        sums = row_lanes(storage, acc, partials, s.dy + i * s.dy_stride, x, None, s.gamma, s.N, None, m, r)
         store(acc, to, 0, sums[0])
         store(acc, to, LANES, sums[1])
         store(acc, to, 2 * LANES, rest_lanes(storage, acc, x, or_none(centred, s.mean), s.rstd, i, s.N, 1))
@@ -122,7 +133,9 @@ def slice_dx(storage, acc, centred, arguments, task, thread):
         means = or_none(centred, s.row_numbers + i * size), s.row_numbers + (s.M + i) * size
         statistics = or_none(centred, s.mean + i * size), s.rstd + i * size, *means, or_none(centred, s.lost + i * size)
         rows = dy, x, dtotal, dx, *statistics, s.dy_stride, s.x_stride, s.dtotal_stride, s.result_stride
-        row_pass(storage, acc, s.gamma, None, None, rows, min(s.rows_at_once, stop - i), s.N, None, 0, s.streaming)
+        row_pass(
+            storage, acc, s.gamma, None, None, rows, min(s.rows_at_once, stop - i), s.N, None, None, 0, s.streaming
+        )
 
 
 RECORD_BYTES = 8 * len(Convert._fields)
@@ -141,10 +154,12 @@ def convert(source_storage, target_storage, arguments, task, thread):
 
 @plain
 def shift(storage, acc, arguments, task, thread):
-    """One task: gamma and its offset, added in the accumulator's dtype."""
+    """One task: gamma and its offset, added in the accumulator's dtype; the first elements in the order of load_mixed."""
     c = read(Convert, arguments)
     number = scalar(acc, from_bits(c.offset))
-    for j in range(c.elements):
+    for j in range(0, c.mixed, GROUP):
+        store(acc, c.target, j, mixed_order(PAIRS, load_group(storage, c.source, j) + splat_group(number)))
+    for j in range(c.mixed, c.elements):
         store_scalar(acc, c.target, j, load_scalar(storage, c.source, j) + number)
 
 
@@ -157,7 +172,7 @@ def triad(storage, streaming, arguments, task, thread):
         if streaming is None:
             store(storage, t.result, j, total)
         else:
-            stream(storage, t.result, j, total)
+            stream_columns(storage, None, t.result, j, total)
 
 
 # By (storage of the elements, storage of the sums). rms_: of rows that are not centred.

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import lngrad
 import norms
 from lngrad.core import calls, machine
 from lngrad.core import plan as core_plan
@@ -26,10 +27,13 @@ from lngrad.cpu.policy import (
     group_bytes,
     lanes_are_rows,
     make_of,
+    mixed_columns,
     result_streams,
     rows_ahead,
+    rows_by_columns,
     scratch_bytes,
     stay,
+    takes_whole_rows,
     written_together,
 )
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
@@ -122,6 +126,7 @@ def test_a_backward_is_not_fetched_where_the_last_level_has_it():
         == 0
     )
     assert rows_ahead(backward(1024, 1024), 1, 2, EPYC_9005) == 2
+    assert [rows_ahead(backward(4096, N), 1, 2, EPYC_9005) for N in (2048, 2304, 65536)] == [2, 0, 0]
     assert rows_ahead(forward(1024, 1024), 1, 2, EPYC_9005) == 2
 
 
@@ -150,6 +155,15 @@ def test_rows_of_a_backward_stay_in_the_first_cache():
     assert [backward_rows_together(N, 4, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
 
 
+def test_long_float32_rows_of_a_backward_go_together_in_fours_unless_they_crowd_each_other():
+    columns = 2048, 2304, 4096, 5120, 8192, 10240, 11776, 16384, 65536
+    assert [backward_rows_together(N, 4, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
+    assert [backward_rows_together(N // 2, 8, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
+    assert {backward_rows_together(2 * N, 2, EPYC_9005) for N in columns} == {2}
+    assert [rows_by_columns(4 * N, EPYC_9005) for N in columns] == [8, 8, 2, 8, 2, 8, 8, 2, 2]
+    assert {rows_by_columns(4 * N, here) for N in columns for here in (XEON, EPYC_7003)} == {8}
+
+
 def test_a_backward_on_intel_fetches_what_stays_beside_rows_and_column_sums():
     shapes = (256, 65536, np.float32), (256, 65536, np.float16), (300, 50000, np.float32), (512, 32768, np.float16)
     together = [backward_rows_together(N, np.dtype(dtype).itemsize, XEON) for _, N, dtype in shapes]
@@ -158,7 +172,7 @@ def test_a_backward_on_intel_fetches_what_stays_beside_rows_and_column_sums():
         here: [rows_ahead(backward(*shape), 1, rows, here) for shape, rows in zip(shapes, together, strict=True)]
         for here in (XEON, EPYC_9005)
     }
-    assert ahead == {XEON: [0, 1, 1, 4], EPYC_9005: together}
+    assert ahead == {XEON: [0, 1, 1, 4], EPYC_9005: [0, 4, 0, 4]}
     assert [stay(rows, 65536, 4, XEON) for rows in (1, 2, 4)] == [True, True, False]
     assert not stay(2, 65536, 8, XEON)
 
@@ -179,6 +193,12 @@ def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, threads, ta
     assert names[0] == task
 
 
+def test_one_thread_takes_all_long_rows_whole_where_that_was_measured():
+    assert takes_whole_rows(2, 1 << 18, 4, 1, EPYC_9005)
+    assert not takes_whole_rows(2, 1 << 18, 4, 2, EPYC_9005)
+    assert [takes_whole_rows(2, N, 4, 1, XEON) for N in (65536, 1 << 18)] == [True, False]
+
+
 def test_lines_of_a_result_are_fetched_where_no_core_has_them_and_that_was_measured():
     for problem in (forward(4096, 256), backward(4096, 256), forward(4096, 768, np.float16)):
         assert fetches_result(problem, 1, 1, XEON_AMX, False)
@@ -187,6 +207,40 @@ def test_lines_of_a_result_are_fetched_where_no_core_has_them_and_that_was_measu
         assert not fetches_result(problem, 1, 1, XEON_AMX, True)
     assert not fetches_result(forward(512, 384), 1, 1, XEON_AMX, False)
     assert not fetches_result(forward(1024, 256), 2, 1, XEON_AMX, False)
+    in_16_bits = [(forward(4096, 768, np.float16), True), (forward(1024, 1024, np.float16), False)]
+    for problem, fetched in (*in_16_bits, (forward(4096, 768), False), (backward(1024, 1024), False)):
+        assert fetches_result(problem, 1, 1, EPYC_9005, False) == fetched
+
+
+def test_bfloat16_columns_are_mixed_where_rows_are_whole_vectors_and_enough():
+    problems = backward(512, 384), backward(512, 1000), backward(512, 1001), backward(64, 64), forward(1024, 40)
+    assert [mixed_columns(problem, "bfloat16") for problem in problems] == [384, 960, 0, 0, 0]
+    assert {mixed_columns(problem, dtype) for problem in problems for dtype in ("float16", "float32")} == {0}
+
+
+@pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, True)])
+@pytest.mark.parametrize(("rows", "columns"), [(300, 64), (300, 200), (40, 1000), (6, 9000), (3, 16 * 512 + 72)])
+@pytest.mark.parametrize("gamma_dtype", ["bfloat16", "float32"])
+def test_the_order_of_columns_decides_no_bits(rows, columns, gamma_dtype, mask, norm, threads, monkeypatch):
+    """Of a backward of rows and of one by columns, of gradients that are not all wanted, of a forward that is not in place."""
+    inputs = make_inputs(Case((rows,), (columns,), gamma_dtype=gamma_dtype), "bfloat16", **norm)
+    wanted = (mask[0] or "residual" in norm, *mask[1:])[: 3 if inputs.normalization.centred else 2]
+    monkeypatch.setattr(cpu_plan, "mixed_columns", lambda problem, dtype: 0)
+    in_order = mixed_results(inputs, wanted)
+    monkeypatch.undo()
+    check_same_bits(mixed_results(inputs, wanted), in_order)
+    calls.forget()
+    core_plan._plans.clear()
+
+
+def mixed_results(inputs, wanted):
+    found = []
+    for number in (1, 2):
+        calls.forget()
+        core_plan._plans.clear()
+        lngrad.set_num_threads(number)
+        found += [*norms.forward(inputs), *norms.backward(inputs, output_mask=wanted)]
+    return tuple(part for part in found if part is not None)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -231,7 +285,7 @@ def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_l
 
 def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     columns = 64, 96, 128, 192, 256, 384, 768, 1024, 3072, 4096
-    assert [streamed_backward(N, EPYC_9005) for N in columns] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 2]
+    assert [streamed_backward(N, EPYC_9005) for N in columns] == [8, 8, 4, 4, 2, 2, 1, 1, 4, 2]
     assert [streamed_forward(N, EPYC_9005) for N in columns] == [16, 16, 8, 16, 4, 8, 4, 1, 1, 1]
     assert [streamed_backward(N, XEON) for N in (*columns[:-2], 2048, 3072)] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 4]
     assert [streamed_backward(N, XEON_AMX) for N in (*columns[:-2], 2048)] == [8, 8, 4, 4, 2, 2, 2, 2, 4]

@@ -95,7 +95,7 @@ def _record(name, fields):
 # and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
 # more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
-# mixed: so many columns of gamma and of the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
+# mixed: so many columns of gamma, beta and the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
 # completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
     "Backward",
@@ -109,7 +109,7 @@ Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
-    "gather scatter streaming ahead fetches_result rows_per_task rows_at_once block_rows",
+    "gather scatter streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

@@ -45,9 +45,10 @@ from lngrad.cpu.policy import (
     power_of_two,
     result_streams,
     rows_ahead,
+    rows_by_columns,
     scratch_bytes,
-    stay,
     streams,
+    takes_whole_rows,
     written_together,
 )
 from lngrad.cpu.run import (
@@ -165,22 +166,22 @@ class PlanBuilder:
     def widen(self, *names: str, mixed: int = 0) -> dict[str, str]:
         """Bring small inputs into the accumulator's dtype, contiguous, and gamma's offset into gamma.
 
-        Returns the region of each that is not as it should be already. mixed: So many elements of gamma are brought into the
-        order of load_mixed too.
+        Returns the region of each that is not as it should be already. mixed: So many elements of gamma and beta are brought
+        into the order of load_mixed too.
         """
         problem, moved, converted = self.problem, {}, []
-        offset = problem.normalization.offset
         for name in names:
-            spec = problem.inputs[name]
-            shifted = name == "gamma" and (offset != 0 or mixed != 0)
-            if spec is not None and spec.dtype == problem.accumulator and is_contiguous(spec) and not shifted:
+            spec, offset = problem.inputs[name], problem.normalization.offset if name == "gamma" else 0.0
+            mixes = mixed if name in _DEFAULTS else 0
+            moves = offset != 0 or mixes != 0
+            if spec is not None and spec.dtype == problem.accumulator and is_contiguous(spec) and not moves:
                 continue
             self.regions.add(name, self.elements(name), problem.accumulator)
             moved[name] = name
             if spec is None:
-                self.defaults[name] = _DEFAULTS[name] + (offset if name == "gamma" else 0)
-            elif shifted:
-                self.shift(spec, offset or NOTHING, mixed)
+                self.defaults[name] = _DEFAULTS[name] + offset
+            elif moves:
+                self.shift(name, spec, offset or NOTHING, mixes)
             elif spec.dtype == self.dtype and is_contiguous(spec):
                 converted.append(name)
             else:
@@ -194,20 +195,20 @@ class PlanBuilder:
                 self.of_workspace[job.word("target", k)] = name
         return moved
 
-    def shift(self, gamma: ArraySpec, offset: float, mixed: int) -> None:
-        """Bring gamma + offset into its region, `mixed` elements in the order of load_mixed."""
+    def shift(self, name: str, spec: ArraySpec, offset: float, mixed: int) -> None:
+        """Bring gamma or beta, and an offset, into its region, `mixed` elements in the order of load_mixed."""
         accumulator = self.problem.accumulator
-        direct = is_contiguous(gamma) and gamma.dtype in (self.dtype, accumulator)
+        direct = is_contiguous(spec) and spec.dtype in (self.dtype, accumulator)
         if not direct:
-            self.copies_in.append(Copy("gamma", accumulator, gamma))
+            self.copies_in.append(Copy(name, accumulator, spec))
         record = Convert(elements=self.problem.N, offset=bits_of(offset), mixed=mixed)
-        function = task_function("shift", gamma.dtype if direct else accumulator, accumulator)
+        function = task_function("shift", spec.dtype if direct else accumulator, accumulator)
         job = self.chain.add(function, 1, self.problem.N, record)
-        self.of_workspace[job.word("target")] = "gamma"
+        self.of_workspace[job.word("target")] = name
         if direct:
-            self.of_caller["gamma"] = job.word("source")
+            self.of_caller[name] = job.word("source")
         else:
-            self.of_workspace[job.word("source")] = "gamma"
+            self.of_workspace[job.word("source")] = name
 
     def take(self, job: Job, names: tuple[str, ...], moved: dict[str, str]) -> None:
         """Let a job have arguments where the caller has them, or in the workspace."""
@@ -263,9 +264,10 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     problem = builder.problem
     sums = ("residual", "total") if "residual" in problem.inputs else ()
     fields = builder.reserve_tables("x", "y", *sums)
-    moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs))
-    rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
     beside = not sums and fields["y_stride"] != 0 and builder.has_rows_beside("x")
+    mixed = 0 if beside else mixed_columns(problem, builder.dtype)
+    moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
+    rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
     if beside:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
     itemsize = bytes_of(builder.dtype)
@@ -276,7 +278,8 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
-        fetches_result=int(fetches_result(problem, builder.threads, ahead, machine(), streamed)), **fields,
+        fetches_result=int(fetches_result(problem, builder.threads, ahead, machine(), streamed)),
+        mixed=mixed, **fields,
     )  # fmt: skip
     function = builder.function(_prefix(problem) + ("forward_beside" if beside else "forward_rows"))
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -315,9 +318,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     itemsize = bytes_of(builder.dtype)
     row_bytes = N * itemsize
     together = backward_rows_together(N, itemsize, machine())
-    # One thread alone takes rows whole where they stay in its cache: 64×16384 1.2 to 1.5 times as fast (Intel Xeon with AMX).
-    whole = threads == 1 and stay(together, N, itemsize, machine())
-    few_rows = chunks < 2 * threads and not whole
+    few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine())
     by_columns = bool(wants & DX) and not builder.tables and N >= BY_COLUMNS_FROM and few_rows
     group_rows, chunks_per_task = 0, 1
     if by_columns:
@@ -333,7 +334,9 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         slots = chunks_per_task.bit_length()
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
     streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
-    rows_at_once = written_together(LANES if by_columns else together, streamed, False, row_bytes, itemsize, machine())
+    if by_columns:
+        together = rows_by_columns(row_bytes, machine())
+    rows_at_once = written_together(together, streamed, False, row_bytes, itemsize, machine())
     ahead = rows_ahead(problem, threads, rows_at_once, machine(), streamed)
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,

@@ -40,10 +40,13 @@ class Make(NamedTuple):
         next_row_from: Bytes of such a row from which on a backward fetches the next alone.
         backward_few_up_to: Bytes of the longest such row of which a backward streams few side by side.
         backward_few: So many of them at the least.
-        fetches_result: Whether lines of a result that is stored are fetched before they are written.
+        unfetched_from: Bytes of such a row above which a backward fetches nothing, and takes four rows together.
+        fetches_result: Of which elements lines of a result that is stored are fetched before they are written.
         backward_stays: Whether rows that a backward takes together and fetches must stay in the second level.
         rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
             0 for as many as fit.
+        crowded_bytes: Rows a multiple of so many bytes apart crowd each other, so a backward takes two together; 0: none do.
+        whole_rows: Whether one thread alone takes rows whole that do not stay in its second level.
         rows_in_lanes: Whether a forward over channels may have a row in each lane.
     """
 
@@ -58,9 +61,12 @@ class Make(NamedTuple):
     next_row_from: float = inf
     backward_few_up_to: int = 0
     backward_few: int = 1
-    fetches_result: bool = False
+    unfetched_from: float = inf
+    fetches_result: Literal["none", "16 bits", "all"] = "none"
     backward_stays: bool = False
     rows_apart: int = 0
+    crowded_bytes: int = 0
+    whole_rows: bool = False
     rows_in_lanes: bool = False
 
 
@@ -75,10 +81,19 @@ INTEL = Make(
     backward_stays=True,
 )
 # Measured on one that calls itself model 167, Rocket Lake's number, but has AMX, 2 MiB of second level and 480 MiB of the last.
-INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES, backward_few=2, fetches_result=True)
+INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES, backward_few=2, fetches_result="all")
 ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
 ZEN_4 = Make(fetches_words=False)  # AVX-512 on half as wide a core
-ZEN_5 = Make(forward_few="same place", unfetched_share=1 / 3, backward_few_up_to=3 * SETS_BYTES, rows_in_lanes=True)
+ZEN_5 = Make(
+    forward_few="same place",
+    unfetched_share=1 / 3,
+    backward_few_up_to=2 * SETS_BYTES,
+    unfetched_from=2 * SETS_BYTES,
+    fetches_result="16 bits",
+    crowded_bytes=4 * SETS_BYTES,
+    whole_rows=True,
+    rows_in_lanes=True,
+)
 OTHER = Make()
 
 
@@ -228,6 +243,8 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
         return max(together, AHEAD_BYTES // row_bytes)
     if problem.N < FETCHED_FROM or cached or _tensor_bytes(problem) <= here.counted * make.unfetched_share:
         return 0
+    if itemsize >= 4 and row_bytes > make.unfetched_from:
+        return 0
     if itemsize >= 4 and row_bytes >= make.next_row_from:
         wanted = 1
     elif streamed and not here.stores_lines:
@@ -245,9 +262,14 @@ def fetches_result(problem: Problem, threads: int, ahead: int, here: Machine, st
     A store to a line that is in no cache of the core waits for it, and many rows side by side hide from the processor which is
     next. In the first calls after something else had the caches: 4096×256 float32 forward 1.65 times as fast, backward 1.30,
     4096×768 bfloat16 1.26 and 1.15; in a loop of equal calls 0.95 to 1.08, but 0.95 to 0.97 where the second level holds all
-    (1 thread, Intel Xeon with AMX).
+    (1 thread, Intel Xeon with AMX). AMD EPYC 9005, the same: 4096×768 in 16 bits, forward 1.33 and 1.21, backward 1.27; float32
+    gains from half of the last level on, 1.09 to 1.18, but with less loses 0.92 to 0.97, so none is fetched there.
     """
-    return here.make.fetches_result and not streamed and ahead > 0 and not _is_cached(problem, threads, here)
+    elements = here.make.fetches_result
+    if elements == "none" or (elements == "16 bits" and bytes_of(problem.dtype) > 2):
+        return False
+    fits = _is_cached(problem, threads, here) or _tensor_bytes(problem) <= here.counted * here.make.unfetched_share
+    return not streamed and ahead > 0 and not fits
 
 
 def scratch_bytes(here: Machine) -> int:
@@ -304,9 +326,16 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     loop with two rows, 1.15 with three, 1.27 with four (AMD EPYC 9005). Four on an AMD EPYC 7003 where rows have places of
     their own in the first level: 1.04 to 1.15 times as fast as two in three dtypes and ten widths; else two, 1.2 to 1.35.
     Two where four do not stay in the second level but two do: 256×65536 float32 1.14 to 1.24 (Intel Xeon with AMX, 2 MiB).
+
+    Float32 rows of more than 8 KiB on an AMD EPYC 9005, nothing fetched: four 1.10 to 1.33 times as fast with 1 thread as two
+    with fetching (1.0 to 1.1 with 2 threads, which the memory holds up); but where rows are a multiple of 16 KiB apart, 4096,
+    8192, 12288, 16384 columns and so on, two 1.09 to 1.26, four 0.94 to 1.03.
     """
     row_bytes = N * itemsize
     rows = here.first_level // 2 // (2 * row_bytes)
+    if itemsize >= 4 and row_bytes > here.make.unfetched_from:
+        half = here._replace(second_level=here.second_level // 2)
+        return 4 if stay(4, N, itemsize, half) and not _crowd(row_bytes, here) else 2
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
         if here.make.backward_stays and not stay(rows, N, itemsize, here) and stay(2, N, itemsize, here):
@@ -314,6 +343,29 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     if here.make.rows_apart:
         rows = 2 if row_bytes % SETS_BYTES == 0 else max(rows, here.make.rows_apart)
     return min(LANES, power_of_two(rows))
+
+
+def _crowd(row_bytes: int, here: Machine) -> bool:
+    """Whether rows of so many bytes, one behind the other, crowd each other."""
+    return here.make.crowded_bytes > 0 and row_bytes % here.make.crowded_bytes == 0
+
+
+def takes_whole_rows(rows: int, N: int, itemsize: int, threads: int, here: Machine) -> bool:
+    """Whether a backward takes few long rows whole, so many together, and not by columns.
+
+    One thread alone does where they stay in its cache: 64×16384 1.2 to 1.5 times as fast (Intel Xeon with AMX). On an AMD EPYC
+    9005 always: 32 and 64 rows of 65536 and 131072 1.22 to 1.59 in float32, 1.1 to 1.76 in 16 bits.
+    """
+    return threads == 1 and (here.make.whole_rows or stay(rows, N, itemsize, here))
+
+
+def rows_by_columns(row_bytes: int, here: Machine) -> int:
+    """How many rows a backward takes together that takes them by columns.
+
+    Two where rows crowd each other, on an AMD EPYC 9005: 64×65536 and 32×65536 float16 1.17 and 1.20 times as fast as eight,
+    128×16384 bfloat16 1.30, float32 0.98 to 1.18; of other widths 0.83 to 0.96 (2 threads).
+    """
+    return 2 if _crowd(row_bytes, here) else LANES
 
 
 def mixed_columns(problem: Problem, dtype: str) -> int:

@@ -40,18 +40,22 @@ from lngrad.cpu.kernels.row_passes import (
 )
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
+    PAIRED,
     fetch_group,
     fetch_group_to_write,
     gather,
     load,
     load_group,
+    load_mixed,
     load_scalar,
+    mixed_of,
     offset,
     or_none,
     scatter_rows,
     size_of,
     stack_vectors,
     store,
+    store_columns,
     stream_columns,
 )
 
@@ -90,18 +94,29 @@ def put(storage, row, j, lanes):
 
 
 @inlined
-def write_group(storage, row, j, g, b, ahead, streaming):
-    """y of GROUP columns of one row. ahead: how many bytes on a row lies that is fetched meanwhile; 0: none is."""
+def load_in(storage, paired, address, j):
+    """GROUP columns, in the order of load_mixed if `paired` is PAIRED."""
+    if paired is None:
+        return load_group(storage, address, j)
+    return load_mixed(storage, address, j)
+
+
+@inlined
+def write_group(storage, paired, row, j, g, b, ahead, streaming):
+    """y of GROUP columns of one row, g and b being in the order of load_in.
+
+    ahead: how many bytes on a row lies that is fetched meanwhile; 0: none is.
+    """
     if row is None:
         return
     x, y, m, s, lost = row
     if ahead != 0 and j & GROUP != 0:  # the other groups have been fetched with the sums
         fetch_group(storage, x + ahead, j)
-    result = scaled(xhat_of(subtract_mean(load_group(storage, x, j), m), s, lost), g, b)
+    result = scaled(xhat_of(subtract_mean(load_in(storage, paired, x, j), m), s, lost), g, b)
     if streaming is None:
-        store(storage, y, j, result)
+        store_columns(storage, paired, y, j, result)
     else:
-        stream_columns(storage, None, y, j, result)
+        stream_columns(storage, paired, y, j, result)
 
 
 @inlined
@@ -111,15 +126,35 @@ def fetch_result(storage, row, j, to_result):
         fetch_group_to_write(storage, row[1] + to_result, j)
 
 
+@inlined
+def write_groups(storage, acc, paired, rows, ahead, to_result, gamma, beta, j, n, streaming):
+    """y of the groups from column j on, up to column n. Returns where the next would begin."""
+    while j + GROUP <= n:
+        at = max(j, 0)
+        g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
+        if streaming is None and to_result != 0:
+            fetch_result(storage, rows[0], at, to_result)
+            fetch_result(storage, rows[1], at, to_result)
+            fetch_result(storage, rows[2], at, to_result)
+            fetch_result(storage, rows[3], at, to_result)
+        write_group(storage, paired, rows[0], at, g, b, ahead, streaming)
+        write_group(storage, paired, rows[1], at, g, b, ahead, streaming)
+        write_group(storage, paired, rows[2], at, g, b, ahead, streaming)
+        write_group(storage, paired, rows[3], at, g, b, ahead, streaming)
+        j += GROUP
+    return j
+
+
 @plain
-def write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, skipped, streaming):
+def write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, mixed, skipped, streaming):
     """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
 
     Written out, not in a loop: that took 1.1 to 1.3 times as long (64×64 to 512×384 float32, 1 thread, Intel Xeon, AVX-512).
 
     ahead: how many bytes on the rows lie that are fetched meanwhile; 0: none are. to_result: how many bytes on the lines of y
-    lie that are fetched to be written, if y is stored; 0: none are. skipped: so many columns a first group is written that the
-    second one overlaps, so that it and all others begin on cache lines of y. streaming: None, or 1 if y goes past the caches.
+    lie that are fetched to be written, if y is stored; 0: none are. mixed: so many columns of gamma and beta are in the order
+    of load_mixed; None: none are. skipped: so many columns a first group is written that the second one overlaps, so that it
+    and all others begin on cache lines of y; 0 where columns are mixed. streaming: None, or 1 if y goes past the caches.
     """
     tail, last = (N - skipped) % LANES, N - LANES
     peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
@@ -127,20 +162,10 @@ def write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, be
     if tail > 0:
         peeked0, peeked1 = y_of(storage, acc, row0, gamma, beta, last), y_of(storage, acc, row1, gamma, beta, last)
         peeked2, peeked3 = y_of(storage, acc, row2, gamma, beta, last), y_of(storage, acc, row3, gamma, beta, last)
-    j = skipped - GROUP if skipped > 0 else 0
-    while j + GROUP <= N:
-        at = max(j, 0)
-        g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
-        if streaming is None and to_result != 0:
-            fetch_result(storage, row0, at, to_result)
-            fetch_result(storage, row1, at, to_result)
-            fetch_result(storage, row2, at, to_result)
-            fetch_result(storage, row3, at, to_result)
-        write_group(storage, row0, at, g, b, ahead, streaming)
-        write_group(storage, row1, at, g, b, ahead, streaming)
-        write_group(storage, row2, at, g, b, ahead, streaming)
-        write_group(storage, row3, at, g, b, ahead, streaming)
-        j += GROUP
+    j, rows = skipped - GROUP if skipped > 0 else 0, (row0, row1, row2, row3)
+    if mixed is not None:
+        j = write_groups(storage, acc, PAIRED, rows, ahead, to_result, gamma, beta, j, mixed, streaming)
+    j = write_groups(storage, acc, None, rows, ahead, to_result, gamma, beta, j, N, streaming)
     while j + LANES <= N:
         put(storage, row0, j, y_of(storage, acc, row0, gamma, beta, j))
         put(storage, row1, j, y_of(storage, acc, row1, gamma, beta, j))
@@ -155,27 +180,34 @@ def write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, be
 
 
 @inlined
-def columns_to_line(storage, x, y, N, streaming):
+def has_mixed(mixed):
+    """Whether any columns are mixed."""
+    return False if mixed is None else mixed > 0
+
+
+@inlined
+def columns_to_line(storage, x, y, N, mixed, streaming):
     """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
 
-    A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written.
+    A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written; nor where
+    groups must begin where gamma's do.
     """
-    if streaming is not None or N < ALIGNED or x == y:
+    if streaming is not None or N < ALIGNED or x == y or has_mixed(mixed):
         return 0
     return (-y & (LINE_BYTES - 1)) // size_of(storage)
 
 
 @plain
-def write_measured_rows(storage, acc, rows, count, ahead, to_result, gamma, beta, N, streaming):
+def write_measured_rows(storage, acc, rows, count, ahead, to_result, gamma, beta, N, mixed, streaming):
     """y of any number of rows whose means and rstds are known, four at a time where their lines begin alike.
 
     rows: addresses of x and y, of mean, rstd and what xhat lost by row (mean and lost None: not centred), and bytes from row to
-    row. ahead, to_result: as in write_rows, but how many rows on.
+    row. ahead, to_result, mixed: as in write_rows, but the first two in rows.
     """
     x, y, mean, rstd, lost, x_stride, y_stride = rows
     statistics = mean, rstd, lost
     ahead, to_result, r = ahead * x_stride, to_result * y_stride, 0
-    skipped = columns_to_line(storage, x, y, N, streaming)
+    skipped = columns_to_line(storage, x, y, N, mixed, streaming)
     together = count if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
     while r + 4 <= together:
         row0 = row_of(acc, statistics, x, y, r)
@@ -184,11 +216,11 @@ def write_measured_rows(storage, acc, rows, count, ahead, to_result, gamma, beta
         row2 = row_of(acc, statistics, x, y, r + 2)
         row3 = row_of(acc, statistics, x + x_stride, y + y_stride, r + 3)
         x, y, r = x + 2 * x_stride, y + 2 * y_stride, r + 4
-        write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, skipped, streaming)
+        write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, mixed, skipped, streaming)
     while r < count:
         row = row_of(acc, statistics, x, y, r)
-        skipped = columns_to_line(storage, x, y, N, streaming)
-        write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, skipped, streaming)
+        skipped = columns_to_line(storage, x, y, N, mixed, streaming)
+        write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, mixed, skipped, streaming)
         x, y, r = x + x_stride, y + y_stride, r + 1
 
 
@@ -240,10 +272,11 @@ def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
     losts = or_none(mean, vector_at(acc, memory, LOSTS))
     some, beta = (x, y, means, rstds, losts, x_stride, y_stride), or_none(mean, f.beta)
+    mixed = mixed_of(storage, f.mixed)
     if f.streaming:
-        write_measured_rows(storage, acc, some, rows, f.ahead, 0, f.gamma, beta, f.N, 1)
+        write_measured_rows(storage, acc, some, rows, f.ahead, 0, f.gamma, beta, f.N, mixed, 1)
     else:
-        write_measured_rows(storage, acc, some, rows, f.ahead, 4 * f.fetches_result, f.gamma, beta, f.N, None)
+        write_measured_rows(storage, acc, some, rows, f.ahead, 4 * f.fetches_result, f.gamma, beta, f.N, mixed, None)
 
 
 @plain

@@ -104,9 +104,9 @@ def slice_forward(storage, acc, centred, arguments, task, thread):
         statistics = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
         rows = s.x + i * s.x_stride, s.result + i * s.result_stride, *statistics, s.x_stride, s.result_stride
         if s.streaming:
-            write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, 1)
+            write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, None, 1)
         else:
-            write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, None)
+            write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, None, None)
 
 
 @plain
@@ -154,7 +154,7 @@ def convert(source_storage, target_storage, arguments, task, thread):
 
 @plain
 def shift(storage, acc, arguments, task, thread):
-    """One task: gamma and its offset, added in the accumulator's dtype; the first elements in the order of load_mixed."""
+    """One task: gamma or beta plus an offset, in the accumulator's dtype, the first elements in the order of load_mixed."""
     c = read(Convert, arguments)
     number = scalar(acc, from_bits(c.offset))
     for j in range(0, c.mixed, GROUP):

@@ -265,7 +265,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     sums = ("residual", "total") if "residual" in problem.inputs else ()
     fields = builder.reserve_tables("x", "y", *sums)
     beside = not sums and fields["y_stride"] != 0 and builder.has_rows_beside("x")
-    mixed = 0 if beside else mixed_columns(problem, builder.dtype)
+    mixed = 0 if beside else mixed_columns(problem, builder.dtype, builder.threads)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
     if beside:
@@ -311,7 +311,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     wants = sum(BITS[name] for name, wanted in zip(problem.out, problem.wanted, strict=True) if wanted)
     parameters = wants & (DGAMMA | DBETA)
     fields = builder.reserve_tables(*problem.operator.tensors)
-    mixed = mixed_columns(problem, builder.dtype) if wants & (DX | DGAMMA) else 0
+    mixed = mixed_columns(problem, builder.dtype, threads) if wants & (DX | DGAMMA) else 0
     moved = builder.widen(*(name for name in ("mean", "rstd", "lost", "gamma") if name in problem.inputs), mixed=mixed)
 
     chunks = -(-M // CHUNK)

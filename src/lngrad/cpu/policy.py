@@ -21,7 +21,7 @@ COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of 
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
 GROUP_BYTES = 4 << 20  # of dy and x of the rows whose sums and then columns threads share, at the most
-MIXED_FROM = 1 << 14  # elements from which on columns in another order pay
+MIXED_FROM, MIXED_SHAPE = 1 << 16, 16  # elements a thread, and columns a row at the most, that pay for another order
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
 
 
@@ -368,15 +368,18 @@ def rows_by_columns(row_bytes: int, here: Machine) -> int:
     return 2 if _crowd(row_bytes, here) else LANES
 
 
-def mixed_columns(problem: Problem, dtype: str) -> int:
-    """How many columns of a backward's gamma and column sums are in the order of load_mixed.
+def mixed_columns(problem: Problem, dtype: str, threads: int) -> int:
+    """How many columns of gamma, beta and a backward's column sums are in the order of load_mixed.
 
-    In bfloat16 it halves what widening takes: in the cache 1.13 to 1.17 times as fast (512×384, 1024×256, AMD EPYC 9005).
-    None where a row ends in a part of a vector. 64×64 took 1.09 times as long: gamma is mixed by a job of its own.
+    In bfloat16 it halves what widening takes: in the cache the backward 1.13 to 1.17 times as fast, the forward 1.10 to 1.15
+    (512×384, 1024×1024, AMD EPYC 9005), with AVX2 1.07 to 1.20. None where a row ends in a part of a vector. Gamma and beta are
+    mixed by jobs of their own, so small calls and few long rows do not gain: 64×64 backward 0.92, 256×64 forward 0.91; with 2
+    threads 64×65536 forward 0.84, 256×8192 0.92 to 1.00.
     """
-    if dtype != "bfloat16" or problem.N % LANES != 0 or problem.M * problem.N < MIXED_FROM:
+    M, N = problem.M, problem.N
+    if dtype != "bfloat16" or N % LANES != 0 or M * N < MIXED_FROM * threads or M * MIXED_SHAPE < N:
         return 0
-    return problem.N - problem.N % MIXED_COLUMNS
+    return N - N % MIXED_COLUMNS
 
 
 def group_bytes(threads: int, here: Machine) -> int:

@@ -377,7 +377,7 @@ def mixed_columns(problem: Problem, dtype: str, threads: int) -> int:
     threads 64×65536 forward 0.84, 256×8192 0.92 to 1.00.
     """
     M, N = problem.M, problem.N
-    if dtype != "bfloat16" or N % LANES != 0 or M * N < MIXED_FROM * threads or M * MIXED_SHAPE < N:
+    if dtype != "bfloat16" or N % LANES != 0 or MIXED_FROM * threads > M * N or M * MIXED_SHAPE < N:
         return 0
     return N - N % MIXED_COLUMNS
 

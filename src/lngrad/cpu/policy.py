@@ -42,6 +42,7 @@ class Make(NamedTuple):
         backward_few: So many of them at the least.
         unfetched_from: Bytes of such a row above which a backward fetches nothing, and takes four rows together.
         fetches_result: Of which elements lines of a result that is stored are fetched before they are written.
+        forward_stays: Whether rows that a forward takes together and fetches must stay in the second level.
         backward_stays: Whether rows that a backward takes together and fetches must stay in the second level.
         rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
             0 for as many as fit.
@@ -63,6 +64,7 @@ class Make(NamedTuple):
     backward_few: int = 1
     unfetched_from: float = inf
     fetches_result: Literal["none", "16 bits", "all"] = "none"
+    forward_stays: bool = False
     backward_stays: bool = False
     rows_apart: int = 0
     crowded_bytes: int = 0
@@ -90,6 +92,7 @@ ZEN_5 = Make(
     backward_few_up_to=2 * SETS_BYTES,
     unfetched_from=2 * SETS_BYTES,
     fetches_result="16 bits",
+    forward_stays=True,
     crowded_bytes=4 * SETS_BYTES,
     whole_rows=True,
     rows_in_lanes=True,
@@ -227,8 +230,11 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     columns 1.08 to 1.17, 16 bits 0.98 to 1.03; and what fits into the second level: 1024×256 float32 1.24 and 1.15 with eight
     rows together, 500×512 1.22 and 1.09, from 16×64 to 400×256 0.97 to 1.20, 16 bits 0.97 to 1.04.
 
-    No more for a backward there than stay: where four of four 16-bit rows pushed each other out, 256×65536 1.23 with the next
-    alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (Intel Xeon with AMX, 2 MiB).
+    None for a forward on an AMD EPYC 9005 where four 16-bit rows and the next four would fill the second level: 64×65536 1.24 and
+    1.31 times as fast with 1 thread, 1.18 and 1.22 with 2, 128×65536 0.97 to 1.11.
+
+    No more for a backward on an Intel Xeon with AMX than stay: where four of four 16-bit rows pushed each other out, 256×65536 1.23 with the next
+    alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (2 MiB).
     """
     make, itemsize, tensors = here.make, bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
@@ -240,7 +246,8 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
             return 0
         if together * row_bytes > here.second_level * make.ahead_share:
             return 1
-        return max(together, AHEAD_BYTES // row_bytes)
+        rows = max(together, AHEAD_BYTES // row_bytes)
+        return 0 if make.forward_stays and (together + rows) * row_bytes >= here.second_level else rows
     if problem.N < FETCHED_FROM or cached or _tensor_bytes(problem) <= here.counted * make.unfetched_share:
         return 0
     if itemsize >= 4 and row_bytes > make.unfetched_from:

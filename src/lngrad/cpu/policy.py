@@ -230,11 +230,11 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     columns 1.08 to 1.17, 16 bits 0.98 to 1.03; and what fits into the second level: 1024×256 float32 1.24 and 1.15 with eight
     rows together, 500×512 1.22 and 1.09, from 16×64 to 400×256 0.97 to 1.20, 16 bits 0.97 to 1.04.
 
-    None for a forward on an AMD EPYC 9005 where four 16-bit rows and the next four would fill the second level: 64×65536 1.24 and
-    1.31 times as fast with 1 thread, 1.18 and 1.22 with 2, 128×65536 0.97 to 1.11.
+    None for a forward on an AMD EPYC 9005 where four 16-bit rows and the next four would fill the second level: 64×65536 1.24
+    and 1.31 times as fast with 1 thread, 1.18 and 1.22 with 2, 128×65536 0.97 to 1.11.
 
-    No more for a backward on an Intel Xeon with AMX than stay: where four of four 16-bit rows pushed each other out, 256×65536 1.23 with the next
-    alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (2 MiB).
+    No more for a backward on an Intel Xeon with AMX than stay: where four of four 16-bit rows pushed each other out, 256×65536
+    1.23 with the next alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (2 MiB).
     """
     make, itemsize, tensors = here.make, bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize

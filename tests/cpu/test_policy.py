@@ -101,7 +101,7 @@ def test_a_float32_backward_on_intel_has_the_next_row_fetched_unless_rows_are_sh
         4,
     ]
     assert rows_ahead(forward(256, 32768, np.float16), 1, 4, EPYC_9005) == 4
-    assert [rows_ahead(forward(50000, 37), 1, 16, here) for here in (XEON, EPYC_9005)] == [55, 0]
+    assert [rows_ahead(forward(50000, 37), 1, 16, here) for here in (XEON, EPYC_9005, EPYC_9004)] == [55, 55, 0]
     assert [rows_ahead(forward(1024, 256), 1, 8, here) for here in (XEON, LAPTOP)] == [8, 8]
     assert rows_ahead(forward(512, 256), 1, 8, EPYC_9005) == 0 < rows_ahead(forward(512, 256), 1, 8, XEON)
 
@@ -300,6 +300,13 @@ def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     assert [streamed_forward(N, XEON_AMX) for N in columns] == [16, 8, 8, 4, 4, 2, 1, 1, 1, 1]
     in_16_bits = [written_together(rows, True, False, 1024, 2, EPYC_9005) for rows in (4, 8)]
     assert in_16_bits == [written_together(rows, False, False, 1024, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
+
+
+def test_the_forward_takes_more_of_the_shortest_rows_together():
+    columns = 13, 16, 37, 63, 64, 127, 128
+    for here in (EPYC_7003, EPYC_9005, XEON):
+        assert [forward_rows_together(N, 4, here) for N in columns[:5]] == [8, 32, 32, 32, 16]
+        assert [forward_rows_together(N, 2, here) for N in columns] == [8, 32, 32, 32, 32, 32, 16]
 
 
 def test_the_forward_takes_four_rows_together_where_their_sums_go_side_by_side():

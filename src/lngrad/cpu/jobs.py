@@ -25,7 +25,7 @@ STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a stor
 # Columns whose share of a row sum is kept in vectors. Segments are added by the binary tree of their number.
 SEGMENT = 512
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
-MAX_ROWS = 2 * LANES  # that the forward takes together: more crowd the first-level cache
+MAX_ROWS = 4 * LANES  # that the forward takes together
 # |mean|·rstd from which on xhat takes what the mean lost by its rounding; below, that is 2.4e-7 of xhat at most.
 COMPENSATED_FROM = 8.0
 

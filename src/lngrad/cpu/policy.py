@@ -15,6 +15,7 @@ from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import CACHE_LINE, GROUP, LANES, MAX_ROWS, MIXED_COLUMNS, STREAM_ALIGNMENT
 
 ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common first-level cache
+SHORT_ROWS_BYTES = 1 << 13  # that MAX_ROWS rows stay below if a forward takes so many together
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's
@@ -87,6 +88,7 @@ INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES
 ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
 ZEN_4 = Make(fetches_words=False)  # AVX-512 on half as wide a core
 ZEN_5 = Make(
+    forward_fetched_from=GROUP,
     forward_few="same place",
     unfetched_share=1 / 3,
     backward_few_up_to=2 * SETS_BYTES,
@@ -230,8 +232,9 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     columns 1.08 to 1.17, 16 bits 0.98 to 1.03; and what fits into the second level: 1024×256 float32 1.24 and 1.15 with eight
     rows together, 500×512 1.22 and 1.09, from 16×64 to 400×256 0.97 to 1.20, 16 bits 0.97 to 1.04.
 
-    None for a forward on an AMD EPYC 9005 where four 16-bit rows and the next four would fill the second level: 64×65536 1.24
-    and 1.31 times as fast with 1 thread, 1.18 and 1.22 with 2, 128×65536 0.97 to 1.11.
+    A forward on an AMD EPYC 9005 has its shortest rows fetched too: 50000×37 float32 1.02 to 1.07 times as fast, 16 bits 1.00.
+    None where four 16-bit rows and the next four would fill the second level: 64×65536 1.24 and 1.31 times as fast with 1
+    thread, 1.18 and 1.22 with 2, 128×65536 0.97 to 1.11.
 
     No more for a backward on an Intel Xeon with AMX than stay: where four of four 16-bit rows pushed each other out, 256×65536
     1.23 with the next alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (2 MiB).
@@ -296,11 +299,18 @@ def forward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     fast as one with 1 and 2 threads, 512×3072 1.24 and 1.33 as two, 64×65536 1.23 and 1.22 as one; 4915×1280 float32 1.22 and
     1.02 as three (AMD EPYC 9005). In float32 longer rows wait for memory: 1228×5120 0.92 and 0.95.
 
+    Thirty-two of the shortest, since the divisions and roots of so many go side by side: 50000×37 1.07 to 1.14 times as fast as
+    sixteen in three dtypes, 100000×64 in 16 bits 1.05 to 1.14, but 0.95 to 1.07 in float32 (AMD EPYC 9005).
+
     Half as many on an Intel Xeon, but for 16 bits: 256 to 1024 float32 columns of 1 to 16 MB 1.02 to 1.15 times as fast and,
     with the next rows fetched, up to 1.29; 1024 columns of less 0.94 to 0.97.
     """
     rows_bytes = here.make.forward_bytes if itemsize >= 4 else ROWS_BYTES
-    rows = min(MAX_ROWS if N >= 2 * LANES else LANES, rows_bytes // (N * itemsize))
+    if N < 2 * LANES:
+        return LANES
+    if MAX_ROWS * N * itemsize < SHORT_ROWS_BYTES:
+        return MAX_ROWS
+    rows = min(2 * LANES, rows_bytes // (N * itemsize))
     if here.stores_lines and (rows == 3 or itemsize == 2):
         rows = max(rows, 4)
     return rows - rows % 4 if rows >= 4 else max(1, rows)

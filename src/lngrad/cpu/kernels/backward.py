@@ -390,7 +390,7 @@ def combine(acc, out, arguments, task, thread):
                 add(acc, sums + part * c.slot_stride, sums + (part + step) * c.slot_stride, n)
             step *= 2
         result += start * size_of(out)
-        mixed = min(max(c.mixed - start, 0), n)
+        mixed = mixed_from(c.mixed, start, n)
         for j in range(0, mixed, GROUP):
             store(out, result, j, in_order(PAIRS, load_group(acc, sums, j)))
         for j in range(mixed, n - n % LANES, LANES):

@@ -302,11 +302,13 @@ def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     assert in_16_bits == [written_together(rows, False, False, 1024, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
 
 
-def test_the_forward_takes_more_of_the_shortest_rows_together():
+def test_more_of_the_shortest_rows_go_together():
     columns = 13, 16, 37, 63, 64, 127, 128
     for here in (EPYC_7003, EPYC_9005, XEON):
         assert [forward_rows_together(N, 4, here) for N in columns[:5]] == [8, 32, 32, 32, 16]
         assert [forward_rows_together(N, 2, here) for N in columns] == [8, 32, 32, 32, 32, 32, 16]
+        assert [backward_rows_together(N, 4, here) for N in (37, 63, 64)] == [16, 16, 8]
+        assert [backward_rows_together(N, 2, here) for N in (37, 127, 128)] == [16, 16, 8]
 
 
 def test_the_forward_takes_four_rows_together_where_their_sums_go_side_by_side():

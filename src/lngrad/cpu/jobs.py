@@ -26,6 +26,7 @@ STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a stor
 SEGMENT = 512
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 MAX_ROWS = 4 * LANES  # that the forward takes together
+BLOCK_ROWS = 2 * LANES  # that the backward takes together
 # |mean|·rstd from which on xhat takes what the mean lost by its rounding; below, that is 2.4e-7 of xhat at most.
 COMPENSATED_FROM = 8.0
 

@@ -2,7 +2,7 @@
 
 Which thread runs a task never shows in a result, because a task writes only what is its own and every sum has an order
 that depends on the shape alone: a column is summed over chunks of CHUNK rows, top to bottom inside a chunk, chunks by the
-binary tree of their index. The row loops (up to eight rows at a time, rows shorter than a vector in
+binary tree of their index. The row loops (up to sixteen rows at a time, rows shorter than a vector in
 lanes, columns of wide rows, dbeta by itself) share these orders, so a choice among them is a choice of speed only.
 """
 
@@ -54,7 +54,7 @@ from lngrad.cpu.kernels.simd import (
 
 @plain
 def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
-    """Up to eight rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
+    """Up to BLOCK_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
     N, mixed, memory = b.N, mixed_of(storage, b.mixed), stack_vectors(acc, MEANS_VECTORS)
     dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
     for i in range(0, count, b.rows_at_once):

@@ -263,9 +263,9 @@ def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
 
 @plain
 def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
-    """Rows of N >= 16 columns: up to sixteen have their statistics side by side, and then their y.
+    """Rows of N >= 16 columns: up to thirty-two have their statistics side by side, and then their y.
 
-    Sixteen in two vectors, so that the divisions and roots of one are under way while the other has work.
+    In several vectors, so that the divisions and roots of one are under way while the others have work.
     """
     memory = stack_vectors(acc, SCRATCH_VECTORS)
     measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)

@@ -1,8 +1,8 @@
 """The arithmetic of rows that are in the cache, a pass over their columns at a time.
 
-Backward: the two sums of a row, then dx and the share in dgamma and dbeta of up to eight rows. Forward: the sums, means and
-variances of up to sixteen rows, whose partial sums lie in eight lanes each; eight such vectors are added up at once, and from
-there on lane r is row r, so one division and one root serve eight rows.
+Backward: the two sums of a row, then dx and the share in dgamma and dbeta of up to sixteen rows. Forward: the sums, means and
+variances of up to thirty-two rows, whose partial sums lie in eight lanes each; eight such vectors are added up at once, and
+from there on lane r is row r, so one division and one root serve eight rows.
 
 A row is summed by segments of SEGMENT columns, each in four vectors of eight lanes, and segments by the binary tree of their
 number, lane by lane; the lanes are added up last. The order is a function of N alone: a row's dx has the same bits whatever row
@@ -15,7 +15,7 @@ and 7 to 9.
 
 import math
 
-from lngrad.cpu.jobs import BLOCK_SEGMENTS, COMPENSATED_FROM, GROUP, LANES, MAX_ROWS, SEGMENT
+from lngrad.cpu.jobs import BLOCK_ROWS, BLOCK_SEGMENTS, COMPENSATED_FROM, GROUP, LANES, MAX_ROWS, SEGMENT
 from lngrad.cpu.kernels.arithmetic import (
     all_below,
     fma,
@@ -60,11 +60,11 @@ from lngrad.cpu.kernels.simd import (
 )
 
 PARTIALS = 2 * 24  # vectors of one row: two sums of each subtree of segments that is complete; 2^31 columns have 22
-# What the two sums of eight rows come to: their means, and what xhat lost with the mean; then the lanes of three sums.
-MEAN_DXHAT, MEAN_DXHAT_XHAT, LOST, SUM_LANES = 0, 1, 2, 3
-MEANS_VECTORS = SUM_LANES + 3 * LANES
+# What the two sums of up to BLOCK_ROWS rows come to: their means, and what xhat lost with the mean; then three sums' lanes.
+MEAN_DXHAT, MEAN_DXHAT_XHAT, LOST, SUM_LANES = (number * BLOCK_ROWS // LANES for number in range(4))
+MEANS_VECTORS = SUM_LANES + 3 * BLOCK_ROWS
 COMPENSATED_SQUARE = COMPENSATED_FROM**2
-PEEKED_VECTORS = 3 * LANES  # of the last columns of eight rows: dy, xhat, dtotal
+PEEKED_VECTORS = 3 * BLOCK_ROWS  # of their last columns: dy, xhat, dtotal
 
 
 @inlined
@@ -250,41 +250,48 @@ def rest_lanes(storage, acc, x, mean, rstd, r, N, completes):
 @inlined
 def store_lanes_of_row(acc, memory, number, r, lanes):
     """Keep the lanes of row r's sum of this number, None for one that it does not have, until they are closed."""
-    store(acc, vector_at(acc, memory, SUM_LANES + number * LANES), r * LANES, lanes)
+    store(acc, vector_at(acc, memory, SUM_LANES + number * BLOCK_ROWS), r * LANES, lanes)
 
 
 @inlined
 def close_means(acc, mean, memory, count, N):
-    """The means of up to eight rows from their lanes: lane r is row r. No mean_dxhat where there is no mean."""
-    for r in range(count, LANES):
+    """The means of rows from their lanes: lane r is row r. No mean_dxhat where there is no mean."""
+    for r in range(count, count + -count % LANES):
         store_lanes_of_row(acc, memory, 0, r, zeros(acc))
         store_lanes_of_row(acc, memory, 1, r, zeros(acc))
     n = splat(scalar(acc, N))
-    if mean is not None:
-        store(acc, memory, MEAN_DXHAT * LANES, totals(acc, vector_at(acc, memory, SUM_LANES)) / n)
-    store(acc, memory, MEAN_DXHAT_XHAT * LANES, totals(acc, vector_at(acc, memory, SUM_LANES + LANES)) / n)
+    for r in range(0, count, LANES):
+        if mean is not None:
+            store(acc, vector_at(acc, memory, MEAN_DXHAT), r, totals(acc, vector_at(acc, memory, SUM_LANES + r)) / n)
+        lanes = vector_at(acc, memory, SUM_LANES + BLOCK_ROWS + r)
+        store(acc, vector_at(acc, memory, MEAN_DXHAT_XHAT), r, totals(acc, lanes) / n)
 
 
 @unless_none(1)
 def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
-    """What the xhat of up to eight rows lost with their mean; and with gamma mean_dxhat_xhat, which lacks as much."""
+    """What the xhat of rows lost with their mean; and with gamma mean_dxhat_xhat, which lacks as much."""
+    losts = vector_at(acc, memory, LOST)
     if completes == 0:
-        store(acc, memory, LOST * LANES, splat(scalar(acc, -0.0)))
+        for r in range(0, count, LANES):
+            store(acc, losts, r, splat(scalar(acc, -0.0)))
         return
-    for r in range(count, LANES):
+    for r in range(count, count + -count % LANES):
         store_lanes_of_row(acc, memory, 2, r, zeros(acc))
-    sums = totals(acc, vector_at(acc, memory, SUM_LANES + 2 * LANES))
-    lost = found_lost(acc, gather(acc, mean, 0, 1, count), sums, gather(acc, rstd, 0, 1, count), N)
-    store(acc, memory, LOST * LANES, lost)
-    if gamma is not None:
-        mean_dxhat_xhat = load(acc, memory, MEAN_DXHAT_XHAT * LANES)
-        lacking = where_finite(acc, lost * load(acc, memory, MEAN_DXHAT * LANES), splat(scalar(acc, -0.0)))
-        store(acc, memory, MEAN_DXHAT_XHAT * LANES, mean_dxhat_xhat + lacking)
+    for r in range(0, count, LANES):
+        sums = totals(acc, vector_at(acc, memory, SUM_LANES + 2 * BLOCK_ROWS + r))
+        means, rstds = gather(acc, mean, r, 1, count - r), gather(acc, rstd, r, 1, count - r)
+        lost = found_lost(acc, means, sums, rstds, N)
+        store(acc, losts, r, lost)
+        if gamma is not None:
+            mean_dxhat_xhat = vector_at(acc, memory, MEAN_DXHAT_XHAT)
+            mean_dxhat = load(acc, vector_at(acc, memory, MEAN_DXHAT), r)
+            lacking = where_finite(acc, lost * mean_dxhat, splat(scalar(acc, -0.0)))
+            store(acc, mean_dxhat_xhat, r, load(acc, mean_dxhat_xhat, r) + lacking)
 
 
 @plain
 def means_of_rows(storage, acc, memory, gamma, rows, count, N, mixed, ahead, completes):
-    """Write mean_dxhat and mean_dxhat_xhat of up to eight rows, and what their xhat lost with the mean, to memory of
+    """Write mean_dxhat and mean_dxhat_xhat of up to BLOCK_ROWS rows, and what their xhat lost with the mean, to memory of
     MEANS_VECTORS vectors: lane r is row r.
 
     Eight rows' lanes are added up at once and divided at once. Rows without a mean have mean_dxhat_xhat alone; without gamma
@@ -412,7 +419,7 @@ def long_columns(mixed, n):
 
 @plain
 def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, mixed, ahead, to_result, streaming):
-    """dx of n >= 8 columns of up to eight rows, and their share of the column sums, which stay in registers from row to row.
+    """dx of n >= 8 columns of up to BLOCK_ROWS rows, and their share of the column sums, in registers from row to row.
 
     The sums are read and written once for all rows: for every row, that cost as much as everything else (AMD EPYC 9004).
     Later rows are fetched while these are computed, so that reading and writing overlap: 35 GB/s of a roofline of 42 in place

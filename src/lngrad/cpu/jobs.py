@@ -20,13 +20,13 @@ from lngrad.typing import Address, Words
 
 LANES = 8  # elements of a vector
 GROUP = 4 * LANES  # that a row sum takes in one step, each of the four vectors into a sum of its own
-MIXED_COLUMNS = 2 * GROUP  # of bfloat16 rows, that a backward takes in a long step
+MIXED_COLUMNS = 2 * GROUP  # of bfloat16 rows whose order is changed are a multiple of so many
 STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a store past the caches
 # Columns whose share of a row sum is kept in vectors. Segments are added by the binary tree of their number.
 SEGMENT = 512
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
-MAX_ROWS = 4 * LANES  # that the forward takes together
-BLOCK_ROWS = 2 * LANES  # that the backward takes together
+FORWARD_ROWS = 4 * LANES  # that the forward takes together
+BACKWARD_ROWS = 2 * LANES  # that the backward takes together
 # |mean|·rstd from which on xhat takes what the mean lost by its rounding; below, that is 2.4e-7 of xhat at most.
 COMPENSATED_FROM = 8.0
 

@@ -312,7 +312,8 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     parameters = wants & (DGAMMA | DBETA)
     fields = builder.reserve_tables(*problem.operator.tensors)
     mixed = mixed_columns(problem, builder.dtype, threads) if wants & (DX | DGAMMA) else 0
-    moved = builder.widen(*(name for name in ("mean", "rstd", "lost", "gamma") if name in problem.inputs), mixed=mixed)
+    read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))
+    moved = builder.widen(*(name for name in read if name in problem.inputs), mixed=mixed)
 
     chunks = -(-M // CHUNK)
     itemsize = bytes_of(builder.dtype)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.machine import cache_bytes, processor_facts, processor_flags
 from lngrad.core.problem import Problem
-from lngrad.cpu.jobs import BLOCK_ROWS, CACHE_LINE, GROUP, LANES, MAX_ROWS, MIXED_COLUMNS, STREAM_ALIGNMENT
+from lngrad.cpu.jobs import BACKWARD_ROWS, CACHE_LINE, FORWARD_ROWS, GROUP, LANES, MIXED_COLUMNS, STREAM_ALIGNMENT
 
 ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common first-level cache
 SHORT_BYTES = 1 << 8  # of a row, below which more of them go together
@@ -22,7 +22,8 @@ COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of 
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
 GROUP_BYTES = 4 << 20  # of dy and x of the rows whose sums and then columns threads share, at the most
-MIXED_FROM, MIXED_SHAPE = 1 << 16, 16  # elements a thread, and columns a row at the most, that pay for another order
+MIXED_FROM = 1 << 16  # elements a thread from which on columns in another order pay
+MIXED_SHAPE = 16  # columns over rows, above which they do not
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
 
 
@@ -36,14 +37,14 @@ class Make(NamedTuple):
         fetches_cached: Whether it does so if the second level holds all tensors.
         ahead_share: Of the second level; where rows together take more, the next alone is fetched.
         forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
-        unfetched_share: Of the last level; where the tensors of a backward take no more, it fetches nothing.
+        unfetched_share: Of the last level; where the tensors take no more, a backward fetches nothing, nor any call results.
         backward_ahead_bytes: Of rows of 4-byte elements or more that a backward fetches ahead at the least.
         next_row_from: Bytes of such a row from which on a backward fetches the next alone.
         backward_few_up_to: Bytes of the longest such row of which a backward streams few side by side.
         backward_few: So many of them at the least.
-        unfetched_from: Bytes of such a row above which a backward fetches nothing, and takes four rows together.
+        unfetched_from: Bytes of such a row above which a backward fetches nothing, and takes four rows together, or two.
         fetches_result: Of which elements lines of a result that is stored are fetched before they are written.
-        forward_stays: Whether rows that a forward takes together and fetches must stay in the second level.
+        forward_stays: Whether 16-bit rows that a forward takes together and fetches must stay in the second level.
         backward_stays: Whether rows that a backward takes together and fetches must stay in the second level.
         rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
             0 for as many as fit.
@@ -236,8 +237,9 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     None where four 16-bit rows and the next four would fill the second level: 64×65536 1.24 and 1.31 times as fast with 1
     thread, 1.18 and 1.22 with 2, 128×65536 0.97 to 1.11.
 
-    No more for a backward on an Intel Xeon with AMX than stay: where four of four 16-bit rows pushed each other out, 256×65536
-    1.23 with the next alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (2 MiB).
+    No more for a backward on Intel than stay: where four of four 16-bit rows pushed each other out, 256×65536 1.23 with the
+    next alone; where not even that stays beside two float32 rows, 1.07 to 1.2 with none (a Xeon with AMX, 2 MiB). Nothing of
+    long float32 rows on an AMD EPYC 9005: backward_rows_together.
     """
     make, itemsize, tensors = here.make, bytes_of(problem.dtype), len(problem.operator.tensors)
     row_bytes = problem.N * itemsize
@@ -250,7 +252,8 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
         if together * row_bytes > here.second_level * make.ahead_share:
             return 1
         rows = max(together, AHEAD_BYTES // row_bytes)
-        return 0 if make.forward_stays and (together + rows) * row_bytes >= here.second_level else rows
+        stays = itemsize > 2 or (together + rows) * row_bytes < here.second_level
+        return rows if stays or not make.forward_stays else 0
     if problem.N < FETCHED_FROM or cached or _tensor_bytes(problem) <= here.counted * make.unfetched_share:
         return 0
     if itemsize >= 4 and row_bytes > make.unfetched_from:
@@ -309,7 +312,7 @@ def forward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     if N < 2 * LANES:
         return LANES
     if N * itemsize < SHORT_BYTES:
-        return MAX_ROWS
+        return FORWARD_ROWS
     rows = min(2 * LANES, rows_bytes // (N * itemsize))
     if here.stores_lines and (rows == 3 or itemsize == 2):
         rows = max(rows, 4)
@@ -349,11 +352,12 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
 
     Float32 rows of more than 8 KiB on an AMD EPYC 9005, nothing fetched: four 1.10 to 1.33 times as fast with 1 thread as two
     with fetching (1.0 to 1.1 with 2 threads, which the memory holds up); but where rows are a multiple of 16 KiB apart, 4096,
-    8192, 12288, 16384 columns and so on, two 1.09 to 1.26, four 0.94 to 1.03.
+    8192, 12288, 16384 columns and so on, two 1.09 to 1.26, four 0.94 to 1.03. Two too where four take half of the second level
+    with gamma and both sums: 12288 columns and more.
     """
     row_bytes = N * itemsize
     if row_bytes < SHORT_BYTES:
-        return BLOCK_ROWS
+        return BACKWARD_ROWS
     rows = here.first_level // 2 // (2 * row_bytes)
     if itemsize >= 4 and row_bytes > here.make.unfetched_from:
         half = here._replace(second_level=here.second_level // 2)
@@ -394,9 +398,9 @@ def mixed_columns(problem: Problem, dtype: str, threads: int) -> int:
     """How many columns of gamma, beta and a backward's column sums are in the order of load_mixed.
 
     In bfloat16 it halves what widening takes: in the cache the backward 1.13 to 1.17 times as fast, the forward 1.10 to 1.15
-    (512×384, 1024×1024, AMD EPYC 9005), with AVX2 1.07 to 1.20. None where a row ends in a part of a vector. Gamma and beta are
-    mixed by jobs of their own, so small calls and few long rows do not gain: 64×64 backward 0.92, 256×64 forward 0.91; with 2
-    threads 64×65536 forward 0.84, 256×8192 0.92 to 1.00.
+    (512×384, 1024×1024, AMD EPYC 9005), compiled for AVX2 1.07 to 1.20. It spares instructions on every make, and was timed on
+    that one. None where a row ends in a part of a vector. Gamma and beta are mixed by jobs of their own, so small calls and few
+    long rows do not gain: 64×64 backward 0.92, 256×64 forward 0.91; with 2 threads 64×65536 forward 0.84, 256×8192 0.92.
     """
     M, N = problem.M, problem.N
     if dtype != "bfloat16" or N % LANES != 0 or MIXED_FROM * threads > M * N or M * MIXED_SHAPE < N:

@@ -54,7 +54,7 @@ from lngrad.cpu.kernels.simd import (
 
 @plain
 def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
-    """Up to BLOCK_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
+    """Up to BACKWARD_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
     N, mixed, memory = b.N, mixed_of(storage, b.mixed), stack_vectors(acc, MEANS_VECTORS)
     dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
     for i in range(0, count, b.rows_at_once):

@@ -244,7 +244,7 @@ def load_or_zeros(acc, mean, address, r):
 
 @plain
 def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of up to MAX_ROWS rows of N >= 16 columns; left in memory as well, with what xhat lost."""
+    """mean and rstd of up to FORWARD_ROWS rows of N >= 16 columns; left in memory as well, with what xhat lost."""
     if mean is not None:
         centre_rows(storage, acc, memory, x, x_stride, rows, f.N)
         centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)

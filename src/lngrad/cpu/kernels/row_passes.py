@@ -15,7 +15,7 @@ and 7 to 9.
 
 import math
 
-from lngrad.cpu.jobs import BLOCK_ROWS, BLOCK_SEGMENTS, COMPENSATED_FROM, GROUP, LANES, MAX_ROWS, SEGMENT
+from lngrad.cpu.jobs import BACKWARD_ROWS, BLOCK_SEGMENTS, COMPENSATED_FROM, FORWARD_ROWS, GROUP, LANES, SEGMENT
 from lngrad.cpu.kernels.arithmetic import (
     all_below,
     fma,
@@ -39,6 +39,7 @@ from lngrad.cpu.kernels.arithmetic import (
 )
 from lngrad.cpu.kernels.functions import inlined, plain, unless_none
 from lngrad.cpu.kernels.simd import (
+    LONG,
     SHORT,
     WIDE,
     fetch_group,
@@ -60,11 +61,11 @@ from lngrad.cpu.kernels.simd import (
 )
 
 PARTIALS = 2 * 24  # vectors of one row: two sums of each subtree of segments that is complete; 2^31 columns have 22
-# What the two sums of up to BLOCK_ROWS rows come to: their means, and what xhat lost with the mean; then three sums' lanes.
-MEAN_DXHAT, MEAN_DXHAT_XHAT, LOST, SUM_LANES = (number * BLOCK_ROWS // LANES for number in range(4))
-MEANS_VECTORS = SUM_LANES + 3 * BLOCK_ROWS
+# What the two sums of up to BACKWARD_ROWS rows come to: their means, and what xhat lost with the mean; then three sums' lanes.
+MEAN_DXHAT, MEAN_DXHAT_XHAT, LOST, SUM_LANES = (number * BACKWARD_ROWS // LANES for number in range(4))
+MEANS_VECTORS = SUM_LANES + 3 * BACKWARD_ROWS
 COMPENSATED_SQUARE = COMPENSATED_FROM**2
-PEEKED_VECTORS = 3 * BLOCK_ROWS  # of their last columns: dy, xhat, dtotal
+PEEKED_VECTORS = 3 * BACKWARD_ROWS  # of their last columns: dy, xhat, dtotal
 
 
 @inlined
@@ -250,7 +251,7 @@ def rest_lanes(storage, acc, x, mean, rstd, r, N, completes):
 @inlined
 def store_lanes_of_row(acc, memory, number, r, lanes):
     """Keep the lanes of row r's sum of this number, None for one that it does not have, until they are closed."""
-    store(acc, vector_at(acc, memory, SUM_LANES + number * BLOCK_ROWS), r * LANES, lanes)
+    store(acc, vector_at(acc, memory, SUM_LANES + number * BACKWARD_ROWS), r * LANES, lanes)
 
 
 @inlined
@@ -263,7 +264,7 @@ def close_means(acc, mean, memory, count, N):
     for r in range(0, count, LANES):
         if mean is not None:
             store(acc, vector_at(acc, memory, MEAN_DXHAT), r, totals(acc, vector_at(acc, memory, SUM_LANES + r)) / n)
-        lanes = vector_at(acc, memory, SUM_LANES + BLOCK_ROWS + r)
+        lanes = vector_at(acc, memory, SUM_LANES + BACKWARD_ROWS + r)
         store(acc, vector_at(acc, memory, MEAN_DXHAT_XHAT), r, totals(acc, lanes) / n)
 
 
@@ -278,7 +279,7 @@ def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
     for r in range(count, count + -count % LANES):
         store_lanes_of_row(acc, memory, 2, r, zeros(acc))
     for r in range(0, count, LANES):
-        sums = totals(acc, vector_at(acc, memory, SUM_LANES + 2 * BLOCK_ROWS + r))
+        sums = totals(acc, vector_at(acc, memory, SUM_LANES + 2 * BACKWARD_ROWS + r))
         means, rstds = gather(acc, mean, r, 1, count - r), gather(acc, rstd, r, 1, count - r)
         lost = found_lost(acc, means, sums, rstds, N)
         store(acc, losts, r, lost)
@@ -291,7 +292,7 @@ def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
 
 @plain
 def means_of_rows(storage, acc, memory, gamma, rows, count, N, mixed, ahead, completes):
-    """Write mean_dxhat and mean_dxhat_xhat of up to BLOCK_ROWS rows, and what their xhat lost with the mean, to memory of
+    """Write mean_dxhat and mean_dxhat_xhat of up to BACKWARD_ROWS rows, and what their xhat lost with the mean, to memory of
     MEANS_VECTORS vectors: lane r is row r.
 
     Eight rows' lanes are added up at once and divided at once. Rows without a mean have mean_dxhat_xhat alone; without gamma
@@ -419,7 +420,7 @@ def long_columns(mixed, n):
 
 @plain
 def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, mixed, ahead, to_result, streaming):
-    """dx of n >= 8 columns of up to BLOCK_ROWS rows, and their share of the column sums, in registers from row to row.
+    """dx of n >= 8 columns of up to BACKWARD_ROWS rows, and their share of the column sums, in registers from row to row.
 
     The sums are read and written once for all rows: for every row, that cost as much as everything else (AMD EPYC 9004).
     Later rows are fetched while these are computed, so that reading and writing overlap: 35 GB/s of a roofline of 42 in place
@@ -465,6 +466,8 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, mixed, ah
     else:
         if in_cache(ahead, dtotal):
             j = steps_of_rows(storage, acc, long, sums, alone, count, j, long_n, None, 0, None)
+            if mixed is not None:  # small calls, and rows that end in a part of a vector
+                j = steps_of_rows(storage, acc, LONG, sums, alone, count, j, n, None, 0, None)
         elif dtotal == 0:
             j = steps_of_rows(storage, acc, long, sums, alone, count, j, long_n, ahead, to_result, None)
         elif has_long:
@@ -486,11 +489,11 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, mixed, ah
 
 # The scratch memory of some rows, in vectors: the lanes of their sums and of their squares, then a lane a row of three
 # numbers, and what xhat lost. The sums around the centre lie where the mean and rstd will be.
-SUMS, SQUARES, CENTRES = 0, MAX_ROWS, 2 * MAX_ROWS
-MEANS = CENTRES + MAX_ROWS // LANES
-RSTDS = MEANS + MAX_ROWS // LANES
-LOSTS = RSTDS + MAX_ROWS // LANES
-SCRATCH_VECTORS = LOSTS + MAX_ROWS // LANES
+SUMS, SQUARES, CENTRES = 0, FORWARD_ROWS, 2 * FORWARD_ROWS
+MEANS = CENTRES + FORWARD_ROWS // LANES
+RSTDS = MEANS + FORWARD_ROWS // LANES
+LOSTS = RSTDS + FORWARD_ROWS // LANES
+SCRATCH_VECTORS = LOSTS + FORWARD_ROWS // LANES
 SIDE_BY_SIDE = 4 * PARTIALS  # of four rows
 
 

@@ -37,7 +37,7 @@ LINE_BYTES = 64  # of a cache line, at most
 # Columns that a pass over several rows takes in one step, short or long, named by the type of a zero. Their sums and gamma stay
 # in registers from row to row, so three such vectors and what is computed from a fourth must fit: into 32 registers of 64
 # bytes, or 16 of 32. A row's five numbers are read once a step, beside four vectors of dy and x or, in a long one, eight.
-# PAIRED is a long step whose 16-bit columns are in the order of load_mixed.
+# PAIRED is a long step whose bfloat16 columns are in the order of load_mixed.
 SHORT, LONG, PAIRED = np.int8(0), np.int16(0), np.uint8(0)
 STEP = {
     (types.float32, types.int8): GROUP if WIDE else 2 * LANES,
@@ -112,7 +112,7 @@ def _narrow(builder, value, kind):
     if kind == types.int16:
         return builder.fptrunc(value, like(value.type, _HALF))
     if kind == types.uint16 and _CONVERTS_BFLOAT16 and isinstance(value.type, ir.VectorType):
-        return _narrow_by_instruction(builder, value, partial(_narrow_by_arithmetic, kind=kind))
+        return _narrow_by_instruction(builder, value)
     return _narrow_by_arithmetic(builder, value, kind)
 
 
@@ -189,9 +189,8 @@ _REGISTER = 16  # float32 in a wide register
 _UNLIKE = 0x01 | 0x20 | 0x80  # of vfpclassps: quiet NaN, subnormal, signalling NaN
 
 
-def _narrow_by_instruction(builder, value, arithmetic):
-    """Lanes as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs. There
-    `arithmetic` narrows them."""
+def _narrow_by_instruction(builder, value):
+    """Lanes as bfloat16 by vcvtneps2bf16, but where its bits are not ours: it takes subnormals for zero and keeps NaNs."""
     count = value.type.count
     width = min(count, _REGISTER)
     parts = [shuffle(builder, value, value, range(k, k + width)) for k in range(0, count, width)]
@@ -201,10 +200,10 @@ def _narrow_by_instruction(builder, value, arithmetic):
     unlike = builder.icmp_unsigned("!=", reduce(builder.or_, masks), ir.Constant(mask, 0))
     before = builder.block
     with builder.if_then(unlike, likely=False):
-        slow, rare = arithmetic(builder, value), builder.block
+        slow, rare = _narrow_by_arithmetic(builder, value, types.uint16), builder.block
     result = builder.phi(ir.VectorType(_I16, count))
     with builder.goto_block(before):
-        near = joined(builder, [_converted(builder, *parts[k : k + 2]) for k in range(0, len(parts), 2)])
+        near = _joined(builder, [_converted(builder, *parts[k : k + 2]) for k in range(0, len(parts), 2)])
     result.add_incoming(near, before)
     result.add_incoming(slow, rare)
     return result
@@ -228,7 +227,7 @@ def shuffle(builder, a, b, order):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
 
-def joined(builder, parts):
+def _joined(builder, parts):
     """Vectors of one width behind each other; a power of two of them."""
     while len(parts) > 1:
         parts = [shuffle(builder, a, b, range(2 * a.type.count)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -261,7 +260,7 @@ def _narrow_pairs(builder, value):
     """float32 in the order of load_mixed as bfloat16 in the order of the columns."""
     if not _CONVERTS_BFLOAT16:
         return _narrow_pairs_by_arithmetic(builder, value)
-    near = _narrow_by_instruction(builder, value, partial(_narrow_by_arithmetic, kind=types.uint16))
+    near = _narrow_by_instruction(builder, value)
     return shuffle(builder, near, near, columns_first(value.type.count))
 
 
@@ -322,7 +321,7 @@ def load_group(builder, storage, address, index):
 
 @lowered(lambda storage, address, index: Lanes(accumulator(storage), GROUP))
 def load_mixed(builder, storage, address, index):
-    """load_group in an order of its own, which `in_order` undoes: for sums over groups, lane by lane.
+    """load_group in an order of its own, which `in_order` undoes, and store_columns as it stores: sums are lane by lane.
 
     Two bfloat16 in a word of 32 bits are widened by a shift and by a mask, in place: of PAIRED_COLUMNS columns first all even
     ones, then all odd ones. In order each would move to a word of its own first.
@@ -351,7 +350,8 @@ def step_of(builder, acc, kind):
 
 @lowered(lambda storage, kind, address, index: _lanes_if(address, storage, columns_of(accumulator(storage), kind)))
 def load_columns(builder, storage, kind, address, index):
-    """A step of columns from element index on, or eight where `kind` is None; None where the address is None."""
+    """A step of columns from element index on, eight where `kind` is None, bfloat16 in the order of load_mixed where it is
+    PAIRED; None where the address is None."""
     if storage == types.uint16 and kind == types.uint8 and not is_none(address):
         return _load_pairs(builder, address, index, columns_of(types.float32, kind))
     return _load(builder, storage, address, index, columns_of(accumulator(storage), kind))
@@ -403,7 +403,7 @@ def store(builder, storage, address, index, lanes):
 
 @lowered(types.void)
 def store_columns(builder, storage, kind, address, index, lanes):
-    """store of what load_columns has, or what came of it."""
+    """store of what load_columns has, or what came of it; PAIRED columns are put in order."""
     _store(builder, storage, kind, address, index, lanes)
 
 

@@ -12,7 +12,7 @@ from numba.core import types
 from lngrad.cpu.jobs import LANES
 from lngrad.cpu.kernels.functions import inlined, lowered, plain
 from lngrad.cpu.kernels.pool import word
-from lngrad.cpu.kernels.simd import LONG, WIDE, is_none, size_of, stored_as
+from lngrad.cpu.kernels.simd import LONG, WIDE, is_none, shuffle, size_of, stored_as
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 REGISTER_WORDS = 16 if WIDE else LANES
@@ -39,10 +39,6 @@ _STEPS = {
 }
 
 
-def _shuffled(builder, one, other, mask):
-    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_I32, len(mask)), mask))
-
-
 _ZIP = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)  # what half a register of 16-bit elements has instead
 
 
@@ -50,14 +46,14 @@ def _turned(builder, vectors):
     """Vectors whose lane l of vector k was lane k of vector l."""
     if vectors[0].type.element.width == 16:
         for _ in range(3):
-            vectors = [_shuffled(builder, vectors[k], vectors[k + 4], mask) for k in range(4) for mask in _ZIP]
+            vectors = [shuffle(builder, vectors[k], vectors[k + 4], mask) for k in range(4) for mask in _ZIP]
         return vectors
     for apart, low, high in _STEPS[len(vectors)]:
         made = [None] * len(vectors)
         for k in range(len(vectors)):
             if not k & apart:
-                made[k] = _shuffled(builder, vectors[k], vectors[k + apart], low)
-                made[k + apart] = _shuffled(builder, vectors[k], vectors[k + apart], high)
+                made[k] = shuffle(builder, vectors[k], vectors[k + apart], low)
+                made[k + apart] = shuffle(builder, vectors[k], vectors[k + apart], high)
         vectors = made
     return [vectors[k & ~3 | (k & 1) << 1 | (k & 2) >> 1] for k in range(len(vectors))]
 
@@ -134,8 +130,7 @@ def _to_words(builder, columns):
     words = ir.VectorType(_I32, columns[0].type.count)
     order = [k + o for k in range(words.count) for o in (0, words.count)]
     return [
-        builder.bitcast(_shuffled(builder, *pair, order), words)
-        for pair in zip(columns[::2], columns[1::2], strict=True)
+        builder.bitcast(shuffle(builder, *pair, order), words) for pair in zip(columns[::2], columns[1::2], strict=True)
     ]
 
 
@@ -143,7 +138,7 @@ def _from_words(builder, words):
     """The reverse of _to_words."""
     rows = words[0].type.count
     halves = [builder.bitcast(word, ir.VectorType(ir.IntType(16), 2 * rows)) for word in words]
-    return [_shuffled(builder, half, half, list(range(o, 2 * rows, 2))) for half in halves for o in (0, 1)]
+    return [shuffle(builder, half, half, list(range(o, 2 * rows, 2))) for half in halves for o in (0, 1)]
 
 
 @lowered(types.void)

@@ -5,7 +5,7 @@ conversion of statistics and parameters, and the memory's own speed. A slice has
 and the order of its sums are those of whole rows.
 """
 
-from lngrad.cpu.jobs import GROUP, LANES, MAX_ROWS, TRIAD_BLOCK, Convert, Slice, Triad
+from lngrad.cpu.jobs import FORWARD_ROWS, GROUP, LANES, TRIAD_BLOCK, Convert, Slice, Triad
 from lngrad.cpu.kernels.arithmetic import from_bits, mixed_order, scalar, splat, splat_at, splat_group
 from lngrad.cpu.kernels.backward import (
     ACROSS,
@@ -80,8 +80,8 @@ def slice_lanes(storage, acc, centred, wants_sums, wants_squares, arguments, tas
     s, memory = read(Slice, arguments), stack_vectors(acc, SCRATCH_VECTORS)
     to, stop = s.row_numbers, min(s.M, (task + 1) * s.rows_per_task)
     sums = 2 if wants_sums is not None and wants_squares is not None else 1
-    for i in range(task * s.rows_per_task, stop, MAX_ROWS):
-        rows = min(MAX_ROWS, stop - i)
+    for i in range(task * s.rows_per_task, stop, FORWARD_ROWS):
+        rows = min(FORWARD_ROWS, stop - i)
         if centred is not None:
             for r in range(rows):
                 store_scalar(acc, vector_at(acc, memory, CENTRES), r, load_scalar(acc, s.mean, i + r))

@@ -34,6 +34,7 @@ from lngrad.cpu.kernels.row_passes import (
     centre_rows,
     centred_sums,
     clear_absent,
+    load_in,
     statistics,
     sums_of_squares,
     vector_at,
@@ -46,7 +47,6 @@ from lngrad.cpu.kernels.simd import (
     gather,
     load,
     load_group,
-    load_mixed,
     load_scalar,
     mixed_of,
     offset,
@@ -91,14 +91,6 @@ def y_of(storage, acc, row, gamma, beta, j):
 def put(storage, row, j, lanes):
     if row is not None:
         store(storage, row[1], j, lanes)
-
-
-@inlined
-def load_in(storage, paired, address, j):
-    """GROUP columns, in the order of load_mixed if `paired` is PAIRED."""
-    if paired is None:
-        return load_group(storage, address, j)
-    return load_mixed(storage, address, j)
 
 
 @inlined

@@ -40,6 +40,7 @@ from lngrad.cpu.kernels.arithmetic import (
 from lngrad.cpu.kernels.functions import inlined, plain, unless_none
 from lngrad.cpu.kernels.simd import (
     LONG,
+    PAIRED,
     SHORT,
     WIDE,
     fetch_group,
@@ -121,10 +122,21 @@ def merge_last(acc, partials, k, sums):
 
 
 @inlined
-def fetch_next(storage, x, x_next, j):
-    """Ask for GROUP columns of a later row, None or x itself where there is none."""
+def load_in(storage, paired, address, j):
+    """GROUP columns, in the order of load_mixed if `paired` is PAIRED."""
+    if paired is None:
+        return load_group(storage, address, j)
+    return load_mixed(storage, address, j)
+
+
+@inlined
+def add_dxhat(storage, acc, paired, dy, x, x_next, gamma, j, means, rstds, a, b):
+    """a and b of segment_lanes with GROUP columns more, in gamma's order. Those of a later row are asked for, unless x_next is
+    None or x itself."""
     if x_next is not None and x_next != x:
         fetch_group(storage, x_next, j)
+    dxhat = load_in(storage, paired, dy, j) * load_group(acc, gamma, j)
+    return a + dxhat, fma(dxhat, subtract_mean(load_in(storage, paired, x, j), means) * rstds, b)
 
 
 @unless_none(0)
@@ -146,17 +158,11 @@ def segment_lanes(storage, acc, dy, x, x_next, gamma, n, mixed, mean, rstd):
     j = 0
     if mixed is not None:
         while j + GROUP <= mixed:
-            fetch_next(storage, x, x_next, j)
-            dxhat = load_mixed(storage, dy, j) * load_group(acc, gamma, j)
-            b = fma(dxhat, subtract_mean(load_mixed(storage, x, j), means) * rstds, b)
-            a = a + dxhat
+            a, b = add_dxhat(storage, acc, PAIRED, dy, x, x_next, gamma, j, means, rstds, a, b)
             j += GROUP
         a, b = in_order(storage, a), in_order(storage, b)
     while j + GROUP <= n:
-        fetch_next(storage, x, x_next, j)
-        dxhat = load_group(storage, dy, j) * load_group(acc, gamma, j)
-        b = fma(dxhat, subtract_mean(load_group(storage, x, j), means) * rstds, b)
-        a = a + dxhat
+        a, b = add_dxhat(storage, acc, None, dy, x, x_next, gamma, j, means, rstds, a, b)
         j += GROUP
     a0, a3, b0, b3 = vector_of(a, 0), vector_of(a, 3), vector_of(b, 0), vector_of(b, 3)
     while j + LANES <= n:

@@ -95,11 +95,8 @@ def test_a_float32_backward_on_intel_has_the_next_row_fetched_unless_rows_are_sh
     assert rows_ahead(backward(65536, 256), 1, 8, EPYC_9004) == 8
     assert rows_ahead(backward(65536, 256, np.float16), 1, 8, XEON) == 16
     assert rows_ahead(forward(65536, 256), 1, 8, XEON) == 8
-    assert [rows_ahead(forward(64, 65536, np.float16), 1, 4, here) for here in (XEON, EPYC_9005, EPYC_9004)] == [
-        1,
-        0,
-        4,
-    ]
+    long = forward(64, 65536, np.float16)
+    assert [rows_ahead(long, 1, 4, here) for here in (XEON, EPYC_9005, EPYC_9004)] == [1, 0, 4]
     assert rows_ahead(forward(256, 32768, np.float16), 1, 4, EPYC_9005) == 4
     assert [rows_ahead(forward(50000, 37), 1, 16, here) for here in (XEON, EPYC_9005, EPYC_9004)] == [55, 55, 0]
     assert [rows_ahead(forward(1024, 256), 1, 8, here) for here in (XEON, LAPTOP)] == [8, 8]
@@ -222,6 +219,7 @@ def test_bfloat16_columns_are_mixed_where_rows_are_whole_vectors_and_enough():
     problems = backward(512, 384), backward(512, 1000), backward(512, 1001), backward(64, 4096), forward(2048, 40)
     assert [mixed_columns(problem, "bfloat16", 1) for problem in problems] == [384, 960, 0, 0, 0]
     assert mixed_columns(backward(512, 384), "bfloat16", 4) == 0
+    assert [mixed_columns(forward(512, N), "bfloat16", 1) for N in (1000, 1024, 1056)] == [0, 1024, 1024]
     assert {mixed_columns(problem, dtype, 1) for problem in problems for dtype in ("float16", "float32")} == {0}
 
 

@@ -358,10 +358,10 @@ def backward_rows_together(N: int, itemsize: int, here: Machine) -> int:
     row_bytes = N * itemsize
     if row_bytes < SHORT_BYTES:
         return BACKWARD_ROWS
-    rows = here.first_level // 2 // (2 * row_bytes)
     if itemsize >= 4 and row_bytes > here.make.unfetched_from:
         half = here._replace(second_level=here.second_level // 2)
         return 4 if stay(4, N, itemsize, half) and not _crowd(row_bytes, here) else 2
+    rows = here.first_level // 2 // (2 * row_bytes)
     if rows < 2:
         rows = 4 if here.second_level > 1 << 20 else 2
         if here.make.backward_stays and not stay(rows, N, itemsize, here) and stay(2, N, itemsize, here):
@@ -400,9 +400,12 @@ def mixed_columns(problem: Problem, dtype: str, threads: int) -> int:
     In bfloat16 it halves what widening takes: in the cache the backward 1.13 to 1.17 times as fast, the forward 1.10 to 1.15
     (512×384, 1024×1024, AMD EPYC 9005), compiled for AVX2 1.07 to 1.20. It spares instructions on every make, and was timed on
     that one. None where a row ends in a part of a vector. Gamma and beta are mixed by jobs of their own, so small calls and few
-    long rows do not gain: 64×64 backward 0.92, 256×64 forward 0.91; with 2 threads 64×65536 forward 0.84, 256×8192 0.92.
+    long rows do not gain: 64×64 backward 0.92, 256×64 forward 0.91; with 2 threads 64×65536 forward 0.84, 256×8192 0.92. Nor
+    does a forward whose rows do not begin on cache lines, as its groups can't begin there either: 1024×200 0.93, 2000×600 0.92.
     """
     M, N = problem.M, problem.N
+    if problem.operator.direction == "forward" and N % GROUP != 0:
+        return 0
     if dtype != "bfloat16" or N % LANES != 0 or MIXED_FROM * threads > M * N or M * MIXED_SHAPE < N:
         return 0
     return N - N % MIXED_COLUMNS

@@ -18,12 +18,12 @@ from lngrad.cpu.kernels.simd import (
     I64,
     Lanes,
     accumulator,
-    columns_first,
     columns_of,
     element_of,
+    evens_back,
+    evens_first,
     is_none,
     like,
-    pairs_first,
     read_scalar,
     shuffle,
     splat_constant,
@@ -39,13 +39,13 @@ def _splat(builder, value, width=LANES):
 @lowered(lambda storage, group: group)
 def in_order(builder, storage, group):
     """A group in the order of load_mixed, in the order of the columns."""
-    return shuffle(builder, group, group, columns_first(GROUP)) if storage == types.uint16 else group
+    return shuffle(builder, group, group, evens_back(GROUP)) if storage == types.uint16 else group
 
 
-@lowered(lambda storage, group: group)
-def mixed_order(builder, storage, group):
-    """A group in the order of the columns, in that of load_mixed."""
-    return shuffle(builder, group, group, pairs_first(GROUP)) if storage == types.uint16 else group
+@lowered(lambda group: group)
+def mixed_order(builder, group):
+    """A group in the order of the columns, in that of load_mixed of bfloat16."""
+    return shuffle(builder, group, group, evens_first(GROUP))
 
 
 @lowered(lambda acc, value: accumulator(acc))

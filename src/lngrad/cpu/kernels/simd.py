@@ -234,15 +234,15 @@ def _joined(builder, parts):
     return parts[0]
 
 
-def pairs_first(columns):
-    """The columns in the order of load_mixed."""
+def evens_first(columns):
+    """The columns in the order of load_mixed: of each unit the even ones, then the odd ones."""
     units = [range(start, start + PAIRED_COLUMNS) for start in range(0, columns, PAIRED_COLUMNS)]
     return [column for unit in units for column in (*unit[::2], *unit[1::2])]
 
 
-def columns_first(columns):
-    """Where each column lies in the order of load_mixed."""
-    order = pairs_first(columns)
+def evens_back(columns):
+    """Where each column lies in that order."""
+    order = evens_first(columns)
     return [order.index(column) for column in range(columns)]
 
 
@@ -252,7 +252,7 @@ def _load_pairs(builder, address, index, width):
     stored = builder.load(builder.bitcast(_pointer(builder, address, index, _I16), words.as_pointer()), align=1)
     even = builder.bitcast(builder.shl(stored, _constant_like(words, 16)), like(words, F32))
     odd = builder.bitcast(builder.and_(stored, _constant_like(words, 0xFFFF0000)), like(words, F32))
-    order = [column // 2 + column % 2 * (width // 2) for column in pairs_first(width)]
+    order = [column // 2 + column % 2 * (width // 2) for column in evens_first(width)]
     return shuffle(builder, even, odd, order)
 
 
@@ -261,13 +261,13 @@ def _narrow_pairs(builder, value):
     if not _CONVERTS_BFLOAT16:
         return _narrow_pairs_by_arithmetic(builder, value)
     near = _narrow_by_instruction(builder, value)
-    return shuffle(builder, near, near, columns_first(value.type.count))
+    return shuffle(builder, near, near, evens_back(value.type.count))
 
 
 def _narrow_pairs_by_arithmetic(builder, value):
     """_narrow_pairs in words of two columns, so that no half has to be moved."""
     count = value.type.count
-    rounded, order = _rounded_to_bfloat16(builder, value), columns_first(count)
+    rounded, order = _rounded_to_bfloat16(builder, value), evens_back(count)
     even, odd = (shuffle(builder, rounded, rounded, half) for half in (order[::2], order[1::2]))
     lower = builder.lshr(even, _constant_like(even.type, 16))
     words = builder.or_(lower, builder.and_(odd, _constant_like(odd.type, 0xFFFF0000)))
@@ -331,6 +331,11 @@ def load_mixed(builder, storage, address, index):
     return _load_pairs(builder, address, index, GROUP)
 
 
+def _is_paired(storage, kind):
+    """Whether columns of this kind are in the order of load_mixed."""
+    return storage == types.uint16 and kind == types.uint8
+
+
 def columns_of(acc, kind):
     """How many columns: eight where `kind` is None's, else a step of sums in `acc`."""
     return LANES if kind == types.none else STEP[acc, kind]
@@ -352,7 +357,7 @@ def step_of(builder, acc, kind):
 def load_columns(builder, storage, kind, address, index):
     """A step of columns from element index on, eight where `kind` is None, bfloat16 in the order of load_mixed where it is
     PAIRED; None where the address is None."""
-    if storage == types.uint16 and kind == types.uint8 and not is_none(address):
+    if _is_paired(storage, kind) and not is_none(address):
         return _load_pairs(builder, address, index, columns_of(types.float32, kind))
     return _load(builder, storage, address, index, columns_of(accumulator(storage), kind))
 
@@ -389,8 +394,10 @@ def stored_as(builder, raw, source, target):
 
 def _stored(builder, storage, kind, address, index, lanes):
     """Lanes as they are stored, and a pointer to their place; `kind` is that of load_columns."""
-    paired = storage == types.uint16 and kind == types.uint8
-    value = _narrow_pairs(builder, lanes) if paired else _narrow(builder, _fit(builder, lanes, storage), storage)
+    if _is_paired(storage, kind):
+        value = _narrow_pairs(builder, lanes)
+    else:
+        value = _narrow(builder, _fit(builder, lanes, storage), storage)
     pointer = _pointer(builder, address, index, _STORED[storage])
     return value, builder.bitcast(pointer, value.type.as_pointer())
 

@@ -38,7 +38,6 @@ _STEPS = {
     ),
 }
 
-
 _ZIP = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)  # what half a register of 16-bit elements has instead
 
 

@@ -37,7 +37,6 @@ from lngrad.cpu.kernels.row_passes import (
     vector_at,
 )
 from lngrad.cpu.kernels.simd import (
-    PAIRS,
     load,
     load_group,
     load_scalar,
@@ -158,7 +157,7 @@ def shift(storage, acc, arguments, task, thread):
     c = read(Convert, arguments)
     number = scalar(acc, from_bits(c.offset))
     for j in range(0, c.mixed, GROUP):
-        store(acc, c.target, j, mixed_order(PAIRS, load_group(storage, c.source, j) + splat_group(number)))
+        store(acc, c.target, j, mixed_order(load_group(storage, c.source, j) + splat_group(number)))
     for j in range(c.mixed, c.elements):
         store_scalar(acc, c.target, j, load_scalar(storage, c.source, j) + number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -13,25 +14,20 @@ from lngrad.core import calls, machine
 from lngrad.core import plan as core_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
-from lngrad.cpu.jobs import MIXED_COLUMNS
+from lngrad.cpu.jobs import BACKWARD_ROWS, FORWARD_ROWS, MIXED_COLUMNS
+from lngrad.cpu.makes import INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5, make_of
 from lngrad.cpu.policy import (
-    INTEL,
-    INTEL_AMX,
-    OTHER,
-    ZEN_3,
-    ZEN_4,
-    ZEN_5,
     Machine,
     backward_rows_together,
     fetches_result,
     forward_rows_together,
     group_bytes,
     lanes_are_rows,
-    make_of,
     mixed_columns,
     result_streams,
     rows_ahead,
     rows_by_columns,
+    rows_of,
     scratch_bytes,
     stay,
     takes_whole_rows,
@@ -110,14 +106,47 @@ def test_short_float32_rows_of_a_backward_are_fetched_as_far_on_as_they_go_toget
     assert [rows_ahead(forward(262144, 64), 1, 8, here) for here in (XEON, XEON_AMX)] == [32, 32]
 
 
-def test_a_float32_forward_is_not_fetched_where_registers_go_in_halves():
-    for shape in ((100000, 64), (2048, 5120)):
-        assert rows_ahead(forward(*shape), 1, 2, EPYC_9004) == 0
-        assert (
-            min(rows_ahead(forward(*shape, np.float16), 1, 2, EPYC_9004), rows_ahead(backward(*shape), 1, 2, EPYC_9004))
-            > 0
-        )
-        assert min(rows_ahead(forward(*shape), 1, 2, here) for here in (XEON, LAPTOP)) > 0
+def rows_there(problem, streamed=False, threads=1, here=EPYC_9004):
+    return rows_of(
+        problem, np.dtype(problem.dtype).itemsize if problem.dtype != "bfloat16" else 2, threads, streamed, here
+    )
+
+
+def test_rows_are_taken_as_was_measured_on_the_make():
+    assert [rows_there(backward(4096, N), True) for N in (64, 128, 256, 512, 1024, 2048, 5120)] == [
+        (8, 8), (4, 0), (2, 0), (1, 0), (8, 0), (2, 0), (2, 0)
+    ]  # fmt: skip
+    assert [rows_there(backward(4096, N)) for N in (64, 1000, 1024, 1025)] == [(16, 0), (8, 0), (2, 0), (8, 0)]
+    assert [rows_there(forward(4096, N, np.float16), True) for N in (192, 512, 4096, 5120)] == [
+        (8, 8),
+        (4, 4),
+        (2, 2),
+        (4, 4),
+    ]
+    assert [rows_there(forward(512, N)) for N in (128, 384, 1024, 4096)] == [(16, 0), (8, 8), (2, 2), (4, 0)]
+
+
+def test_what_was_not_measured_goes_by_the_rules():
+    assert rows_there(forward(50000, 37)) == (32, 0)
+    for here in (EPYC_9005, XEON, LAPTOP):
+        together = forward_rows_together(256, 4, here)
+        problem = forward(8192, 256)
+        assert rows_there(problem, here=here) == (together, rows_ahead(problem, 1, together, here))
+        few = written_together(backward_rows_together(256, 4, here), True, False, 1024, 4, here)
+        problem = backward(65536, 256)
+        assert rows_there(problem, True, here=here) == (few, rows_ahead(problem, 1, few, here, True))
+
+
+def test_the_measured_rows_are_whole_tables():
+    """Lengths grow and the last entry takes all; a kernel takes so many rows side by side."""
+    for make in (INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5):
+        for table in make.measured:
+            lengths = [rows.row_bytes for rows in table.rows]
+            assert lengths == sorted(set(lengths))
+            assert lengths[-1] == inf
+            most = FORWARD_ROWS if table.direction == "forward" else BACKWARD_ROWS
+            assert {rows.together for rows in table.rows} <= {1, 2, 4, 8, 16, 32}
+            assert max(rows.together for rows in table.rows) <= most
 
 
 def test_a_backward_is_not_fetched_where_the_last_level_has_it():
@@ -257,7 +286,7 @@ def test_what_is_fetched_decides_no_bits(columns, dtype, norm, monkeypatch):
     for ahead, to_result in ((0, False), (1, False), (3, True), (70, True)):
         calls.forget()
         core_plan._plans.clear()
-        monkeypatch.setattr(cpu_plan, "rows_ahead", lambda *_, ahead=ahead: ahead)
+        monkeypatch.setattr(cpu_plan, "rows_of", lambda *facts, ahead=ahead: (rows_of(*facts)[0], ahead))
         monkeypatch.setattr(cpu_plan, "fetches_result", lambda *_, to_result=to_result: to_result)
         grads = norms.backward(inputs)
         check_grads(grads, inputs)

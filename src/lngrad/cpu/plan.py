@@ -35,17 +35,15 @@ from lngrad.cpu.jobs import (
 )
 from lngrad.cpu.known import known_calls
 from lngrad.cpu.policy import (
-    backward_rows_together,
     fetches_result,
-    forward_rows_together,
     group_bytes,
     lanes_are_rows,
     machine,
     mixed_columns,
     power_of_two,
     result_streams,
-    rows_ahead,
     rows_by_columns,
+    rows_of,
     scratch_bytes,
     streams,
     takes_whole_rows,
@@ -272,9 +270,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
     itemsize = bytes_of(builder.dtype)
     streamed = result_streams(problem, fields["y_stride"], machine())
-    together = forward_rows_together(problem.N, itemsize, machine())
-    rows_at_once = written_together(together, streamed, True, problem.N * itemsize, itemsize, machine())
-    ahead = rows_ahead(problem, builder.threads, rows_at_once, machine(), streamed)
+    rows_at_once, ahead = rows_of(problem, itemsize, builder.threads, streamed, machine())
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
@@ -318,8 +314,9 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     chunks = -(-M // CHUNK)
     itemsize = bytes_of(builder.dtype)
     row_bytes = N * itemsize
-    together = backward_rows_together(N, itemsize, machine())
-    few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine())
+    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
+    rows_at_once, ahead = rows_of(problem, itemsize, threads, streamed, machine())
+    few_rows = chunks < 2 * threads and not takes_whole_rows(rows_at_once, N, itemsize, threads, machine())
     by_columns = bool(wants & DX) and not builder.tables and N >= BY_COLUMNS_FROM and few_rows
     group_rows, chunks_per_task = 0, 1
     if by_columns:
@@ -334,11 +331,9 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         tasks = parts = -(-chunks // chunks_per_task)
         slots = chunks_per_task.bit_length()
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
-    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
     if by_columns:
         together = rows_by_columns(row_bytes, machine())
-    rows_at_once = written_together(together, streamed, False, row_bytes, itemsize, machine())
-    ahead = rows_ahead(problem, threads, rows_at_once, machine(), streamed)
+        rows_at_once, ahead = written_together(together, streamed, False, row_bytes, itemsize, machine()), 0
     record = Backward(
         M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
         stop_row=M, rows_at_once=rows_at_once, ahead=ahead,

@@ -6,101 +6,21 @@ No bits depend on it.
 from __future__ import annotations
 
 from functools import cache
-from math import inf
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.machine import cache_bytes, processor_facts, processor_flags
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import BACKWARD_ROWS, CACHE_LINE, FORWARD_ROWS, GROUP, LANES, MIXED_COLUMNS, STREAM_ALIGNMENT
+from lngrad.cpu.makes import AHEAD_BYTES, FETCHED_FROM, OTHER, ROWS_BYTES, SETS_BYTES, Make, make_of
 
-ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common first-level cache
 SHORT_BYTES = 1 << 8  # of a row, below which more of them go together
-FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
-AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's
-SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 WRITTEN_BYTES = 3 << 10  # of float32 rows that a backward with AVX-512 writes side by side
 GROUP_BYTES = 4 << 20  # of dy and x of the rows whose sums and then columns threads share, at the most
 MIXED_FROM = 1 << 16  # elements a thread from which on columns in another order pay
 MIXED_SHAPE = 16  # columns over rows, above which they do not
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
-
-
-class Make(NamedTuple):
-    """A make of processor, and what was measured there; the figures stand with the functions below.
-
-    Attributes:
-        forward_bytes: Of rows of 4-byte elements and more that a forward takes together.
-        forward_fetched_from: Columns from which on a forward fetches rows ahead.
-        fetches_words: Whether it does so in 4-byte elements and more.
-        fetches_cached: Whether it does so if the second level holds all tensors.
-        ahead_share: Of the second level; where rows together take more, the next alone is fetched.
-        forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
-        unfetched_share: Of the last level; where the tensors take no more, a backward fetches nothing, nor any call results.
-        backward_ahead_bytes: Of rows of 4-byte elements or more that a backward fetches ahead at the least.
-        next_row_from: Bytes of such a row from which on a backward fetches the next alone.
-        backward_few_up_to: Bytes of the longest such row of which a backward streams few side by side.
-        backward_few: So many of them at the least.
-        unfetched_from: Bytes of such a row above which a backward fetches nothing, and takes four rows together, or two.
-        fetches_result: Of which elements lines of a result that is stored are fetched before they are written.
-        forward_stays: Whether 16-bit rows that a forward takes together and fetches must stay in the second level.
-        backward_stays: Whether rows that a backward takes together and fetches must stay in the second level.
-        rows_apart: Rows that a backward takes together at the least, and two where they have the same place in the first level;
-            0 for as many as fit.
-        crowded_bytes: Rows a multiple of so many bytes apart crowd each other, so a backward takes two together; 0: none do.
-        whole_rows: Whether one thread alone takes rows whole that do not stay in its second level.
-        rows_in_lanes: Whether a forward over channels may have a row in each lane.
-    """
-
-    forward_bytes: int = ROWS_BYTES
-    forward_fetched_from: int = FETCHED_FROM
-    fetches_words: bool = True
-    fetches_cached: bool = False
-    ahead_share: float = inf
-    forward_few: Literal["none", "same place", "all"] = "none"
-    unfetched_share: float = 0
-    backward_ahead_bytes: int = AHEAD_BYTES
-    next_row_from: float = inf
-    backward_few_up_to: int = 0
-    backward_few: int = 1
-    unfetched_from: float = inf
-    fetches_result: Literal["none", "16 bits", "all"] = "none"
-    forward_stays: bool = False
-    backward_stays: bool = False
-    rows_apart: int = 0
-    crowded_bytes: int = 0
-    whole_rows: bool = False
-    rows_in_lanes: bool = False
-
-
-INTEL = Make(
-    forward_bytes=ROWS_BYTES // 2,
-    forward_fetched_from=GROUP,
-    fetches_cached=True,
-    ahead_share=1 / 16,
-    forward_few="all",
-    next_row_from=1 << 10,
-    backward_few_up_to=2 * SETS_BYTES,
-    backward_stays=True,
-)
-# Measured on one that calls itself model 167, Rocket Lake's number, but has AMX, 2 MiB of second level and 480 MiB of the last.
-INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES, backward_few=2, fetches_result="all")
-ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
-ZEN_4 = Make(fetches_words=False)  # AVX-512 on half as wide a core
-ZEN_5 = Make(
-    forward_fetched_from=GROUP,
-    forward_few="same place",
-    unfetched_share=1 / 3,
-    backward_few_up_to=2 * SETS_BYTES,
-    unfetched_from=2 * SETS_BYTES,
-    fetches_result="16 bits",
-    forward_stays=True,
-    crowded_bytes=4 * SETS_BYTES,
-    whole_rows=True,
-    rows_in_lanes=True,
-)
-OTHER = Make()
 
 
 class Machine(NamedTuple):
@@ -130,17 +50,6 @@ def machine() -> Machine:
     """This one."""
     facts = processor_facts()
     return Machine(*cache_bytes(), make_of(facts), "avx512f" in processor_flags(facts))
-
-
-def make_of(facts: dict[str, str]) -> Make:
-    """The make of a processor with these facts."""
-    vendor, flags = facts.get("vendor_id"), processor_flags(facts)
-    if vendor == "AuthenticAMD":
-        kind = facts.get("cpu family", ""), "avx512f" in flags
-        return {("25", False): ZEN_3, ("25", True): ZEN_4, ("26", True): ZEN_5}.get(kind, OTHER)
-    if vendor == "GenuineIntel":
-        return INTEL_AMX if facts.get("model") == "167" and "amx_bf16" in flags else INTEL
-    return OTHER
 
 
 def streams(nbytes: int, here: Machine) -> bool:
@@ -208,6 +117,22 @@ def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, i
     return min(rows, max(fewest, power_of_two(written_bytes // row_bytes)))
 
 
+def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, here: Machine) -> tuple[int, int]:
+    """How many rows of so many bytes an element go side by side, and how many rows on those lie that are fetched meanwhile.
+
+    What was measured on this make, else by the rules below.
+    """
+    row_bytes, direction = problem.N * itemsize, problem.operator.direction
+    kind = direction, itemsize >= 4, streamed
+    table = next((table.rows for table in here.make.measured if table[:3] == kind), ())
+    for rows in table:
+        if problem.N >= FETCHED_FROM and row_bytes <= rows.row_bytes:
+            return rows.together, rows.ahead
+    together = (forward_rows_together if direction == "forward" else backward_rows_together)(problem.N, itemsize, here)
+    together = written_together(together, streamed, direction == "forward", row_bytes, itemsize, here)
+    return together, rows_ahead(problem, threads, together, here, streamed)
+
+
 def power_of_two(number: int) -> int:
     """The largest one that is not above a number; 1 for 0."""
     return 1 << max(0, number.bit_length() - 1)
@@ -246,8 +171,6 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
     cached = _is_cached(problem, threads, here)
     if problem.operator.direction == "forward":
         if make.forward_fetched_from > problem.N or (cached and not make.fetches_cached):
-            return 0
-        if itemsize >= 4 and not make.fetches_words:
             return 0
         if together * row_bytes > here.second_level * make.ahead_share:
             return 1

@@ -35,13 +35,13 @@ class Table(NamedTuple):
     Attributes:
         direction: forward or backward.
         words: Whether an element has 4 bytes or more, not 2.
-        streamed: Whether the result goes past the caches.
+        beyond: Whether the tensors together exceed the last level by a quarter.
         rows: By their length; the last entry takes all that are longer.
     """
 
     direction: str
     words: bool
-    streamed: bool
+    beyond: bool
     rows: tuple[Rows, ...]
 
 
@@ -108,34 +108,34 @@ INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES
 ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
 ZEN_4 = Make(  # AVX-512 on half as wide a core
     measured=(
-        Table("forward", words=True, streamed=False, rows=(
-            Rows(768, 16, 0), Rows(2 * KIB, 8, 8), Rows(2.5 * KIB, 4, 4), Rows(4 * KIB - 1, 4, 0), Rows(4 * KIB, 2, 2),
-            Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0), Rows(inf, 4, 0),
+        Table("forward", words=True, beyond=False, rows=(
+            Rows(512, 16, 0), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 0),
+            Rows(8 * KIB, 2, 0), Rows(inf, 4, 0),
         )),
-        Table("forward", words=True, streamed=True, rows=(
+        Table("forward", words=True, beyond=True, rows=(
             Rows(256, 16, 0), Rows(512, 4, 1), Rows(1.25 * KIB, 2, 1), Rows(3.5 * KIB, 1, 1), Rows(5 * KIB, 1, 0),
             Rows(12 * KIB, 2, 1), Rows(inf, 1, 0),
         )),
-        Table("forward", words=False, streamed=False, rows=(
+        Table("forward", words=False, beyond=False, rows=(
             Rows(255, 32, 32), Rows(768, 16, 16), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 0),
             Rows(inf, 4, 0),
         )),
-        Table("forward", words=False, streamed=True, rows=(
+        Table("forward", words=False, beyond=True, rows=(
             Rows(255, 32, 32), Rows(300, 16, 16), Rows(640, 8, 8), Rows(1 * KIB, 4, 4), Rows(8 * KIB, 2, 2), Rows(inf, 4, 4),
         )),
-        Table("backward", words=True, streamed=False, rows=(
+        Table("backward", words=True, beyond=False, rows=(
             Rows(256, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
-        Table("backward", words=True, streamed=True, rows=(
+        Table("backward", words=True, beyond=True, rows=(
             Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0), Rows(5 * KIB, 8, 0),
             Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
-        Table("backward", words=False, streamed=False, rows=(
+        Table("backward", words=False, beyond=False, rows=(
             Rows(255, 16, 32), Rows(1 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4),
             Rows(8 * KIB, 2, 2), Rows(11 * KIB, 4, 4), Rows(inf, 2, 0),
         )),
-        Table("backward", words=False, streamed=True, rows=(
+        Table("backward", words=False, beyond=True, rows=(
             Rows(150, 16, 32), Rows(256, 8, 8), Rows(512, 4, 1), Rows(1.5 * KIB, 2, 1), Rows(2 * KIB, 1, 1),
             Rows(4 * KIB, 2, 2), Rows(inf, 4, 4),
         )),

@@ -110,10 +110,10 @@ ZEN_4 = Make(  # AVX-512 on half as wide a core
     measured=(
         Table("forward", words=True, beyond=False, rows=(
             Rows(512, 16, 0), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 0),
-            Rows(8 * KIB, 2, 0), Rows(inf, 4, 0),
+            Rows(8 * KIB, 1, 0), Rows(inf, 4, 0),
         )),
         Table("forward", words=True, beyond=True, rows=(
-            Rows(256, 16, 0), Rows(512, 4, 1), Rows(1.25 * KIB, 2, 1), Rows(3.5 * KIB, 1, 1), Rows(5 * KIB, 1, 0),
+            Rows(256, 16, 0), Rows(512, 4, 1), Rows(1 * KIB, 1, 0), Rows(2.5 * KIB, 1, 1), Rows(6 * KIB, 1, 0),
             Rows(12 * KIB, 2, 1), Rows(inf, 1, 0),
         )),
         Table("forward", words=False, beyond=False, rows=(
@@ -121,7 +121,7 @@ ZEN_4 = Make(  # AVX-512 on half as wide a core
             Rows(inf, 4, 0),
         )),
         Table("forward", words=False, beyond=True, rows=(
-            Rows(255, 32, 32), Rows(300, 16, 16), Rows(640, 8, 8), Rows(1 * KIB, 4, 4), Rows(8 * KIB, 2, 2), Rows(inf, 4, 4),
+            Rows(255, 32, 32), Rows(300, 16, 16), Rows(640, 8, 8), Rows(1 * KIB, 4, 4), Rows(inf, 1, 1),
         )),
         Table("backward", words=True, beyond=False, rows=(
             Rows(256, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),

@@ -78,7 +78,7 @@ READMES = {
         "Against the better of torch 2.13 and oneDNN 3.2 with 2 threads, outputs preallocated, geometric means over rows of 64 "
         "elements and more; override() against torch's own kernels. Above 1×: lngrad is faster. Every case with its history: "
         "[benchmarks](docs/benchmarks.html), in tables: [performance](docs/performance.md).",
-        "How many times faster than the best peer, by shape and dtype, on four machines",
+        "How many times faster than the best peer, by shape and dtype, on five machines",
     ),
     "README.zh-CN.md": (
         ("机器", "反向：float32", "16 位", "正向：float32", "16 位", "领先的用例", "override()：float32", "16 位"),

@@ -143,11 +143,10 @@ def rows_ahead(problem: Problem, threads: int, together: int, here: Machine, str
 
     0 if a thread's share of all tensors fits into its second-level cache: then requests would go there for nothing (512×384
     float32 backward 0.85 of the time without, Intel Xeon). 0 for the shortest rows too: the processor by itself fetches more of
-    them than groups cover (backward of 50000×37 float32 with 1 thread 0.85 → 0.71 ms, AMD EPYC 9005). 0 for a float32 forward
-    on an AMD EPYC 9004: 100000×64 1.57 times as fast, 2048×5120 1.26; 16 bits and the backward lose up to a half there. 0 for a
-    backward on an AMD EPYC 9005 whose tensors take a third of the last level: 512×384 1.09 and 1.13 times as fast with 1 and 2
-    threads, 2000×768 bfloat16 1.04 and 1.06; with a half 0.97 and 1.04, and the forward loses up to a tenth. On a 7003 as well:
-    1024×256 1.19, 1024×1024 1.15.
+    them than groups cover (backward of 50000×37 float32 with 1 thread 0.85 → 0.71 ms, AMD EPYC 9005). 0 for a backward there
+    whose tensors take a third of the last level: 512×384 1.09 and 1.13 times as fast with 1 and 2 threads, 2000×768 bfloat16
+    1.04 and 1.06; with a half 0.97 and 1.04, and the forward loses up to a tenth. On a 7003 as well: 1024×256 1.19, 1024×1024
+    1.15.
 
     1, the next row alone, for the float32 backward on Intel, unless rows are short: 65536×256 1.15 to 1.22 times as fast as
     with eight, 1024×1024 1.03 to 1.11, 4096×768 1.04, 16384×1024 alike; 16 bits and the forward lose up to a fifth. On an Intel

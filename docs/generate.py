@@ -85,7 +85,7 @@ READMES = {
         "与 torch 2.13 和 oneDNN 3.2 中较快者相比，2 个线程，输出已预分配，每行不少于 64 个元素的几何平均；override() 与 torch "
         "自己的内核相比。大于 1×：lngrad 更快。全部用例与历史：[benchmarks](docs/benchmarks.html)（英文），"
         "表格见[性能](docs/performance.zh-CN.md)。",
-        "四台机器上，各形状和 dtype 下的速度是最快的同类库的多少倍",
+        "五台机器上，各形状和 dtype 下的速度是最快的同类库的多少倍",
     ),
 }
 

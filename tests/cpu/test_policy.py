@@ -14,6 +14,7 @@ from lngrad.core import calls, machine
 from lngrad.core import plan as core_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
+from lngrad.cpu import policy
 from lngrad.cpu.jobs import BACKWARD_ROWS, FORWARD_ROWS, MIXED_COLUMNS
 from lngrad.cpu.makes import INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5, make_of
 from lngrad.cpu.policy import (
@@ -291,6 +292,25 @@ def test_what_is_fetched_decides_no_bits(columns, dtype, norm, monkeypatch):
         taken = replace(inputs, x=inputs.x.copy())
         in_place = norms.forward(taken, out=norms.forward(inputs)._replace(y=taken.x))
         found.append((*norms.forward(inputs), *in_place, *grads))
+    calls.forget()
+    core_plan._plans.clear()
+    for results in found[1:]:
+        check_same_bits(results, found[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("columns", [17, 192, 1100])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_how_many_rows_go_together_decides_no_bits(streamed, columns, dtype, norm, monkeypatch):
+    """A forward that takes them one by one has code of its own; the rows of 192 columns begin on cache lines."""
+    inputs = make_inputs(Case((21,), (columns,)), dtype, **norm)
+    found = []
+    monkeypatch.setattr(policy, "streams", lambda *_: streamed)
+    for together in (8, 4, 2, 1):
+        calls.forget()
+        core_plan._plans.clear()
+        monkeypatch.setattr(cpu_plan, "rows_of", lambda *_, together=together: (together, 1))
+        found.append((*norms.forward(inputs), *norms.backward(inputs)))
     calls.forget()
     core_plan._plans.clear()
     for results in found[1:]:

@@ -120,9 +120,10 @@ def test_rows_are_taken_as_was_measured_on_the_make():
 
 
 def test_what_the_last_level_nearly_holds_is_taken_as_if_it_did():
-    """x is still there: 4900×768 float32 forward 1.5 times as fast so."""
+    """x is still there: 4900×768 float32 forward 1.5 times as fast so. Not so rows of 4 KiB and more: 1024×4096 0.75."""
     assert rows_there(forward(4900, 768), streamed=True) == rows_there(forward(512, 768)) == (4, 4)
     assert rows_there(forward(7000, 768), streamed=True) == (1, 0)
+    assert rows_there(forward(1024, 4096), streamed=True) == (1, 0)
 
 
 def test_what_was_not_measured_goes_by_the_rules():

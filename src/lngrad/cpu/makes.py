@@ -35,7 +35,7 @@ class Table(NamedTuple):
     Attributes:
         direction: forward or backward.
         words: Whether an element has 4 bytes or more, not 2.
-        beyond: Whether the tensors together exceed the last level by a quarter.
+        beyond: Whether the tensors together fill the last level, of rows of less than 4 KiB one and a quarter of it.
         rows: By their length; the last entry takes all that are longer.
     """
 

@@ -123,7 +123,8 @@ def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, here:
     What was measured on this make, else by the rules below.
     """
     row_bytes, direction = problem.N * itemsize, problem.operator.direction
-    kind = direction, itemsize >= 4, _tensor_bytes(problem) > here.counted * 5 // 4
+    nearly_held = here.counted if row_bytes >= SETS_BYTES else here.counted * 5 // 4
+    kind = direction, itemsize >= 4, _tensor_bytes(problem) >= nearly_held
     table = next((table.rows for table in here.make.measured if table[:3] == kind), ())
     for rows in table:
         if problem.N >= FETCHED_FROM and row_bytes <= rows.row_bytes:

@@ -12,6 +12,7 @@ import lngrad
 import norms
 from lngrad.core import calls, machine
 from lngrad.core import plan as core_plan
+from lngrad.core.arrays import ALIGNED_BYTES
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
 from lngrad.cpu import policy
@@ -138,8 +139,11 @@ def test_what_was_not_measured_goes_by_the_rules():
 
 
 def test_the_measured_rows_are_whole_tables():
-    """Lengths grow and the last entry takes all; a kernel takes so many rows side by side."""
+    """Every kind of call or none; lengths grow and the last entry takes all; a kernel takes so many rows side by side."""
     for make in (INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5):
+        kinds = {(table.direction, table.words, table.beyond) for table in make.measured}
+        assert len(kinds) == len(make.measured)
+        assert len(kinds) in (0, 8)
         for table in make.measured:
             lengths = [rows.row_bytes for rows in table.rows]
             assert lengths == sorted(set(lengths))
@@ -193,6 +197,7 @@ def test_long_float32_rows_of_a_backward_go_together_in_fours_unless_they_crowd_
     assert [backward_rows_together(N // 2, 8, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
     assert {backward_rows_together(2 * N, 2, EPYC_9005) for N in columns} == {2}
     assert [rows_by_columns(4 * N, EPYC_9005) for N in columns] == [8, 8, 2, 8, 2, 8, 8, 2, 2]
+    assert [rows_by_columns(row_bytes, EPYC_9004) for row_bytes in (4096, 5000, 6144, 8192)] == [2, 8, 8, 2]
     assert {rows_by_columns(4 * N, here) for N in columns for here in (XEON, EPYC_7003)} == {8}
 
 
@@ -215,10 +220,16 @@ def test_rows_that_threads_share_stay_in_their_second_caches_where_these_are_lar
 
 
 @pytest.mark.parametrize(
-    ("shape", "threads", "task"), [((8, 65536), 1, "columns"), ((8, 8192), 1, "rows"), ((8, 8192), 2, "columns")]
+    ("shape", "second_level", "threads", "task"),
+    [
+        ((8, 65536), MIB, 1, "columns"),
+        ((8, 8192), MIB, 1, "rows"),
+        ((8, 8192), MIB, 2, "columns"),
+        ((64, 10240), MIB // 4, 1, "columns"),  # two rows do not stay; one would, as they are streamed
+    ],
 )
-def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, threads, task, monkeypatch):
-    monkeypatch.setattr(cpu_plan, "machine", lambda: LAPTOP._replace(second_level=MIB))
+def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, second_level, threads, task, monkeypatch):
+    monkeypatch.setattr(cpu_plan, "machine", lambda: LAPTOP._replace(second_level=second_level))
     names = []
     monkeypatch.setattr(cpu_plan, "task_function", lambda name, *dtypes: names.append(name) or 1)
     cpu_plan.plan(backward(*shape), threads)
@@ -226,8 +237,10 @@ def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, threads, ta
 
 
 def test_one_thread_takes_all_long_rows_whole_where_that_was_measured():
-    assert takes_whole_rows(2, 1 << 18, 4, 1, EPYC_9005)
-    assert not takes_whole_rows(2, 1 << 18, 4, 2, EPYC_9005)
+    for here in (EPYC_9004, EPYC_9005):
+        assert takes_whole_rows(2, 1 << 18, 4, 1, here)
+        assert not takes_whole_rows(2, 1 << 18, 4, 2, here)
+    assert not takes_whole_rows(2, 1 << 18, 4, 1, EPYC_7003)
     assert [takes_whole_rows(2, N, 4, 1, XEON) for N in (65536, 1 << 18)] == [True, False]
 
 
@@ -300,11 +313,16 @@ def test_what_is_fetched_decides_no_bits(columns, dtype, norm, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("columns", [17, 192, 1100])
-@pytest.mark.parametrize("streamed", [False, True])
-def test_how_many_rows_go_together_decides_no_bits(streamed, columns, dtype, norm, monkeypatch):
-    """A forward that takes them one by one has code of its own; the rows of 192 columns begin on cache lines."""
-    inputs = make_inputs(Case((21,), (columns,)), dtype, **norm)
+@pytest.mark.parametrize(
+    ("columns", "streamed"), [(17, False), (192, False), (192, True), (1088, False), (1088, True), (1100, False)]
+)
+def test_how_many_rows_go_together_decides_no_bits(columns, streamed, dtype, norm, monkeypatch):
+    """A forward that takes them one by one has code of its own.
+
+    Streamed are large results whose rows begin on cache lines: of 192 and 1088 columns in every dtype, not of 17 and 1100.
+    """
+    inputs = make_inputs(Case((53,), (columns,)), dtype, **norm)
+    assert inputs.x.nbytes >= ALIGNED_BYTES or not streamed
     found = []
     monkeypatch.setattr(policy, "streams", lambda *_: streamed)
     for together in (8, 4, 2, 1):

@@ -16,12 +16,12 @@ SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-lev
 
 
 class Rows(NamedTuple):
-    """How rows are taken that are no longer than this, and longer than those of the entry before.
+    """How rows of at most `row_bytes` are taken; shorter ones belong to the entries before.
 
     Attributes:
         row_bytes: Of the longest of them.
         together: How many go side by side.
-        ahead: How many rows on those lie that are fetched meanwhile; 0: nothing is.
+        ahead: How many rows ahead are fetched meanwhile; 0: nothing is.
     """
 
     row_bytes: float
@@ -35,7 +35,7 @@ class Table(NamedTuple):
     Attributes:
         direction: forward or backward.
         words: Whether an element has 4 bytes or more, not 2.
-        beyond: Whether the tensors together fill the last level, of rows of less than 4 KiB one and a quarter of it.
+        beyond: Whether the tensors together fill the last level, or 1.25 times as much if rows have less than 4 KiB.
         rows: By their length; the last entry takes all that are longer.
     """
 
@@ -46,7 +46,9 @@ class Table(NamedTuple):
 
 
 class Make(NamedTuple):
-    """A make of processor, and what was measured there; the figures stand with the functions of policy.py.
+    """A make of processor, and what was measured there.
+
+    The figures of `measured` are in docs/performance-history.md#amd-epyc-9004, all others with the functions of policy.py.
 
     Attributes:
         measured: How rows of FETCHED_FROM columns and more are taken, by what was timed there. Where it says nothing, the rules
@@ -106,7 +108,7 @@ INTEL = Make(
 # Measured on one that calls itself model 167, Rocket Lake's number, but has AMX, 2 MiB of second level and 480 MiB of the last.
 INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES, backward_few=2, fetches_result="all")
 ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
-ZEN_4 = Make(  # AVX-512 on half as wide a core
+ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
     measured=(
         Table("forward", words=True, beyond=False, rows=(
             Rows(512, 16, 0), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 0),

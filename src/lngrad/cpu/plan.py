@@ -35,6 +35,7 @@ from lngrad.cpu.jobs import (
 )
 from lngrad.cpu.known import known_calls
 from lngrad.cpu.policy import (
+    backward_rows_together,
     fetches_result,
     group_bytes,
     lanes_are_rows,
@@ -316,7 +317,8 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     row_bytes = N * itemsize
     streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
     rows_at_once, ahead = rows_of(problem, itemsize, threads, streamed, machine())
-    few_rows = chunks < 2 * threads and not takes_whole_rows(rows_at_once, N, itemsize, threads, machine())
+    together = backward_rows_together(N, itemsize, machine())  # though fewer may be streamed side by side
+    few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine())
     by_columns = bool(wants & DX) and not builder.tables and N >= BY_COLUMNS_FROM and few_rows
     group_rows, chunks_per_task = 0, 1
     if by_columns:

@@ -7,7 +7,7 @@ segment and at least GROUP columns, images at least as many rows as a vector.
 
 from lngrad.cpu.jobs import GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import scalar, splat, splat_at, subtract_mean, xhat_of, zeros_columns
-from lngrad.cpu.kernels.forward import close_rows, load_or_zeros, scaled
+from lngrad.cpu.kernels.forward import close_rows, or_zeros, scaled
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import read, word
 from lngrad.cpu.kernels.row_passes import add_both
@@ -126,7 +126,9 @@ def measure_beside(acc, beside, f, memory, packed, mean, rstd, rows):
     sum_of_lanes(acc, beside, memory, SUMS, DEVIATIONS)
     sum_of_lanes(acc, beside, memory, SQUARES, VARIANCES)
     for r in range(0, rows, LANES):
-        sums = load_or_zeros(acc, mean, centres, r), load_or_zeros(acc, mean, deviations, r), load(acc, variances, r)
+        centre = or_zeros(acc, load(acc, or_none(mean, centres), r))
+        deviation = or_zeros(acc, load(acc, or_none(mean, deviations), r))
+        sums = centre, deviation, load(acc, variances, r)
         at = r * size_of(acc)
         m, s, lost = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
         store(acc, vector_of_rows(acc, beside, memory, MEANS), r, m)

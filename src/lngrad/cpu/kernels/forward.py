@@ -231,11 +231,11 @@ def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
 
 
 @inlined
-def load_or_zeros(acc, mean, address, r):
-    """Numbers of eight rows that only rows with a mean have."""
-    if mean is None:
+def or_zeros(acc, lanes):
+    """Lanes; zeros for None."""
+    if lanes is None:
         return zeros(acc)
-    return load(acc, address, r)
+    return lanes
 
 
 @plain
@@ -246,10 +246,10 @@ def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
         centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
     else:
         sums_of_squares(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
-    centres = vector_at(acc, memory, CENTRES)
     means, rstds = vector_at(acc, memory, MEANS), vector_at(acc, memory, RSTDS)
+    centres, deviations = or_none(mean, vector_at(acc, memory, CENTRES)), or_none(mean, means)
     for r in range(0, rows, LANES):
-        sums = load_or_zeros(acc, mean, centres, r), load_or_zeros(acc, mean, means, r), load(acc, rstds, r)
+        sums = or_zeros(acc, load(acc, centres, r)), or_zeros(acc, load(acc, deviations, r)), load(acc, rstds, r)
         at = r * size_of(acc)
         m, s, lost = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
         store(acc, means, r, m)
@@ -263,14 +263,6 @@ def splat_total(lanes):
     return splat(total(lanes))
 
 
-@inlined
-def or_zeros(acc, lanes):
-    """Lanes; zeros for None."""
-    if lanes is None:
-        return zeros(acc)
-    return lanes
-
-
 @unless_none(2)
 def centre_of_row(storage, acc, mean, x, N):
     """A number close to the mean of a row, in eight lanes; None without a mean."""
@@ -280,7 +272,10 @@ def centre_of_row(storage, acc, mean, x, N):
 
 @inlined
 def statistics_of_row(storage, acc, f, x, ahead, mean, rstd):
-    """What row_of says of a row of N >= 16 columns, computed: its mean and rstd are written, too."""
+    """The mean, the rstd and what xhat lost of one row of N >= 16 columns, as row_of has them.
+
+    mean and rstd are written too.
+    """
     N, centre = f.N, centre_of_row(storage, acc, mean, x, f.N)
     lanes = lanes_of_rows(storage, acc, ((x, spread(centre)), None, None, None), ahead, N, or_none(mean, 1), 1)[0]
     sums = or_zeros(acc, centre), or_zeros(acc, splat_total(lanes[0])), splat_total(lanes[1])
@@ -292,8 +287,8 @@ def statistics_of_row(storage, acc, f, x, ahead, mean, rstd):
 def single_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     """some_rows one by one, any number of them: what is known of a row stays in registers from visit to visit.
 
-    Through memory, by totals of eight rows of which seven are absent, a row took 30 ns more, in which none of the next is read:
-    65536×256 float32 1.1 to 1.2 times as fast (1 thread, AMD EPYC 9004).
+    When the sums went through memory and were totalled as eight rows, seven of them empty, a row took 30 ns more, and nothing
+    of the next row was read in that time: 65536×256 float32 is 1.1 to 1.2 times as fast without (1 thread, AMD EPYC 9004).
     """
     N, ahead, beta, mixed = f.N, f.ahead * x_stride, or_none(mean, f.beta), mixed_of(storage, f.mixed)
     to_result = 4 * f.fetches_result * y_stride

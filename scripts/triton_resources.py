@@ -108,8 +108,8 @@ def _launches(N: int, dtype: str, architecture: int, *, dtotal: bool) -> Iterato
 
     backward, forward = policy.backward(1, N, dtype), policy.forward(1, N, dtype)
     if isinstance(backward, policy.Tiles):
-        if backward.shared_bytes(dtype, dtotal) > _SHARED_BYTES[architecture]:
-            backward = replace(backward, stages=1)
+        while backward.stages > 1 and backward.shared_bytes(dtype, dtotal) > _SHARED_BYTES[architecture]:
+            backward = replace(backward, stages=backward.stages - 1)
         yield from (("backward_tiles", backward), ("finalize", policy.finalize_shape(N, dtype)))
     else:
         yield from (("sum_chunks", backward.sums), ("backward_columns", backward))

@@ -37,7 +37,7 @@ from lngrad.gpu import kernels  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
-from lngrad.gpu.policy import Columns, Tiles  # noqa: E402
+from lngrad.gpu.policy import Band, Columns, Tiles  # noqa: E402
 from lngrad.testing import (  # noqa: E402
     Case,
     GradientError,
@@ -109,8 +109,9 @@ REGIMES = ("slabs", "few long rows", "long rows")
 def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
     """Rows of 130 to 256 columns are cut as rows of many thousand are: in slabs, or in chunks of 64 columns."""
     name, slabs = request.param, request.param == "slabs"
-    band = (256, 2, 4, 4) if slabs else (64, 1, 4, 4)
-    monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,), 8: (band,)})
+    band = Band(512, 256, 2, 4, 4, 2) if slabs else Band(64, 64, 1, 4, 4, 2)
+    monkeypatch.setattr(triton_policy, "_BANDS", dict.fromkeys((2, 4, 8), (band,)))
+    monkeypatch.setattr(triton_policy, "_FORWARD_WARPS", dict.fromkeys((2, 4, 8), ((512, 4),)))
     monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2), 8: (64, 4, 2)})
     monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (4, 32, 4, 2), 8: (4, 32, 4, 2)})
     monkeypatch.setattr(triton_policy, "_MULTIPROCESSORS", 100 if name == "few long rows" else 1)
@@ -707,6 +708,6 @@ def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
         pytest.skip("needs 24 GiB of the device's memory")
     backward_job = Job((1 << 31) // columns + 5, columns, "bfloat16")
     t = cuda.tensors(backward_job, "cuda")
-    cuda.check_timed(backward_job, t, cuda.ours(backward_job, t)())
+    cuda.errors_of(backward_job, t, cuda.ours(backward_job, t)(), strict=True)
     forward_job = Job(backward_job.M, columns, "bfloat16", "forward")
-    cuda.check_timed(forward_job, t, cuda.ours(forward_job, t)())
+    cuda.errors_of(forward_job, t, cuda.ours(forward_job, t)(), strict=True)

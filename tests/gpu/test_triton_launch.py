@@ -119,7 +119,7 @@ def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypa
     launches: list[bool] = []
     monkeypatch.setattr(triton_run, "launch", lambda kernel, *_, **__: launches.append(inside == [True]))
     monkeypatch.setattr(triton_run, "on_device", lambda tensor: Guard())
-    band = (64, 1, 4, 4)
+    band = triton_policy.Band(64, 64, 1, 4, 4, 2)
     monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,)})  # 200 columns are a long row
     monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2)})
     x, gamma, statistics = torch.randn(5, columns), torch.randn(columns), torch.randn(5)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
-from lngrad.core.dtypes import bytes_of
 from lngrad.gpu import policy
 from lngrad.gpu.policy import Chunks, Columns, Tiles
 
@@ -77,12 +77,32 @@ def test_partial_sums_are_few(M: int, N: int, dtype: str) -> None:
     tiles = policy.backward(M, N, dtype)
     if not isinstance(tiles, Tiles):
         return
-    parts = policy.parts_for(tiles, M, N, dtype)
+    parts = policy.parts_for(tiles, M)
     rows_of_tiles = -(-M // tiles.rows)
     assert 1 <= parts <= rows_of_tiles
     assert -(-rows_of_tiles // parts) <= policy.MOST_TILES
-    accumulator = 8 if dtype == "float64" else 4
-    share = 4 * accumulator * parts / (3 * bytes_of(dtype) * M)
-    assert share <= 0.025 or parts <= 256 or 2 * accumulator * parts * N <= 16 << 20
+    assert parts <= max(132, tiles.most_parts, -(-rows_of_tiles // policy.MOST_TILES) + 131)
     if M >= 2**16:
-        assert parts >= min(256, rows_of_tiles)  # or the device would idle
+        assert parts >= min(132, rows_of_tiles)  # or the device would idle
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_programs_share_the_multiprocessors_evenly(dtype: str) -> None:
+    """Where there are rows enough, each has as many programs as the others, and they fit beside one another."""
+    for N in (64, 256, 768, 1024, 2048, 4096, 5120, 8192, 12288, 16384):
+        tiles = policy.backward(2**15, N, dtype)
+        if isinstance(tiles, Tiles):
+            parts = policy.parts_for(tiles, 2**15)
+            assert parts == tiles.most_parts
+            assert parts % 132 == 0
+            assert parts // 132 * tiles.warps <= 64
+
+
+def test_stages_come_down_to_what_fits() -> None:
+    """Two tiles on their way take their own size, three take twice that."""
+    three = policy.backward(2**16, 8192, "bfloat16")
+    assert isinstance(three, Tiles)
+    assert three.stages == 3
+    two = replace(three, stages=2)
+    assert three.shared_bytes("bfloat16", False) - 256 == 2 * (two.shared_bytes("bfloat16", False) - 256) == 2 * 32768
+    assert replace(three, stages=1).shared_bytes("bfloat16", True) == 256

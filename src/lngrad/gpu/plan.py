@@ -80,9 +80,9 @@ def _backward(problem: Problem) -> tuple[Steps, int]:
     if isinstance(regime, Columns):
         sums = 2 * regime.sums.slots * problem.M if problem.wanted[0] else 0
         return Steps(backward_columns, regime, *_arguments(problem, regime.sums, regime)), sums
-    if regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
-        regime = replace(regime, stages=1)
-    parts = policy.parts_for(regime, problem.M, problem.N, dtype)
+    while regime.stages > 1 and regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
+        regime = replace(regime, stages=regime.stages - 1)
+    parts = policy.parts_for(regime, problem.M)
     finalize = policy.finalize_shape(problem.N, dtype) if any(problem.wanted[1:]) else None
     arguments = _arguments(problem, regime, finalize) if finalize else _arguments(problem, regime)
     steps = Steps(backward_tiles, regime, *arguments, parts, finalize)

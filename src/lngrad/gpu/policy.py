@@ -5,13 +5,14 @@ chunks) depends on N and the dtype alone, so that y and dx of a row need not dep
 about column sums depends on M too, but not on the device. Inside a block the compiler decides: tl.sum adds in the order of
 the register layout, which is chosen for an architecture, and by what is known of the alignment of pointers and strides.
 
-The figures are derived from the registers and memory of an H100 (132 multiprocessors, 64 Ki registers each, 50 MB of L2)
-and from the compiler's reports in benchmarks/results/triton-resources.jsonl; none of them was tuned by a timing.
+The bands were chosen by timings on an H200 (132 multiprocessors, 64 Ki registers each; docs/gpu.md), those of float64 and of
+rows beyond 16384 columns by the compiler's reports in benchmarks/results/triton-resources.jsonl.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lngrad.core.dtypes import ACCUMULATORS, bytes_of
 
@@ -38,9 +39,9 @@ class Tiles:
     stages: int
 
     def shared_bytes(self, dtype: str, dtotal: bool) -> int:
-        """Shared memory that more than one stage takes, by the compiler's reports: dy, x, the other slab of gamma, dtotal."""
+        """Shared memory of the stages, by the compiler's reports: dy, x, the other slab of gamma, dtotal."""
         slabs = (self.slabs + 1) * self.slabs + dtotal
-        return slabs * self.rows * self.block * self.pieces * bytes_of(dtype) + 256
+        return (self.stages - 1) * slabs * self.rows * self.block * self.pieces * bytes_of(dtype) + 256
 
 
 @dataclass(frozen=True)
@@ -97,30 +98,68 @@ class Finalize:
     warps: int
 
 
-# By bytes of the accumulator: elements of a tile, slabs, warps and most_parts, for rows of up to elements·slabs columns.
-# 16 elements a thread (8 in float64): two sums take 32 registers, dy, x and what is made of them about as many again; with
-# 32 elements the sums alone would take half of the 128 registers that 4 programs of 128 threads leave, and spill.
-# Bytes on their way decide the bandwidth: 3 TB/s times 700 ns is 16 KB a multiprocessor. Four tiles of 2048 elements of
-# dy and x are 32 KB in 16 bits; from 4096 columns on a row or two are as much.
-# Two slabs a row: 32 elements a thread spilled in every arrangement that was compiled. A pair of programs reads a row from
-# memory once and once more from L2: 10 bytes an element of 16 bits at L2's 5.5 TB/s, beside 6 at the memory's 3 TB/s. In
-# four slabs it would be 18, more than the memory takes; in float64, two slabs spill.
+
+
+class Band(NamedTuple):
+    """Rows of up to `columns` columns.
+
+    Attributes:
+        elements: Of a tile.
+        slabs, warps, most_parts, stages: See Tiles.
+    """
+
+    columns: int
+    elements: int
+    slabs: int
+    warps: int
+    most_parts: int
+    stages: int
+
+
+# Fewer rows than this leave multiprocessors idle when a program takes a row. A constant, and not the device's own number:
+# results do not depend on the device, and an H100 and an H200 have as many.
+_MULTIPROCESSORS = 132
+# By bytes of an element. What counts is bytes on their way: three tiles of dy and x, one of which is computed, for so many
+# programs as a multiprocessor holds at once, and each of them once over all rows. With two tiles on their way and a number of
+# programs that is no multiple of the multiprocessors, 16 bits reached 0.33 to 0.67 of a copy's speed on an H200, and 0.65 to
+# 0.89 so. Fewer threads with more elements each are the faster: 32 elements take up to 255 registers, which is what eight
+# warps have where one program fills a multiprocessor.
+# Two slabs a row: a pair of programs reads a row from memory once and once more from L2; whole rows in one program spill.
 _BANDS = {
-    4: ((2048, 1, 4, 1024), (4096, 1, 8, 1024), (8192, 1, 16, 512), (8192, 2, 16, 256)),
-    8: ((1024, 1, 4, 1024), (2048, 1, 8, 1024), (4096, 1, 16, 512)),
+    2: (
+        Band(128, 2048, 1, 4, 4 * _MULTIPROCESSORS, 3),
+        Band(256, 1024, 1, 2, 8 * _MULTIPROCESSORS, 1),
+        Band(1023, 1024, 1, 2, 8 * _MULTIPROCESSORS, 3),
+        Band(2048, 2048, 1, 2, 4 * _MULTIPROCESSORS, 3),
+        Band(4096, 4096, 1, 8, 2 * _MULTIPROCESSORS, 3),
+        Band(8192, 8192, 1, 8, _MULTIPROCESSORS, 3),
+        Band(16384, 8192, 2, 8, _MULTIPROCESSORS, 3),
+    ),
+    4: (
+        Band(128, 2048, 1, 4, 2 * _MULTIPROCESSORS, 3),
+        Band(1023, 1024, 1, 2, 4 * _MULTIPROCESSORS, 3),
+        Band(2048, 2048, 1, 2, 2 * _MULTIPROCESSORS, 3),
+        Band(4096, 4096, 1, 8, _MULTIPROCESSORS, 3),
+        Band(8192, 8192, 1, 8, _MULTIPROCESSORS, 3),
+        Band(12288, 8192, 2, 8, _MULTIPROCESSORS, 1),
+        Band(16384, 8192, 2, 16, _MULTIPROCESSORS, 1),  # with eight warps it spills
+    ),
+    8: (
+        Band(1024, 1024, 1, 4, 8 * _MULTIPROCESSORS, 2),
+        Band(2048, 2048, 1, 8, 4 * _MULTIPROCESSORS, 2),
+        Band(4096, 4096, 1, 16, 2 * _MULTIPROCESSORS, 2),
+    ),
+}
+# Of the forward: up to so many columns, and warps, by bytes of an element.
+_FORWARD_WARPS = {
+    2: ((128, 4), (2048, 2), (12288, 4), (16384, 16)),
+    4: ((128, 4), (2048, 2), (12288, 8), (16384, 16)),
+    8: ((64, 8), (1024, 4), (2048, 8), (4096, 16)),  # up to 64 columns four would put 8 bytes aside on sm_80
 }
 # Of a chunk: 16 (8) elements a thread.
 _CHUNK = {4: (4096, 8, 2), 8: (2048, 8, 2)}
-# Fewer rows than this leave multiprocessors idle when a program takes a row. A constant, and not the device's own number.
-_MULTIPROCESSORS = 132
-# Rows of partial sums, written and read once, may take this share of the memory traffic,
-_PARTS_SHARE = 0.025
-# or this part of L2,
-_PARTS_BYTES = 16 << 20
-# but there are as many as keep a device busy that has twice the H100's room for programs,
-_USUAL_PARTS = 256
-# unless a program would get fewer than eight rows, and fewer programs would still keep most of the device busy.
-_FEWEST_PARTS = 128
+# A program gets at least so many rows, if the others still keep every multiprocessor busy.
+_FEWEST_ROWS = 8
 # A program adds up to this many tiles to one sum, so that errors of dgamma and dbeta grow with log M and not with M.
 MOST_TILES = 256
 # By columns: a warp reads 64 columns, 128 bytes in 16 bits, and 64 columns make 256 programs even of 16384 columns.
@@ -135,10 +174,11 @@ def _tiles(N: int, dtype: str, *, merged: bool) -> Tiles | None:
     """Tiles for rows of N columns, or None where they are too long."""
     padded = 1 << (N - 1).bit_length()
     merged = merged or padded <= (512 if dtype == "float64" else 1024)
-    for elements, slabs, warps, most_parts in _BANDS[_accumulator_bytes(dtype)]:
-        if padded <= elements * slabs:
+    for band in _BANDS[bytes_of(dtype)]:
+        if band.columns >= N:
             block, pieces = _pieces(N, padded, 1 if merged else 4)
-            return Tiles(elements * slabs // padded, block // slabs, pieces, slabs, warps, most_parts, stages=2)
+            rows = band.elements * band.slabs // padded
+            return Tiles(rows, block // band.slabs, pieces, *band[2:])
     return None
 
 
@@ -172,9 +212,9 @@ def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
     tiles = _tiles(N, dtype, merged=True)  # with four blocks some would spill
     if tiles is None:
         return _chunks(M, N, dtype)
-    if dtype == "float64" and N <= 64:
-        return replace(tiles, warps=8)  # with four, division and square root put 8 bytes aside on sm_80
-    return replace(tiles, block=tiles.block * tiles.slabs, slabs=1)  # without column sums a whole row fits
+    warps = next(warps for columns, warps in _FORWARD_WARPS[bytes_of(dtype)] if columns >= N)
+    # Without column sums a whole row fits one program.
+    return replace(tiles, block=tiles.block * tiles.slabs, slabs=1, warps=warps)
 
 
 def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
@@ -182,17 +222,16 @@ def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
     return _tiles(N, dtype, merged=False) or Columns(_chunks(M, N, dtype), *_COLUMNS[_accumulator_bytes(dtype)])
 
 
-def parts_for(regime: Tiles, M: int, N: int, dtype: str) -> int:
+def parts_for(regime: Tiles, M: int) -> int:
     """P: how many programs, or pairs of them, share the rows and leave a row of partial sums each.
 
-    A power of two where there are tiles enough, so that it divides the usual numbers of rows.
+    As many as run at once on the multiprocessors of an H200, or fewer whole turns of them where there are few rows.
     """
-    itemsize, accumulator = bytes_of(dtype), _accumulator_bytes(dtype)
     tiles = -(-M // regime.rows)
-    by_traffic = int(_PARTS_SHARE * 3 * itemsize * M) // (4 * accumulator)
-    by_cache = _PARTS_BYTES // (2 * accumulator * N)
-    parts = min(regime.most_parts, max(_USUAL_PARTS, by_traffic, by_cache), max(_FEWEST_PARTS, M // 8))
-    return min(tiles, max(1 << (parts.bit_length() - 1), -(-tiles // MOST_TILES)))
+    turns = max(1, M // _FEWEST_ROWS // _MULTIPROCESSORS)
+    parts = min(regime.most_parts, turns * _MULTIPROCESSORS)
+    needed = -(-tiles // (MOST_TILES * _MULTIPROCESSORS)) * _MULTIPROCESSORS
+    return min(tiles, max(parts, needed))
 
 
 def finalize_shape(N: int, dtype: str) -> Finalize:

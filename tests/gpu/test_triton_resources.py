@@ -79,14 +79,17 @@ def test_no_default_spills() -> None:
 
 
 def test_registers_leave_room_for_the_programs_that_run_at_once() -> None:
-    """64 Ki registers a multiprocessor: a backward's programs all run at once, and others leave room for four of 128 threads."""
+    """64 Ki registers a multiprocessor: all of a backward's programs, half of them in float64; one forward of a long row.
+
+    Three of four are enough where a third tensor is read, dtotal: as many bytes are on their way.
+    """
     for line in lines():
+        programs = 1 if line["kernel"] == "forward_tiles" else 512 // (32 * line["warps"])
         if line["kernel"] == "backward_tiles":
-            parts = policy.backward(1, line["N"], line["dtype"]).most_parts
-            most = 65536 // (32 * line["warps"] * max(1, parts // 132 * 2 // 4 if line["dtype"] == "float64" else parts // 132))
-        else:
-            most = 128
-        assert line["registers"] <= min(255, most), line
+            programs = policy.backward(1, line["N"], line["dtype"]).most_parts // 132
+            programs = max(1, programs // (2 if line["dtype"] == "float64" else 1))
+            programs -= line["norm"] == "add_layer_norm" and programs == 4
+        assert line["registers"] * 32 * line["warps"] * programs <= 65536, line
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "add_layer_norm"])  # without a mean the fixed part is too large a share

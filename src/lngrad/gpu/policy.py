@@ -142,7 +142,7 @@ _BANDS = {
         Band(4096, 4096, 1, 8, _MULTIPROCESSORS, 3),
         Band(8192, 8192, 1, 8, _MULTIPROCESSORS, 3),
         Band(12288, 8192, 2, 8, _MULTIPROCESSORS, 1),
-        Band(16384, 8192, 2, 16, _MULTIPROCESSORS, 1),  # with eight warps it spills
+        Band(16384, 8192, 2, 16, _MULTIPROCESSORS, 2),  # eight warps would spill, and one stage on some architectures
     ),
     8: (
         Band(1024, 1024, 1, 4, 8 * _MULTIPROCESSORS, 2),
@@ -152,8 +152,8 @@ _BANDS = {
 }
 # Of the forward: up to so many columns, and warps, by bytes of an element.
 _FORWARD_WARPS = {
-    2: ((128, 4), (2048, 2), (12288, 4), (16384, 16)),
-    4: ((128, 4), (2048, 2), (12288, 8), (16384, 16)),
+    2: ((128, 4), (2048, 2), (12288, 4), (16384, 8)),
+    4: ((128, 4), (2048, 2), (4096, 8), (8192, 4), (16384, 8)),
     8: ((64, 8), (1024, 4), (2048, 8), (4096, 16)),  # up to 64 columns four would put 8 bytes aside on sm_80
 }
 # Of a chunk: 16 (8) elements a thread.
@@ -209,7 +209,7 @@ def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
         M, N: Rows and columns, both at least 1.
         dtype: Of x.
     """
-    tiles = _tiles(N, dtype, merged=True)  # with four blocks some would spill
+    tiles = _tiles(N, dtype, merged=N <= 8192)  # with four blocks some of these would spill
     if tiles is None:
         return _chunks(M, N, dtype)
     warps = next(warps for columns, warps in _FORWARD_WARPS[bytes_of(dtype)] if columns >= N)

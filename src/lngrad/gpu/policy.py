@@ -98,8 +98,6 @@ class Finalize:
     warps: int
 
 
-
-
 class Band(NamedTuple):
     """Rows of up to `columns` columns.
 

@@ -111,8 +111,10 @@ def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     name, slabs = request.param, request.param == "slabs"
     band = Band(512, 256, 2, 4, 4, 2) if slabs else Band(64, 64, 1, 4, 4, 2)
     monkeypatch.setattr(triton_policy, "_BANDS", dict.fromkeys((2, 4, 8), (band,)))
-    monkeypatch.setattr(triton_policy, "_FORWARD_WARPS", dict.fromkeys((2, 4, 8), ((512, 4),)))
-    monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2), 8: (64, 4, 2)})
+    forward = triton_policy.ForwardBand(512 if slabs else 64, 64, 4)
+    monkeypatch.setattr(triton_policy, "_FORWARD_BANDS", dict.fromkeys((2, 4, 8), (forward,)))
+    for chunk in ("_FORWARD_CHUNK", "_SUMS_CHUNK"):
+        monkeypatch.setattr(triton_policy, chunk, {4: (64, 4, 2), 8: (64, 4, 2)})
     monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (4, 32, 4, 2), 8: (4, 32, 4, 2)})
     monkeypatch.setattr(triton_policy, "_MULTIPROCESSORS", 100 if name == "few long rows" else 1)
     expected = Tiles if slabs else Columns

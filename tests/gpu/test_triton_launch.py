@@ -121,7 +121,9 @@ def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypa
     monkeypatch.setattr(triton_run, "on_device", lambda tensor: Guard())
     band = triton_policy.Band(64, 64, 1, 4, 4, 2)
     monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,)})  # 200 columns are a long row
-    monkeypatch.setattr(triton_policy, "_CHUNK", {4: (64, 4, 2)})
+    monkeypatch.setattr(triton_policy, "_FORWARD_BANDS", {4: (triton_policy.ForwardBand(64, 64, 4),)})
+    for chunk in ("_FORWARD_CHUNK", "_SUMS_CHUNK"):
+        monkeypatch.setattr(triton_policy, chunk, {4: (64, 4, 2)})
     x, gamma, statistics = torch.randn(5, columns), torch.randn(columns), torch.randn(5)
     forward, forward_inputs = Problem.forward(x, gamma, gamma)
     backward, backward_inputs = Problem.backward(x, x, statistics, statistics, gamma)

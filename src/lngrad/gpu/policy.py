@@ -11,7 +11,7 @@ rows beyond 16384 columns by the compiler's reports in benchmarks/results/triton
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lngrad.core.dtypes import ACCUMULATORS, bytes_of
@@ -26,7 +26,7 @@ class Tiles:
         block, pieces: A program finishes this many blocks of this many columns of each row; block is a power of two.
         slabs: How many programs share a row.
         warps: 32 threads each.
-        most_parts: How many rows of partial sums there may be: programs, or pairs of them.
+        most_parts: Of a backward: how many rows of partial sums there may be: programs, or pairs of them.
         stages: How many tiles are on their way from memory at a time.
     """
 
@@ -35,8 +35,8 @@ class Tiles:
     pieces: int
     slabs: int
     warps: int
-    most_parts: int
-    stages: int
+    most_parts: int = 0
+    stages: int = 1
 
     def shared_bytes(self, dtype: str, dtotal: bool) -> int:
         """Shared memory of the stages, by the compiler's reports: dy, x, the other slab of gamma, dtotal."""
@@ -114,6 +114,14 @@ class Band(NamedTuple):
     stages: int
 
 
+class ForwardBand(NamedTuple):
+    """Rows of up to `columns` columns in a forward; see Band. A tile is one row where that has more elements."""
+
+    columns: int
+    elements: int
+    warps: int
+
+
 # Fewer rows than this leave multiprocessors idle when a program takes a row. A constant, and not the device's own number:
 # results do not depend on the device, and an H100 and an H200 have as many.
 _MULTIPROCESSORS = 132
@@ -125,18 +133,22 @@ _MULTIPROCESSORS = 132
 # Two slabs a row: a pair of programs reads a row from memory once and once more from L2; whole rows in one program spill.
 _BANDS = {
     2: (
-        Band(128, 2048, 1, 4, 4 * _MULTIPROCESSORS, 3),
+        Band(64, 2048, 1, 4, 4 * _MULTIPROCESSORS, 3),
+        Band(128, 4096, 1, 8, 2 * _MULTIPROCESSORS, 3),
         Band(256, 1024, 1, 2, 8 * _MULTIPROCESSORS, 1),
         Band(1023, 1024, 1, 2, 8 * _MULTIPROCESSORS, 3),
         Band(2048, 2048, 1, 2, 4 * _MULTIPROCESSORS, 3),
+        Band(2560, 4096, 1, 4, 2 * _MULTIPROCESSORS, 3),
         Band(4096, 4096, 1, 8, 2 * _MULTIPROCESSORS, 3),
         Band(8192, 8192, 1, 8, _MULTIPROCESSORS, 3),
         Band(16384, 8192, 2, 8, _MULTIPROCESSORS, 3),
     ),
     4: (
-        Band(128, 2048, 1, 4, 2 * _MULTIPROCESSORS, 3),
+        Band(64, 2048, 1, 4, 2 * _MULTIPROCESSORS, 3),
+        Band(128, 4096, 1, 8, _MULTIPROCESSORS, 3),
         Band(1023, 1024, 1, 2, 4 * _MULTIPROCESSORS, 3),
         Band(2048, 2048, 1, 2, 2 * _MULTIPROCESSORS, 3),
+        Band(2560, 4096, 1, 8, 2 * _MULTIPROCESSORS, 3),
         Band(4096, 4096, 1, 8, _MULTIPROCESSORS, 3),
         Band(8192, 8192, 1, 8, _MULTIPROCESSORS, 3),
         Band(12288, 8192, 2, 8, _MULTIPROCESSORS, 1),
@@ -148,14 +160,35 @@ _BANDS = {
         Band(4096, 4096, 1, 16, 2 * _MULTIPROCESSORS, 2),
     ),
 }
-# Of the forward: up to so many columns, and warps, by bytes of an element.
-_FORWARD_WARPS = {
-    2: ((128, 4), (2048, 2), (12288, 4), (16384, 8)),
-    4: ((128, 4), (2048, 2), (4096, 8), (8192, 4), (16384, 8)),
-    8: ((64, 8), (1024, 4), (2048, 8), (4096, 16)),  # up to 64 columns four would put 8 bytes aside on sm_80
+# By bytes of an element; a program takes one tile, and nothing is on its way beside it.
+_FORWARD_BANDS = {
+    2: (
+        ForwardBand(64, 2048, 4),
+        ForwardBand(128, 2048, 2),
+        ForwardBand(1023, 1024, 2),
+        ForwardBand(2560, 2048, 2),
+        ForwardBand(12288, 4096, 4),
+        ForwardBand(16384, 4096, 8),
+    ),
+    4: (
+        ForwardBand(64, 2048, 4),
+        ForwardBand(1023, 1024, 2),
+        ForwardBand(2048, 2048, 2),
+        ForwardBand(4096, 4096, 8),
+        ForwardBand(8192, 4096, 4),
+        ForwardBand(16384, 4096, 8),
+    ),
+    8: (
+        ForwardBand(64, 1024, 8),  # four warps would put 8 bytes aside on sm_80
+        ForwardBand(1024, 1024, 4),
+        ForwardBand(2048, 2048, 8),
+        ForwardBand(4096, 4096, 16),
+    ),
 }
-# Of a chunk: 16 (8) elements a thread.
-_CHUNK = {4: (4096, 8, 2), 8: (2048, 8, 2)}
+# Columns of a chunk, warps and stages, by bytes of the accumulator. In a forward 32 elements a thread are the faster on an
+# H200; the sums of a backward would spill so on sm_100, in float32.
+_FORWARD_CHUNK = {4: (4096, 4, 3), 8: (2048, 8, 2)}
+_SUMS_CHUNK = {4: (4096, 8, 2), 8: (2048, 8, 2)}
 # A program gets at least so many rows, if the others still keep every multiprocessor busy.
 _FEWEST_ROWS = 8
 # A program adds up to this many tiles to one sum, so that errors of dgamma and dbeta grow with log M and not with M.
@@ -166,18 +199,6 @@ _COLUMNS = {4: (32, 64, 4, 2), 8: (16, 64, 4, 2)}
 
 def _accumulator_bytes(dtype: str) -> int:
     return bytes_of(ACCUMULATORS[dtype])
-
-
-def _tiles(N: int, dtype: str, *, merged: bool) -> Tiles | None:
-    """Tiles for rows of N columns, or None where they are too long."""
-    padded = 1 << (N - 1).bit_length()
-    merged = merged or padded <= (512 if dtype == "float64" else 1024)
-    for band in _BANDS[bytes_of(dtype)]:
-        if band.columns >= N:
-            block, pieces = _pieces(N, padded, 1 if merged else 4)
-            rows = band.elements * band.slabs // padded
-            return Tiles(rows, block // band.slabs, pieces, *band[2:])
-    return None
 
 
 def _pieces(N: int, padded: int, most: int) -> tuple[int, int]:
@@ -195,8 +216,8 @@ def _pieces(N: int, padded: int, most: int) -> tuple[int, int]:
     return block, pieces
 
 
-def _chunks(M: int, N: int, dtype: str) -> Chunks:
-    block, warps, stages = _CHUNK[_accumulator_bytes(dtype)]
+def _chunks(M: int, N: int, chunk: tuple[int, int, int]) -> Chunks:
+    block, warps, stages = chunk
     return Chunks(block, -(-N // block), M < _MULTIPROCESSORS, warps, stages)
 
 
@@ -207,17 +228,23 @@ def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
         M, N: Rows and columns, both at least 1.
         dtype: Of x.
     """
-    tiles = _tiles(N, dtype, merged=N <= 8192)  # with four blocks some of these would spill
-    if tiles is None:
-        return _chunks(M, N, dtype)
-    warps = next(warps for columns, warps in _FORWARD_WARPS[bytes_of(dtype)] if columns >= N)
-    # Without column sums a whole row fits one program.
-    return replace(tiles, block=tiles.block * tiles.slabs, slabs=1, warps=warps)
+    for band in _FORWARD_BANDS[bytes_of(dtype)]:
+        if band.columns >= N:
+            padded = 1 << (N - 1).bit_length()
+            block, pieces = _pieces(N, padded, 1 if N <= 8192 else 4)  # with four blocks some of the former would spill
+            return Tiles(max(1, band.elements // padded), block, pieces, slabs=1, warps=band.warps)
+    return _chunks(M, N, _FORWARD_CHUNK[_accumulator_bytes(dtype)])
 
 
 def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
     """How a backward is cut; see forward."""
-    return _tiles(N, dtype, merged=False) or Columns(_chunks(M, N, dtype), *_COLUMNS[_accumulator_bytes(dtype)])
+    for band in _BANDS[bytes_of(dtype)]:
+        if band.columns >= N:
+            padded = 1 << (N - 1).bit_length()
+            block, pieces = _pieces(N, padded, 1 if padded <= (512 if dtype == "float64" else 1024) else 4)
+            return Tiles(band.elements * band.slabs // padded, block // band.slabs, pieces, *band[2:])
+    accumulator = _accumulator_bytes(dtype)
+    return Columns(_chunks(M, N, _SUMS_CHUNK[accumulator]), *_COLUMNS[accumulator])
 
 
 def parts_for(regime: Tiles, M: int) -> int:

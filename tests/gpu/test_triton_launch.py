@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,19 +10,24 @@ pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
 from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
+from lngrad.core.plan import Plan  # noqa: E402
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import kernels  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
 
+KERNELS = (
+    "forward_tiles", "forward_chunks", "forward_sums", "forward_columns", "backward_tiles", "sum_chunks", "backward_columns",
+    "finalize",
+)  # fmt: skip
+
 
 class FakeKernel:
     """Counts how it was launched, by itself and by what it compiled."""
 
-    arg_names = ("x", "M", "gamma", "BLOCK", "ROWS")
-
-    def __init__(self) -> None:
+    def __init__(self, kernel: Any) -> None:
+        self.arg_names = kernel.arg_names
         self.bound: list[Any] = []
         self.direct: list[Any] = []
 
@@ -44,58 +48,83 @@ class FakeCompiled:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a device: not interpreted, and nothing compiled yet."""
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    """In the place of forward_tiles, as on a device: not interpreted, and nothing compiled yet."""
+    fake = FakeKernel(kernels.forward_tiles)
+    monkeypatch.setattr(kernels, "forward_tiles", fake)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(triton_run, "_compiled", BoundedCache(9))
-    return
+    return fake
 
 
-def test_a_second_launch_binds_nothing(compiled: None) -> None:
-    kernel, x = FakeKernel(), torch.zeros(64)
-    for M, programs in ((3, 7), (1, 8), (16, 9)):
-        triton_run.launch(kernel, programs, {"x": x, "M": M, "gamma": None, "other": 3}, 4, ROWS=2, BLOCK=64, UNKNOWN=1)
+def run(x: Any, gamma: Any, monkeypatch: pytest.MonkeyPatch, eps: float = 1e-5) -> Plan:
+    """A forward of tensors on the CPU as if they were on a device."""
+    problem, arrays = Problem.forward(x, gamma, None)
+    plan = triton_gpu.plan(problem, 1)
+    outputs = tuple(torch.empty(one.shape, dtype=getattr(torch, one.dtype)) for one in problem.outputs())
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "INTERPRETED", False)
+        plan.run(plan, (*arrays, eps), outputs, torch.empty(plan.workspace_bytes, dtype=torch.uint8))
+    return plan
+
+
+def test_a_second_launch_binds_nothing(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M and eps are not compiled in; addresses go in the place of tensors."""
+    gamma = torch.zeros(64)
+    for M, eps in ((30, 1e-5), (60, 1e-5), (1, 0.0), (160, 1.0)):
+        x = torch.zeros(M, 64)
+        plan = run(x, gamma, monkeypatch, eps)
+        assert plan.steps.launches[0].programs == -(-M // 32)
     assert len(kernel.bound) == 1
-    grid, _, constants = kernel.bound[0]
-    assert grid == (7,)
-    assert constants == {"BLOCK": 64, "ROWS": 2, "num_warps": 4, "enable_fp_fusion": True}
-    assert [launch[0] for launch in kernel.direct] == [(8, 1, 1), (9, 1, 1)]
-    assert [launch[1][1:] for launch in kernel.direct] == [(1, None, 64, 2), (16, None, 64, 2)]
+    grid, arguments, constants = kernel.bound[0]
+    assert grid == (1,)
+    assert isinstance(arguments[0], torch.Tensor)
+    assert (constants["ROWS"], constants["BLOCK"], constants["HAS_GAMMA"], constants["HAS_BETA"]) == (
+        32,
+        64,
+        True,
+        False,
+    )
+    assert (constants["num_warps"], constants["enable_fp_fusion"]) == (4, True)
+    assert [grid for grid, _ in kernel.direct] == [(2, 1, 1), (1, 1, 1), (5, 1, 1)]
+    named = dict(zip(kernel.arg_names, kernel.direct[-1][1], strict=True))
+    assert (named["x"], named["gamma"], named["beta"]) == (x.data_ptr(), gamma.data_ptr(), None)
+    assert (named["M"], named["N"], named["x_inner"], named["eps"], named["ROWS"]) == (160, 64, 64, 1.0, 32)
 
 
-def test_what_triton_specializes_on_compiles_again(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, x = FakeKernel(), torch.zeros(64)
-    assert x.data_ptr() % 16 == 0
-    launches = [
-        (x, None, 64, 4),
-        (x[1:], None, 64, 4),  # not on 16 bytes
-        (x.double(), None, 64, 4),
-        (x, x, 64, 4),
-        (x, None, 32, 4),
-        (x, None, 64, 8),
+def test_what_triton_specializes_on_compiles_again(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, long = torch.zeros(8, 64), torch.zeros(8 * 64 + 1)
+    calls = [
+        (x, None),
+        (long[1:].view(8, 64), None),  # not on 16 bytes
+        (x.double(), None),
+        (x, x[0]),
+        (x[:, :32].contiguous(), None),
+        (x[:, :60].contiguous(), None),  # its last columns are masked, and its loads no vectors
+        (torch.zeros(8, 300), None),  # other warps
     ]
-    for tensor, gamma, block, warps in launches * 2:
-        triton_run.launch(kernel, 1, {"x": tensor, "M": 5, "gamma": gamma}, warps, ROWS=1, BLOCK=block)
-    assert len(kernel.bound) == len(launches)
+    assert calls[0][0].data_ptr() % 16 == 0
+    for each, gamma in calls * 2:
+        run(each, gamma, monkeypatch)
+    assert len(kernel.bound) == len(kernel.direct) == len(calls)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    triton_run.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
-    assert len(kernel.bound) == len(launches) + 1
+    run(x, None, monkeypatch)
+    assert len(kernel.bound) == len(calls) + 1
 
 
-def test_on_rocm_triton_chooses_what_it_compiled(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_rocm_triton_chooses_what_it_compiled(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """There it depends on the size of a tensor's storage too, which is not in our key."""
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    kernel, x = FakeKernel(), torch.zeros(64)
     for _ in range(3):
-        triton_run.launch(kernel, 1, {"x": x, "M": 5, "gamma": None}, 4, ROWS=1, BLOCK=64)
+        run(torch.zeros(8, 64), None, monkeypatch)
     assert len(kernel.bound) == 3
     assert not kernel.direct
 
 
-def test_a_kernel_without_an_argument_is_refused(compiled: None) -> None:
-    with pytest.raises(KeyError, match="ROWS"):
-        triton_run.launch(FakeKernel(), 1, {"x": torch.zeros(4), "M": 5, "gamma": None}, 4, BLOCK=64)
+def test_a_kernel_with_an_unknown_argument_is_refused(kernel: FakeKernel) -> None:
+    kernel.arg_names = (*kernel.arg_names, "UNKNOWN")
+    with pytest.raises(KeyError, match="UNKNOWN"):
+        triton_gpu.plan(Problem.forward(torch.zeros(8, 64), None, None)[0], 1)
 
 
 class Waited(Exception):
@@ -113,11 +142,17 @@ def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypa
         def __exit__(self, *_: object) -> None:
             inside.pop()
 
+    class Spy(FakeKernel):
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            launches.append(inside == [True])
+            return super().__getitem__(grid)
+
     def waits(*_: object, **__: object) -> None:
         raise Waited
 
     launches: list[bool] = []
-    monkeypatch.setattr(triton_run, "launch", lambda kernel, *_, **__: launches.append(inside == [True]))
+    for name in KERNELS:
+        monkeypatch.setattr(kernels, name, Spy(getattr(kernels, name)))
     monkeypatch.setattr(triton_run, "on_device", lambda tensor: Guard())
     band = triton_policy.Band(64, 64, 1, 4, 4, 2)
     monkeypatch.setattr(triton_policy, "_BANDS", {4: (band,)})  # 200 columns are a long row

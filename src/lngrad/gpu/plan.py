@@ -10,8 +10,10 @@ plan() takes CPU tensors too, for tests:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +26,7 @@ from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
-from lngrad.gpu.run import Steps, backward_columns, backward_tiles, forward_chunks, forward_tiles, parts_size, run
+from lngrad.gpu.run import Launch, Steps, run, signature
 from lngrad.typing import Shape
 
 _ACC = {"float32": tl.float32, "float64": tl.float64}
@@ -46,8 +48,8 @@ def plan(problem: Problem, threads: int) -> Plan:
     if problem.M == 0 or problem.N == 0:
         return Plan(problem, "triton_gpu", 0, None, run_empty)
     decide = {"forward": _forward, "backward": _backward}[problem.operator.direction]
-    steps, workspace_elements = decide(problem)
-    return Plan(problem, "triton_gpu", workspace_elements * bytes_of(problem.accumulator), steps, run)
+    steps = decide(problem)
+    return Plan(problem, "triton_gpu", sum(size for _, size in steps.pieces), steps, run)
 
 
 @cache
@@ -64,39 +66,94 @@ def _sized_as(problem: Problem) -> str:
     return problem.dtype if ACCUMULATORS[problem.dtype] == problem.accumulator else problem.accumulator
 
 
-def _forward(problem: Problem) -> tuple[Steps, int]:
-    """How a forward is launched, and the elements of its workspace."""
-    regime = policy.forward(problem.M, problem.N, _sized_as(problem))
+class _Kernel(NamedTuple):
+    """A launch before it is bound to the facts of its arguments.
+
+    Attributes:
+        function: From kernels.py.
+        programs: How many.
+        shape: Its compile-time arguments, and its warps.
+        renamed: Arguments that are given what has another name.
+    """
+
+    function: Any
+    programs: int
+    shape: Tiles | Chunks | Columns | Finalize
+    renamed: dict[str, str] = {}  # noqa: RUF012  # never written
+
+
+def _forward(problem: Problem) -> Steps:
+    """How a forward is launched: whole rows; long ones by one program each, or, where there are few, in two kernels."""
+    M, regime = problem.M, policy.forward(problem.M, problem.N, _sized_as(problem))
     if isinstance(regime, Tiles):
-        return Steps(forward_tiles, regime, *_arguments(problem, regime)), 0
-    sums = 2 * regime.chunks * problem.M if regime.spread else 0
-    return Steps(forward_chunks, regime, *_arguments(problem, regime)), sums
+        return _steps(problem, (_Kernel(kernels.forward_tiles, -(-M // regime.rows), regime),))
+    counts = {"chunks": regime.chunks}
+    if not regime.spread:
+        return _steps(problem, (_Kernel(kernels.forward_chunks, M, regime),), counts)
+    # The second kernel normalizes the total that the first has written, where there is one.
+    names = ("x", "x_outer", "x_inner") if "residual" in problem.inputs else ()
+    renamed = {name: name.replace("x", "total", 1) for name in names}
+    launches = (
+        _Kernel(kernels.forward_sums, M * regime.chunks, regime),
+        _Kernel(kernels.forward_columns, M * regime.chunks, regime, renamed),
+    )
+    return _steps(problem, launches, counts, {"sums": 2 * regime.chunks * M})
 
 
-def _backward(problem: Problem) -> tuple[Steps, int]:
-    """The same for a backward."""
-    dtype = _sized_as(problem)
-    regime = policy.backward(problem.M, problem.N, dtype)
+def _backward(problem: Problem) -> Steps:
+    """The same for a backward: rows shared by programs, then the sum over programs; or row sums, then columns."""
+    M, N, dtype = problem.M, problem.N, _sized_as(problem)
+    wanted = dict(zip(problem.out, problem.wanted, strict=True))
+    regime = policy.backward(M, N, dtype)
     if isinstance(regime, Columns):
-        sums = 2 * regime.sums.slots * problem.M if problem.wanted[0] else 0
-        return Steps(backward_columns, regime, *_arguments(problem, regime.sums, regime)), sums
+        sums, columns = regime.sums, _Kernel(kernels.backward_columns, -(-N // regime.block), regime)
+        counts = {"span": sums.span, "slots": sums.slots}
+        if not wanted["dx"]:
+            return _steps(problem, (columns,), counts)
+        rows = _Kernel(kernels.sum_chunks, M * sums.slots, sums)
+        return _steps(problem, (rows, columns), counts, {"sums": 2 * sums.slots * M})
     while regime.stages > 1 and regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
         regime = replace(regime, stages=regime.stages - 1)
-    parts = policy.parts_for(regime, problem.M)
-    finalize = policy.finalize_shape(problem.N, dtype) if any(problem.wanted[1:]) else None
-    arguments = _arguments(problem, regime, finalize) if finalize else _arguments(problem, regime)
-    steps = Steps(backward_tiles, regime, *arguments, parts, finalize)
-    return steps, sum(problem.wanted[1:]) * parts_size(problem, parts)
+    P = policy.parts_for(regime, M)
+    launches = [_Kernel(kernels.backward_tiles, P * regime.slabs, regime)]
+    parts = {f"{name}_parts": P * N for name in ("dgamma", "dbeta") if wanted.get(name, False)}
+    if parts:
+        finalize = policy.finalize_shape(N, dtype)
+        launches.append(_Kernel(kernels.finalize, -(-N // finalize.block), finalize))
+    steps = _steps(problem, launches, {"P": P}, parts)
+    if regime.slabs > 1 and problem.out["dx"] is not None:
+        # In the place of dy or x: but half of the row is still to be read by the program that shares it.
+        return replace(steps, apart=_steps(problem, launches, {"P": P}, parts, apart=("dx",)))
+    return steps
 
 
-def _arguments(
-    problem: Problem, *shapes: Tiles | Chunks | Columns | Finalize
-) -> tuple[tuple[dict[str, Any], ...], dict[str, int], frozenset[str]]:
-    """Steps.constants of kernels of these shapes, Steps.sizes and Steps.copied."""
-    wanted = dict(zip(problem.out, problem.wanted, strict=True))
+def _steps(
+    problem: Problem, launches: Sequence[_Kernel], counts: dict[str, int] | None = None,
+    elements: dict[str, int] | None = None, apart: tuple[str, ...] = (),
+) -> Steps:  # fmt: skip
+    """Bind launches to the facts of a call.
+
+    Args:
+        problem: The call.
+        launches: In order.
+        counts: Run-time arguments beside M, N and strides.
+        elements: By name, how many numbers of the accumulator's dtype a piece of the workspace has.
+        apart: Tensors that are written through a contiguous one.
+    """
+    operator, wanted = problem.operator, dict(zip(problem.out, problem.wanted, strict=True))
+    elements = elements or {}
     specs = {**problem.inputs, **problem.out}
-    strides = row_strides(problem, {name: specs[name] for name in problem.operator.tensors if wanted.get(name, True)})
-    shared = {
+    of_rows = {name: specs[name] for name in operator.tensors if wanted.get(name, True)}
+    strides = row_strides(problem, {name: None if name in apart else spec for name, spec in of_rows.items()})
+    copied = (
+        strides.copied | set(apart) | {name for name, spec in specs.items() if name not in of_rows and _apart(spec)}
+    )
+    sizes: dict[str, int | None] = {"M": problem.M, "N": problem.N, "inner": strides.inner, **(counts or {})}
+    for name in (name for name, role in ROLES.items() if role is Role.TENSOR):
+        sizes[f"{name}_outer"], sizes[f"{name}_inner"] = strides.steps.get(name, (0, 0))
+    # A kernel is told of what a call does not have that it is None.
+    sizes |= dict.fromkeys(name for name in (*ROLES, *_PIECES) if name not in specs and name not in elements)
+    constants = {
         **{f"WANT_{name.upper()}": wanted.get(name, False) for name in ROLES},
         **{f"HAS_{name.upper()}": problem.inputs.get(name) is not None for name in ROLES},
         **{name.upper(): value for name, value in problem.normalization._asdict().items()},
@@ -104,15 +161,37 @@ def _arguments(
         "ALIGNED": strides.aligned,
         "ACC": _ACC[problem.accumulator],
     }
-    # What a launch takes by name: compile-time arguments of a kernel, as far as it has them, and its warps.
-    constants = tuple(
-        {**{name.upper(): value for name, value in asdict(shape).items()}, **shared, "warps": shape.warps}
-        for shape in shapes
+    outputs = {name: one and one.dtype for name, one in zip(problem.out, problem.outputs(), strict=True)}
+    dtypes = {name: spec and spec.dtype for name, spec in problem.inputs.items()} | outputs
+    dtypes |= dict.fromkeys(elements, problem.accumulator)
+    names = (*operator.inputs, *operator.outputs, *elements, *operator.numbers, *sizes)
+    return Steps(
+        tuple(_bound(launch, names, constants, dtypes) for launch in launches),
+        tuple((count, -(-count * bytes_of(problem.accumulator) // 256) * 256) for count in elements.values()),
+        tuple(sizes.values()),
+        frozenset(copied),
     )
-    sizes = {"M": problem.M, "N": problem.N, "inner": strides.inner}
-    for name in (name for name, role in ROLES.items() if role is Role.TENSOR):
-        sizes[f"{name}_outer"], sizes[f"{name}_inner"] = strides.steps.get(name, (0, 0))
-    return constants, sizes, strides.copied
+
+
+_PIECES = ("sums", "dgamma_parts", "dbeta_parts")  # of a workspace
+
+
+def _bound(launch: _Kernel, names: tuple[str, ...], constants: dict[str, Any], dtypes: dict[str, str | None]) -> Launch:
+    """A launch whose arguments are picked out of all values of a call, which have these names."""
+    function, shape = launch.function, launch.shape
+    constants = {**{name.upper(): value for name, value in asdict(shape).items()}, **constants}
+    taken = [launch.renamed.get(name, name) for name in function.arg_names]
+    taken = [name for name in taken if name in names]
+    constants = {name: constants[name] for name in function.arg_names[len(taken) :]}
+    known = signature(function, shape.warps, tuple(map(dtypes.get, taken)), tuple(constants.values()))
+    return Launch(function, launch.programs, shape.warps, constants, itemgetter(*map(names.index, taken)), known)
+
+
+def _apart(spec: ArraySpec | None) -> bool:
+    """Whether elements of a small array do not follow one another."""
+    return spec is not None and not _same(
+        spec.strides, contiguous_strides(spec.shape, bytes_of(spec.dtype)), spec.shape
+    )
 
 
 # --- Row strides that several tensors share: what a kernel needs to address their rows without a copy ---------------

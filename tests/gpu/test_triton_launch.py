@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
+from lngrad.core import calls  # noqa: E402
+from lngrad.core.arrays import Output  # noqa: E402
 from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.core.plan import Plan  # noqa: E402
-from lngrad.core.problem import Problem  # noqa: E402
+from lngrad.core.problem import FORWARD, LAYER_NORM, Problem  # noqa: E402
+from lngrad.errors import ShapeError  # noqa: E402
 from lngrad.gpu import kernels  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
@@ -174,6 +178,40 @@ def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypa
         plan.run(plan, inputs, outputs, torch.empty(plan.workspace_bytes, dtype=torch.uint8))
         assert 1 <= len(launches) <= most
         assert all(launches)
+
+
+def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a GPU's tensors too: checked for memory and overlap, and run on the arrays themselves."""
+    x, gamma = torch.randn(40, 64), torch.randn(64)
+    problem, arrays = Problem.forward(x, gamma, None)
+    plan = triton_gpu.plan(problem, 1)
+    key = calls.key_of_call(FORWARD, LAYER_NORM, arrays, None, None, FORWARD.everything, None)
+    asked = calls.Asked(calls.Repeats(FORWARD), (), None)
+    calls.keep(key, plan)
+    assert calls.run_again(key, arrays, (1e-5,), None, asked) is None  # on the CPU such a plan is not kept
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    made: list[str] = []
+
+    def empty(kind: str, output: Output, device: str) -> Any:
+        made.append(device)
+        return torch.empty(output.shape)
+
+    monkeypatch.setattr(calls, "empty", empty)
+    monkeypatch.setattr(calls, "scratch", lambda nbytes, device: torch.empty(nbytes, dtype=torch.uint8))
+    there = replace(plan, problem=replace(problem, device="cuda:0"))
+    calls.keep(key, there)
+    for _ in range(2):
+        results = calls.run_again(key, arrays, (1e-5,), None, asked)
+        assert results is not None
+        assert [tuple(result.shape) for result in results] == [(40, 64), (40, 1), (40, 1)]
+        assert made == ["cuda:0"] * 3
+        made.clear()
+    named = dict(zip(kernel.arg_names, kernel.direct[-1][1], strict=True))
+    assert (named["x"], named["y"], named["rstd"]) == (x.data_ptr(), results[0].data_ptr(), results[2].data_ptr())
+    x.untyped_storage().resize_(64)
+    with pytest.raises(ShapeError, match="x: expected 10240 bytes of storage, got 64"):
+        calls.run_again(key, arrays, (1e-5,), None, asked)
+    calls.forget()
 
 
 # --- On a device ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
-from lngrad.core.arrays import DATA_OFFSET, addresses_of, empty, has_memory, key_of_tensor, maker, spanned
+from lngrad.core.arrays import DATA_OFFSET, addresses_of, empty, has_memory, key_of_tensor, maker, scratch, spanned
 from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.dtypes import bytes_of
 from lngrad.core.plan import KnownCalls, Makers, Plan, RunOnAddresses
@@ -96,7 +96,7 @@ class _Call(NamedTuple):
 
     Attributes:
         plan: How it is computed.
-        run: The plan's, on addresses.
+        run: The plan's, on addresses; None where it takes the arrays themselves, as on a GPU.
         makers: What makes each result; None for one that is not wanted.
         absent: How many of the arguments are None.
         places: Addresses of arguments and given results between which nothing is shared.
@@ -105,7 +105,7 @@ class _Call(NamedTuple):
     """
 
     plan: Plan
-    run: RunOnAddresses
+    run: RunOnAddresses | None
     makers: Makers
     absent: int
     places: set[tuple[int, ...]]
@@ -186,7 +186,9 @@ def run_again(
         results = [make and (make() if given is None else given) for make, given in zip(makers, out)]  # noqa: B905
     if None in numbers:
         numbers = problem.numbers(numbers)
-    if problem.kind == "torch":
+    if run is None:
+        plan.run(plan, (*arrays, *numbers), tuple(results), scratch(plan.workspace_bytes, problem.device))
+    elif problem.kind == "torch":
         with use_parallel_for(torch_parallel_for()):
             run(*inputs, *addresses_of(results), *numbers)
     else:
@@ -220,18 +222,19 @@ def _known(key: Hashable | None) -> _Call | None:
 
 
 def keep(key: Hashable | None, plan: Plan) -> None:
-    """Remember a call of arrays, if its plan is one for addresses."""
-    if key is None or plan.bind is None or plan.on_addresses is None or DATA_OFFSET is None:
-        return
+    """Remember a call of arrays, if its plan is one for addresses, or for a GPU."""
     problem = plan.problem
+    run = None if plan.bind is None else plan.on_addresses
+    if key is None or DATA_OFFSET is None or (run is None and problem.device == "cpu"):
+        return
     makers = tuple(
-        None if output is None else maker(output) if problem.kind == "numpy" else partial(empty, "torch", output)
+        None if output is None else maker(output) if problem.kind == "numpy" else partial(empty, "torch", output, problem.device)
         for output in problem.outputs()
     )
     absent = sum(spec is None for spec in problem.inputs.values())
     specs = (*problem.inputs.values(), *problem.out.values())
     spans = tuple(0 if spec is None else spanned(spec.shape, spec.strides, bytes_of(spec.dtype)) for spec in specs)
     try:
-        _calls.keep(key, _Call(plan, plan.on_addresses, makers, absent, set(), spans, []))
+        _calls.keep(key, _Call(plan, run, makers, absent, set(), spans, []))
     except TypeError:  # as in _known
         return

@@ -27,7 +27,7 @@ _SHARED_BYTES = {
     100: 227 << 10,
 }  # that a program may have (CUDA programming guide, table 30)
 # A width of every band, and those between powers of two that models have.
-WIDTHS = (64, 768, 1024, 1536, 2048, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
+WIDTHS = (64, 128, 256, 768, 1024, 1536, 2048, 2304, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
 WIDTHS_OF_THE_FAMILY = (64, 1024, 4096, 5120, 8192, 16384, 131072)  # its kernels are the same with other switches
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "float64": "*fp64"}
 _NARROW = {"N", "chunks", "span", "slots", "P"}  # 32-bit; other whole numbers have 64

@@ -155,6 +155,8 @@ _BANDS = {
         Band(16384, 8192, 2, 16, _MULTIPROCESSORS, 2),  # eight warps would spill, and one stage on some architectures
     ),
     8: (
+        Band(64, 1024, 1, 4, 8 * _MULTIPROCESSORS, 2),
+        Band(128, 1024, 1, 8, 4 * _MULTIPROCESSORS, 2),  # four warps would spill
         Band(1024, 1024, 1, 4, 8 * _MULTIPROCESSORS, 2),
         Band(2048, 2048, 1, 8, 4 * _MULTIPROCESSORS, 2),
         Band(4096, 4096, 1, 16, 2 * _MULTIPROCESSORS, 2),
@@ -180,6 +182,7 @@ _FORWARD_BANDS = {
     ),
     8: (
         ForwardBand(64, 1024, 8),  # four warps would put 8 bytes aside on sm_80
+        ForwardBand(128, 512, 4),  # as would 1024 elements here
         ForwardBand(1024, 1024, 4),
         ForwardBand(2048, 2048, 8),
         ForwardBand(4096, 4096, 16),

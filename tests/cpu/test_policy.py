@@ -115,9 +115,27 @@ def rows_there(problem, streamed=False, threads=1, here=EPYC_9004):
 def test_rows_are_taken_as_was_measured_on_the_make():
     beyond = [rows_there(backward(10000000 // N, N), streamed=True) for N in (64, 128, 256, 512, 1024, 2048, 5120)]
     assert beyond == [(8, 8), (4, 0), (2, 0), (1, 0), (8, 0), (2, 0), (2, 0)]
-    assert [rows_there(backward(512, N)) for N in (64, 1000, 1024, 1025)] == [(16, 0), (8, 0), (2, 0), (8, 0)]
+    assert [rows_there(backward(512, N)) for N in (64, 130, 1000, 1024, 1025)] == [
+        (16, 0),
+        (8, 0),
+        (8, 0),
+        (2, 0),
+        (8, 0),
+    ]
     assert [rows_there(forward(1 << 17, N, np.float16)) for N in (192, 512, 4096)] == [(8, 8), (4, 4), (1, 1)]
-    assert [rows_there(forward(512, N)) for N in (128, 384, 1024, 4096)] == [(16, 0), (8, 8), (2, 2), (4, 0)]
+    assert [rows_there(forward(512, N)) for N in (128, 384, 1024, 4096)] == [(16, 16), (8, 8), (2, 2), (4, 0)]
+
+
+def test_rows_that_the_second_level_holds_are_taken_by_tables_of_their_own():
+    """Many 16-bit rows together, and nothing fetched; a table that there is none of is that for the last level."""
+    for N in (64, 768, 2048):
+        assert rows_there(forward(64, N, np.float16)) == (32, 0)
+        assert rows_there(backward(64, N, np.float16)) == ((16, 0) if N < 2048 else (4, 0))
+    assert [rows_there(forward(64, N)) for N in (64, 96, 128, 1024)] == [(32, 32), (32, 32), (16, 16), (8, 0)]
+    assert [rows_there(forward(8192, N)) for N in (64, 96, 128, 1024)] == [(16, 0), (16, 0), (16, 0), (1, 0)]
+    assert [rows_there(backward(64, N)) for N in (64, 1024)] == [rows_there(backward(900, N)) for N in (64, 1024)]
+    assert rows_there(backward(300, 768, np.float16)) == (4, 4)
+    assert rows_there(backward(300, 768, np.float16), threads=2) == (16, 0)
 
 
 def test_what_the_last_level_nearly_holds_is_taken_as_if_it_did():
@@ -141,9 +159,9 @@ def test_what_was_not_measured_goes_by_the_rules():
 def test_the_measured_rows_are_whole_tables():
     """Every kind of call or none; lengths grow and the last entry takes all; a kernel takes so many rows side by side."""
     for make in (INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5):
-        kinds = {(table.direction, table.words, table.beyond) for table in make.measured}
+        kinds = {(table.direction, table.words, table.held) for table in make.measured}
         assert len(kinds) == len(make.measured)
-        assert len(kinds) in (0, 8)
+        assert len([kind for kind in kinds if kind[2] != "second"]) in (0, 8)
         for table in make.measured:
             lengths = [rows.row_bytes for rows in table.rows]
             assert lengths == sorted(set(lengths))

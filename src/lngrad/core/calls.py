@@ -228,7 +228,11 @@ def keep(key: Hashable | None, plan: Plan) -> None:
     if key is None or DATA_OFFSET is None or (run is None and problem.device == "cpu"):
         return
     makers = tuple(
-        None if output is None else maker(output) if problem.kind == "numpy" else partial(empty, "torch", output, problem.device)
+        None
+        if output is None
+        else maker(output)
+        if problem.kind == "numpy"
+        else partial(empty, "torch", output, problem.device)
         for output in problem.outputs()
     )
     absent = sum(spec is None for spec in problem.inputs.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from lngrad.core.machine import processor_flags
 from lngrad.cpu.jobs import GROUP
@@ -13,6 +13,9 @@ ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common 
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
+
+
+Held: TypeAlias = Literal["second", "last", "memory"]
 
 
 class Rows(NamedTuple):
@@ -35,13 +38,14 @@ class Table(NamedTuple):
     Attributes:
         direction: forward or backward.
         words: Whether an element has 4 bytes or more, not 2.
-        beyond: Whether the tensors together fill the last level, or 1.25 times as much if rows have less than 4 KiB.
+        held: What holds the tensors together: the threads' second levels, the last level (1.25 times as much as it has, if rows
+            have less than 4 KiB), or memory. Where there is no table for the second levels, that for the last one holds.
         rows: By their length; the last entry takes all that are longer.
     """
 
     direction: str
     words: bool
-    beyond: bool
+    held: Held
     rows: tuple[Rows, ...]
 
 
@@ -94,6 +98,12 @@ class Make(NamedTuple):
     whole_rows: bool = False
     rows_in_lanes: bool = False
 
+    def rows_of(self, direction: str, words: bool, held: Held) -> tuple[Rows, ...]:
+        """The table of one kind of call; empty where nothing was measured."""
+        tables = {(table.direction, table.words, table.held): table.rows for table in self.measured}
+        rows = tables.get((direction, words, held), ())
+        return rows if rows or held != "second" else tables.get((direction, words, "last"), ())
+
 
 INTEL = Make(
     forward_bytes=ROWS_BYTES // 2,
@@ -110,34 +120,40 @@ INTEL_AMX = INTEL._replace(backward_ahead_bytes=0, backward_few_up_to=SETS_BYTES
 ZEN_3 = Make(unfetched_share=1 / 3, rows_apart=4)
 ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
     measured=(
-        Table("forward", words=True, beyond=False, rows=(
+        Table("forward", words=True, held="second", rows=(
+            Rows(384, 32, 32), Rows(512, 16, 16), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 8, 0),
+            Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 1, 0), Rows(inf, 4, 0),
+        )),
+        Table("forward", words=False, held="second", rows=(Rows(inf, 32, 0),)),
+        Table("backward", words=False, held="second", rows=(Rows(4 * KIB - 1, 16, 0), Rows(inf, 4, 0))),
+        Table("forward", words=True, held="last", rows=(
             Rows(512, 16, 0), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 1, 0), Rows(inf, 4, 0),
         )),
-        Table("forward", words=True, beyond=True, rows=(
+        Table("forward", words=True, held="memory", rows=(
             Rows(256, 16, 0), Rows(512, 4, 1), Rows(1 * KIB, 1, 0), Rows(2.5 * KIB, 1, 1), Rows(6 * KIB, 1, 0),
             Rows(12 * KIB, 2, 1), Rows(inf, 1, 0),
         )),
-        Table("forward", words=False, beyond=False, rows=(
+        Table("forward", words=False, held="last", rows=(
             Rows(255, 32, 32), Rows(768, 16, 16), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 0),
             Rows(inf, 4, 0),
         )),
-        Table("forward", words=False, beyond=True, rows=(
+        Table("forward", words=False, held="memory", rows=(
             Rows(255, 32, 32), Rows(300, 16, 16), Rows(640, 8, 8), Rows(1 * KIB, 4, 4), Rows(inf, 1, 1),
         )),
-        Table("backward", words=True, beyond=False, rows=(
-            Rows(256, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
+        Table("backward", words=True, held="last", rows=(
+            Rows(512, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
-        Table("backward", words=True, beyond=True, rows=(
+        Table("backward", words=True, held="memory", rows=(
             Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0), Rows(5 * KIB, 8, 0),
             Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
-        Table("backward", words=False, beyond=False, rows=(
+        Table("backward", words=False, held="last", rows=(
             Rows(255, 16, 32), Rows(1 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4),
             Rows(8 * KIB, 2, 2), Rows(11 * KIB, 4, 4), Rows(inf, 2, 0),
         )),
-        Table("backward", words=False, beyond=True, rows=(
+        Table("backward", words=False, held="memory", rows=(
             Rows(150, 16, 32), Rows(256, 8, 8), Rows(512, 4, 1), Rows(1.5 * KIB, 2, 1), Rows(2 * KIB, 1, 1),
             Rows(4 * KIB, 2, 2), Rows(inf, 4, 4),
         )),

@@ -12,7 +12,7 @@ from lngrad.core.dtypes import bytes_of
 from lngrad.core.machine import cache_bytes, processor_facts, processor_flags
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import BACKWARD_ROWS, CACHE_LINE, FORWARD_ROWS, GROUP, LANES, MIXED_COLUMNS, STREAM_ALIGNMENT
-from lngrad.cpu.makes import AHEAD_BYTES, FETCHED_FROM, OTHER, ROWS_BYTES, SETS_BYTES, Make, make_of
+from lngrad.cpu.makes import AHEAD_BYTES, FETCHED_FROM, OTHER, ROWS_BYTES, SETS_BYTES, Held, Make, make_of
 
 SHORT_BYTES = 1 << 8  # of a row, below which more of them go together
 COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's
@@ -73,6 +73,14 @@ def _is_cached(problem: Problem, threads: int, here: Machine) -> bool:
     return _tensor_bytes(problem) <= threads * here.second_level
 
 
+def _held(problem: Problem, threads: int, row_bytes: int, here: Machine) -> Held:
+    """What holds all tensors; see makes.Table."""
+    if _is_cached(problem, threads, here):
+        return "second"
+    last_level = here.counted * (HELD_SHARE if row_bytes < HELD_ROW_BYTES else 1)
+    return "last" if _tensor_bytes(problem) < last_level else "memory"
+
+
 def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
     """streams for a call's full output, every row of which must begin where a streaming store may."""
     return (
@@ -125,10 +133,7 @@ def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, here:
     What was measured on this make, else by the rules below.
     """
     row_bytes, direction = problem.N * itemsize, problem.operator.direction
-    held = here.counted * (HELD_SHARE if row_bytes < HELD_ROW_BYTES else 1)
-    kind = direction, itemsize >= 4, _tensor_bytes(problem) >= held
-    measured = next((t.rows for t in here.make.measured if (t.direction, t.words, t.beyond) == kind), ())
-    for rows in measured:
+    for rows in here.make.rows_of(direction, itemsize >= 4, _held(problem, threads, row_bytes, here)):
         if problem.N >= FETCHED_FROM and row_bytes <= rows.row_bytes:
             return rows.together, rows.ahead
     together = (forward_rows_together if direction == "forward" else backward_rows_together)(problem.N, itemsize, here)

@@ -75,7 +75,7 @@ class Make(NamedTuple):
             0 for as many as fit.
         crowded_bytes: Rows a multiple of so many bytes apart crowd each other, so a backward takes two together; 0: none do.
         whole_rows: Whether one thread alone takes rows whole that do not stay in its second level.
-        rows_in_lanes: Whether a forward over channels may have a row in each lane.
+        rows_in_lanes: Of which elements a forward over channels may have a row in each lane.
     """
 
     measured: tuple[Table, ...] = ()
@@ -96,7 +96,7 @@ class Make(NamedTuple):
     rows_apart: int = 0
     crowded_bytes: int = 0
     whole_rows: bool = False
-    rows_in_lanes: bool = False
+    rows_in_lanes: Literal["none", "16 bits", "all"] = "none"
 
     def rows_of(self, direction: str, words: bool, held: Held) -> tuple[Rows, ...]:
         """The table of one kind of call; empty where nothing was measured."""
@@ -160,6 +160,7 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
     ),
     crowded_bytes=SETS_BYTES,
     whole_rows=True,
+    rows_in_lanes="16 bits",
 )  # fmt: skip
 ZEN_5 = Make(
     forward_fetched_from=GROUP,
@@ -171,7 +172,7 @@ ZEN_5 = Make(
     forward_stays=True,
     crowded_bytes=4 * SETS_BYTES,
     whole_rows=True,
-    rows_in_lanes=True,
+    rows_in_lanes="all",
 )
 OTHER = Make()
 

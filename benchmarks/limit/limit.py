@@ -3,10 +3,10 @@
     python benchmarks/limit/limit.py [backward|forward] [float32|bfloat16|float16] [--rounded] [ROWSxCOLUMNS ...]
 
 rows.c is a yardstick, not a library: sums in registers, no tails, no tree, its own rounding, or with --rounded the
-library's arithmetic for an element of the backward. It is compiled for the machine and taken at its best of R rows at a
-time, once with the result stored and once with the result streamed past the caches, which whoever reads it next pays
-for. Contestants take turns, 25 rounds in 25 orders; each is called eight times in a row, and the last four are timed.
-Nanoseconds an element: median (least).
+library's arithmetic for an element. It is compiled for the machine and taken at its best of R rows at a time, once with
+the result stored and once with the result streamed past the caches, which whoever reads it next pays for. Contestants
+take turns, 25 rounds in 25 orders; each is called eight times in a row, and the last four are timed. Nanoseconds an
+element: median (least).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and the
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
 
 
-Held: TypeAlias = Literal["second", "last", "memory"]
+Held: TypeAlias = Literal["second", "last", "nearly full", "memory"]
 
 
 class Rows(NamedTuple):
@@ -38,8 +38,9 @@ class Table(NamedTuple):
     Attributes:
         direction: forward or backward.
         words: Whether an element has 4 bytes or more, not 2.
-        held: What holds the tensors together: the threads' second levels, the last level (1.25 times as much as it has, if rows
-            have less than 4 KiB), or memory. Where there is no table for the second levels, that for the last one holds.
+        held: What holds the tensors together: the threads' second levels, the last level, the last level nearly full (more than
+            half of it, and the result is stored), or memory. Where there is no table for the second levels or a nearly full
+            last one, that for the last level holds.
         rows: By their length; the last entry takes all that are longer.
     """
 
@@ -102,7 +103,7 @@ class Make(NamedTuple):
         """The table of one kind of call; empty where nothing was measured."""
         tables = {(table.direction, table.words, table.held): table.rows for table in self.measured}
         rows = tables.get((direction, words, held), ())
-        return rows if rows or held != "second" else tables.get((direction, words, "last"), ())
+        return rows if rows or held == "memory" else tables.get((direction, words, "last"), ())
 
 
 INTEL = Make(
@@ -127,27 +128,37 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
         Table("forward", words=False, held="second", rows=(Rows(inf, 32, 0),)),
         Table("backward", words=False, held="second", rows=(Rows(4 * KIB - 1, 16, 0), Rows(inf, 4, 0))),
         Table("forward", words=True, held="last", rows=(
-            Rows(512, 16, 0), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 0),
+            Rows(512, 16, 0), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(6 * KIB, 1, 1), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 1, 0), Rows(inf, 4, 0),
+        )),
+        Table("forward", words=True, held="nearly full", rows=(
+            Rows(256, 16, 0), Rows(512, 4, 1), Rows(1 * KIB, 1, 0), Rows(2.5 * KIB, 1, 1), Rows(4 * KIB - 1, 1, 0),
+            Rows(6 * KIB, 1, 1), Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 1, 0), Rows(inf, 4, 0),
         )),
         Table("forward", words=True, held="memory", rows=(
             Rows(256, 16, 0), Rows(512, 4, 1), Rows(1 * KIB, 1, 0), Rows(2.5 * KIB, 1, 1), Rows(6 * KIB, 1, 0),
             Rows(12 * KIB, 2, 1), Rows(inf, 1, 0),
         )),
         Table("forward", words=False, held="last", rows=(
-            Rows(255, 32, 32), Rows(768, 16, 16), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 0),
+            Rows(255, 32, 32), Rows(768, 16, 16), Rows(2 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 1, 1),
             Rows(inf, 4, 0),
         )),
         Table("forward", words=False, held="memory", rows=(
             Rows(255, 32, 32), Rows(300, 16, 16), Rows(640, 8, 8), Rows(1 * KIB, 4, 4), Rows(inf, 1, 1),
         )),
         Table("backward", words=True, held="last", rows=(
-            Rows(512, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
+            Rows(512, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 4, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
+        Table("backward", words=True, held="nearly full", rows=(
+            Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0),
+            Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 4, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0),
+            Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
+        )),
         Table("backward", words=True, held="memory", rows=(
-            Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0), Rows(5 * KIB, 8, 0),
-            Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
+            Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0),
+            Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 4, 0), Rows(5 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0),
+            Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
         Table("backward", words=False, held="last", rows=(
             Rows(255, 16, 32), Rows(1 * KIB, 8, 8), Rows(4 * KIB - 1, 4, 4), Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4),
@@ -155,7 +166,7 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
         )),
         Table("backward", words=False, held="memory", rows=(
             Rows(150, 16, 32), Rows(256, 8, 8), Rows(512, 4, 1), Rows(1.5 * KIB, 2, 1), Rows(2 * KIB, 1, 1),
-            Rows(4 * KIB, 2, 2), Rows(inf, 4, 4),
+            Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4), Rows(8 * KIB, 2, 2), Rows(inf, 4, 4),
         )),
     ),
     crowded_bytes=SETS_BYTES,

@@ -21,8 +21,8 @@ GROUP_BYTES = 4 << 20  # of dy and x of the rows whose sums and then columns thr
 MIXED_FROM = 1 << 16  # elements a thread from which on columns in another order pay
 MIXED_SHAPE = 16  # columns over rows, above which they do not
 SCRATCH_BYTES = 1 << 18  # of packed rows of a tensor at the most
-HELD_SHARE = 5 / 4  # of the last level, up to which tensors count as held if rows have less than HELD_ROW_BYTES
-HELD_ROW_BYTES = 1 << 12  # float32 forward, EPYC 9004: 4900×768 so 1.5 times as fast, 1024×4096 from memory 1.3 times
+HELD_SHARE = 5 / 4  # of the last level, up to which tensors whose result goes past it count as held
+HELD_COLUMNS = 2048  # from which on they do not: 1900×4096 bfloat16 forward so 1.3 times as fast (EPYC 9004)
 
 
 class Machine(NamedTuple):
@@ -73,12 +73,16 @@ def _is_cached(problem: Problem, threads: int, here: Machine) -> bool:
     return _tensor_bytes(problem) <= threads * here.second_level
 
 
-def _held(problem: Problem, threads: int, row_bytes: int, here: Machine) -> Held:
+def _held(problem: Problem, threads: int, streamed: bool, here: Machine) -> Held:
     """What holds all tensors; see makes.Table."""
     if _is_cached(problem, threads, here):
         return "second"
-    last_level = here.counted * (HELD_SHARE if row_bytes < HELD_ROW_BYTES else 1)
-    return "last" if _tensor_bytes(problem) < last_level else "memory"
+    nbytes = _tensor_bytes(problem)
+    if streamed:
+        return "last" if problem.N < HELD_COLUMNS and nbytes < here.counted * HELD_SHARE else "memory"
+    if nbytes >= here.counted:
+        return "memory"
+    return "nearly full" if nbytes > here.counted // 2 else "last"
 
 
 def result_streams(problem: Problem, stride: int, here: Machine) -> bool:
@@ -133,7 +137,7 @@ def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, here:
     What was measured on this make, else by the rules below.
     """
     row_bytes, direction = problem.N * itemsize, problem.operator.direction
-    for rows in here.make.rows_of(direction, itemsize >= 4, _held(problem, threads, row_bytes, here)):
+    for rows in here.make.rows_of(direction, itemsize >= 4, _held(problem, threads, streamed, here)):
         if problem.N >= FETCHED_FROM and row_bytes <= rows.row_bytes:
             return rows.together, rows.ahead
     together = (forward_rows_together if direction == "forward" else backward_rows_together)(problem.N, itemsize, here)

@@ -147,7 +147,7 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
             Rows(255, 32, 32), Rows(300, 16, 16), Rows(640, 8, 8), Rows(1 * KIB, 4, 4), Rows(inf, 1, 1),
         )),
         Table("backward", words=True, held="last", rows=(
-            Rows(512, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 4, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
+            Rows(512, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
         Table("backward", words=True, held="nearly full", rows=(

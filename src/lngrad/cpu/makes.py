@@ -13,7 +13,7 @@ ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common 
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
-
+STORED_SHARE = 3 / 4  # of the last level, from which on results go past it
 
 Held: TypeAlias = Literal["second", "last", "nearly full", "memory"]
 
@@ -62,6 +62,7 @@ class Make(NamedTuple):
         forward_fetched_from: Columns from which on a forward fetches rows ahead.
         fetches_cached: Whether it does so if the second level holds all tensors.
         ahead_share: Of the second level; where rows together take more, the next alone is fetched.
+        stored_share: Of the last level; from there on several threads stream a forward's 4-byte elements and more.
         forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
         unfetched_share: Of the last level; where the tensors take no more, a backward fetches nothing, nor any call results.
         backward_ahead_bytes: Of rows of 4-byte elements or more that a backward fetches ahead at the least.
@@ -84,6 +85,7 @@ class Make(NamedTuple):
     forward_fetched_from: int = FETCHED_FROM
     fetches_cached: bool = False
     ahead_share: float = inf
+    stored_share: float = STORED_SHARE
     forward_few: Literal["none", "same place", "all"] = "none"
     unfetched_share: float = 0
     backward_ahead_bytes: int = AHEAD_BYTES
@@ -169,6 +171,7 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
             Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4), Rows(8 * KIB, 2, 2), Rows(inf, 4, 4),
         )),
     ),
+    stored_share=7 / 8,
     crowded_bytes=SETS_BYTES,
     whole_rows=True,
     rows_in_lanes="16 bits",

@@ -270,7 +270,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     if beside:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
     itemsize = bytes_of(builder.dtype)
-    streamed = result_streams(problem, fields["y_stride"], machine())
+    streamed = result_streams(problem, fields["y_stride"], builder.threads, machine())
     rows_at_once, ahead = rows_of(problem, itemsize, builder.threads, streamed, machine())
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
@@ -315,7 +315,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     chunks = -(-M // CHUNK)
     itemsize = bytes_of(builder.dtype)
     row_bytes = N * itemsize
-    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], machine())
+    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], threads, machine())
     rows_at_once, ahead = rows_of(problem, itemsize, threads, streamed, machine())
     together = backward_rows_together(N, itemsize, machine())  # though fewer may be streamed side by side
     few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine())

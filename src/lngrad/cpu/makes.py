@@ -62,7 +62,8 @@ class Make(NamedTuple):
         forward_fetched_from: Columns from which on a forward fetches rows ahead.
         fetches_cached: Whether it does so if the second level holds all tensors.
         ahead_share: Of the second level; where rows together take more, the next alone is fetched.
-        stored_share: Of the last level; from there on several threads stream a forward's 4-byte elements and more.
+        stored_share: Of the last level; a call whose tensors take as much streams its result.
+        stored_together: The same of a forward of 4-byte elements and more by several threads.
         forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
         unfetched_share: Of the last level; where the tensors take no more, a backward fetches nothing, nor any call results.
         backward_ahead_bytes: Of rows of 4-byte elements or more that a backward fetches ahead at the least.
@@ -86,6 +87,7 @@ class Make(NamedTuple):
     fetches_cached: bool = False
     ahead_share: float = inf
     stored_share: float = STORED_SHARE
+    stored_together: float = STORED_SHARE
     forward_few: Literal["none", "same place", "all"] = "none"
     unfetched_share: float = 0
     backward_ahead_bytes: int = AHEAD_BYTES
@@ -171,7 +173,8 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
             Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4), Rows(8 * KIB, 2, 2), Rows(inf, 4, 4),
         )),
     ),
-    stored_share=7 / 8,
+    stored_share=1 / 2,
+    stored_together=7 / 8,
     crowded_bytes=SETS_BYTES,
     whole_rows=True,
     rows_in_lanes="16 bits",

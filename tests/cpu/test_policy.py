@@ -157,11 +157,10 @@ def test_what_the_last_level_nearly_holds_is_taken_as_if_it_did():
 
 
 def test_float32_rows_that_nearly_fill_the_last_level_are_taken_as_from_memory():
-    """If the result is stored beside them: 3750×768 forward 0.56 of the time with 1 thread, 3255×512 backward 0.77."""
+    """If the result is stored beside them: 3750×768 forward 0.56 of the time with 1 thread, 5000×512 0.63 with 2."""
     assert [rows_there(problem) for problem in (forward(2700, 768), forward(3750, 768))] == [(4, 4), (1, 0)]
-    assert [rows_there(problem) for problem in (backward(2700, 512), backward(3255, 512))] == [(8, 0), (1, 0)]
-    assert [rows_there(backward(M, 1024)) for M in (1024, 1600)] == [(2, 0), (4, 0)]
-    assert [rows_there(forward(7500, 768, np.float16), threads=threads) for threads in (1, 2)] == [(8, 8), (8, 8)]
+    assert rows_there(forward(7500, 768, np.float16)) == (8, 8)
+    assert rows_there(backward(2700, 1100)) == rows_there(backward(900, 1100)) == (8, 0)
 
 
 def test_what_was_not_measured_goes_by_the_rules():

@@ -154,11 +154,6 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
             Rows(512, 16, 0), Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 2, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0),
             Rows(8 * KIB, 2, 0), Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
         )),
-        Table("backward", words=True, held="nearly full", rows=(
-            Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0),
-            Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 4, 0), Rows(7 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0),
-            Rows(11 * KIB, 4, 0), Rows(inf, 2, 0),
-        )),
         Table("backward", words=True, held="memory", rows=(
             Rows(256, 8, 8), Rows(384, 8, 0), Rows(512, 4, 0), Rows(1 * KIB, 2, 0), Rows(2.5 * KIB, 1, 0),
             Rows(4 * KIB - 1, 8, 0), Rows(4 * KIB, 4, 0), Rows(5 * KIB, 8, 0), Rows(8 * KIB - 1, 4, 0), Rows(8 * KIB, 2, 0),

@@ -60,8 +60,9 @@ def streams(nbytes: int, here: Machine, together: bool = False) -> bool:
     A result whose lines no cache has is read from memory before it is written, but where it is streamed. In a loop of one call
     the lines are there; in a model, which comes back to a result's memory after many others, they are not.
 
-    AMD EPYC 9004 (32 MiB): 2000×1024 float32, 24.6 MB, took 1.4 times as long past them, the forward 1.7. Intel Xeon, 5th
-    generation: stored, 8192×1024 takes 1.15 times as long in the forward, 16384×1024 1.22 in the backward.
+    Intel Xeon, 5th generation: stored, 8192×1024 takes 1.15 times as long in the forward, 16384×1024 1.22 in the backward.
+    AMD EPYC 9004 (32 MiB), before rows went together as was timed there: 2000×1024 float32, 24.6 MB, took 1.4 times as long
+    streamed; since then stored, 1.35. The forward, 16.4 MB, takes 1.6 times as long streamed by 2 threads.
 
     AMD EPYC 9004, 18 MB, call and a reader of the result, time streamed over stored with 1 and 2 threads: inputs just written
     and the result's memory cold, backward of 3904×768 bfloat16 0.80 and 0.85, of 1952×768 float32 0.78 and 0.86, forward of

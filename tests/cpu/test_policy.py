@@ -64,7 +64,7 @@ def streams(problem, here, threads=1):
 @pytest.mark.parametrize(
     ("here", "stored", "streamed"),
     [
-        (EPYC_9004, [forward(2000, 1024), backward(1300, 1024)], [forward(2100, 1024), backward(1400, 1024)]),
+        (EPYC_9004, [forward(1500, 1024), backward(1000, 1024)], [forward(1600, 1024), backward(1024, 1024)]),
         (EPYC_9005, [forward(3000, 1024), backward(2000, 1024)], [forward(3100, 1024), backward(2100, 1024)]),
         (XEON, [forward(2000, 1024), backward(1024, 1024)], [forward(8192, 1024), backward(16384, 1024)]),
         (LAPTOP, [forward(512, 1024), backward(400, 1024)], [forward(1024, 1024), backward(512, 1024)]),
@@ -83,9 +83,8 @@ def test_several_threads_store_more_of_a_float32_forward_where_that_was_measured
     """4096×768, 25.2 MB, 0.74 of the time so with 2 threads, but 1.25 with 1; the backward and 16 bits take longer."""
     stored = [streams(forward(M, 768), EPYC_9004, threads) for M in (4096, 4700, 4900) for threads in (1, 2)]
     assert stored == [True, False, True, False, True, True]
-    assert not streams(forward(2100, 1024), EPYC_9004, threads=2)
     assert streams(forward(4096, 768), EPYC_9005, threads=2)
-    assert streams(backward(2800, 768), EPYC_9004, threads=2)
+    assert [streams(backward(M, 1024), EPYC_9004, threads=2) for M in (1300, 1400)] == [False, True]
     assert result_streams(forward(8192, 768, np.float16), 768 * 2, 2, EPYC_9004)
 
 

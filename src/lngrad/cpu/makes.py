@@ -13,7 +13,6 @@ ROWS_BYTES = 1 << 14  # of rows that a forward takes together: half of a common 
 FETCHED_FROM = 2 * GROUP  # columns from which on rows are fetched ahead
 AHEAD_BYTES = 1 << 13  # that rows are fetched ahead at the least: less, and they come too late
 SETS_BYTES = 1 << 12  # that far apart, lines have the same place in a first-level cache
-STORED_SHARE = 3 / 4  # of the last level, from which on results go past it
 
 Held: TypeAlias = Literal["second", "last", "nearly full", "memory"]
 
@@ -50,6 +49,20 @@ class Table(NamedTuple):
     rows: tuple[Rows, ...]
 
 
+class Stored(NamedTuple):
+    """Shares of the last level: a call whose tensors take as much streams its result.
+
+    Attributes:
+        alone: If one thread computes it, which waits for every line that it stores to.
+        together: If several do, which wait for the memory together.
+        forward: If several do, and it is a forward of elements of 4 bytes and more.
+    """
+
+    alone: float = 3 / 4
+    together: float = 3 / 4
+    forward: float = 3 / 4
+
+
 class Make(NamedTuple):
     """A make of processor, and what was measured there.
 
@@ -62,8 +75,7 @@ class Make(NamedTuple):
         forward_fetched_from: Columns from which on a forward fetches rows ahead.
         fetches_cached: Whether it does so if the second level holds all tensors.
         ahead_share: Of the second level; where rows together take more, the next alone is fetched.
-        stored_share: Of the last level; a call whose tensors take as much streams its result.
-        stored_together: The same of a forward of 4-byte elements and more by several threads.
+        stored: Up to where results are stored.
         forward_few: Which rows of 4-byte elements and more a forward streams few side by side.
         unfetched_share: Of the last level; where the tensors take no more, a backward fetches nothing, nor any call results.
         backward_ahead_bytes: Of rows of 4-byte elements or more that a backward fetches ahead at the least.
@@ -86,8 +98,7 @@ class Make(NamedTuple):
     forward_fetched_from: int = FETCHED_FROM
     fetches_cached: bool = False
     ahead_share: float = inf
-    stored_share: float = STORED_SHARE
-    stored_together: float = STORED_SHARE
+    stored: Stored = Stored()
     forward_few: Literal["none", "same place", "all"] = "none"
     unfetched_share: float = 0
     backward_ahead_bytes: int = AHEAD_BYTES
@@ -168,8 +179,7 @@ ZEN_4 = Make(  # AVX-512 on data paths of 256 bits
             Rows(4 * KIB, 2, 2), Rows(8 * KIB - 1, 4, 4), Rows(8 * KIB, 2, 2), Rows(inf, 4, 4),
         )),
     ),
-    stored_share=1 / 2,
-    stored_together=7 / 8,
+    stored=Stored(alone=3 / 8, together=1 / 2, forward=7 / 8),
     crowded_bytes=SETS_BYTES,
     whole_rows=True,
     rows_in_lanes="16 bits",

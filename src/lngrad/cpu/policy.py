@@ -54,7 +54,7 @@ def machine() -> Machine:
     return Machine(*cache_bytes(), make_of(facts), "avx512f" in processor_flags(facts))
 
 
-def streams(nbytes: int, here: Machine, together: bool = False) -> bool:
+def streams(nbytes: int, threads: int, direction: str, itemsize: int, here: Machine) -> bool:
     """Whether the result of a call, whose tensors have so many bytes together, goes past the caches: they would evict it.
 
     A result whose lines no cache has is read from memory before it is written, but where it is streamed. In a loop of one call
@@ -67,11 +67,13 @@ def streams(nbytes: int, here: Machine, together: bool = False) -> bool:
     AMD EPYC 9004, 18 MB, call and a reader of the result, time streamed over stored with 1 and 2 threads: inputs just written
     and the result's memory cold, backward of 3904×768 bfloat16 0.80 and 0.85, of 1952×768 float32 0.78 and 0.86, forward of
     8784×256 float32 0.83 and 0.86. In a loop of one call, 16 to 20 MB, 1.0 and 1.17 in the mean; the call alone 0.8 and 0.9.
-
-    Args:
-        together: Whether several threads write a forward's elements of 4 bytes and more.
     """
-    return nbytes >= here.counted * (here.make.stored_together if together else here.make.stored_share)
+    stored = here.make.stored
+    if threads == 1:
+        share = stored.alone
+    else:
+        share = stored.forward if direction == "forward" and itemsize >= 4 else stored.together
+    return nbytes >= here.counted * share
 
 
 def _tensor_bytes(problem: Problem) -> int:
@@ -105,8 +107,7 @@ def result_streams(problem: Problem, stride: int, threads: int, here: Machine) -
     """
     if problem.N < LANES or stride == 0 or stride % STREAM_ALIGNMENT != 0:
         return False
-    together = threads > 1 and problem.operator.direction == "forward" and bytes_of(problem.dtype) >= 4
-    return streams(_tensor_bytes(problem), here, together)
+    return streams(_tensor_bytes(problem), threads, problem.operator.direction, bytes_of(problem.dtype), here)
 
 
 def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, itemsize: int, here: Machine) -> int:

@@ -67,6 +67,7 @@ def streams(nbytes: int, threads: int, direction: str, itemsize: int, here: Mach
     AMD EPYC 9004, 18 MB, call and a reader of the result, time streamed over stored with 1 and 2 threads: inputs just written
     and the result's memory cold, backward of 3904×768 bfloat16 0.80 and 0.85, of 1952×768 float32 0.78 and 0.86, forward of
     8784×256 float32 0.83 and 0.86. In a loop of one call, 16 to 20 MB, 1.0 and 1.17 in the mean; the call alone 0.8 and 0.9.
+    One thread from 13 MB on: 0.6 to 1.0, in the loop 0.7 to 1.0 without a reader, but for 64 columns, 1.1, and 8192.
     """
     stored = here.make.stored
     if threads == 1:

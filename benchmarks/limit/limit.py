@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -50,6 +50,20 @@ WARM, TIMED = 4, 4  # calls in a row: after one who streams, whoever stores find
 Contestants = dict[str, Callable[[], object]]
 
 
+class Arrays(NamedTuple):
+    """What a call reads, and where its results go: `result` is dx or y."""
+
+    x: Any
+    dy: Any
+    result: Any
+    gamma: Any
+    beta: Any
+    dgamma: Any
+    dbeta: Any
+    mean: Any
+    rstd: Any
+
+
 def library(flags: list[str]) -> Any:
     """rows.c, compiled for this machine."""
     target = Path(tempfile.mkdtemp()) / "rows.so"
@@ -67,11 +81,17 @@ def on_a_page(M: int, N: int, dtype: Any) -> Any:
     return array
 
 
-def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestants:
-    """What is timed: the library, and the loop in C for every number of rows and kind of store."""
+def random_arrays(M: int, N: int, dtype: Any) -> Arrays:
+    """Of a call on M rows of N columns; mean and rstd are those of x."""
     x, dy, result = (on_a_page(M, N, dtype) for _ in range(3))
     gamma, beta, dgamma, dbeta = np.random.default_rng(N).standard_normal((4, N), np.float32)
     _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    return Arrays(x, dy, result, gamma, beta, dgamma, dbeta, mean, rstd)
+
+
+def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestants:
+    """What is timed: the library, and the loop in C for every number of rows and kind of store."""
+    x, dy, result, gamma, beta, dgamma, dbeta, mean, rstd = random_arrays(M, N, dtype)
     if direction == "backward":
         arrays = [dy, x, result, gamma, dgamma, dbeta, mean, rstd]
         grads = lngrad.Grads(result, dgamma, dbeta)
@@ -88,17 +108,24 @@ def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestan
     return found
 
 
-def timed(calls: Contestants, elements: int) -> dict[str, tuple[float, float]]:
-    """Nanoseconds an element of each contestant: the median of its turns, and the least."""
+def in_a_loop(call: Callable[[], object]) -> float:
+    """Seconds of a call after others of its own."""
+    for _ in range(WARM):
+        call()
+    start = time.perf_counter()
+    for _ in range(TIMED):
+        call()
+    return (time.perf_counter() - start) / TIMED
+
+
+def timed(
+    calls: Contestants, turn: Callable[[Callable[[], object]], float] = in_a_loop
+) -> dict[str, tuple[float, float]]:
+    """Seconds of each contestant: the median of its turns, and the least."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(ROUNDS):
         for name in random.Random(number).sample(list(calls), len(calls)):
-            for _ in range(WARM):
-                calls[name]()
-            start = time.perf_counter()
-            for _ in range(TIMED):
-                calls[name]()
-            times[name].append((time.perf_counter() - start) / TIMED / elements * 1e9)
+            times[name].append(turn(calls[name]))
     return {name: (float(np.median(each)), min(each)) for name, each in times.items()}
 
 
@@ -111,7 +138,8 @@ def main() -> None:
     for shape in [word for word in words if word[0].isdigit()] or SHAPES:
         M, N = map(int, shape.split("x"))
         M -= M % 8
-        figures = timed(contestants(C, direction, dtype, M, N), M * N)
+        found = timed(contestants(C, direction, dtype, M, N))
+        figures = {name: (median / M / N * 1e9, least / M / N * 1e9) for name, (median, least) in found.items()}
         ours = figures.pop("lngrad")
         said = f"lngrad {ours[0]:.3f} ({ours[1]:.3f})"
         for kind in ("stored", "streamed"):

@@ -444,9 +444,7 @@ def test_lanes_are_rows_where_that_was_measured_and_their_columns_fit():
     assert [lanes_are_rows(96, 4, step, EPYC_9005) for step in (12544, 16384)] == [True, False]
     assert [lanes_are_rows(96, itemsize, 8192, EPYC_9005) for itemsize in (2, 4)] == [True, False]
     assert not lanes_are_rows(96, 8, 25088, EPYC_9005)
-    assert [lanes_are_rows(N, itemsize, 6272, EPYC_9004) for N, itemsize in ((85, 2), (86, 2), (64, 4))] == [
-        True,
-        False,
-        False,
-    ]
+    columns_and_itemsize = (85, 2), (86, 2), (64, 4)
+    taken = [lanes_are_rows(N, itemsize, 6272, EPYC_9004) for N, itemsize in columns_and_itemsize]
+    assert taken == [True, False, False]
     assert not any(lanes_are_rows(96, 2, 6272, here) for here in (XEON, LAPTOP))

@@ -436,10 +436,10 @@ def run_slices(
     rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
     aligned = result % STREAM_ALIGNMENT == 0 and N * itemsize % STREAM_ALIGNMENT == 0
     tensors = sum(address != 0 for address, _ in (x, dy, dtotal, (result, 0)))
-    direction = "forward" if "forward" in task else "backward"
-    streaming = aligned and streams(tensors * M * N * itemsize, threads, direction, itemsize, machine())
+    forward = "forward" in task
+    streaming = aligned and streams(tensors * M * N * itemsize, threads, forward, itemsize, machine())
     tasks = -(-M // rows_per_task)
-    rows_at_once = written_together(LANES, streaming, direction == "forward", N * itemsize, itemsize, machine())
+    rows_at_once = written_together(LANES, streaming, forward, N * itemsize, itemsize, machine())
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],
         result=result, result_stride=N * itemsize, mean=mean, rstd=rstd, lost=lost,

@@ -54,7 +54,7 @@ def machine() -> Machine:
     return Machine(*cache_bytes(), make_of(facts), "avx512f" in processor_flags(facts))
 
 
-def streams(nbytes: int, threads: int, direction: str, itemsize: int, here: Machine) -> bool:
+def streams(nbytes: int, threads: int, forward: bool, itemsize: int, here: Machine) -> bool:
     """Whether the result of a call, whose tensors have so many bytes together, goes past the caches: they would evict it.
 
     A result whose lines no cache has is read from memory before it is written, but where it is streamed. In a loop of one call
@@ -73,7 +73,7 @@ def streams(nbytes: int, threads: int, direction: str, itemsize: int, here: Mach
     if threads == 1:
         share = stored.alone
     else:
-        share = stored.forward if direction == "forward" and itemsize >= 4 else stored.together
+        share = stored.forward if forward and itemsize >= 4 else stored.together
     return nbytes >= here.counted * share
 
 
@@ -108,7 +108,8 @@ def result_streams(problem: Problem, stride: int, threads: int, here: Machine) -
     """
     if problem.N < LANES or stride == 0 or stride % STREAM_ALIGNMENT != 0:
         return False
-    return streams(_tensor_bytes(problem), threads, problem.operator.direction, bytes_of(problem.dtype), here)
+    forward = problem.operator.direction == "forward"
+    return streams(_tensor_bytes(problem), threads, forward, bytes_of(problem.dtype), here)
 
 
 def written_together(rows: int, streamed: bool, forward: bool, row_bytes: int, itemsize: int, here: Machine) -> int:

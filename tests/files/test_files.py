@@ -8,6 +8,7 @@ import os
 import pickle
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -18,8 +19,11 @@ from hypothesis import strategies as st
 
 from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
+from lngrad.files import writing
+from lngrad.files.boundary import read_text
 from lngrad.files.formats import npy_header
 from lngrad.files.reading import read_tensors
+from lngrad.files.rowblocks import RowBlocks
 from lngrad.files.writing import new_output, write_tensor
 from lngrad.testing import check_same_bits
 
@@ -350,3 +354,109 @@ def test_bfloat16_is_saved_as_numpy_saves_it():
     array = sample((3, 5), "bfloat16")
     assert array.dtype == ml_dtypes.bfloat16
     assert npy_header(array.shape, "bfloat16") == saved(array)[: -array.nbytes]
+
+
+def write_while(path: Path, dx: np.ndarray, meanwhile: Callable[[], object], **options: bool) -> None:
+    with new_output(path, {"dx": (dx.shape, "float32")}, **options) as output:
+        output.append("dx", dx)
+        meanwhile()
+
+
+def appear(path: Path, what: str) -> None:
+    """Somebody else's file or folder of a name, while an output of that name is being written."""
+    if what == "folder":
+        path.mkdir()
+        (path / "mine.txt").write_text("mine")
+    else:
+        path.write_text("mine")
+
+
+@pytest.mark.parametrize("with_renameat2", [True, False])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_appears_meanwhile_is_not_replaced_and_the_results_are_kept(
+    tmp_path, suffix, what, with_renameat2, monkeypatch
+):
+    if not with_renameat2:
+        monkeypatch.setattr("lngrad.files.writing.ctypes.CDLL", lambda *_, **__: object())
+    path, array = tmp_path / f"out{suffix}", sample((4, 3), "float32")
+    with pytest.raises(FileFormatError, match=rf"^{path}: .*; the content is in out\.\w{{8}}{suffix}$"):
+        write_while(path, array, lambda: appear(path, what))
+    assert (path / "mine.txt" if what == "folder" else path).read_text() == "mine"
+    (kept,) = entries(tmp_path) - {path.name}
+    check_same_bits(read_tensors(tmp_path / kept, ("dx",)).arrays["dx"], array)
+
+
+@pytest.mark.parametrize("with_renameat2", [True, False])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_appears_in_the_last_moment_is_not_replaced(tmp_path, suffix, with_renameat2, monkeypatch):
+    """After every check of ours: the renaming itself refuses."""
+    if not with_renameat2:
+        monkeypatch.setattr("lngrad.files.writing.ctypes.CDLL", lambda *_, **__: object())
+    path, array, publish = tmp_path / f"out{suffix}", sample((4, 3), "float32"), writing._publish
+    monkeypatch.setattr(
+        writing, "_publish", lambda *given: (appear(path, "folder" if suffix else "file"), publish(*given))
+    )
+    with pytest.raises(FileFormatError, match="appeared meanwhile, and is not replaced; the content is in"):
+        write(path, {"dx": array})
+    assert (path / "mine.txt" if suffix else path).read_text() == "mine"
+
+
+def test_a_folder_that_gets_more_than_gradients_meanwhile_comes_back(tmp_path):
+    path, array = tmp_path / "out", sample((4, 3), "float32")
+    write(path, {"dx": array})
+    match = r"holds more than gradients \(mine\.txt\), and is not replaced; the content"
+    with pytest.raises(FileFormatError, match=match):
+        write_while(path, 2 * array, lambda: (path / "mine.txt").write_text("mine"), replace=True)
+    assert (path / "mine.txt").read_text() == "mine"
+    check_same_bits(read_tensors(path, ("dx",)).arrays["dx"], array)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_content_is_on_the_disk_before_its_name_and_the_name_before_success(tmp_path, suffix, monkeypatch):
+    """As strace would show it: every file and the new folder, then the renaming, then the folder of the name."""
+    steps: list[str] = []
+    fsync, publish = os.fsync, writing._publish
+    monkeypatch.setattr(
+        os, "fsync", lambda place: (steps.append(os.readlink(f"/proc/self/fd/{place}")), fsync(place))[1]
+    )
+    monkeypatch.setattr(writing, "_publish", lambda *given: (steps.append("renamed"), publish(*given)))
+    path = tmp_path / f"out{suffix}"
+    write(path, {"dx": sample((4, 3), "float32"), "dgamma": sample((3,), "float32")})
+    renamed = steps.index("renamed")
+    files = [Path(step).name for step in steps[:renamed]]
+    assert set(files) >= ({"dx.npy", "dgamma.npy"} if suffix == "" else set())
+    assert files[-1].startswith(f".out{suffix}.")
+    assert steps[renamed + 1 :] == [str(tmp_path)]
+    steps.clear()
+    write(path, {"dx": sample((4, 3), "float32"), "dgamma": sample((3,), "float32")}, replace=True, sync=False)
+    assert steps == ["renamed"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+@pytest.mark.parametrize("name", ["in.npz", "in.safetensors", "in/dy.npy"])
+def test_a_pipe_is_refused_where_reading_it_would_wait_for_ever(tmp_path, name):
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(FileFormatError, match=rf"{name}: expected a file, got a pipe"):
+        read_tensors(tmp_path / name.removesuffix("/dy.npy"), ("dy",))
+    with pytest.raises(FileFormatError, match="expected a file, got a pipe"):
+        read_text(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_the_name_of_an_array_can_not_forge_a_line(tmp_path, suffix):
+    name = "dx\nlngrad: all is well"
+    write(tmp_path / f"in{suffix}", {name: sample((4, 3), "float32")})
+    assert read_tensors(tmp_path / f"in{suffix}", ("dy",)).others == ["dx\\nlngrad: all is well"]
+
+
+@pytest.mark.parametrize("name", ["dy", "x"])
+def test_a_file_that_is_truncated_while_it_is_read_is_an_error_not_a_signal(tmp_path, name):
+    arrays = {"dy": sample((256, 64), "float32"), "x": sample((256, 64), "float32", seed=1)}
+    write(tmp_path / "in", arrays)
+    blocks = RowBlocks(read_tensors(tmp_path / "in").arrays, block_bytes=1)
+    with pytest.raises(
+        FileFormatError, match=rf"^{name}: expected a file of 65664 bytes as before, got 100: it was trunc"
+    ):
+        blocks.run(lambda *_: None, advance=lambda _: os.truncate(tmp_path / "in" / f"{name}.npy", 100))

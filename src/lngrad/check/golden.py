@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from lngrad.check.formats.reading import DUMP_INPUTS, MANIFEST, case_folder, fil
 from lngrad.check.inputs import draw, true_grads
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
-from lngrad.files.writing import write_tensor, write_tensors
+from lngrad.files.writing import whole, write_tensor, write_tensors
 
 Format = Literal["bin", "npy", "npz", "safetensors"]
 
@@ -28,16 +27,19 @@ def write_goldens(
     Raises:
         FileFormatError: The folder exists and is not empty, or a case is larger than max_bytes.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise FileFormatError(f"{folder}: exists and is not empty")
+
+    def check(place: Path = folder) -> None:
+        if place.exists() and any(place.iterdir()):
+            raise FileFormatError(f"{folder}: exists and is not empty")
+
+    check()
     for case in cases:
         if case.nbytes > max_bytes:
             text = f"needs {case.nbytes} bytes, --max-bytes allows {max_bytes}"
             raise FileFormatError(f"{case.source}: case {case.name!r}: too large: {text}")
-    partial = folder.with_name(folder.name + ".part")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole(folder, replace=False, check=check) as partial:
+        partial.mkdir()
         entries = []
         used: set[str] = set()
         for case in cases:
@@ -49,12 +51,6 @@ def write_goldens(
             done()
         (partial / MANIFEST).write_text(json.dumps({"lngrad": 1, "seed": seed, "cases": entries}, indent=1), "utf-8")
         size = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return size
 
 
@@ -91,7 +87,7 @@ def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Form
     present = {name: array for name, array in arrays.items() if array is not None}
     if form in ("npz", "safetensors"):
         path = f"{place}/{kind}s.{form}"
-        write_tensors(root / path, present)
+        write_tensors(root / path, present, sync=False)
         paths = {name: f"{path}::{name}" for name in present}
     else:
         paths = {}
@@ -100,7 +96,7 @@ def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Form
                 (root / place / file_name(kind, index, None, (), form)).touch()
             else:
                 paths[name] = f"{place}/{file_name(kind, index, array.dtype.name, array.shape, form)}"
-                write_tensor(root / paths[name], array)
+                write_tensor(root / paths[name], array, sync=False)
     return {
         name: {"file": paths[name], "dtype": array.dtype.name, "shape": array.shape} for name, array in present.items()
     }

@@ -74,6 +74,19 @@ def run(
         ),
     ] = None,
     force: Annotated[bool, Option("--force", help="Replace OUTPUT if it exists.")] = False,
+    max_bytes: Annotated[
+        int | None,
+        Option(
+            min=1, help="Refuse a larger file, or a .npz whose arrays are larger unpacked.", show_default="no limit"
+        ),
+    ] = None,
+    sync: Annotated[
+        bool,
+        Option(
+            "--sync/--no-sync",
+            help="Bring OUTPUT to the disk before it gets its name, so that it survives a power cut.",
+        ),
+    ] = True,
 ) -> None:
     """Compute the gradients of arrays in a file, which may be larger than memory.
 
@@ -103,7 +116,7 @@ def run(
     if output.exists() and input.exists() and output.samefile(input):
         fail(f"{output}: is the input, and is not replaced", REFUSED)
     start = perf_counter()
-    tensors = read_tensors(input, NAMES)
+    tensors = read_tensors(input, NAMES, max_bytes)
     if tensors.others:
         say(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
     try:
@@ -116,7 +129,7 @@ def run(
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items() if spec is not None}
         M, row_bytes = blocks.problem.M, blocks.problem.N * bytes_of(blocks.problem.dtype)
         bar = progress(Console(stderr=True), "rows", M, large=M * row_bytes >= PROGRESS_BYTES)
-        with new_output(output, wanted, replace=force) as writer, bar as advance:
+        with new_output(output, wanted, replace=force, sync=sync) as writer, bar as advance:
             blocks.run(writer.append, backend=backend, advance=advance)
     except LngradError as error:
         if str(error).startswith((str(output), "backend")):

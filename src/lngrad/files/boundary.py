@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lngrad.errors import MISSING, FileFormatError, LngradError
+import numpy as np
+
+from lngrad.errors import MISSING, FileFormatError, LngradError, printable
 
 MAX_REASON_CHARACTERS = 160  # characters of the parser's own words
 MAX_TEXT_BYTES = 64 << 20
@@ -59,8 +61,39 @@ def inside(folder: Path, path: str) -> Path:
     return full
 
 
+def check_regular(path: Path) -> None:
+    """Refuse what is no file: opening a pipe would wait for a writer, for ever if none comes.
+
+    Raises:
+        FileFormatError: It is a folder, a pipe, a socket or a device.
+    """
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "pipe" if path.is_fifo() else "socket or device"
+        raise FileFormatError(f"{path}: expected a file, got a {kind}")
+
+
+def one_line(text: str) -> str:
+    """A name that a file gives, printable and on one line: a newline in it would forge a line of ours."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def check_whole(name: str, array: Any) -> None:
+    """Refuse to touch a mapped array whose file is shorter by now: the system would end the process (SIGBUS).
+
+    Raises:
+        FileFormatError: The file was cut off since it was mapped.
+    """
+    while isinstance(array, (np.ndarray, memoryview)):
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    if isinstance(array, mmap.mmap) and array.size() < len(array):
+        raise FileFormatError(
+            f"{name}: expected a file of {len(array)} bytes as before, got {array.size()}: it was truncated"
+        )
+
+
 def map_file(path: Path) -> mmap.mmap | bytes:
     """A file's bytes, read when they are touched. An empty file can't be mapped."""
+    check_regular(path)
     with path.open("rb") as file:
         size = file.seek(0, 2)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
@@ -73,6 +106,8 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
         FileFormatError: It can't be read, is longer than max_bytes, or is not UTF-8.
     """
     with as_format_error(path, "can't be read"):
+        if path.parent != Path("/dev/fd"):  # a shell's <(command), which has a writer
+            check_regular(path)
         size = path.stat().st_size
         if size > max_bytes:
             raise FileFormatError(f"{path}: expected at most {max_bytes} bytes, got {size}")

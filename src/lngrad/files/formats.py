@@ -22,7 +22,7 @@ import numpy as np
 
 from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.errors import FileFormatError
-from lngrad.files.boundary import as_format_error, map_file, parse_json
+from lngrad.files.boundary import as_format_error, map_file, one_line, parse_json
 from lngrad.typing import Array, Shape
 
 Buffer: TypeAlias = "bytes | mmap.mmap | memoryview"
@@ -111,9 +111,9 @@ def npz_arrays(path: Path, names: tuple[str, ...] | None, max_bytes: int | None)
         for member in members:
             name = member.filename.removesuffix(".npy")
             if names is None or name in names:
-                arrays[name] = _read_member(archive, mapped, member, f"{path}: {name}")
+                arrays[name] = _read_member(archive, mapped, member, f"{path}: {one_line(name)}")
             else:
-                others.append(name)
+                others.append(one_line(name))
     return arrays, others
 
 
@@ -166,11 +166,11 @@ def safetensors_arrays(buffer: Buffer, names: tuple[str, ...] | None, where: str
     if names is None:
         names = tuple(header)
     arrays = {
-        name: _safetensors_array(buffer, 8 + length, header[name], f"{where}: {name}")
+        name: _safetensors_array(buffer, 8 + length, header[name], f"{where}: {one_line(name)}")
         for name in names
         if name in header
     }
-    return arrays, [name for name in header if name not in arrays]
+    return arrays, [one_line(name) for name in header if name not in arrays]
 
 
 def _safetensors_array(buffer: Buffer, data: int, entry: Any, where: str) -> Array:

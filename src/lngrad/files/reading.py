@@ -13,7 +13,7 @@ import numpy as np
 
 from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import MISSING, FileFormatError
-from lngrad.files.boundary import as_format_error, map_file
+from lngrad.files.boundary import as_format_error, check_regular, map_file, one_line
 from lngrad.files.formats import Buffer, npy_array, npz_arrays, safetensors_arrays
 from lngrad.typing import Array, Shape
 
@@ -87,7 +87,7 @@ def _read_folder(path: Path, names: tuple[str, ...] | None, max_bytes: int | Non
         if names is None or file.stem in names:
             arrays[file.stem] = npy_array(_mapped(file, max_bytes), str(file))
         else:
-            others.append(file.stem)
+            others.append(one_line(file.stem))
     return Tensors(arrays, others)
 
 
@@ -97,5 +97,6 @@ def _mapped(path: Path, max_bytes: int | None) -> Buffer:
 
 
 def _check_size(path: Path, max_bytes: int | None) -> None:
+    check_regular(path)
     if max_bytes is not None and path.stat().st_size > max_bytes:
         raise FileFormatError(f"{path}: {path.stat().st_size} bytes, more than --max-bytes {max_bytes} allows")

@@ -31,6 +31,7 @@ from lngrad.core.problem import (
     describe,
 )
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
+from lngrad.files.boundary import check_whole
 from lngrad.typing import Array, Mask
 
 NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dtotal")
@@ -97,6 +98,9 @@ class RowBlocks:
             write: (name, array): takes what is next of dx, dgamma or dbeta. The array is overwritten afterwards.
             backend: As for layer_norm_backward.
             advance: Told how many more rows are done.
+
+        Raises:
+            FileFormatError: A file of an input was truncated since it was read.
         """
         problem = self.problem
         memory = empty("numpy", Output.of((min(self.rows, problem.M), *problem.normalized_shape), problem.dtype))
@@ -118,6 +122,8 @@ class RowBlocks:
     def _block(self, start: int, stop: int, memory: Array, backend: str | None) -> Grads:
         """Gradients of some rows: dx in the memory given, dgamma and dbeta in the accumulator's dtype."""
         problem = self.problem
+        for name, array in self._arrays.items():
+            check_whole(name, array)
         dy, x = (_rows(self._arrays[name], problem, start, stop) for name in ("dy", "x"))
         dtotal = _rows(self._arrays["dtotal"], problem, start, stop) if "dtotal" in self._arrays else None
         mean, rstd = self._statistics_of(x, start, stop, memory, backend)

@@ -35,7 +35,7 @@ slow: $(VENV)/.dev
 # How long, and from which seed: make soak SOAK="--calls 20000 --seed 3"
 SOAK ?= --seconds 60
 soak: $(VENV)/.dev
-	$(BIN)/lngrad soak $(SOAK)
+	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py

@@ -288,7 +288,6 @@ def files_of_examples(folder: Path) -> None:
         "check --impl numpy_cpu --limit 1",
         "golden cases -o goldens --limit 1",
         "run in.npz -o out.npz --backend numpy_cpu",
-        "soak --calls 2 --entry-points numpy_cpu",
         f"{KERNEL_RUN} --report",
         f"{KERNEL_RUN} -D ENDLESS",
         *(
@@ -348,7 +347,6 @@ WRONG = [  # for each command a word that it does not know, a file that is not t
     "run X -o out.npz --backend X",
     "sdk --run X",
     "sdk toolkit --soc X",
-    "soak --entry-points X",
     "tiling --shape X",
     "tiling --shape 2,32,16 --soc X",
 ]
@@ -406,9 +404,9 @@ def test_the_shell_completes_values(line, offered):
 
 
 def test_a_page_is_named_by_where_it_can_be_read():
-    shown = Path(errors.page("soak"))
-    assert shown.is_file() if shown.is_absolute() else str(shown) == "docs/soak.md in lngrad's sources"
-    assert errors.page("soak") in " ".join(cli("soak", "-h", COLUMNS="300").stdout.split())
+    shown = Path(errors.page("ascend-c"))
+    assert shown.is_file() if shown.is_absolute() else str(shown) == "docs/ascend-c.md in lngrad's sources"
+    assert errors.page("ascend-c") in " ".join(cli("kernel", "run", "-h", COLUMNS="300").stdout.split())
 
 
 def test_a_missing_program_of_check_ends_with_2():

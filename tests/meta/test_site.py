@@ -16,7 +16,6 @@ SOURCE = ROOT / "src" / "lngrad"
 REFERENCE = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))}
 PUBLIC = (
     "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "core/reference", "testing", "typing",
-    "check/soak/__init__",
     "ascend/soc", "ascend/faults", "ascend/graph/__init__", "ascend/graph_torch", "ascend/tiling/__init__", "ascend/ascendc",
     "ascend/acl/__init__", "ascend/acl/enums", "ascend/aclnn/__init__", "ascend/sdk/__init__",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands of lngrad.check: `check`, `golden`, `certify` and `soak`."""
+"""The commands of lngrad.check: `check`, `golden` and `certify`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from lngrad.cli.terminal import (
     norm_names,
     progress,
     say,
-    working,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
 
-TOLD = 50  # calls of a soak between two lines about its progress
 MAX_PRINTED = 20  # failures, and other lines of a kind
 FORMATS = ("bin", "npy", "npz", "safetensors")  # of golden
 
@@ -286,54 +284,6 @@ def certify(
         write_certificate_html(report, certificate)
     if json is not None:
         write_certificate_json(json, certificate)
-
-
-def soak(
-    seconds: Annotated[
-        float | None, Option(help="For how long.", show_default="60, or as long as --calls take")
-    ] = None,
-    calls: Annotated[int | None, Option(help="How many calls at most.", show_default="no limit")] = None,
-    seed: Annotated[int, Option(help="Equal seeds draw equal calls.")] = 0,
-    entry_points: Annotated[
-        str | None,
-        Option(
-            metavar="A,B",
-            help="Of numba_cpu, numpy_cpu, torch, override, jax, aclnn.",
-            show_default="all that are installed",
-        ),
-    ] = None,
-    norm: Annotated[str | None, Option(help="Which one, as for lngrad check.", show_default="all of them")] = None,
-) -> None:
-    """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
-
-    What breaks a rule is shrunk to a program of one line. docs/soak.md says what is drawn and what is looked at.
-
-    Example: lngrad soak --calls 200 --entry-points numba_cpu,numpy_cpu
-
-    Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
-    """
-    from lngrad.check.soak import ENTRY_POINTS, Report, program, shrink
-    from lngrad.check.soak import soak as run_calls
-
-    _known_norm(norm)
-    chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
-
-    def tell(so_far: Report) -> None:
-        if so_far.calls % TOLD == 0:
-            update(f"{so_far.calls:,} calls, {len(so_far.violations)} violations")
-
-    try:
-        with working("compiling or loading kernels") as update:
-            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, norm=norm, tell=tell)
-    except ValueError as error:
-        fail(f"--{error}", REFUSED)
-    say(str(report))
-    for call, reason in report.violations:
-        say(f"{reason}\n  {program(call)}")
-        with working("looking for the smallest such call"):  # one that hangs takes two minutes a step
-            say(f"  smallest: {program(shrink(call))}")
-    if report.violations:
-        raise typer.Exit(FAILED)
 
 
 def _standards() -> Iterable[str]:

@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from lngrad import __version__
 from lngrad.cli.bench import bench
-from lngrad.cli.check import certify, check, golden, soak
+from lngrad.cli.check import certify, check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
 from lngrad.cli.kernel import kernel_run, kernel_test
@@ -44,7 +44,6 @@ COMMANDS: dict[Callable[..., None], str] = {  # with its line in the list of all
     bench: "Time kernels in turns with torch, oneDNN and others.",
     tiling: "Say whether an Ascend C temporary buffer suffices.",
     sdk: "Write CANN's toolkit folder, or run a C or C++ program.",
-    soak: "Fuzz every entry point, and check each call.",
     info: "Show what is installed, and what to install for what.",
 }
 CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart

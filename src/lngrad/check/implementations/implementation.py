@@ -1,4 +1,4 @@
-"""What an implementation is: one row for `lngrad check`, `certify`, `soak` and `bench`; and the rules that rows share."""
+"""What an implementation is: one row for `lngrad check`, `certify` and `bench`; and the rules that rows share."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from math import prod
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,20 +19,20 @@ import numpy as np
 import lngrad
 from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, NotApplicable
-from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.layouts import Guarded
-from lngrad.check.soak import formula
-from lngrad.check.soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, masked, operators, outputs
-from lngrad.check.soak.faults import REFUSED, SAME, inject
 from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import ROLES, Operator, Role
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
 from lngrad.typing import Array, Shape
+from soak import formula
+from soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, masked, operators, outputs
+from soak.entries import ENTRIES
+from soak.faults import REFUSED, SAME, inject
 
 # Of the accumulator's roundings in proportion to the terms: 64 rows in sequence, a tree above, and the products before.
 ROUNDINGS = 96
 _EPS = 1e-5
-_ENOUGH = 10  # violations
+_MAX_VIOLATIONS = 10  # then a soak ends
 
 
 class Violation(Exception):
@@ -276,7 +277,7 @@ def soak(
     rng, report, start = Random(seed), Report(), time.monotonic()
     traced: list[Call] = []
     with _kept_open() if "override" in installed(entry_points) else nullcontext():
-        while (calls is None or report.calls < calls) and len(report.violations) < _ENOUGH:
+        while (calls is None or report.calls < calls) and len(report.violations) < _MAX_VIOLATIONS:
             report.seconds = time.monotonic() - start
             if seconds is not None and report.seconds > seconds:
                 break
@@ -343,4 +344,5 @@ def program(call: Call) -> str:
     changed = ", ".join(
         f"{one.name}={getattr(call, one.name)!r}" for one in fields(Call) if getattr(call, one.name) != one.default
     )
-    return f'{shlex.quote(sys.executable)} -c "from lngrad.check.soak import Call, run; run(Call({changed}))"'
+    python = f"PYTHONPATH={shlex.quote(str(Path(__file__).parents[1]))} {shlex.quote(sys.executable)}"
+    return f'{python} -c "from soak import Call, run; run(Call({changed}))"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lngrad.check.soak import soak
+from soak import soak
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 import lngrad
-from lngrad.check.soak import Call, Violation, draw, run
-from lngrad.check.soak import faults as injected
-from lngrad.check.soak.faults import FAULTS
+from soak import Call, Violation, draw, run
+from soak import faults as injected
+from soak.faults import FAULTS
 
 pytestmark = pytest.mark.skipif(not FAULTS, reason="no fork on this system")
 QUICK = tuple(FAULTS)[:-1]

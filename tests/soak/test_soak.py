@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import os
 import pkgutil
 import random
 import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lngrad
-from lngrad.check.soak import Call, Violation, draw, program, run, shrink, soak
-from lngrad.check.soak.call import ENTRIES, LAYOUTS, NORMS, SPECIALS, Guarded, installed
-from lngrad.cli import check
+from soak import Call, Violation, draw, program, run, shrink, soak
+from soak import __main__ as command
+from soak.call import ENTRIES, LAYOUTS, NORMS, SPECIALS, Guarded, installed
 
 
 def test_random_calls_of_the_core():
@@ -37,6 +40,26 @@ def test_equal_seeds_draw_equal_calls_of_every_kind():
     assert (
         len({(call.dtype, call.parameters, call.statistics) for call in one}) == 4 * 5 * 4
     )  # parameters may be absent
+
+
+def test_the_formula_shares_no_code_with_the_reference():
+    """Else one mistake would be in both: the formula imports nothing of lngrad that runs, and the rest neither of these two."""
+    for path in Path(__file__).parent.glob("[!_t]*.py"):
+        nodes = [
+            node
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        modules = {getattr(node, "module", None) or alias.name for node in nodes for alias in node.names}
+        modules |= {
+            f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        assert not modules & {"lngrad.core.reference", "lngrad.testing", "lngrad.core.formulas"}, path.name
+        if path.stem == "formula":
+            assert {name for name in modules if name.startswith(("lngrad", "soak"))} == {
+                "lngrad.typing",
+                "lngrad.typing.Array",
+            }
 
 
 def test_jax_is_given_few_shapes():
@@ -250,17 +273,17 @@ def test_progress_is_told(monkeypatch):
         told.append(text)
         yield told.append
 
-    monkeypatch.setattr(check, "working", working)
-    monkeypatch.setattr(check, "TOLD", 2)
-    check.soak(calls=4, entry_points="numpy_cpu")
+    monkeypatch.setattr(command, "working", working)
+    monkeypatch.setattr(command, "CALLS_A_LINE", 2)
+    command.soak(calls=4, entry_points="numpy_cpu")
     assert told == ["compiling or loading kernels", "2 calls, 0 violations", "4 calls, 0 violations"]
 
 
 def test_the_command_line():
     def ended(*options):
-        return subprocess.run(
-            [sys.executable, "-m", "lngrad", "soak", *options], capture_output=True, text=True, check=False
-        )
+        command, tests = [sys.executable, "-m", "soak", *options], str(Path(__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": tests}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     result = ended("--calls", "20", "--entry-points", "numpy_cpu")
     assert (result.returncode, result.stderr) == (0, "")

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.case import NORMS
-from lngrad.check.implementations.ours import ENTRIES
 from lngrad.check.layouts import LAYOUTS, Guarded
-from lngrad.check.soak.faults import FAULTS
 from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, WITH_RESIDUAL, Operator
 from lngrad.typing import Array, Mask, Shape
+from soak.entries import ENTRIES
+from soak.faults import FAULTS
 
 SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
 ENTRY_POINTS = tuple(ENTRIES)

@@ -1,40 +1,34 @@
-"""The command `lngrad demo`: a network learns digits with lngrad's gradients, which are then checked on its activations.
+"""The command `lngrad demo`: a network with a LayerNorm learns digits with lngrad's gradients, which are then checked on it.
 
-64 pixels → 128 → LayerNorm → ReLU → 128 → LayerNorm → ReLU → 10 digits, in float32, by Adam; NumPy, no autograd.
-examples/train_digits.py is the shorter one to read.
+64 pixels → 128 → LayerNorm → ReLU → 10 digits, in float32; NumPy, no autograd. examples/train_digits.py is the program to read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from time import sleep
+from timeit import repeat
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from typer import Option
 
 import lngrad
 from lngrad.cli.terminal import FAILED, fail, need, new_table, say
+from lngrad.core.arrays import as_numpy
 from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.problem import Grads
 from lngrad.typing import Array
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from lngrad.testing import Inputs
-
 HIDDEN, BATCH = 128, 64
-RATE = 2e-3  # Adam's, at the start; it falls to 0 along half a cosine
 PASS_ACCURACY = 0.95
 DTYPES = ("float32", "bfloat16", "float16")
 FIRST_CALLS = [(dtype, backward) for dtype in DTYPES for backward in (False, True)]  # a few seconds each
 ROUNDS, CALLS = 5, 20  # of timing: the libraries take turns, some calls at a time
-MANY = 2048  # rows, which several threads share
-TURN_S = 0.05  # at most; on busy cores torch's threads waited 12 ms for each other in every call
 PAUSE_S = 0.005  # between turns: both keep their threads waiting for a while, at the other's cost
 COLOURS = {"lngrad": "#0072B2", "torch": "#D55E00"}  # for print and colour-blind readers (after Okabe and Ito)
 NEXT = """
@@ -63,6 +57,7 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from lngrad.core.machine import versions
     from lngrad.cpu import prebuilt
 
     output.mkdir(parents=True, exist_ok=True)
@@ -71,167 +66,45 @@ def demo(
         if prebuilt.why_not():
             for dtype, backward in progress.track(FIRST_CALLS, description="Compiling, once per machine"):
                 first_call(dtype, backward)
-        bar = progress.add_task("Training", total=epochs)
-        training = train(epochs, seed, advance=lambda: progress.advance(bar))
-        layers = layer_inputs(training)
-        checks = [check_dtype(dtype, layers) for dtype in progress.track(DTYPES, description="Checking")]
+        training = train(progress.track(range(epochs), description="Training"), seed)
+        checks = [check_dtype(dtype, training.layer) for dtype in progress.track(DTYPES, description="Checking")]
+    (alone, added), accuracy = family_errors(training.layer), training.accuracies[-1]
+    passed = accuracy >= PASS_ACCURACY and all(check.worst["lngrad"] <= 1 for check in checks)
 
-    results = {**summary(training, checks, seed), "family": family_errors(layers[0])}
-    Console().print(table(checks))
-    accuracy = f"Test accuracy {results['accuracy']:.1%} after {epochs} epochs"
-    say(f"{accuracy}; at least {PASS_ACCURACY:.0%} is asked for.")
-    alone, added = map(_short, results["family"].values())
-    say(f"As RMSNorm: max error {alone}; as a residual added, then RMSNorm: {added} (float32, in NumPy).")
+    print_table(checks)
+    say(f"Test accuracy {accuracy:.1%} after {epochs} epochs; at least {PASS_ACCURACY:.0%} is asked for.")
+    say(f"As RMSNorm: max error {alone:.2f}; as a residual added, then RMSNorm: {added:.2f} (float32, in NumPy).")
     draw(output / "demo.png", training, checks)
+    results = {
+        "passed": passed, "accuracy": accuracy, "epochs": epochs, "seed": seed, "versions": versions(),
+        "loss_by_step": training.losses, "accuracy_by_epoch": training.accuracies,
+        "family": {"rms_norm": alone, "add_rms_norm": added},
+        "checks": [{"dtype": one.dtype, "max_error_in_tolerances": one.worst, "best_time_us": one.best_us} for one in checks],
+    }  # fmt: skip
     (output / "results.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     say(f"Picture and numbers: {output / 'demo.png'}, {output / 'results.json'}")
-    if not results["passed"]:
+    if not passed:
         fail("the demonstration failed; see above", FAILED)
     say(NEXT)
 
 
-# The network. Its parameters: weight, bias, gamma and beta of either hidden layer, weight and bias of the last.
+Layer = tuple[Array, Array, Array, Array]  # the LayerNorm's dy and x (M, 128), gamma and beta (128,)
 
 
-class Hidden(NamedTuple):
-    """What the backward of a hidden layer needs of its forward."""
+class Training(NamedTuple):
+    """The loss of every step, the test accuracy after every epoch, and the trained LayerNorm over all training images."""
 
-    inputs: Array
-    x: Array  # of the LayerNorm
-    mean: Array
-    rstd: Array
-    passed: Array  # by the ReLU
-
-
-def new_parameters(rng: np.random.Generator) -> list[Array]:
-    """Random weights (He et al., 2015), and LayerNorms that do nothing yet."""
-    parameters = []
-    for inputs, outputs in ((64, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 10)):
-        parameters += [rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs), np.zeros(outputs)]
-        parameters += [np.ones(outputs), np.zeros(outputs)] if outputs == HIDDEN else []
-    return [parameter.astype(np.float32) for parameter in parameters]
-
-
-def forward(parameters: list[Array], images: Array) -> tuple[Array, list[Hidden], Array]:
-    """Logits (M, 10) of images (M, 64), and for the backward both hidden layers and what the last layer reads."""
-    hidden, inputs = [], images
-    for weight, bias, gamma, beta in (parameters[:4], parameters[4:8]):
-        x = inputs @ weight + bias
-        y, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-        hidden.append(Hidden(inputs, x, mean, rstd, y > 0))
-        inputs = y * (y > 0)
-    return inputs @ parameters[8] + parameters[9], hidden, inputs
-
-
-def backward(
-    parameters: list[Array], hidden: list[Hidden], last: Array, dlogits: Array
-) -> tuple[list[Array], list[Array]]:
-    """Every parameter's gradient from that of the logits, and the dy that either LayerNorm got."""
-    gradients, dys = [last.T @ dlogits, dlogits.sum(0)], list[Array]()
-    dinputs = dlogits @ parameters[8].T
-    for layer, (weight, _, gamma, _) in zip(hidden[::-1], (parameters[4:8], parameters[:4]), strict=True):
-        dy = dinputs * layer.passed
-        dx, dgamma, dbeta = lngrad.layer_norm_backward(dy, layer.x, layer.mean, layer.rstd, gamma)
-        gradients = [layer.inputs.T @ dx, dx.sum(0), dgamma, dbeta, *gradients]
-        dys = [dy, *dys]
-        dinputs = dx @ weight.T
-    return gradients, dys
-
-
-def loss_and_gradient(logits: Array, labels: Array) -> tuple[float, Array]:
-    """Mean cross-entropy of logits (M, 10), and its gradient with respect to them."""
-    shifted = logits - logits.max(1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    rows = np.arange(len(labels))
-    gradient = np.exp(log_probabilities)
-    gradient[rows, labels] -= 1
-    return -float(log_probabilities[rows, labels].mean()), gradient / np.float32(len(labels))
-
-
-@dataclass
-class Training:
-    """A trained network, its training data, the loss of every step and the test accuracy after every epoch."""
-
-    parameters: list[Array]
-    images: Array
-    labels: Array
     losses: list[float]
     accuracies: list[float]
-
-
-def train(epochs: int, seed: int, advance: Callable[[], None] = lambda: None) -> Training:
-    """Train a new network on scikit-learn's 1,797 digits but for a random quarter; equal seeds give equal networks.
-
-    Args:
-        epochs: How often every image is seen.
-        seed: Of the split, the weights and the batches.
-        advance: Called after every epoch.
-    """
-    from sklearn.datasets import load_digits
-    from threadpoolctl import threadpool_limits  # scikit-learn's
-
-    rng = np.random.default_rng(seed)
-    digits = load_digits()
-    images = (digits.data / 16 - 0.5).astype(np.float32)
-    test, chosen = np.split(rng.permutation(len(images)), [len(images) // 4])
-    parameters = new_parameters(rng)
-    training = Training(parameters, images[chosen], digits.target[chosen], [], [])
-    mean, square = np.zeros((2, sum(p.size for p in parameters)), np.float32)
-    ends = np.cumsum([p.size for p in parameters])[:-1]
-    batches = -(-len(chosen) // BATCH)
-    # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC 9005 OpenBLAS's threads
-    # waited for each other, and 30 epochs took 3 to 18 s in place of less than one.
-    with threadpool_limits(1, user_api="blas"):
-        for _ in range(epochs):
-            for batch in np.array_split(rng.permutation(len(chosen)), batches):
-                logits, hidden, last = forward(parameters, training.images[batch])
-                loss, dlogits = loss_and_gradient(logits, training.labels[batch])
-                gradients, _ = backward(parameters, hidden, last, dlogits)
-                rate = RATE * 0.5 * (1 + np.cos(np.pi * len(training.losses) / (epochs * batches)))
-                training.losses.append(loss)
-                # Adam (Kingma and Ba, 2015) with its usual constants.
-                mean_scale, square_scale = (1 / (1 - decay ** len(training.losses)) for decay in (0.9, 0.999))
-                gradient = np.concatenate([g.ravel() for g in gradients])
-                mean += np.float32(0.1) * (gradient - mean)
-                square += np.float32(0.001) * (gradient * gradient - square)
-                step = np.float32(rate) * (mean * mean_scale) / (np.sqrt(square * square_scale) + np.float32(1e-8))
-                for p, change in zip(parameters, np.split(step, ends), strict=True):
-                    p -= change.reshape(p.shape)
-            read = forward(parameters, images[test])[0].argmax(1)
-            training.accuracies.append(float((read == digits.target[test]).mean()))
-            advance()
-    return training
-
-
-# The check: gradients of the trained network's own activations, against float64 and, if installed, torch.
-
-Layer = tuple[Array, Array, Array, Array]  # dy, x, gamma, beta
-
-
-@dataclass
-class Check:
-    """What was found for one dtype over both LayerNorms, by library: lngrad, and torch if it is installed."""
-
-    dtype: str
-    errors: dict[str, Array]  # of every element, in units of the tolerance
-    times_us: dict[str, float]  # a call's best
-
-    @property
-    def worst(self) -> dict[str, float]:
-        """The largest error by library; above 1 it is out of tolerance."""
-        return {name: float(errors.max()) for name, errors in self.errors.items()}
-
-    @property
-    def passed(self) -> bool:
-        return self.worst["lngrad"] <= 1
+    layer: Layer
 
 
 def first_call(dtype: str, backward: bool) -> None:
-    """Calls with the network's columns; where their kernels are not kept yet, this compiles them.
+    """Calls with the network's columns, for one thread and for several; kernels that are not kept yet are compiled.
 
     Twice each: what finds known calls is compiled with the second.
     """
-    for M in (BATCH, MANY) * 2:
+    for M in (BATCH, 2048) * 2:
         x, rows = np.ones((M, HIDDEN), numpy_dtype(dtype)), np.ones(M, np.float32)
         if backward:
             lngrad.layer_norm_backward(x, x, rows, rows, x[0])
@@ -239,48 +112,102 @@ def first_call(dtype: str, backward: bool) -> None:
             lngrad.layer_norm(x)
 
 
-def layer_inputs(training: Training) -> list[Layer]:
-    """Inputs of either LayerNorm's backward, over all training images at once.
+def new_parameters(rng: np.random.Generator) -> list[Array]:
+    """Random weights (He et al., 2015), and a LayerNorm that does nothing yet: w1, gamma, beta, w2."""
+    w1, w2 = rng.standard_normal((64, HIDDEN)) / np.sqrt(32), rng.standard_normal((HIDDEN, 10)) / np.sqrt(HIDDEN / 2)
+    return [one.astype(np.float32) for one in (w1, np.ones(HIDDEN), np.zeros(HIDDEN), w2)]
 
-    dy is scaled by a power of two so that its largest element lies between 0.5 and 1, which is the
-    usual care that float16 takes: the loss of a trained network hardly has a gradient left.
+
+def loss_and_gradients(
+    parameters: list[Array], images: Array, labels: Array
+) -> tuple[float, list[Array], Layer, Array]:
+    """Mean cross-entropy of images (M, 64), the parameters' gradients, the LayerNorm's arrays, and the digits read."""
+    w1, gamma, beta, w2 = parameters
+    x = images @ w1
+    y, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    hidden = np.maximum(y, 0)
+    logits = hidden @ w2
+    shifted = logits - logits.max(1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    right = np.arange(len(labels)), labels
+    dlogits = np.exp(log_probabilities)
+    dlogits[right] -= 1
+    dlogits /= len(labels)
+    dy = (dlogits @ w2.T) * (y > 0)
+    dx, dgamma, dbeta = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma)
+    gradients = [images.T @ dx, dgamma, dbeta, hidden.T @ dlogits]
+    return -float(log_probabilities[right].mean()), gradients, (dy, x, gamma, beta), logits.argmax(1)
+
+
+def train(epochs: Iterable[int], seed: int) -> Training:
+    """Train a new network on scikit-learn's 1,797 digits but for a random quarter; equal seeds give equal networks.
+
+    dy of the result is scaled by a power of two until its largest element lies between 0.5 and 1, the usual care that
+    float16 takes: the loss of a trained network hardly has a gradient left.
     """
-    parameters = training.parameters
-    logits, hidden, last = forward(parameters, training.images)
-    _, dys = backward(parameters, hidden, last, loss_and_gradient(logits, training.labels)[1])
-    return [
-        (dy * np.float32(2.0 ** -np.frexp(np.abs(dy).max())[1]), layer.x, gamma, beta)
-        for dy, layer, gamma, beta in zip(dys, hidden, parameters[2:8:4], parameters[3:8:4], strict=True)
-    ]
+    from sklearn.datasets import load_digits
+    from threadpoolctl import threadpool_limits  # scikit-learn's
+
+    rng, digits = np.random.default_rng(seed), load_digits()
+    images, labels = (digits.data / 16 - 0.5).astype(np.float32), digits.target
+    test, chosen = np.split(rng.permutation(len(images)), [len(images) // 4])
+    parameters, losses, accuracies = new_parameters(rng), list[float](), list[float]()
+    velocities = [np.zeros_like(one) for one in parameters]
+    # Products of 64 columns are too small for two threads: on 2 busy cores of an AMD EPYC 9005 OpenBLAS's threads
+    # waited for each other, and 30 epochs took 3 to 18 s in place of less than one.
+    with threadpool_limits(1, user_api="blas"):
+        for _ in epochs:
+            for batch in np.array_split(rng.permutation(chosen), -(-len(chosen) // BATCH)):
+                loss, gradients, _, _ = loss_and_gradients(parameters, images[batch], labels[batch])
+                losses.append(loss)
+                for parameter, velocity, gradient in zip(parameters, velocities, gradients, strict=True):
+                    velocity += -0.1 * velocity - 0.05 * gradient  # gradient descent with momentum
+                    parameter += velocity
+            read = loss_and_gradients(parameters, images[test], labels[test])[3]
+            accuracies.append(float((read == labels[test]).mean()))
+        dy, *others = loss_and_gradients(parameters, images[chosen], labels[chosen])[2]
+    return Training(losses, accuracies, (dy * np.float32(2.0 ** -np.frexp(np.abs(dy).max())[1]), *others))
 
 
-def check_dtype(dtype: str, layers: list[Layer]) -> Check:
-    """Round either layer's inputs to a dtype, compute, compare and time."""
-    from lngrad.core.problem import Grads
-    from lngrad.testing import error_shares
+class Check(NamedTuple):
+    """What was found for a dtype, by library: the error of every element in units of the tolerance, a call's best time."""
 
-    rounded = [tuple(array.astype(numpy_dtype(dtype)) for array in layer) for layer in layers]
-    libraries = [name for name in COLOURS if find_spec(name) is not None]
-    calls = {name: [backward_call(name, *layer) for layer in rounded] for name in libraries}
-    errors = {
-        name: np.concatenate([share.ravel() for call, inputs in some for share in error_shares(Grads(*call()), inputs)])
-        for name, some in calls.items()
-    }
+    dtype: str
+    errors: dict[str, Array]
+    best_us: dict[str, float]
+
+    @property
+    def worst(self) -> dict[str, float]:
+        """The largest error by library; above 1 it is out of tolerance."""
+        return {name: float(errors.max()) for name, errors in self.errors.items()}
+
+
+def check_dtype(dtype: str, layer: Layer) -> Check:
+    """Round the layer's arrays to a dtype, compute, compare and time, with torch in turns where it is installed."""
+    from lngrad.check.implementations import IMPLEMENTATIONS, Arguments
+    from lngrad.testing import Inputs, error_shares
+
+    dy, x, gamma, beta = (array.astype(numpy_dtype(dtype)) for array in layer)
+    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    calls: dict[str, Callable[[], Any]] = {"lngrad": lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma)}
+    statistics = {"lngrad": (mean, rstd)}  # each library is judged with those of its own forward
+    if find_spec("torch") is not None:
+        given, torch = Arguments(dy, x, None, None, gamma, beta, gamma.shape), IMPLEMENTATIONS["torch"]
+        assert torch.forward is not None  # its row has one
+        statistics["torch"] = own = tuple(map(as_numpy, torch.forward(given)()[1:]))
+        calls["torch"] = torch.backward(replace(given, mean=own[0], rstd=own[1]))
+    errors = {}
+    for name, call in calls.items():
+        shares = error_shares(Grads(*call()), Inputs(dy, x, *statistics[name], gamma, beta, 1))
+        errors[name] = np.concatenate([share.ravel() for share in shares])
     best = dict.fromkeys(calls, float("inf"))  # on a busy machine the best time varies less than the median
-    for _ in range(ROUNDS):
-        for name, some in calls.items():
-            sleep(PAUSE_S)
-            until = perf_counter() + TURN_S
-            for call, _ in some * CALLS:
-                start = perf_counter()
-                call()
-                best[name] = min(best[name], 1e6 * (perf_counter() - start))
-                if start > until:
-                    break
-    return Check(dtype, errors, best)
+    for name in list(calls) * ROUNDS:
+        sleep(PAUSE_S)
+        best[name] = min(best[name], *repeat(calls[name], number=1, repeat=CALLS))
+    return Check(dtype, errors, {name: 1e6 * seconds for name, seconds in best.items()})
 
 
-def family_errors(layer: Layer) -> dict[str, float]:
+def family_errors(layer: Layer) -> list[float]:
     """Largest errors of a layer's gradients were it an RMSNorm, and one of a sum; in NumPy, for which nothing is compiled.
 
     Raises:
@@ -288,76 +215,33 @@ def family_errors(layer: Layer) -> dict[str, float]:
     """
     from lngrad.testing import Inputs, Normalization, check_grads
 
-    dy, x, gamma, _ = layer
-    found = {}
-    for name, residual in (("rms_norm", None), ("add_rms_norm", dy)):
+    (dy, x, gamma, _), found = layer, []
+    for residual in (None, dy):
         _, rstd, total = lngrad.rms_norm(x, gamma=gamma, residual=residual, backend="numpy_cpu")
-        normalized = x if residual is None else total
-        grads = lngrad.rms_norm_backward(dy, normalized, rstd, gamma, dtotal=residual, backend="numpy_cpu")
+        given = (dy, x if residual is None else total, rstd, gamma)
+        grads = lngrad.rms_norm_backward(*given, dtotal=residual, backend="numpy_cpu")
         norm = Normalization(centred=False)
-        found[name] = check_grads(grads, Inputs(dy, x, 0 * rstd, rstd, gamma, None, 1, norm, residual, residual))
+        found.append(check_grads(grads, Inputs(dy, x, 0 * rstd, rstd, gamma, None, 1, norm, residual, residual)))
     return found
 
 
-def backward_call(library: str, dy: Array, x: Array, gamma: Array, beta: Array) -> tuple[Callable[[], Any], Inputs]:
-    """A library's backward, and what it is judged by: its inputs, with the mean and rstd of the library's own forward."""
-    from lngrad.check.implementations import IMPLEMENTATIONS, Arguments
-    from lngrad.core.arrays import as_numpy
-    from lngrad.testing import Inputs
-
-    if library == "lngrad":
-        _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-        return lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma), Inputs(dy, x, mean, rstd, gamma, beta, 1)
-    given, torch = Arguments(dy, x, None, None, gamma, beta, gamma.shape), IMPLEMENTATIONS["torch"]
-    assert torch.forward is not None  # its row has one
-    mean, rstd = map(as_numpy, torch.forward(given)()[1:])
-    return torch.backward(replace(given, mean=mean, rstd=rstd)), Inputs(dy, x, mean, rstd, gamma, beta, 1)
-
-
-# The report: a table, a picture, and the same as JSON.
-
-
-def table(checks: list[Check]) -> Table:
+def print_table(checks: list[Check]) -> None:
     """One row a dtype: largest errors in tolerances, best times as called, and their ratio."""
+    from rich.console import Console
+
     headings = "lngrad: max error", "torch: max error", "lngrad: best µs", "torch: best µs", "torch ÷ lngrad"
-    shown = new_table("Gradients of the trained network's LayerNorm layers, against float64", "dtype", right=headings)
+    table = new_table("Gradients of the trained network's LayerNorm, against float64", "dtype", right=headings)
     for check in checks:
-        errors = (_short(check.worst[name]) if name in check.worst else "–" for name in COLOURS)
-        times = (f"{check.times_us[name]:.0f}" if name in check.times_us else "–" for name in COLOURS)
-        both = "torch" in check.times_us
-        ratio = f"{check.times_us['torch'] / check.times_us['lngrad']:.1f}×" if both else "–"
-        shown.add_row(check.dtype, *errors, *times, ratio)
-    has_torch = all("torch" in check.errors for check in checks)
-    shown.caption = "max error: 1 is the tolerance" + ("" if has_torch else "; torch is not installed")
-    return shown
+        ours, torch = check.best_us["lngrad"], check.best_us.get("torch")
+        theirs = ("–", f"{ours:.0f}", "–", "–") if torch is None else (
+            _short(check.worst["torch"]), f"{ours:.0f}", f"{torch:.0f}", f"{torch / ours:.1f}×")  # fmt: skip
+        table.add_row(check.dtype, _short(check.worst["lngrad"]), *theirs)
+    table.caption = "max error: 1 is the tolerance" + ("" if torch else "; torch is not installed")
+    Console().print(table)
 
 
 def _short(error: float) -> str:
     return f"{error:.2f}" if error < 10 else f"{error:.0f}"
-
-
-def summary(training: Training, checks: list[Check], seed: int) -> dict[str, Any]:
-    """Everything that the table and the picture say, in numbers."""
-    from lngrad.core.machine import versions
-
-    found = [
-        {"dtype": check.dtype, "passed": check.passed}
-        | {
-            name: {"max_error_in_tolerances": e, "best_time_us": check.times_us[name]}
-            for name, e in check.worst.items()
-        }
-        for check in checks
-    ]
-    return {
-        "passed": training.accuracies[-1] >= PASS_ACCURACY and all(check.passed for check in checks),
-        "accuracy": training.accuracies[-1],
-        "epochs": len(training.accuracies),
-        "seed": seed,
-        "loss_by_step": [round(loss, 6) for loss in training.losses],
-        "accuracy_by_epoch": [round(share, 6) for share in training.accuracies],
-        "checks": found,
-        "versions": versions(),
-    }
 
 
 def draw(path: Path, training: Training, checks: list[Check]) -> None:
@@ -367,40 +251,25 @@ def draw(path: Path, training: Training, checks: list[Check]) -> None:
 
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    ((above,), (below,)) = figure.subfigures(2, 1, squeeze=False, hspace=0.06)
-    above.suptitle("A 64–128–128–10 network with LayerNorm learns digits: NumPy, lngrad's gradients, no autograd")
-    loss, read = above.subplots(1, 2)
-    epochs = np.arange(1, len(training.accuracies) + 1)
-    steps = np.arange(1, len(training.losses) + 1) * epochs[-1] / len(training.losses)
-    by_epoch = [chunk.mean() for chunk in np.array_split(np.asarray(training.losses), len(epochs))]
-    loss.semilogy(steps, training.losses, color=COLOURS["lngrad"], alpha=0.25, linewidth=0.8, label="each batch")
-    loss.semilogy(epochs - 0.5, by_epoch, color=COLOURS["lngrad"], linewidth=2, label="mean of an epoch")
-    loss.set(xlabel="epoch", ylabel="training loss (cross-entropy)", xlim=(0, epochs[-1]))
-    loss.legend(frameon=False)
-    percent = 100 * np.asarray(training.accuracies)
-    read.plot(
-        epochs, percent, color=COLOURS["lngrad"], marker="o", markersize=3, label=f"at the end {percent[-1]:.1f} %"
-    )
-    read.axhline(100 * PASS_ACCURACY, color="grey", linestyle="--", linewidth=1, label="asked for: 95 %")
-    read.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(min(90, percent.min()) - 1, 100.5))
-    read.legend(frameon=False, loc="lower right")
-
-    below.suptitle(
-        "Errors of dx, dgamma and dbeta for the trained network's activations, against float64.\n"
-        "In 16 bits a right result, rounded once, comes up to 1"
-    )
-    axes = below.subplots(1, len(checks), sharex=True, sharey=True, squeeze=False)[0]
-    bins = np.logspace(-4, 2, 49)
-    for axis, check in zip(axes, checks, strict=True):
+    below = [one.dtype for one in checks for _ in range(6 // len(checks))]
+    axes = figure.subplot_mosaic([["loss"] * 3 + ["accuracy"] * 3, below])
+    figure.suptitle("A 64–128–10 network with LayerNorm learns digits: NumPy, lngrad's gradients, no autograd")
+    loss, accuracy, colour = axes["loss"], axes["accuracy"], COLOURS["lngrad"]
+    epochs, percent = len(training.accuracies), 100 * np.asarray(training.accuracies)
+    loss.semilogy(np.linspace(0, epochs, len(training.losses)), training.losses, color=colour, linewidth=0.8)
+    loss.set(xlabel="epoch", ylabel="training loss of each batch", xlim=(0, epochs))
+    accuracy.plot(range(1, epochs + 1), percent, color=colour, marker="o", label=f"at the end {percent[-1]:.1f} %")
+    accuracy.axhline(100 * PASS_ACCURACY, color="grey", linestyle="--", label=f"asked for: {PASS_ACCURACY:.0%}")
+    accuracy.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(min(90, percent.min()) - 1, 100.5))
+    accuracy.legend(frameon=False, loc="lower right")
+    for check in checks:
+        axis = axes[check.dtype]
         for name, errors in check.errors.items():
-            shares = np.full(errors.size, 1 / errors.size)
-            kind = "stepfilled" if name == "lngrad" else "step"
-            label, colour = f"{name} (max {_short(check.worst[name])})", COLOURS[name]
-            axis.hist(errors.clip(1e-4, 1e2), bins, weights=shares, histtype=kind, color=colour, alpha=0.6, label=label)
+            label, shares = f"{name} (max {_short(check.worst[name])})", np.full(errors.size, 1 / errors.size)
+            axis.hist(errors.clip(1e-4, 1e2), np.logspace(-4, 2, 49), weights=shares, alpha=0.6, label=label,
+                      histtype="stepfilled" if name == "lngrad" else "step", color=COLOURS[name])  # fmt: skip
         axis.axvline(1, color="black", linewidth=1, label="tolerance")
-        axis.set(
-            title=check.dtype, xscale="log", yscale="log", ylim=(1e-6, 20), xlabel="error in units of the tolerance"
-        )
+        axis.set(title=check.dtype, xscale="log", yscale="log", ylim=(1e-6, 20),
+                 xlabel="error of dx, dgamma and dbeta, in tolerances", ylabel="share of all elements")  # fmt: skip
         axis.legend(frameon=False, loc="upper left")
-    axes[0].set_ylabel("share of all elements")
     figure.savefig(path, dpi=150)

@@ -1,8 +1,7 @@
-"""Inputs, tolerances, the comparator and the mutants: one of each, for our tests, our command line and our users."""
+"""Inputs, tolerances and the comparators: one of each, for our tests, our command line and our users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,8 +29,8 @@ from lngrad.core.reference import Terms, backward_terms
 from lngrad.typing import Mask
 
 __all__ = [
-    "CASES", "MUTANTS", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "Normalization", "check_forward",
-    "check_grads", "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs", "round_to", "terms_of",
+    "CASES", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "Normalization", "check_forward",
+    "check_grads", "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs", "terms_of",
 ]  # fmt: skip
 
 
@@ -350,15 +349,6 @@ def _bits(array: Any) -> Any:
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
-def _mutate(**changes: Callable[[Inputs], Any]) -> Callable[[Inputs], Grads]:
-    """The reference on changed inputs."""
-
-    def mutant(inputs: Inputs) -> Grads:
-        return _true(replace(inputs, **{name: change(inputs) for name, change in changes.items()}))
-
-    return mutant
-
-
 def _true(inputs: Inputs) -> Grads:
     return reference.layer_norm_backward(
         *_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal
@@ -369,79 +359,3 @@ def _axes(inputs: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes of rows, and those that are normalized."""
     split = inputs.x.ndim - inputs.normalized
     return tuple(range(split)), tuple(range(split, inputs.x.ndim))
-
-
-def _without(term: str) -> Callable[[Inputs], Grads]:
-    """The reference without one of the two row means."""
-
-    def mutant(inputs: Inputs) -> Grads:
-        (_, xhat, dxhat, rstd), (_, axes) = terms_of(inputs), _axes(inputs)
-        terms = {
-            "dxhat": dxhat.mean(axes, keepdims=True),
-            "dxhat·xhat": xhat * (dxhat * xhat).mean(axes, keepdims=True),
-        }
-        del terms[term]
-        return _true(inputs)._replace(dx=rstd * (dxhat - sum(terms.values())))
-
-    return mutant
-
-
-def _low_precision_sums(inputs: Inputs) -> Grads:
-    dy, xhat, *_ = terms_of(inputs)
-    narrow = numpy_dtype("bfloat16")
-
-    def total(terms: Any) -> Any:
-        flat = terms.reshape(-1, *inputs.normalized_shape)
-        result = np.zeros(flat.shape[1:], narrow)
-        for row in flat:
-            result = (result.astype(np.float32) + row).astype(narrow)
-        return result.astype(np.float64)
-
-    return _true(inputs)._replace(dgamma=total(dy * xhat), dbeta=total(dy))
-
-
-def _last_row_lost(inputs: Inputs) -> Grads:
-    dy, xhat = (array.reshape(-1, *inputs.normalized_shape)[:-1] for array in terms_of(inputs)[:2])
-    return _true(inputs)._replace(dgamma=(dy * xhat).sum(0), dbeta=dy.sum(0))
-
-
-def _last_column_lost(inputs: Inputs) -> Grads:
-    true = _true(inputs)
-    true.dx[..., -1] = 0
-    return true
-
-
-def _sums_twice(inputs: Inputs) -> Grads:
-    true = _true(inputs)
-    return true._replace(dgamma=2 * true.dgamma, dbeta=2 * true.dbeta)
-
-
-def _roll_rows(array: Any, split: int) -> Any:
-    rows = array.reshape(-1, *array.shape[split:])
-    return np.roll(rows, 1, axis=0).reshape(array.shape)
-
-
-def _variance(inputs: Inputs) -> Any:
-    return 1 / np.asarray(inputs.rstd, np.float64) ** 2
-
-
-# What each does wrong. They return float64; round_to brings them to the dtypes of a real result.
-MUTANTS: dict[str, Callable[[Inputs], Grads]] = {
-    "gamma forgotten": _mutate(gamma=lambda inputs: None),
-    "dy ignored": _mutate(dy=lambda inputs: np.ones_like(inputs.dy)),
-    "dy of the previous row": _mutate(dy=lambda inputs: _roll_rows(inputs.dy, inputs.x.ndim - inputs.normalized)),
-    "mean of dxhat missing": _without("dxhat"),
-    "mean of dxhat·xhat missing": _without("dxhat·xhat"),
-    "variance in rstd's place": _mutate(rstd=_variance),
-    "variance 1 % too large": _mutate(rstd=lambda inputs: 1 / np.sqrt(1.01 * _variance(inputs))),
-    "last row lost": _last_row_lost,
-    "last column lost": _last_column_lost,
-    "bfloat16 sums": _low_precision_sums,
-    "sums added twice": _sums_twice,
-    "mean of the previous row": _mutate(mean=lambda inputs: np.roll(np.asarray(inputs.mean).ravel(), 1)),
-}
-
-
-def round_to(grads: Grads, like: Grads) -> Grads:
-    """float64 gradients in the dtypes of others."""
-    return Grads(*(g.astype(as_numpy(other).dtype) for g, other in zip(grads, like, strict=True)))

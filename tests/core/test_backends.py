@@ -15,14 +15,13 @@ import norms
 from lngrad.core.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import (
     CASES,
-    MUTANTS,
     Case,
     GradientError,
     check_forward,
     check_grads,
     make_inputs,
-    round_to,
 )
+from mutants import MUTANTS, round_to
 
 MASKS = tuple(itertools.product((True, False), repeat=3))
 

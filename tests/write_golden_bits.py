@@ -1,4 +1,4 @@
-"""Write tests/golden_bits.json anew: `python tests/golden/make_golden_bits.py`, when bits are meant to change.
+"""Write tests/golden_bits.json anew: `python tests/write_golden_bits.py`, when bits are meant to change.
 
 A case whose bits depend on the number of threads, or on the run, stops it, and nothing is written.
 """
@@ -6,10 +6,6 @@ A case whose bits depend on the number of threads, or on the run, stops it, and 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lngrad
 from golden_cases import CASES, FILE, hashes
@@ -31,4 +27,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -7,11 +7,13 @@ python docs/certificates/generate.py
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from lngrad.bench.plots import processor_name
-from lngrad.check.certify.measured import Certificate
-from lngrad.check.reports.certificate import markdown_of, read_certificate
+from lngrad.check.certify.measured import Certificate, Measured
+from lngrad.check.reports.certificate import read_certificate
 
 NAMES = ("numba_cpu", "numpy_cpu", "triton_gpu", "ascend_sim", "torch", "torch_compile", "onednn", "jax")
 FOLDER = Path(__file__).parent
@@ -45,6 +47,35 @@ Batches are of 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN 
 which machine:
 
 """
+
+
+def markdown_of(certificates: Sequence[Certificate]) -> str:
+    """All properties of several implementations, a column each; and what was counted."""
+    rows: dict[tuple[str, str], dict[str, Measured]] = {}
+    for certificate in certificates:
+        for one in certificate.measured:
+            rows.setdefault((one.group, one.name), {})[certificate.name] = one
+    names = [certificate.name for certificate in certificates]
+    groups = list(dict.fromkeys(group for group, _ in rows))  # a property that only one has goes to its group's end
+    lines = []
+    for group, members in groupby(
+        sorted(rows.items(), key=lambda item: groups.index(item[0][0])), key=lambda item: item[0][0]
+    ):
+        lines += [f"### {group}", "", f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+        for (_, name), found in members:
+            cells = [_cell(found[label]) if label in found else "" for label in names]
+            lines.append(f"| {_plain(name)} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(one: Measured) -> str:
+    text = _plain(one.answer)
+    return f"{text} ({one.trials})" if one.holds is not None and one.trials > 1 else text
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def main() -> int:

@@ -236,4 +236,4 @@ def test_without_a_device_there_is_one_clear_error() -> None:
     assert result.exit_code != 0
     assert "device: expected a CUDA device for --device cuda, got none" in " ".join(result.output.split())
     result = CliRunner().invoke(app, ["bench", "--device", "tpu"])
-    assert "device: expected cpu or cuda, got 'tpu'" in " ".join(result.output.split())
+    assert "device: expected one of cpu, cuda, got 'tpu'" in " ".join(result.output.split())

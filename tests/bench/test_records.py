@@ -13,7 +13,7 @@ from lngrad.bench import plots, records, runner
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Timing
 from lngrad.bench.records import best, finished, key_of, newest
-from lngrad.bench.runner import Trial, record
+from lngrad.bench.runner import Contest, record
 from lngrad.cli import bench
 
 ROOT = Path(__file__).parents[2]
@@ -120,10 +120,10 @@ def test_what_need_not_be_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_record_says_what_it_was_made_with() -> None:
     timing = Timing(3, 1e-4, 2e-4, 3e-4)
     timings = {"lngrad": timing, "torch": Timing(3, 2e-4, 4e-4, 5e-4), "roofline": Timing(3, 1e-3, 1e-3, 1e-3)}
-    trial = Trial(
+    contest = Contest(
         {}, lambda name, call: 0.0, 3, {"torch": "2.13"}, roofline_bytes=10**7, facts={"backend": "numba_cpu"}
     )
-    made = record("kernel", Job(100, 100, "float32"), timings, trial, ["onednn"])
+    made = record("kernel", Job(100, 100, "float32"), timings, contest, ["onednn"])
     assert made["ratio"] == {"torch": 2.0}
     assert made["roofline"] == 10.0
     assert made["of_roofline"] == round(120_000 / 2e-4 / 1e9 / 10, 3)

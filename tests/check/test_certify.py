@@ -24,7 +24,6 @@ from lngrad.check.certify.trees import Tree, Unrevealed, leaves, reveal, size_of
 from lngrad.check.implementations import Implementation, NotApplicable, find
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.reports.certificate import (
-    markdown_of,
     read_certificate,
     write_certificate_html,
     write_certificate_json,
@@ -374,10 +373,10 @@ def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, tmp_path, monke
 
 def test_the_page_shows_the_committed_certificates():
     page = (ROOT / "docs" / "certificates.md").read_text("utf-8")
-    names = runpy.run_path(str(ROOT / "docs" / "certificates" / "generate.py"))["NAMES"]
-    paths = [ROOT / "docs" / "certificates" / f"{name}.json" for name in names]
+    generator = runpy.run_path(str(ROOT / "docs" / "certificates" / "generate.py"))
+    paths = [ROOT / "docs" / "certificates" / f"{name}.json" for name in generator["NAMES"]]
     assert set((ROOT / "docs" / "certificates").glob("*.json")) <= set(paths)
-    assert markdown_of([read_certificate(path) for path in paths if path.is_file()]) in page
+    assert generator["markdown_of"]([read_certificate(path) for path in paths if path.is_file()]) in page
 
 
 DEEP = {  # (the tree, the size of the smallest subtree with two places i < j)

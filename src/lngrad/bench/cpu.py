@@ -15,7 +15,7 @@ from lngrad.bench import modules
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
-from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, check_first_rows, prepared, random_arguments, why_not
+from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, address_of, empty
 from lngrad.core.bounded_cache import cached_property
@@ -109,7 +109,9 @@ class CpuBench:
         shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in FRAMEWORKS else SHAPES)
         return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
 
-    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+    def contest(
+        self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
+    ) -> Contest:
         """Check the results of a job and prepare all contestants; see lngrad.bench.runner.Bench."""
         facts = {"backend": "numba_cpu"}
         if scope not in AS_CALLED:
@@ -118,7 +120,7 @@ class CpuBench:
             processes = FirstCalls(job.dtype)
             starts: dict[str, PreparedCall] = {"cold": processes.cold, LNGRAD: processes.warm}
             rounds = 1 if settings.quick else QUICK_ROUNDS
-            return Trial(
+            return Contest(
                 starts, lambda name, call: float(call()), rounds, {}, facts=facts
             )  # calls that time themselves
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
@@ -129,7 +131,7 @@ class CpuBench:
             if reason is not None:
                 raise NotApplicable(reason)
             calls, during = prepare(a)
-            return Trial(calls, TurnClock(), rounds, CPU_PEERS[name].versions(), during, facts=facts)
+            return Contest(calls, TurnClock(), rounds, CPU_PEERS[name].versions(), during, facts=facts)
         calls = {LNGRAD: _ours(scope, job, a)}
         versions: dict[str, str] = {}
         for name, peer in peers.items():
@@ -144,7 +146,7 @@ class CpuBench:
                 say(f"{name}: {job.op} {job.dtype}: {reason}")
         if scope in ("kernel", "forward"):
             calls[ROOFLINE] = self._roofline
-        return Trial(calls, TurnClock(), rounds, versions, roofline_bytes=3 * 4 * FLOATS, facts=facts)
+        return Contest(calls, TurnClock(), rounds, versions, roofline_bytes=3 * 4 * FLOATS, facts=facts)
 
     @cached_property
     def _roofline(self) -> PreparedCall:

@@ -12,7 +12,7 @@ import torch
 import lngrad
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.peers import CUDA_PEERS
-from lngrad.bench.runner import LNGRAD, ROOFLINE, Say, Trial, prepared
+from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, prepared
 from lngrad.check.implementations import Arguments, Implementation, PreparedCall
 from lngrad.core import reference
 from lngrad.core.arrays import as_numpy
@@ -116,7 +116,9 @@ class CudaBench:
         shapes = settings.shapes or (QUICK if settings.quick else (*SHAPES, *LATENCY))
         return [Job(M, N, dtype, _OPS[scope]) for M, N in shapes for dtype in settings.dtypes]
 
-    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+    def contest(
+        self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
+    ) -> Contest:
         """Check the results of a job and prepare all contestants; see lngrad.bench.runner.Bench."""
         t = tensors(job, self._device)
         our_call = self._prepare(job, t)
@@ -138,7 +140,7 @@ class CudaBench:
         repeats = REPEATS if job.M * job.N < SMALL else 1
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
         device = torch.cuda.get_device_name() if self._device == "cuda" else self._device
-        return Trial(
+        return Contest(
             calls,
             lambda name, call: self._clock(call, 1 if name == ROOFLINE else repeats),
             rounds,

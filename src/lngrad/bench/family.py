@@ -13,13 +13,13 @@ from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.cpu import MODULE_SHAPES, QUICK
 from lngrad.bench.measure import TurnClock
 from lngrad.bench.peers import CPU_PEERS
-from lngrad.bench.runner import CHECKED_ROWS, LNGRAD, Say, Trial, random_arguments
+from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
 from lngrad.core.dtypes import to_torch
 from lngrad.core.problem import Grads, RmsGrads
 from lngrad.core.threads import get_num_threads
-from lngrad.testing import Inputs, check_grads
+from lngrad.testing import check_grads
 from lngrad.typing import Tensor
 
 EPS = 1e-5
@@ -31,55 +31,63 @@ Norm: TypeAlias = Callable[..., Results]  # of x, weight, bias and residual, the
 
 
 def _ours(a: Arguments) -> Norm:
-    import lngrad.torch as door
+    import lngrad.torch as lngrad_torch
 
     shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
 
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
         if residual is None:
-            return (door.rms_norm(x, shape, weight, EPS, offset=offset),)
+            return (lngrad_torch.rms_norm(x, shape, weight, EPS, offset=offset),)
         if centred:
-            return door.add_layer_norm(x, residual, shape, weight, bias, EPS)
-        return door.add_rms_norm(x, residual, shape, weight, EPS, offset=offset)
+            return lngrad_torch.add_layer_norm(x, residual, shape, weight, bias, EPS)
+        return lngrad_torch.add_rms_norm(x, residual, shape, weight, EPS, offset=offset)
+
+    return norm
+
+
+def _layer_norm(a: Arguments) -> Norm:
+    """Our layer normalization in the norm's place: what it should not take longer than."""
+    import lngrad.torch as lngrad_torch
+
+    shape = a.normalized_shape
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        if residual is None:
+            return (lngrad_torch.layer_norm(x, shape, weight, bias, EPS),)
+        return lngrad_torch.add_layer_norm(x, residual, shape, weight, bias, EPS)
+
+    return norm
+
+
+def _added(norm_of_sum: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Norm:
+    """A norm of (x, weight, bias) after an addition of torch's, where there is a residual."""
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        h = x if residual is None else x + residual
+        y = norm_of_sum(h, weight, bias)
+        return (y,) if residual is None else (y, h)
 
     return norm
 
 
 def _separate(a: Arguments) -> Norm:
-    """Ours, after an addition of torch's."""
-    import lngrad.torch as door
+    """Ours, after an addition."""
+    import lngrad.torch as lngrad_torch
 
-    shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
-
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
-        h = x if residual is None else x + residual
-        y = (
-            door.layer_norm(h, shape, weight, bias, EPS)
-            if centred
-            else door.rms_norm(h, shape, weight, EPS, offset=offset)
-        )
-        return (y,) if residual is None else (y, h)
-
-    return norm
+    shape, offset = a.normalized_shape, a.offset
+    if a.normalization.centred:
+        return _added(lambda h, weight, bias: lngrad_torch.layer_norm(h, shape, weight, bias, EPS))
+    return _added(lambda h, weight, bias: lngrad_torch.rms_norm(h, shape, weight, EPS, offset=offset))
 
 
 def _torch(a: Arguments) -> Norm:
     """torch.nn.functional's norm, after an addition."""
     from torch.nn import functional
 
-    shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
-
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
-        h = x if residual is None else x + residual
-        weight = weight + offset if offset else weight
-        y = (
-            functional.layer_norm(h, shape, weight, bias, EPS)
-            if centred
-            else functional.rms_norm(h, shape, weight, EPS)
-        )
-        return (y,) if residual is None else (y, h)
-
-    return norm
+    shape, offset = a.normalized_shape, a.offset
+    if a.normalization.centred:
+        return _added(lambda h, weight, bias: functional.layer_norm(h, shape, weight, bias, EPS))
+    return _added(lambda h, weight, bias: functional.rms_norm(h, shape, weight + offset if offset else weight, EPS))
 
 
 def _llama(a: Arguments) -> Norm:
@@ -88,40 +96,20 @@ def _llama(a: Arguments) -> Norm:
 
     centred, offset = a.normalization.centred, a.offset
 
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
-        h = x if residual is None else x + residual
+    def norm(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         wide = h.float()
         wide = wide - wide.mean(-1, keepdim=True) if centred else wide
         xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS)
         y = (xhat * (offset + weight.float())).to(h.dtype) if offset else weight * xhat.to(h.dtype)
-        y = y if bias is None else y + bias
-        return (y,) if residual is None else (y, h)
+        return y if bias is None else y + bias
 
-    return norm
-
-
-def _layer_norm(a: Arguments) -> Norm:
-    """Our layer normalization in the norm's place: what it should not take longer than."""
-    import lngrad.torch as door
-
-    shape = a.normalized_shape
-
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
-        if residual is None:
-            return (door.layer_norm(x, shape, weight, bias, EPS),)
-        return door.add_layer_norm(x, residual, shape, weight, bias, EPS)
-
-    return norm
+    return _added(norm)
 
 
 FORMULAS = {
-    "layer_norm": _layer_norm,
-    "separate": _separate,
-    "torch": _torch,
-    "llama": _llama,
-    "compile": _torch,
+    "layer_norm": _layer_norm, "separate": _separate, "torch": _torch, "llama": _llama, "compile": _torch,
     "compile_llama": _llama,
-}
+}  # fmt: skip
 
 
 class FamilyBench:
@@ -149,14 +137,18 @@ class FamilyBench:
         op = "forward" if scope == "forward" else "both"
         return [Job(M, N, dtype, op, self.norm) for M, N in shapes for dtype in settings.dtypes]
 
-    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+    def contest(
+        self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
+    ) -> Contest:
         """Check the gradients of a job's first rows and prepare all contestants; see lngrad.bench.runner.Bench."""
         import torch
 
         if find_spec("torch") is None:
             raise NotApplicable("peers: torch is not installed")
         a = random_arguments(job)
-        inputs = _first_rows(a)
+        inputs = first_rows(a)
+        truth = reference.layer_norm(inputs.total, eps=EPS, normalization=a.normalization)
+        inputs = replace(inputs, mean=truth.mean.astype(np.float32), rstd=truth.rstd.astype(np.float32))
         grads = _step(_ours(a), a, inputs.x.shape[0], forward=False)()
         check_grads(Grads(*grads[:3]) if inputs.normalization.centred else RmsGrads(*grads[:2]), inputs)
         torch.set_num_threads(get_num_threads())
@@ -169,7 +161,7 @@ class FamilyBench:
             calls[name] = _step(norm, a, job.M, forward)
             versions |= peer.versions()
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
-        return Trial(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
+        return Contest(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
 
 
 def _step(norm: Norm, a: Arguments, rows: int, forward: bool) -> PreparedCall:
@@ -189,13 +181,3 @@ def _step(norm: Norm, a: Arguments, rows: int, forward: bool) -> PreparedCall:
             return norm(*given)
 
     return call
-
-
-def _first_rows(a: Arguments) -> Inputs:
-    """What is compared with the reference, with the statistics of its total."""
-    rows = slice(0, CHECKED_ROWS)
-    added = (None if one is None else one[rows] for one in (a.residual, a.dtotal))
-    beta = a.beta if a.normalization.centred else None
-    inputs = Inputs(a.dy[rows], a.x[rows], None, None, a.gamma, beta, 1, a.normalization, *added)
-    forward = reference.layer_norm(inputs.total, eps=EPS, normalization=a.normalization)
-    return replace(inputs, mean=forward.mean.astype(np.float32), rstd=forward.rstd.astype(np.float32))

@@ -28,7 +28,7 @@ Say: TypeAlias = Callable[[str], None]  # takes a sentence about something that 
 
 
 @dataclass(frozen=True)
-class Trial:
+class Contest:
     """One job, whose results are checked, and those who do it.
 
     Attributes:
@@ -71,7 +71,9 @@ class Bench(Protocol):
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope."""
 
-    def trial(self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say) -> Trial:
+    def contest(
+        self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
+    ) -> Contest:
         """Check the results of a job and prepare all contestants.
 
         Raises:
@@ -144,20 +146,20 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
                 continue
             set_num_threads(threads)
             try:
-                trial = bench.trial(settings, scope, job, peers, say_once)
+                contest = bench.contest(settings, scope, job, peers, say_once)
             except NotApplicable as missing:
                 say_once(str(missing))
                 continue
             others = Others()
-            timings = interleave(trial.calls, trial.rounds, trial.clock, trial.during)
-            trial.facts["others"] = round(others.share(), 3)
+            timings = interleave(contest.calls, contest.rounds, contest.clock, contest.during)
+            contest.facts["others"] = round(others.share(), 3)
             passed_over = [name for name in settings.peers if name not in timings]
-            yield record(scope, job, timings, trial, passed_over)
+            yield record(scope, job, timings, contest, passed_over)
     finally:
         set_num_threads(before)
 
 
-def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial, passed_over: list[str]) -> Record:
+def record(scope: str, job: Job, timings: dict[str, Timing], contest: Contest, passed_over: list[str]) -> Record:
     """One line: our timing of a job, the ratio to each peer, and the share of the roofline.
 
     Times are in microseconds a call, bandwidths in GB/s (10^9 bytes).
@@ -165,7 +167,7 @@ def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial, passe
     Args:
         scope, job: What was timed.
         timings: By contestant.
-        trial: How.
+        contest: How.
         passed_over: Peers that could not do the job.
     """
     timings = dict(timings)
@@ -185,17 +187,17 @@ def record(scope: str, job: Job, timings: dict[str, Timing], trial: Trial, passe
     if passed_over:
         line["passed_over"] = passed_over
     if roofline is not None:
-        line["roofline"] = round(trial.roofline_bytes / roofline.median / 1e9, 2)
+        line["roofline"] = round(contest.roofline_bytes / roofline.median / 1e9, 2)
         line["of_roofline"] = round(line["bandwidth"] / line["roofline"], 3)
     line["commit"] = commit()
     line["versions"] = {
         "lngrad": lngrad.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        **trial.versions,
+        **contest.versions,
     }
-    line["machine"] = machine() | ({"device": trial.device} if trial.device else {})
-    line.update(trial.facts)
+    line["machine"] = machine() | ({"device": contest.device} if contest.device else {})
+    line.update(contest.facts)
     return line
 
 
@@ -239,8 +241,10 @@ def random_arguments(job: Job) -> Arguments:
 
 def first_rows(a: Arguments) -> Inputs:
     """As many rows of NumPy arguments as are compared with the reference."""
-    rows = slice(0, CHECKED_ROWS)
-    return Inputs(a.dy[rows], a.x[rows], a.mean[rows], a.rstd[rows], a.gamma, a.beta, 1)
+    arrays = a.dy, a.x, a.mean, a.rstd, a.residual, a.dtotal
+    dy, x, mean, rstd, *added = (None if one is None else one[:CHECKED_ROWS] for one in arrays)
+    beta = a.beta if a.normalization.centred else None
+    return Inputs(dy, x, mean, rstd, a.gamma, beta, 1, a.normalization, *added)
 
 
 def check_first_rows(a: Arguments, *, forward: bool = True, backward: bool = True) -> None:

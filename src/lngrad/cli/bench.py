@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, completing, escape, fail, need, new_table, say
+from lngrad.cli.terminal import REFUSED, UNFINISHED, completing, escape, fail, need, new_table, one_of, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,14 +86,11 @@ def bench(
     start = monotonic()
     if plot is not None:
         need("plots", matplotlib="matplotlib")
-    if device not in ("cpu", "cuda"):
-        fail(f"--device: expected cpu or cuda, got {device!r}", REFUSED)
+    one_of("--device", device, ("cpu", "cuda"))
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the records so far", REFUSED)
-    if device == "cuda":
-        reason = why_no_device()
-        if reason is not None:
-            fail(f"--device: {reason}", REFUSED)
+    if device == "cuda" and (reason := why_no_device()) is not None:
+        fail(f"--device: {reason}", REFUSED)
     from rich.console import Console
 
     from lngrad.bench.cases import check_plot
@@ -106,9 +103,8 @@ def bench(
             check_plot(settings, chosen.drawn, lambda name: why_not(chosen, name))
     except ValueError as error:
         fail(f"--{error}", REFUSED)
-    console = Console()
     deadline = None if time_limit is None else start + time_limit
-    lines, left = run_and_print(chosen, settings, console, json, resume, deadline, only_idle)
+    lines, left = run_and_print(chosen, settings, Console(), json, resume, deadline, only_idle)
     if left:
         fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
     if plot is not None:
@@ -120,10 +116,9 @@ def bench(
 
 def _bench_of(device: str, norm: str) -> Bench:
     if norm != "layer_norm":
-        from lngrad.bench.family import TIMED, FamilyBench
+        from lngrad.bench.family import FamilyBench
 
-        if norm not in TIMED:
-            fail(f"--norm: expected one of layer_norm, {', '.join(TIMED)}, got {norm!r}", REFUSED)
+        one_of("--norm", norm, _norms())
         if device == "cuda":
             fail(f"--norm: expected layer_norm with --device cuda, got {norm!r}", REFUSED)
         return FamilyBench(norm)
@@ -193,7 +188,7 @@ def run_and_print(
     recorded = read(json) if resume and json is not None and json.is_file() else []
     done = finished(recorded, settings.peers, 1 if settings.quick else settings.rounds)
     found = {which: done[which] for which in planned if which in done}
-    dropped = left = 0
+    dropped, late = 0, False
     with console.status("") as status:
         for line in run(bench, settings, lambda text: console.print(escape(text), style="yellow"), done):
             if only_idle and line["others"] > BUSY:
@@ -203,16 +198,20 @@ def run_and_print(
                 if json is not None:
                     append(json, [line])
             status.update(f"{len(found)}/{len(planned)}  {line['scope']} {line['M']}×{line['N']} {line['dtype']}")
-            if deadline is not None and monotonic() > deadline:
-                left = sum(which not in found for which in planned)
+            if late := deadline is not None and monotonic() > deadline:
                 break
-        else:
-            left = dropped
     if dropped:
         console.print(
             f"{dropped} jobs dropped: other programs used more than {BUSY:.0%} of this machine", style="yellow"
         )
-    lines = list(found.values())
+    _print_tables(console, list(found.values()))
+    if json is not None:
+        say(f"records appended to {json}")
+    return list(found.values()), sum(which not in found for which in planned) if late else dropped
+
+
+def _print_tables(console: Console, lines: list[Record]) -> None:
+    """One for each scope and number of threads; and a warning where the machine was busy."""
     for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
         chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
         console.print(_table(f"{scope}, {number} threads", chosen))
@@ -220,9 +219,6 @@ def run_and_print(
     if busy:
         text = f"other programs used up to {max(busy):.0%} of this machine during {len(busy)} of {len(lines)} jobs"
         console.print(f"{text}: do not quote those", style="yellow")
-    if json is not None:
-        say(f"records appended to {json}")
-    return lines, left
 
 
 def _table(title: str, lines: list[Record]) -> Table:

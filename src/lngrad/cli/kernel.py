@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, completing, existing, fail, given, new_table, say, soc_names, working
+from lngrad.cli.terminal import FAILED, SocName, completing, existing, fail, given, new_table, say, soc_names, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
@@ -45,9 +45,7 @@ def kernel_run(
     include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
     header: Annotated[list[Path] | None, Option(help="A header to include ahead of the file.", callback=given)] = None,
     define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
-    soc: Annotated[
-        str | None, Option(help="The simulated SoC.", show_default="Ascend910B1", autocompletion=completing(soc_names))
-    ] = None,
+    soc: SocName = None,
     strictness: Annotated[Strictness, Option(help="checked: what CANN's checker reports is an error.")] = "checked",
     auto_sync: Annotated[bool, Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
@@ -68,32 +66,39 @@ def kernel_run(
 
     Exit codes: 0 the kernel ran, 1 it broke a rule of the device, crashed or took too long, 2 the arguments are wrong.
     """
-    from lngrad.files.writing import check_place, write_tensor, write_text
+    from lngrad.files.writing import check_place
 
-    arrays = dict(_array(text) for text in arg)
+    arrays = dict(map(_array, arg))
     targets = [_target(text, arrays) for text in save or ()]
-    for path in (*(path for path, _ in targets), *([timeline] if timeline else [])):
+    for path in filter(None, (*(path for path, _ in targets), timeline)):
         check_place(path, replace=force)
     macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
     request = _Request(
         {"path": file, "kernel": kernel, "include": include or (), "headers": header or (), "define": macros},
         arrays,
-        {"blocks": blocks, "tiling": None if tiling is None else _tiling(tiling), "tiling_key": tiling_key, "soc": soc,
+        {"blocks": blocks, "tiling": tiling and _tiling(tiling), "tiling_key": tiling_key, "soc": soc,
          "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None},
         workspace,
         [name for _, name in targets],
     )  # fmt: skip
     result = _run_apart(request, time_limit)
+    _write_files(result, timeline, targets, force)
+    if report:
+        say(result.table)
+    for remark in result.remarks * remarks:
+        say(f"remark: {remark}")
+
+
+def _write_files(result: _Result, timeline: Path | None, targets: list[tuple[Path, str]], replace: bool) -> None:
+    """The picture, also of a kernel that failed, which ends the command here; and the arrays that are wanted."""
+    from lngrad.files.writing import write_tensor, write_text
+
     if timeline is not None and result.picture is not None:
         write_text(timeline, result.picture)
     if result.fault is not None:
         fail(result.fault, FAILED)
     for path, name in targets:
-        write_tensor(path, result.arrays[name], replace=force)
-    if report:
-        say(result.table)
-    for remark in result.remarks if remarks else ():
-        say(f"remark: {remark}")
+        write_tensor(path, result.arrays[name], replace=replace)
 
 
 def kernel_test(

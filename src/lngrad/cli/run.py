@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from lngrad import backends, set_num_threads
-from lngrad.cli.terminal import REFUSED, completing, fail, given, norm_names, progress, say, soc_names
+from lngrad.cli.terminal import REFUSED, SocName, completing, fail, given, known_norm, norm_names, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -65,14 +65,7 @@ def run(
     block_bytes: Annotated[
         int, Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
     ] = 256 << 20,
-    soc: Annotated[
-        str | None,
-        Option(
-            help="The simulated SoC of --backend ascend_sim.",
-            show_default="Ascend910B1",
-            autocompletion=completing(soc_names),
-        ),
-    ] = None,
+    soc: SocName = None,
     force: Annotated[bool, Option("--force", help="Replace OUTPUT if it exists.")] = False,
     max_bytes: Annotated[
         int | None,
@@ -110,8 +103,7 @@ def run(
         set_num_threads(threads)
     if soc is not None:
         _use_soc(soc, backend)
-    if norm not in NORMS:
-        fail(f"--norm: expected one of {', '.join(NORMS)}, got {norm!r}", REFUSED)
+    known_norm(norm)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):
         fail(f"{output}: is the input, and is not replaced", REFUSED)

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.terminal import REFUSED, completing, existing, fail, say, soc_names, working
+from lngrad.cli.terminal import REFUSED, SocName, existing, fail, say, working
 
 _PROGRAM = "lngrad.sdk.program"
 
@@ -37,12 +37,7 @@ def sdk(
     ] = False,
     cflags: Annotated[bool, Option("--cflags", help="Print what a compiler needs to find DIR's headers.")] = False,
     libs: Annotated[bool, Option("--libs", help="Print what a compiler needs to link DIR's library.")] = False,
-    soc: Annotated[
-        str | None,
-        Option(
-            help="The simulated SoC of its programs.", show_default="Ascend910B1", autocompletion=completing(soc_names)
-        ),
-    ] = None,
+    soc: SocName = None,
     cann: Annotated[
         str | None, Option(help="The CANN release whose documents the checks follow.", show_default="8.3")
     ] = None,

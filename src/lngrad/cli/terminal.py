@@ -8,9 +8,10 @@ from functools import wraps
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
+from typer import Option
 from typer.models import OptionInfo
 
 from lngrad.errors import MISSING, LngradError, install_command, printable
@@ -113,6 +114,11 @@ def soc_names() -> Iterable[str]:
     return names()
 
 
+SocName = Annotated[
+    str | None, Option(help="The simulated SoC.", show_default="Ascend910B1", autocompletion=completing(soc_names))
+]
+
+
 def norm_names() -> Iterable[str]:
     """Of --norm."""
     from lngrad.check.case import NORMS
@@ -125,6 +131,18 @@ def impl_names() -> Iterable[str]:
     from lngrad.check.implementations import names
 
     return (name if name.isidentifier() else name.partition(":")[0] + ":" for name in names() if name[:7] != "module:")
+
+
+def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    """End the command unless an option's value is one of these."""
+    if value not in (known := list(allowed)):
+        fail(f"{name}: expected one of {', '.join(known)}, got {value!r}", REFUSED)
+
+
+def known_norm(norm: str | None) -> None:
+    """End the command at a --norm that there is not."""
+    if norm is not None:
+        one_of("--norm", norm, norm_names())
 
 
 def need(extra: str, **modules: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from lngrad.cli.terminal import FAILED, REFUSED, completing, fail, new_table, soc_names, working
+from lngrad.cli.terminal import FAILED, REFUSED, SocName, completing, fail, new_table, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,9 +36,7 @@ def tiling(
     dtype: Annotated[
         str, Option(help="half or float.", autocompletion=completing(lambda: ("half", "float")))
     ] = "float",
-    soc: Annotated[
-        str | None, Option(help="A SoC's name.", show_default="Ascend910B1", autocompletion=completing(soc_names))
-    ] = None,
+    soc: SocName = None,
     stack: Annotated[str, Option(help="The temporary buffer: min, max or bytes.")] = "min",
     reuse_source: Annotated[bool, Option("--reuse-source", help="isReuseSource = true.")] = False,
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,

@@ -1,14 +1,13 @@
-"""A certificate as a page of HTML, as rows of Markdown, and as JSON."""
+"""A certificate as a page of HTML, and as JSON."""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from lngrad.check.certify.measured import Certificate, Measured
+from lngrad.check.certify.measured import Certificate
 from lngrad.errors import printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
 from lngrad.files.writing import write_text
@@ -29,35 +28,6 @@ def read_certificate(path: Path) -> Certificate:
     """
     with as_format_error(path, "expected a certificate of lngrad certify"):
         return Certificate.from_json(parse_json(read_text(path), path))
-
-
-def markdown_of(certificates: Sequence[Certificate]) -> str:
-    """All properties of several implementations, a column each; and what was counted."""
-    rows: dict[tuple[str, str], dict[str, Measured]] = {}
-    for certificate in certificates:
-        for one in certificate.measured:
-            rows.setdefault((one.group, one.name), {})[certificate.name] = one
-    names = [certificate.name for certificate in certificates]
-    groups = list(dict.fromkeys(group for group, _ in rows))  # a property that only one has goes to its group's end
-    lines = []
-    for group, members in groupby(
-        sorted(rows.items(), key=lambda item: groups.index(item[0][0])), key=lambda item: item[0][0]
-    ):
-        lines += [f"### {group}", "", f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-        for (_, name), found in members:
-            cells = [_cell(found[label]) if label in found else "" for label in names]
-            lines.append(f"| {_plain(name)} | {' | '.join(cells)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _cell(one: Measured) -> str:
-    text = _plain(one.answer)
-    return f"{text} ({one.trials})" if one.holds is not None and one.trials > 1 else text
-
-
-def _plain(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _escape(text: str) -> str:

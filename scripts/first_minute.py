@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "first-minute.md"
 KERNEL = re.compile(r"```python\n(.*?)```", re.DOTALL)  # the page's first block: the kernel that is checked
 MARKED = re.compile(r"(<!-- transcript:begin -->\n).*(<!-- transcript:end -->)", re.DOTALL)
-MOST_LINES = 45  # of one command
+MAX_LINES = 45  # of one command
 
 COMMANDS = (
     "python3 -m venv env && . env/bin/activate",
@@ -54,8 +54,8 @@ def taken(command: str, folder: Path, wheel: Path) -> str:
         raise SystemExit(f"{said}: exit code {done.returncode}\n{done.stdout}")
     lines = [line.rstrip().replace(str(folder), "~") for line in done.stdout.splitlines()]
     lines = [line for line in lines if not line.startswith(("WARNING: Location", "Looking in"))]
-    if len(lines) > MOST_LINES:
-        lines[MOST_LINES:] = [f"… and {len(lines) - MOST_LINES} more lines"]
+    if len(lines) > MAX_LINES:
+        lines[MAX_LINES:] = [f"… and {len(lines) - MAX_LINES} more lines"]
     return "\n".join([f"$ {said}", *lines, f"[{seconds:.1f} s]"])
 
 

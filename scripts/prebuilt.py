@@ -39,7 +39,7 @@ LIBRARIES = ROOT / "build" / "prebuilt"
 LINK = ("-shared", "-s", "-z", "noseparate-code", "-z", "noexecstack", "--hash-style=gnu", "--build-id=none")
 # What every process with Python in it has, in all versions of the C library; fma for processors without the instruction.
 GIVEN = {"fma", "fmaf", "memcpy", "memmove", "memset"}
-MOST_BYTES = 8_000_000  # of a wheel
+MAX_BYTES = 8_000_000  # of a wheel
 # Tools that take one wheel's metadata for all of them must still find Numba on other systems.
 WITHOUT_WHEEL = "platform_system != 'Linux' or (platform_machine != 'x86_64' and platform_machine != 'aarch64')"
 PLATFORM = "py3-none-manylinux_2_17_{0}.manylinux2014_{0}"  # functions of GIVEN have no newer version
@@ -218,8 +218,8 @@ def make_wheel(plain: Path, libraries: list[Path], architecture: str, folder: Pa
             entry.external_attr, entry.compress_type = (stat.S_IFREG | 0o644) << 16, zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     print(f"{wheel}: {wheel.stat().st_size / 1e6:.2f} MB")
-    if wheel.stat().st_size > MOST_BYTES:
-        raise SystemExit(f"{wheel}: expected at most {MOST_BYTES / 1e6:.0f} MB")
+    if wheel.stat().st_size > MAX_BYTES:
+        raise SystemExit(f"{wheel}: expected at most {MAX_BYTES / 1e6:.0f} MB")
     return wheel
 
 

@@ -20,10 +20,10 @@ import right
 from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
+from lngrad.check.case_calls import CaseCalls
 from lngrad.check.formats.reading import FAMILY, read_cases, shipped
 from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult
-from lngrad.check.trial import Trial
 from lngrad.core.problem import Normalization
 from lngrad.testing import Case, gradient_scales, make_inputs
 
@@ -242,7 +242,7 @@ def test_a_case_is_called_whole_and_judged_in_blocks(results_of, tmp_path, monke
     (wrong,) = results_of("rows:backward", case, block_bytes=1 << 20)
     assert wrong.status == "failed"
     assert "in row " in wrong.reason
-    monkeypatch.setattr("lngrad.check.trial.available_bytes", lambda: 0)
+    monkeypatch.setattr("lngrad.check.case_calls.available_bytes", lambda: 0)
     (parts,) = results_of("right:plain", case, block_bytes=1 << 23)
     assert parts.status == "passed", parts.reason
     assert "blocks of 5461 rows, as memory is short" in parts.notes[0]
@@ -277,7 +277,7 @@ def test_a_case_beyond_two_to_the_31_elements_is_called_whole(
     )  # fmt: skip
     assert case.M * case.N > 2**31
     options = {"max_bytes": 1 << 40, "block_bytes": 256 << 20}
-    if not Trial(case, Options(impl=impl, **options), "mixed", here).is_whole:
+    if not CaseCalls(case, Options(impl=impl, **options), "mixed", here).is_whole:
         pytest.skip("memory does not suffice for one call")
     (result,) = results_of(impl, [case], **options)
     assert result.status == status, result

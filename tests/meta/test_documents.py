@@ -104,6 +104,14 @@ def test_files_that_a_page_names_exist(page):
         assert generic or name in names or any(place.exists() for place in places), f"{page.name}: {name}"
 
 
+def test_the_architecture_page_names_every_module():
+    """By its name, or by that of its folder inside a room."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = set(re.findall(r"`(?:\w+/)*(\w+)(?:\.py|/)?`", page))
+    modules = [path.relative_to(ROOT / "src" / "lngrad") for path in (ROOT / "src" / "lngrad").rglob("*.py")]
+    assert [path for path in modules if not {path.stem, *path.parts[1:-1]} & {*named, "__init__"}] == []
+
+
 def test_a_block_can_be_run_alone():
     """The last block of a page whose blocks use names of those above."""
     page = "docs/reference/errors.md"

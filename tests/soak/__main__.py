@@ -8,7 +8,7 @@ import typer
 from typer import Option
 
 from lngrad.check.case import NORMS
-from lngrad.cli.terminal import FAILED, REFUSED, fail, in_one_line, say, working
+from lngrad.cli.terminal import FAILED, REFUSED, fail, in_one_line, known_norm, say, working
 from soak.call import ENTRY_POINTS
 from soak.run import Report, program, shrink
 from soak.run import soak as run_calls
@@ -33,8 +33,7 @@ def soak(
 
     Exit codes: 0 no call broke a rule, 1 one did, 2 the options are wrong.
     """
-    if norm is not None and norm not in NORMS:
-        fail(f"--norm: expected one of {', '.join(NORMS)}, got {norm!r}", REFUSED)
+    known_norm(norm)
     chosen = ENTRY_POINTS if entry_points is None else tuple(entry_points.split(","))
 
     def tell(so_far: Report) -> None:

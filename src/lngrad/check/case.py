@@ -217,7 +217,7 @@ class Options:
 
 FUZZ = "--fuzz"  # where a random case was "written": the option that draws it
 
-_MOST_ELEMENTS = 1 << 17
+_MAX_ELEMENTS = 1 << 17
 _DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")
 _EDGES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _RANGES: tuple[dict[str, Range], ...] = ({}, {}, {}, {"x": (9.0, 11.0)}, {"x": (-5.0, 5.0), "dy": (-5.0, 5.0)})
@@ -240,9 +240,9 @@ def _case(number: int, seed: int) -> CheckCase:
     if rng.random() < 0.2:
         normalized.append(rng.randint(1, 9))
     for sizes in (lead, normalized):  # at most so many elements together, and neither side takes all of them
-        while math.prod(sizes) > _MOST_ELEMENTS >> 3:
+        while math.prod(sizes) > _MAX_ELEMENTS >> 3:
             sizes[sizes.index(max(sizes))] //= 2
-    while math.prod(lead) * math.prod(normalized) > _MOST_ELEMENTS:
+    while math.prod(lead) * math.prod(normalized) > _MAX_ELEMENTS:
         one = lead if math.prod(lead) > math.prod(normalized) else normalized
         one[one.index(max(one))] //= 2
     dtype = rng.choice(_DTYPES)

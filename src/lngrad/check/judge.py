@@ -22,10 +22,11 @@ from lngrad.check.calls.kernel import KernelError, first_line, here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.calls.worker import Worker
 from lngrad.check.case import FUZZ, OUTPUTS, CheckCase, Options
+from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.result import CaseResult
 from lngrad.check.standards import AUTO, STANDARDS, usual
-from lngrad.check.trial import Kernels, Trial
+from lngrad.check.trial import result_of
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.errors import BackendUnavailable, FileFormatError, LngradError
 
@@ -71,7 +72,7 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
         text = f"needs {case.nbytes} bytes, --max-bytes allows {options.max_bytes}"
         return replace(bare, status="failed", reason=f"too large: {text}")
     try:
-        result = Trial(case, options, standard, kernels).result(bare)
+        result = result_of(CaseCalls(case, options, standard, kernels), bare)
     except BackendUnavailable:
         raise
     except NotApplicable as reason:

@@ -1,4 +1,4 @@
-"""The commands of lngrad.check: `check`, `golden` and `certify`."""
+"""The commands of lngrad.check: `check` and `golden`: both read cases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -24,9 +24,11 @@ from lngrad.cli.terminal import (
     fail,
     given,
     impl_names,
+    known_norm,
     need,
     new_table,
     norm_names,
+    one_of,
     progress,
     say,
 )
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lngrad.check.case import CheckCase, Options
-    from lngrad.check.certify.measured import Certificate, Measured
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
 
@@ -131,40 +132,28 @@ def check(
     """
     from rich.console import Console
 
-    from lngrad.check.case import Options, fuzzed
-    from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
-    from lngrad.check.reports.journal import changes, read_journal, rewrite, write_junit
+    from lngrad.check.case import Options
+    from lngrad.check.reports.journal import changes, read_journal, rewrite
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
     from lngrad.check.verdict import settled
 
-    _one_of("--standard", standard, (AUTO, *STANDARDS))
+    one_of("--standard", standard, (AUTO, *STANDARDS))
+    one_of("--level", level, LEVELS)
+    known_norm(norm)
     if re.fullmatch(r"\d+%?", max_skipped) is None:
         fail(f"--max-skipped: expected a number of cases, or a share as 50%, got {max_skipped!r}", REFUSED)
-    _one_of("--level", level, LEVELS)
     if resume and json is None:
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
-    _known_norm(norm)
-    if report is not None:
-        need("check", jinja2="jinja2")
-    for path in (report, junit, json):
-        if path is not None and not path.absolute().parent.is_dir():
-            fail(f"{path}: no folder {path.parent}", REFUSED)
-        if path is not None and path.exists() and any(map(path.samefile, cases or ())):
-            fail(f"{path}: has the cases, and is not replaced", REFUSED)
+    _places(cases or (), report, junit, json)
     earlier = list(read_journal(compare).values()) if compare is not None else None
-    read = read_cases(cases or [shipped(), FAMILY], max_bytes)
     if norm is None and not cases and (":" in impl or against):
         norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
-    chosen = select(of_norm([*read, *fuzzed(fuzz, seed)], norm), filter, limit)
-    for other in range(seed + 1, seed + seeds):
-        again = select(of_norm([*read, *fuzzed(fuzz, other)], norm), filter, limit)
-        chosen += [replace(case, seed=other) for case in again]
-    invoked = ["lngrad", "check", "--standard", standard] if standard != AUTO else ["lngrad", "check"]
-    invoked += ["--norm", norm] if norm else []
-    invoked += ["--against", str(against)] if against else ["--impl", impl]
+    chosen = _chosen(cases, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
+    words = ["--standard", standard] * (standard != AUTO) + (["--norm", norm] if norm else [])
+    words += ["--against", str(against)] if against else ["--impl", impl]
     options = Options(
         impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
-        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, invoked=shlex.join(invoked),
+        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, invoked=shlex.join(["lngrad", "check", *words]),
     )  # fmt: skip
     start = monotonic()
     found, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
@@ -176,6 +165,45 @@ def check(
     if earlier is not None:
         _print_changes(console, changed)
     _print_summary(console, results, seconds)
+    _write_reports(report, junit, results, options, seconds, changed)
+    if interrupted:
+        hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
+        fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
+    _end(results, max_skipped)
+
+
+def _places(cases: Sequence[Path], report: Path | None, junit: Path | None, json: Path | None) -> None:
+    """Refuse reports that can't be written where they are asked for."""
+    if report is not None:
+        need("check", jinja2="jinja2")
+    for path in (report, junit, json):
+        if path is not None and not path.absolute().parent.is_dir():
+            fail(f"{path}: no folder {path.parent}", REFUSED)
+        if path is not None and path.exists() and any(map(path.samefile, cases)):
+            fail(f"{path}: has the cases, and is not replaced", REFUSED)
+
+
+def _chosen(
+    cases: list[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range, fuzz: int,
+    max_bytes: int,
+) -> list[CheckCase]:  # fmt: skip
+    """The cases of the files, or the package's own, and random ones; again for each further seed."""
+    from lngrad.check.case import fuzzed
+    from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
+
+    read = read_cases(cases or [shipped(), FAMILY], max_bytes)
+    chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
+    return chosen[0] + [
+        replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again
+    ]
+
+
+def _write_reports(
+    report: Path | None, junit: Path | None, results: list[CaseResult], options: Options, seconds: float,
+    changed: list[VerdictChange],
+) -> None:  # fmt: skip
+    from lngrad.check.reports.journal import write_junit
+
     if junit is not None:
         write_junit(junit, results, options.against or options.impl)
     if report is not None:
@@ -183,20 +211,18 @@ def check(
 
         write_report(report, results, options, seconds, changed)
         say(f"report: {report}")
-    if interrupted:
-        hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
-        fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
-    if any(result.status == "failed" for result in results):
+
+
+def _end(results: Sequence[CaseResult], max_skipped: str) -> None:
+    """End the command with the exit code of these results; return if all is well."""
+    count = Counter(result.status for result in results)
+    if count["failed"]:
         raise typer.Exit(FAILED)
-    if not any(result.status == "passed" for result in results):
+    if not count["passed"]:
         fail("no case was checked: all are skipped", REFUSED)
-    skipped = sum(result.status == "skipped" for result in results)
-    most = int(max_skipped.rstrip("%")) * (len(results) / 100 if "%" in max_skipped else 1)
-    if skipped > most:
-        fail(
-            f"{skipped} of {len(results)} cases were skipped, more than --max-skipped {max_skipped}: that is no pass",
-            FAILED,
-        )
+    if count["skipped"] > int(max_skipped.rstrip("%")) * (len(results) / 100 if "%" in max_skipped else 1):
+        of = f"{count['skipped']} of {len(results)} cases were skipped"
+        fail(f"{of}, more than --max-skipped {max_skipped}: that is no pass", FAILED)
 
 
 def golden(
@@ -220,88 +246,18 @@ def golden(
     from lngrad.check.formats.reading import of_norm, read_cases, select
     from lngrad.check.golden import write_goldens
 
-    _one_of("--format", format, FORMATS)
-    _known_norm(norm)
+    one_of("--format", format, FORMATS)
+    known_norm(norm)
     chosen = select(of_norm(read_cases(cases, max_bytes), norm), filter, limit)
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
     say(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
 
 
-def certify(
-    impl: Annotated[
-        str,
-        Option(
-            help="As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL.",
-            autocompletion=completing(impl_names),
-        ),
-    ],
-    report: Annotated[
-        Path | None, Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
-    ] = None,
-    json: Annotated[
-        Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
-    ] = None,
-    norm: Annotated[str, Option(help="Which one: layer_norm, rms_norm or another of lngrad check.")] = "layer_norm",
-    trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
-    threads_variable: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="An environment variable that sets the kernel's number of threads, as OMP_NUM_THREADS; "
-            "a function of yours may have a parameter threads.",
-            show_default="none",
-        ),
-    ] = None,
-) -> None:
-    """Measure what a kernel promises: bits that repeat, rows that do not depend on their batch, the order of its sums.
-
-    Nothing is judged: the exit code is 0 whatever was found. Where bits differ, the first counter-example is shown.
-
-    Example: lngrad certify --impl numpy_cpu --trials 1
-    """
-    from lngrad.check.certify import certify as measure
-    from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
-
-    _known_norm(norm)
-    group = ""
-
-    def tell(so_far: Certificate, one: Measured | None) -> None:
-        nonlocal group
-        if one is None:
-            say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.norm, so_far.dtype))))
-            return
-        if one.group != group:
-            group = one.group
-            say(f"\n{group}")
-        counted = f"  ({one.trials} trials)" if one.trials > 1 else ""
-        say(f"  {one.name}: {one.answer}{counted}")
-        if one.counterexample:
-            say(f"    {one.counterexample}")
-
-    certificate = measure(impl, trials, tell, threads_variable, norm)
-    if report is not None:
-        write_certificate_html(report, certificate)
-    if json is not None:
-        write_certificate_json(json, certificate)
-
-
 def _standards() -> Iterable[str]:
     from lngrad.check.standards import AUTO, STANDARDS
 
     return AUTO, *STANDARDS
-
-
-def _one_of(name: str, value: str, allowed: Sequence[str] | dict[str, Any]) -> None:
-    if value not in allowed:
-        fail(f"{name}: expected one of {', '.join(allowed)}, got {value!r}", REFUSED)
-
-
-def _known_norm(norm: str | None) -> None:
-    from lngrad.check.case import NORMS
-
-    if norm is not None:
-        _one_of("--norm", norm, NORMS)
 
 
 def _run(

@@ -17,7 +17,8 @@ from typer.core import TyperCommand
 
 from lngrad import __version__
 from lngrad.cli.bench import bench
-from lngrad.cli.check import certify, check, golden
+from lngrad.cli.certify import certify
+from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
 from lngrad.cli.kernel import kernel_run, kernel_test

@@ -165,8 +165,9 @@ def train(epochs: Iterable[int], seed: int) -> Training:
                     parameter += velocity
             read = loss_and_gradients(parameters, images[test], labels[test])[3]
             accuracies.append(float((read == labels[test]).mean()))
-        dy, *others = loss_and_gradients(parameters, images[chosen], labels[chosen])[2]
-    return Training(losses, accuracies, (dy * np.float32(2.0 ** -np.frexp(np.abs(dy).max())[1]), *others))
+        dy, x, gamma, beta = loss_and_gradients(parameters, images[chosen], labels[chosen])[2]
+    scaled = dy * np.float32(2.0 ** -np.frexp(np.abs(dy).max())[1])
+    return Training(losses, accuracies, (scaled, x, gamma, beta))
 
 
 class Check(NamedTuple):
@@ -194,8 +195,8 @@ def check_dtype(dtype: str, layer: Layer) -> Check:
     if find_spec("torch") is not None:
         given, torch = Arguments(dy, x, None, None, gamma, beta, gamma.shape), IMPLEMENTATIONS["torch"]
         assert torch.forward is not None  # its row has one
-        statistics["torch"] = own = tuple(map(as_numpy, torch.forward(given)()[1:]))
-        calls["torch"] = torch.backward(replace(given, mean=own[0], rstd=own[1]))
+        mean_, rstd_ = map(as_numpy, torch.forward(given)()[1:])
+        statistics["torch"], calls["torch"] = (mean_, rstd_), torch.backward(replace(given, mean=mean_, rstd=rstd_))
     errors = {}
     for name, call in calls.items():
         shares = error_shares(Grads(*call()), Inputs(dy, x, *statistics[name], gamma, beta, 1))
@@ -252,7 +253,7 @@ def draw(path: Path, training: Training, checks: list[Check]) -> None:
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     below = [one.dtype for one in checks for _ in range(6 // len(checks))]
-    axes = figure.subplot_mosaic([["loss"] * 3 + ["accuracy"] * 3, below])
+    axes: dict[str, Any] = figure.subplot_mosaic([["loss"] * 3 + ["accuracy"] * 3, below])
     figure.suptitle("A 64–128–10 network with LayerNorm learns digits: NumPy, lngrad's gradients, no autograd")
     loss, accuracy, colour = axes["loss"], axes["accuracy"], COLOURS["lngrad"]
     epochs, percent = len(training.accuracies), 100 * np.asarray(training.accuracies)

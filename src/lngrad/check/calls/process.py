@@ -40,7 +40,7 @@ TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
 LOG_CHARACTERS = 400
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILLED = {"MALLOC_PERTURB_": "1", "MallocScribble": "1"}  # glibc's and macOS's way to fill what is allocated and freed
-_MOST_WORDS = 1 << 20  # bytes of a message
+MAX_MESSAGE_BYTES = 1 << 20  # bytes of a message
 _WRITES = {signal.SIGSEGV, signal.SIGBUS}
 _BROKEN = (EOFError, OSError, ValueError, KeyError, TypeError)  # of a pipe that somebody else writes to, too
 
@@ -143,7 +143,7 @@ class KernelProcess:
             said = self._said()
             self.end()
             raise KernelError(late + _it_said(said))
-        told = json.loads(self._pipe.recv_bytes(_MOST_WORDS))
+        told = json.loads(self._pipe.recv_bytes(MAX_MESSAGE_BYTES))
         if not isinstance(told, dict) or "kind" not in told:
             raise EOFError
         return told

@@ -30,7 +30,7 @@ CPU, IN_ORDER = 1, 1
 FORWARD_TRAINING, BACKWARD = 64, 128
 USE_SCALE, USE_SHIFT = 2, 4
 IMPLEMENTATION_NAME = 8  # what dnnl_primitive_desc_query is asked for
-MOST_DIMENSIONS = 12
+MAX_DIMENSIONS = 12
 
 # What a memory is to a primitive.
 SRC, DST, MEAN, VARIANCE, SCALE, SHIFT = 1, 17, 49, 50, 51, 52
@@ -49,7 +49,7 @@ class _Argument(ctypes.Structure):
     _fields_ = (("role", c_int), ("memory", c_void_p))
 
 
-_Dimensions = c_int64 * MOST_DIMENSIONS
+_Dimensions = c_int64 * MAX_DIMENSIONS
 
 
 @dataclass

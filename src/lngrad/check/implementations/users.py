@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,34 +56,9 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
     Raises:
         BackendUnavailable: There is no such function, or it takes parameters of other names.
     """
-    module, _, function = name.partition(":")
-    if module.endswith(".py"):
-        raise BackendUnavailable(f"--impl: expected MODULE:FUNCTION, as {Path(module).stem}:{function}, got {name!r}")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        target: Any = import_module(module)
-        for part in function.split("."):
-            target = getattr(target, part)
-    except (ImportError, AttributeError) as error:
-        raise BackendUnavailable(f"--impl: {module}:{function}: {error}") from None
-    finally:
-        sys.path.pop(0)
-    parameters = inspect.signature(target).parameters
-    catches = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    wanted = [name for name in _PARAMETERS if catches or name in parameters]
-    written = [name for name in OUTPUTS if name in parameters]
+    target = _imported(name)
+    wanted, written, takes_threads = _parameters_of(name, target)
     threads: dict[str, int] = {}
-    needed = [
-        name
-        for name, one in parameters.items()
-        if name not in (*_PARAMETERS, *OUTPUTS, "threads")
-        and one.default is one.empty
-        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
-    if needed:
-        raise BackendUnavailable(
-            f"--impl: {module}:{function}: parameters: expected some of {', '.join(_PARAMETERS)}, got {needed[0]}"
-        )
 
     def backward(a: Arguments) -> Grads:
         arguments = a.map(on_device) if on_gpu else a
@@ -92,31 +68,54 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
         try:
             with np.errstate(all="ignore") if on_gpu else nullcontext():  # Triton's interpreter computes with NumPy
                 made = target(**possible, **outputs)
-                made = (None,) * len(OUTPUTS) if made is None and written else made
-                results = three(made, f"{module}:{function}", a.normalization.centred)
         except NotImplementedError as reason:
-            raise NotApplicable(str(reason) or f"{module}:{function} does not implement it") from None
-        for name, given in possible.items():
-            if getattr(given, "is_cuda", False) and as_numpy(given.cpu()).tobytes() != getattr(a, name).tobytes():
-                raise RuntimeError(f"it changed its input {name}")
-        given_back = {
-            name: one.cpu() if hasattr(one, "cpu") else one for name, one in outputs.items() if one is not None
-        }
-        results = results._replace(**{name: as_numpy(one) for name, one in given_back.items()})
-        for name, one in guards.items():
-            if one is not None and not one.gaps_unchanged():
-                raise RuntimeError(f"it writes outside of {name}")
+            raise NotApplicable(str(reason) or f"{name} does not implement it") from None
+        results = three((None,) * len(OUTPUTS) if made is None and written else made, name, a.normalization.centred)
+        for label, given in possible.items():
+            if getattr(given, "is_cuda", False) and as_numpy(given.cpu()).tobytes() != getattr(a, label).tobytes():
+                raise RuntimeError(f"it changed its input {label}")
+        results = results._replace(**{label: _on_host(one) for label, one in outputs.items() if one is not None})
+        for label, guard in guards.items():
+            if guard is not None and not guard.gaps_unchanged():
+                raise RuntimeError(f"it writes outside of {label}")
         if "output_mask" not in wanted:  # it can't know which results are not wanted
             results = a.masked(results)
         return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
 
-    takes_threads = "threads" in parameters
-    return Implementation(
-        name,
-        unprepared(backward),
-        norms=NORMS,
-        set_threads=(lambda number: threads.update(threads=number)) if takes_threads else None,
-    )
+    switch = (lambda number: threads.update(threads=number)) if takes_threads else None
+    return Implementation(name, unprepared(backward), norms=NORMS, set_threads=switch)
+
+
+def _imported(name: str) -> Any:
+    """The function of module:function, whose module may be in the current folder."""
+    module, _, function = name.partition(":")
+    if module.endswith(".py"):
+        raise BackendUnavailable(f"--impl: expected MODULE:FUNCTION, as {Path(module).stem}:{function}, got {name!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return attrgetter(function)(import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise BackendUnavailable(f"--impl: {name}: {error}") from None
+    finally:
+        sys.path.pop(0)
+
+
+def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool]:
+    """Which arguments and which outputs a function takes, and whether it takes threads."""
+    parameters = inspect.signature(function).parameters
+    catches = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    known = (*_PARAMETERS, *OUTPUTS, "threads")
+    for label, one in parameters.items():
+        if label not in known and one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+            raise BackendUnavailable(
+                f"--impl: {name}: parameters: expected some of {', '.join(_PARAMETERS)}, got {label}"
+            )
+    wanted = [one for one in _PARAMETERS if catches or one in parameters]
+    return wanted, [one for one in OUTPUTS if one in parameters], "threads" in parameters
+
+
+def _on_host(array: Any) -> Array:
+    return as_numpy(array.cpu() if hasattr(array, "cpu") else array)
 
 
 def _outputs(a: Arguments, names: Sequence[str]) -> dict[str, Guarded | None]:
@@ -149,7 +148,7 @@ def three(results: Any, name: str, centred: bool = True) -> Grads:
         expected = "dx, dgamma, dbeta" if centred else "dx, dgamma"
         raise FileFormatError(f"{name}: expected to return {expected}, got {type(results).__name__}")
     arrays = [None if one is None else as_array(label, one) for label, one in zip(OUTPUTS, results, strict=True)]
-    return Grads(*(None if one is None else as_numpy(one.cpu() if hasattr(one, "cpu") else one) for one in arrays))
+    return Grads(*(None if one is None else _on_host(one) for one in arrays))
 
 
 def triton_function(name: str) -> Implementation:

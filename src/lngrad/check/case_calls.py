@@ -1,0 +1,151 @@
+"""The calls of one case: draw inputs, have the kernel called with them, compare results with the float64 truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lngrad.check.calls.kernel import Kernel, KernelError, Request
+from lngrad.check.case import CheckCase, Options
+from lngrad.check.comparison import Comparison, Piece
+from lngrad.check.formats.reading import dump_of
+from lngrad.check.implementations import NotApplicable
+from lngrad.check.inputs import DrawnInputs, block_rows, draw
+from lngrad.core.dtypes import ACCUMULATORS
+from lngrad.core.machine import available_bytes
+from lngrad.core.problem import Grads
+from lngrad.testing import error_share, gradient_scales
+
+# How often the outputs are in memory, beside the inputs: the kernel's, its copy as it returned, and what came through the pipe.
+OUTPUTS_OF_A_CALL = 3
+OUTPUTS_OF_TWO = 5  # with the first call's, and which elements differ
+FAR_OFF = 4.0  # tolerances of `stable`, of a further call of a kernel whose first is within one
+
+Kernels = Callable[..., Kernel]  # of a name, and of whether memory is filled before its calls
+
+
+class CaseCalls:
+    """The calls of one case.
+
+    Attributes:
+        case, options, standard: What is called and how it is judged.
+        kernel: What is called; None where a device's dumps are judged.
+        blocks: Of rows, (start, stop): one, where memory suffices for all.
+        is_whole: Whether all rows are in one call.
+        twice_fits: Whether the results of two calls are in memory at once.
+        notes: For the reader of the result.
+        calls: How many were made.
+        own_eps: Set where the kernel computes statistics of its own, with this epsilon.
+    """
+
+    def __init__(self, case: CheckCase, options: Options, standard: str, kernels: Kernels) -> None:
+        self.case, self.options, self.standard, self.kernels = case, options, standard, kernels
+        self.kernel = None if options.against else kernels(options.impl)
+        self.third = kernels(options.third) if standard == "dual" else None
+        rows = case.M if case.layouts else max(1, block_rows(case, options.block_bytes))
+        self.blocks = [(start, min(start + rows, case.M)) for start in range(0, case.M, rows)] if case.M else [(0, 0)]
+        self.is_whole = len(self.blocks) == 1 or (not options.against and self.fits(OUTPUTS_OF_A_CALL))
+        self.twice_fits = self.fits(OUTPUTS_OF_TWO)  # before any of it is taken
+        self.notes: list[str] = []
+        self.calls = 0
+        self.own_eps: float | None = None
+        self._drawn: DrawnInputs | None = None
+
+    @property
+    def seed(self) -> int:
+        """Of the inputs."""
+        return self.options.seed if self.case.seed is None else self.case.seed
+
+    def fits(self, outputs: int) -> bool:
+        """Whether memory suffices for all inputs, for so many times the outputs, and for a block of the truth."""
+        needed = self.case.nbytes + (outputs - 1) * self.case.output_nbytes + self.options.block_bytes
+        return needed <= available_bytes()
+
+    def given(self, start: int, stop: int) -> DrawnInputs:
+        if self._drawn is None or (self._drawn.start, self._drawn.stop) != (start, stop):
+            self._drawn = draw(self.case, self.seed, start, stop, self.options.max_bytes)
+        return self._drawn
+
+    def all_blocks(self) -> Iterator[DrawnInputs]:
+        return (self.given(*block) for block in self.blocks)
+
+    def call(self, kernel: Kernel, request: Request) -> Grads:
+        if kernel.has_threads and request.threads is None:
+            request = replace(request, threads=kernel.threads)
+        self.calls += kernel is self.kernel
+        return kernel.call(request)
+
+    def placed(self, given: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
+        """All rows as they are drawn, or others, in the kernel's memory."""
+        assert self.kernel is not None  # there is something to be called
+        blocks = self.all_blocks() if given is None else iter([given])
+        return self.kernel.memory.place(case or self.case, self.case.M, blocks)
+
+    def first(self) -> Grads:
+        assert self.kernel is not None
+        try:
+            return self.call(self.kernel, self.placed())
+        except (NotApplicable, KernelError) as refusal:
+            if self.case.layouts and not getattr(refusal, "died", False):
+                self.call(self.kernel, self.placed(case=replace(self.case, layouts={})))
+                how = ", ".join(f"{name} with {layout}" for name, layout in self.case.layouts.items())
+                raise NotApplicable(f"it does not take this layout ({how}): {refusal}") from None
+            raise
+
+    def later(self, request: Request) -> Grads:
+        assert self.kernel is not None
+        try:
+            return self.call(self.kernel, request)
+        except (NotApplicable, KernelError) as error:
+            text = str(error) if str(error).startswith("it ") else f"in call {self.calls} of this case: {error}"
+            raise KernelError(text) from None
+
+    def pieces(self) -> Iterator[Piece]:
+        """Calls with blocks of rows, or a device's dumps, a block after the other."""
+        for start, stop in self.blocks:
+            given = self.given(start, stop)
+            if self.kernel is None:
+                assert self.options.against is not None  # as there is no implementation
+                got = dump_of(self.case, self.options.against, start, stop, self.options.max_bytes)
+            else:
+                got = self.call(self.kernel, self.kernel.memory.place(self.case, stop - start, [given]))
+            yield Piece(start, stop, got, self.third_party([given], stop - start), [given])
+
+    def third_party(self, blocks: Any, rows: int) -> Grads | None:
+        return None if self.third is None else self.call(self.third, self.third.memory.place(self.case, rows, blocks))
+
+    def compare(self, pieces: Any, own_statistics: float | None = None, standard: str = "") -> Comparison:
+        return Comparison(
+            self.case, standard or self.standard, self.options.level, pieces, summed=self.kernel is not None,
+            own_statistics=own_statistics,
+        )  # fmt: skip
+
+    def compared(self, got: Grads, given: DrawnInputs | None = None, standard: str = "") -> Comparison:
+        """Results of all rows, beside the truth of the inputs as they are drawn, or of others."""
+        blocks = self.all_blocks() if given is None else [given]
+        third = None if standard else self.third_party(self.all_blocks() if given is None else blocks, self.case.M)
+        return self.compare([Piece(0, self.case.M, got, third, blocks)], self.own_eps, standard)
+
+    def is_far_off(self, got: Grads, given: DrawnInputs | None, first: Grads) -> bool:
+        """Whether more is wrong with a further call than the last digits, which strict standards fail in right results."""
+        if self.compared(first, standard="stable").passed:
+            outputs = self.compared(got, given, "stable").outputs
+            return any(not one.passed and one.worst_share > FAR_OFF for one in outputs)
+        return not self.compared(got, given, "cosine").passed
+
+    def differs_by_rounding(self, got: Grads, expected: Grads) -> bool:
+        """Whether results of equal calls are as near as sums in another order are, which no standard but `binary` forbids."""
+        if self.standard == "binary" or len(self.blocks) > 1:
+            return False
+        for one, other, scale in zip(got, expected, gradient_scales(self.given(*self.blocks[0]).exact), strict=True):
+            if (one is None) != (other is None) or (one is not None and one.shape != other.shape):
+                return False
+            if one is not None and one.size:
+                wide = other.astype(np.float64)
+                share = error_share(one, wide, scale.reshape(one.shape), ACCUMULATORS[one.dtype.name])
+                if share.max() > FAR_OFF:
+                    return False
+        return True

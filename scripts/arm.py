@@ -1,5 +1,7 @@
 """Make the aarch64 wheel, use it on an emulated ARM machine, and run tests with it: golden bits, precision, threads, the pool.
 
+Run before a release, or when a kernel has changed.
+
     python scripts/arm.py --wheels dist
     python scripts/arm.py --wheels dist --processors neoverse-n1 tests/cpu/test_pool.py -k many      these tests, one processor
 

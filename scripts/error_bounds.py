@@ -1,5 +1,7 @@
 """Random problems against lngrad.error_bound: python scripts/error_bounds.py [problems] [seed] [most rows] [most columns].
 
+Run when lngrad.error_bound or the order of a sum has changed: about once a year.
+
 Prints the largest and the median share of each bound that was seen, by norm, dtypes, condition and way. A bound is within ten
 times of what is seen if the largest share of a kind is at least 0.1; those below are named. Exits with 1 if one is exceeded.
 Rows of dy have one scale in half of the problems, and two in the others: sums of 16-bit dy round in float32 there only. In half

@@ -1,5 +1,7 @@
 """Take the transcript of docs/first-minute.md: the wheel in an empty environment, as a new user meets it, with times.
 
+Run before a release, on a machine without other load.
+
     python scripts/first_minute.py                built now; packages come from the index that pip knows
     python scripts/first_minute.py --dist dist    archives that are there
 

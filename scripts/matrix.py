@@ -1,5 +1,7 @@
 """Install the built wheel on the lowest and the highest versions that are claimed, for each Python, and test it there.
 
+Run before a release; it takes an hour.
+
     python scripts/matrix.py                                  every Python that is claimed and found; core and jax
     python scripts/matrix.py --python 3.12 --set core         one Python; its rows of the page are replaced
     python scripts/matrix.py --python 3.11 --torch 2.13.0     lngrad.torch; pip installs that version first

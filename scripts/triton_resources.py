@@ -1,5 +1,7 @@
 """What Triton's kernels take of a GPU, as the assembler reports it; needs no GPU.
 
+Run when the Triton kernels or their policy have changed.
+
     python scripts/triton_resources.py benchmarks/results/triton-resources.jsonl
 
 writes one line a norm, kernel, regime, dtype and architecture: registers a thread, bytes spilled, bytes

@@ -1,5 +1,7 @@
 """Run the unit tests of CANN's norm kernels, and its host examples, on the simulated NPU; write docs/upstream.md.
 
+Run when CANN publishes a release, or the simulated NPU has changed much: a few times a year.
+
     python scripts/upstream.py ops-nn --gtest /usr            all operators of norm/ and experimental/norm/
     python scripts/upstream.py ops-nn --only layer_norm_grad_v3 --print
     python scripts/upstream.py ops-nn --minutes 20 --first rms_norm    those that fit; the page names the others

@@ -1,5 +1,7 @@
 """Build and run the vector examples of the Ascend C kit (asc-devkit), as their README says, on the simulated NPU.
 
+Run by upstream.py --kit, a few times a year.
+
 An example is an .asc file of examples/01_simd_cpp_api. Its CMakeLists.txt has the macros, the architecture and the other
 sources; its README has the commands, of which those that make data, run the program and compare its results are run.
 """

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 
 import lngrad
-from lngrad.bench import modules
 from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock, keep_memory
-from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS
+from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, autograd, jitted, overridden
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, address_of, empty
@@ -50,9 +49,9 @@ QUICK = ((512, 384), (4096, 768), (50000, 37))
 
 # Forward and backward through a framework: the peer, and what prepares both.
 FRAMEWORKS = {
-    "override": ("torch", modules.overridden),
-    "autograd": ("torch", modules.autograd),
-    "jax": ("jax", modules.jitted),
+    "override": ("torch", overridden),
+    "autograd": ("torch", autograd),
+    "jax": ("jax", jitted),
 }
 AS_CALLED = ("call", *FRAMEWORKS)
 FLOATS = 1 << 24  # of each of the roofline's three arrays: 64 MiB, twice a large last-level cache

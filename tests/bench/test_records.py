@@ -44,38 +44,26 @@ LINES = [
 def test_a_case_is_won_against_the_best_peer() -> None:
     assert best(LINES[0]) == ("onednn", 0.5)
     assert best(LINES[2]) == ("torch", 8.0)
-    text = tables.summary({"here": LINES}, every=False).splitlines()
-    assert text[2:] == [
-        "| here | kernel | 2 | the best of torch, oneDNN | 2 of 3 | 0.50× | 2.00× | 8.00× "
-        "| 0.50× (64 × 128 float32, oneDNN) |"
-    ]
-    every = tables.summary({"here": LINES}, every=True).splitlines()
-    assert [row.split(" | ")[2:4] for row in every[2:]] == [
-        ["2", "the best of torch, oneDNN"],
-        ["2", "torch"],
-        ["2", "oneDNN"],
-        ["1", "torch"],
+    assert tables.ranges({"here": LINES}).splitlines()[2:] == [
+        "| kernel | torch, oneDNN | 2 of 3 | 0.50× | 2.00× | 8.00× | 0.50× (64 × 128 float32, oneDNN, here) |"
     ]
 
 
-def test_tables_name_the_best_peer_and_do_not_round_a_loss_away() -> None:
-    almost = [line(64, 128, "float32", torch=3.0, onednn=0.996), line(32, 64, "float32", torch=12.34)]
-    assert tables.ratios_table({"here": almost}, "kernel").splitlines() == [
-        "| rows × columns | here, float32 |",
-        "|---|---|",
-        "| 64 × 128 | 1.00× oneDNN |",
-        "| 32 × 64 | **12.3×** torch |",
-    ]
-    assert "| 64 × 128 | 100 µs, 1.00× oneDNN |" in tables.times_table(almost, "kernel", 2)
+def test_a_line_spans_the_machines() -> None:
+    there = [line(64, 128, "float32", torch=3.0, onednn=0.996)]
+    row = tables.ranges({"here": LINES, "there": there}).splitlines()[2]
+    assert row.startswith("| kernel | torch, oneDNN | 2 of 4 | 0.50× to 1.00× | 2.00× | 8.00× | 0.50× ")
 
 
-def test_the_family_s_table_has_a_column_for_each_peer() -> None:
-    one = {**line(64, 128, "float32", torch=3.0, layer_norm=0.98), "norm": "rms_norm"}
-    assert tables.family_table([one], "kernel", 2).splitlines() == [
-        "| rows × columns | lngrad | torch | our layer_norm |",
-        "|---|---|---|---|",
-        "| 64 × 128 float32 | 100 µs | **3.00×** | 0.98× |",
+def test_the_tables_of_a_gpu_have_its_large_calls() -> None:
+    large = [
+        line(1 << 16, 1 << 10, dtype, scope, torch=2.0, liger=1.5)
+        for scope in ("call", "forward")
+        for dtype in ("float32", "bfloat16")
     ]
+    lines = [each | {"machine": {"device": "a GPU"}} for each in [*large, line(64, 64, "float32", "call", torch=0.2)]]
+    assert tables.gpu_row(lines) == "| a GPU | 1.50× | 1.50× | 1.50× | 1.50× | 4 / 5 | – | – |"
+    assert tables.gpu_table(lines).splitlines()[2:] == ["| 1024 | 50 %, 2.0× | 50 %, 2.0× | 50 %, 2.0× | 50 %, 2.0× |"]
 
 
 def test_newest_takes_the_most_threads_and_the_last_record() -> None:
@@ -84,7 +72,6 @@ def test_newest_takes_the_most_threads_and_the_last_record() -> None:
     found = newest([*LINES, later, alone], "kernel")
     assert found[64, 128, "float32"] == later
     assert newest(LINES, "kernel", 1) == {(64, 128, "float32"): LINES[3]}
-    assert tables.thread_counts(LINES, "kernel") == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +125,15 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
     sys.modules.pop("generate", None)
     import generate
 
-    machines = generate.machines_in(ROOT / "benchmarks" / "results")
+    results = ROOT / "benchmarks" / "results"
+    machines, device = generate.machines_in(results), generate.device_in(results)
     assert machines
+    assert device
     for path, text in (
-        *((name, generate.readme(machines, name)) for name in generate.READMES),
+        *((name, generate.readme(machines, name, device)) for name in generate.READMES),
         ("docs/performance.md", generate.performance(machines)),
-        ("docs/performance-tables.md", generate.tables(machines, generate.family_in(ROOT / "benchmarks" / "results"))),
+        ("docs/performance.zh-CN.md", generate.in_chinese(generate.performance(machines))),
+        ("docs/gpu.md", generate.gpu(device, results)),
         ("docs/benchmarks.html", generate.page(machines)),
     ):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"

@@ -66,7 +66,7 @@ class Stored(NamedTuple):
 class Make(NamedTuple):
     """A make of processor, and what was measured there.
 
-    The figures of `measured` are in docs/performance-history.md#amd-epyc-9004, all others with the functions of policy.py.
+    The figures of `measured` are in benchmarks/results/experiments.csv, all others with the functions of policy.py.
 
     Attributes:
         measured: How rows of FETCHED_FROM columns and more are taken, by what was timed there. Where it says nothing, the rules

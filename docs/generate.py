@@ -71,8 +71,8 @@ READMES = {
         ),
         "Speedup over the better of torch 2.13 and oneDNN 3.2 with 2 threads: outputs preallocated, geometric means over "
         "rows of at least 64 elements; override() over torch's own kernels. The GPU: over the better of torch 2.11 and Liger "
-        "0.8.5, calls of at least 2²⁶ elements; smaller ones take up to 4 times torch's time ([GPU](docs/gpu.md)). Every CPU case: "
-        "[benchmarks](docs/benchmarks.html); what it means: [performance](docs/performance.md).",
+        "0.8.5, calls of at least 2²⁶ elements; smaller ones take up to 4 times torch's time ([GPU](docs/gpu.md)). "
+        "Every CPU case: [benchmarks](docs/benchmarks.html); what it means: [performance](docs/performance.md).",
         "Speedup over the best peer, by shape and dtype, on five machines",
     ),
     "README.zh-CN.md": (

@@ -8,17 +8,21 @@ Run when CANN publishes a release, or the simulated NPU has changed much: a few 
     python scripts/upstream.py ops-nn --results kept.json    what is in the file is not run again; what was run is added
     python scripts/upstream.py ops-nn --kit asc-devkit      the vector examples of the Ascend C kit too
 
+Every test and example is a row of benchmarks/results/upstream.csv; the page has their sums.
+
 ops-nn is a checkout of the operator library (hicann/ops-nn), which stays as it is. It takes one to two hours of a core.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -33,7 +37,9 @@ from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
 from lngrad.errors import LngradError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "upstream.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RECORDS = ROOT / "docs" / "upstream.md", ROOT / "benchmarks" / "results" / "upstream.csv"
+COLUMNS = ("part", "name", "checked", "device", "remarks", "note")
 ROOMS = ("norm", "experimental/norm")
 
 # What a person has found behind a test that does not pass, by operator ("" for any) and words of its text. "ours": the
@@ -163,78 +169,119 @@ def _judgement(operator: str, why: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"0x[0-9a-f]+", "0x…", " ".join(text.split())).replace("|", "\\|")[:220]
+    return re.sub(r"0x[0-9a-f]+", "0x…", " ".join(text.split()))[:220]
 
 
-def _table(rows: list[Row]) -> str:
-    lines = [
-        "| operator | compiles | " + " | ".join(MODES) + " | remarks |",
-        "|---|---|" + "---|" * len(MODES) + "---|",
-    ]
-    total = dict.fromkeys(MODES, 0)
-    cases = compiled = operators = 0
+def _record(*values: object) -> dict[str, str]:
+    return dict(zip(COLUMNS, map(str, [*values, *[""] * (len(COLUMNS) - len(values))]), strict=True))
+
+
+def _operators(rows: list[Row]) -> list[dict[str, str]]:
+    """A record an operator, and one a test that does not pass."""
+    records = []
     for row in rows:
-        if row.refused:
+        name = row.room.removesuffix("norm") + row.operator
+        if row.refused or row.late:
+            records.append(_record("not run" if row.late else "left out", name))
             continue
-        operators += 1
-        builds = [not file.error for file in row.files]
-        compiled += all(builds)
         counts = {mode: [file.count(mode) for file in row.files] for mode in MODES}
         cells = [f"{sum(one for one, _ in pairs)} of {sum(all_ for _, all_ in pairs)}" for pairs in counts.values()]
-        for mode, pairs in counts.items():
-            total[mode] += sum(one for one, _ in pairs)
-        cases += sum(all_ for _, all_ in counts["checked"])
         error = next((file.error for file in row.files if file.error), "")
-        name = row.room.removesuffix("norm") + row.operator
-        remarks = sum(len(file.remarks) for file in row.files)
-        lines.append(f"| {name} | {'yes' if all(builds) else _cell(error)} | {' | '.join(cells)} | {remarks} |")
-    sums = " | ".join(f"**{passed} of {cases}**" for passed in total.values())
-    remarks = sum(len(file.remarks) for row in rows for file in row.files)
-    return "\n".join([*lines, f"| **{operators} operators** | **{compiled}** | {sums} | **{remarks}** |"])
-
-
-def _failures(rows: list[Row]) -> str:
-    lines = ["| operator | test | mode | what is told | judgement |", "|---|---|---|---|---|"]
+        records.append(_record("operator", name, *cells, sum(len(file.remarks) for file in row.files), _cell(error)))
     for row in rows:
-        for file in row.files:
-            for case in file.cases:
-                if case.state != "passed":
-                    what = f"{case.state}: {_cell(case.why)}"
-                    judged = _judgement(row.operator, case.why)
-                    lines.append(
-                        f"| {row.operator} | {case.name.partition('.')[2]} | {case.mode} | {what} | {judged} |"
-                    )
-    return "\n".join(lines)
+        for case in (case for file in row.files for case in file.cases if case.state != "passed"):
+            said = f"{case.state}: {_cell(case.why)}"
+            where = [said if case.mode == mode else "" for mode in MODES]
+            name = f"{row.operator}/{case.name.partition('.')[2]}"
+            records.append(_record("test", name, *where, "", _judgement(row.operator, case.why)))
+    return records
 
 
-def _examples(results: dict[str, str]) -> str:
-    runs = [name for name, why in results.items() if not why]
-    lines = [f"{len(runs)} of {len(results)} run: {', '.join(runs)}.", ""]
-    lines += ["The others:", "", "| example | why |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {_cell(why)} |" for name, why in results.items() if why)])
-
-
-VECTORS = "## Vector examples of the Ascend C kit"
-
-
-def _section_of_page(heading: str) -> str:
-    """What the page has under a heading."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-    return text.partition(heading)[2].partition("\n## ")[0].strip() or "Not run."
-
-
-def _vector_examples(kit: Path, scratch: Path, kept: Kept) -> str:
-    commit = subprocess.run(["git", "-C", str(kit), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
+def _vector_examples(kit: Path, scratch: Path, kept: Kept) -> list[dict[str, str]]:
     results: dict[str, Example] = {}
     for one in sources(kit):
         name = one.relative_to(kit / "examples").as_posix()
         if name not in kept.found:
             kept.add(name, run_example(one, scratch / "kit"))
         results[name] = Example(*kept.found[name])
-    return (
-        f"From asc-devkit {commit.stdout.strip() or 'of unknown commit'}, built and run as their READMEs say.\n\n"
-        + section(results, _cell)
+    summary, rows = section(results, _cell)
+    source = _record("source", "asc-devkit", "", "", "", _commit(kit))
+    return [source, _record("kit", "", "", "", "", summary), *(_record("kit example", *row) for row in rows)]
+
+
+def _commit(checkout: Path) -> str:
+    done = subprocess.run(["git", "-C", str(checkout), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
+    return done.stdout.strip() or "of unknown commit"
+
+
+def page(records: list[dict[str, str]]) -> str:
+    """The text of docs/upstream.md."""
+
+    def part(name: str) -> list[dict[str, str]]:
+        return [one for one in records if one["part"] == name]
+
+    operators, tests, hosts = part("operator"), part("test"), part("host example")
+    source = {one["name"]: one["note"] for one in part("source")}
+    sums = {}
+    for mode in MODES:
+        pairs = [one[mode].split(" of ") for one in operators]
+        sums[mode] = [sum(int(pair[place]) for pair in pairs) for place in (0, 1)]
+    judged = Counter(one["note"] for one in tests if one["checked"])
+    reasons = "\n".join(f"| {count} | {text} |" for text, count in judged.most_common())
+    device = "\n".join(f"* {one['name']}: {one['device']} ({one['note']})" for one in tests if one["device"])
+    names = "\n".join(
+        f"| {one['name']} | {one['checked']} | {one['device']} | {one['remarks']} |"
+        for one in operators
+        if {one[mode].partition(" of ")[0] for mode in MODES} != {one["checked"].partition(" of ")[2]}
     )
+    compiled = sum(not one["note"] for one in operators)
+    ran = [one["name"].partition("/test_aclnn_")[2] for one in hosts if one["device"] == "right"]
+    waiting = [one["name"] for one in part("not run")]
+    left = f"\nNot run: {', '.join(waiting)}.\n" if waiting else ""
+    kit = "".join(one["note"] for one in part("kit"))
+    checked, device_ = (" of ".join(map(str, sums[mode])) for mode in MODES)
+    return f"""# CANN's own programs on the simulated NPU
+
+Unit tests of ops-nn's norm kernels: {compiled} of {len(operators)} operators compile unmodified; {checked} tests pass in
+`checked` mode, {device_} in `device` mode. Of {len(hosts)} host examples {len(ran)} run; the others call operators that
+lngrad does not have. From ops-nn {source["ops-nn"]} with lngrad {source["lngrad"]}, written by `scripts/upstream.py`; no file
+of CANN is changed or kept here. Every test and example with its message:
+[upstream.csv](../benchmarks/results/upstream.csv). To run one operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
+
+`checked` reports as errors what CANN's own checker reports, and looks for races; `device` accepts what the hardware runs
+without an error. A remark is harmless and worth a look. {len(part("left out"))} more folders build no tests for A2, or only those
+of Ascend 950's register API, which is not simulated.
+{left}
+## Tests that fail in checked mode
+
+| tests | reason |
+|---|---|
+{reasons}
+
+In device mode:
+
+{device}
+
+Operators whose tests do not all pass in both modes:
+
+| operator | checked | device | remarks |
+|---|---|---|---|
+{names}
+
+## Host examples
+
+These run: {", ".join(ran)}.
+
+## Vector examples of the Ascend C kit
+
+From asc-devkit {source.get("asc-devkit", "(not run)")}, built and run as their READMEs say. {kit}
+"""
+
+
+def read() -> list[dict[str, str]]:
+    """The records that are kept."""
+    with RECORDS.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def main(
@@ -253,7 +300,6 @@ def main(
 ) -> None:
     """Run them, and write the page."""
     end = time.monotonic() + 60 * minutes
-    commit = subprocess.run(["git", "-C", str(library), "log", "-1", "--format=%h %cs"], capture_output=True, text=True)
     folders = [
         (room, one.parents[2]) for room in ROOMS for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
     ]
@@ -264,7 +310,7 @@ def main(
         write_toolkit(toolkit, Settings())
         programs = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         kept = Kept(results_file)
-        vectors = _vector_examples(kit, Path(scratch), kept) if kit else _section_of_page(VECTORS)
+        vectors = _vector_examples(kit, Path(scratch), kept) if kit else []
         results: dict[str, str] = {}
         for one in programs:
             name = f"{one.parents[1].name}/{one.stem}"
@@ -282,42 +328,24 @@ def main(
 
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))
-    rows = [row for row in tried if not row.late]
-    others = sorted(row.room.removesuffix("norm") + row.operator for row in rows if row.refused)
-    ran = {(row.room, row.operator) for row in rows}
-    waiting = sorted(folder.name for room, folder in folders if (room, folder.name) not in ran)
-    left = f"\n\n**Not run** ({len(waiting)} of {len(folders)} operators): {', '.join(waiting)}." if waiting else ""
-    page = f"""# CANN's own programs on the simulated NPU
-
-Written by `scripts/upstream.py`, with lngrad {__version__}, from ops-nn {commit.stdout.strip() or "of unknown commit"}.
-No file of it is changed or kept here. `checked`: what CANN's checker reports is an error, and races are looked for.
-`device`: what the hardware runs without an error runs here too. `remarks`: what `checked` finds harmless and worth a look, each
-line of a kernel once. One operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
-
-## Unit tests of norm kernels
-
-{_table(rows)}{left}
-
-Of {len(rows)} folders with tests of a kernel {len(rows) - len(others)} build them for A2. The others are left out, as
-their CMakeLists.txt builds none, or those of the register API of Ascend 950 alone, which is not simulated:
-{", ".join(others) or "none"}.
-
-## Tests that do not pass
-
-{_failures(rows)}
-
-## Host examples of the norm family
-
-{_examples(results)}
-
-{VECTORS}
-
-{vectors}
-"""
+    if not kit and RECORDS.is_file():
+        vectors = [one for one in read() if one["part"].startswith("kit") or one["name"] == "asc-devkit"]
+    waiting = [Row(room, folder.name, [], late=True) for room, folder in folders if (room, folder) not in wanted]
+    records = [
+        _record("source", "ops-nn", "", "", "", _commit(library)),
+        _record("source", "lngrad", "", "", "", __version__),
+        *_operators([*tried, *waiting]),
+        *(_record("host example", name, "", _cell(why) or "right") for name, why in results.items()),
+        *vectors,
+    ]
     if to_stdout:
-        print(page)
-    else:
-        PAGE.write_text(page, encoding="utf-8")
+        print(page(records))
+        return
+    with RECORDS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    PAGE.write_text(page(records), encoding="utf-8")
 
 
 if __name__ == "__main__":

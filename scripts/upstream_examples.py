@@ -182,33 +182,27 @@ def _plain(source: Path) -> Path:
     return plain
 
 
-def section(results: dict[str, Example], cell: Callable[[str], str]) -> str:
-    """The part of the page about them: how many, what each that does not run right says, and what is left out."""
+def section(results: dict[str, Example], cell: Callable[[str], str]) -> tuple[str, list[tuple[str, ...]]]:
+    """How many do what, in a sentence; and of each its name, what both modes say, and why it does not compile."""
     ran = {name: one for name, one in results.items() if one.state == "ran"}
     compiled = {name for name, one in results.items() if one.state in ("ran", "library")}
     others = Counter(one.why for one in results.values() if one.state == "other")
-    counted = len(results) - others.total()
     good = {mode: sum(not getattr(one, mode) for one in ran.values()) for mode in MODES}
     compares = sum(one.compares and not one.device for one in ran.values())
-    lines = [
-        f"Of {counted} examples {len(compiled)} compile. {good['checked']} of them end as they should in checked mode,",
-        f"{good['device']} in device mode, {compares} of these by the comparison that comes with them.",
+    summary = (
+        f"Of {len(results) - others.total()} examples {len(compiled)} compile. {good['checked']} of them end as they should in "
+        f"checked mode, {good['device']} in device mode, {compares} of these by the comparison that comes with them. "
         f"{others.total()} more are for another machine, and left out: "
         + ", ".join(f"{count} name {what}" for what, count in sorted(others.items()))
-        + ".",
-        "",
-        "| example | compiles | checked | device |",
-        "|---|---|---|---|",
-    ]
+        + "."
+    )
+    rows: list[tuple[str, ...]] = []
     for name, one in results.items():
         short = "/".join(name.removesuffix(".asc").split("/")[1:])
         if one.state == "refused":
-            lines.append(f"| {short} | {cell(one.why)} | | |")
+            rows.append((short, "", "", "", cell(one.why)))
         elif one.state == "library":
-            lines.append(f"| {short} | yes; its main program is Python | | |")
-        elif one.state == "ran" and (one.checked or one.device):
-            lines.append(f"| {short} | yes | {cell(one.checked) or 'right'} | {cell(one.device) or 'right'} |")
-    right = [
-        "/".join(name.removesuffix(".asc").split("/")[1:]) for name, one in ran.items() if not one.checked + one.device
-    ]
-    return "\n".join([*lines, "", f"Right in both modes: {', '.join(right)}."])
+            rows.append((short, "", "", "", "yes; its main program is Python"))
+        elif one.state == "ran":
+            rows.append((short, cell(one.checked) or "right", cell(one.device) or "right"))
+    return summary, rows

@@ -1,8 +1,7 @@
-"""docs/versions.md is the page of its records, and the records cover what pyproject.toml claims."""
+"""docs/versions.md and docs/upstream.md are the pages of their records; versions cover what pyproject.toml claims."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def matrix():
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        import matrix
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+@pytest.fixture
+def matrix(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import matrix
+
     return matrix
+
+
+def test_the_page_of_cann_s_programs_is_that_of_its_records(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    upstream = pytest.importorskip("upstream")
+    assert upstream.PAGE.read_text("utf-8") == upstream.page(upstream.read())
 
 
 def record(python, level="lowest", **more):

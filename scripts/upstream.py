@@ -249,8 +249,8 @@ of CANN is changed or kept here. Every test and example with its message:
 [upstream.csv](../benchmarks/results/upstream.csv). To run one operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
 
 `checked` reports as errors what CANN's own checker reports, and looks for races; `device` accepts what the hardware runs
-without an error. A remark is harmless and worth a look. {len(part("left out"))} more folders build no tests for A2, or only those
-of Ascend 950's register API, which is not simulated.
+without an error. A remark is harmless and worth a look. {len(part("left out"))} more folders build no tests for A2, or
+only those of Ascend 950's register API, which is not simulated.
 {left}
 ## Tests that fail in checked mode
 

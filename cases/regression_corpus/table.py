@@ -2,7 +2,7 @@
 
     python -m cases.regression_corpus.table
 
-Prints the rows that stand in docs/check.md.
+Prints the rows that stand in README.md beside this file.
 """
 
 from __future__ import annotations

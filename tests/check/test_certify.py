@@ -375,7 +375,9 @@ def test_the_page_shows_the_committed_certificates():
     found = runpy.run_path(str(ROOT / "docs" / "certificates" / "generate.py"))
     paths = [ROOT / "docs" / "certificates" / f"{name}.json" for name in found["NAMES"]]
     assert set((ROOT / "docs" / "certificates").glob("*.json")) <= set(paths)
-    assert (ROOT / "docs" / "certificates.md").read_text("utf-8") == found["page"]([read_certificate(path) for path in paths])
+    assert (ROOT / "docs" / "certificates.md").read_text("utf-8") == found["page"](
+        [read_certificate(path) for path in paths]
+    )
 
 
 DEEP = {  # (the tree, the size of the smallest subtree with two places i < j)

@@ -161,17 +161,25 @@ def test_a_program_that_fails_is_a_failed_case(tmp_path, make_case):
     assert "expected dx.bin or dx.npy in {out}, found neither" in silent.reason
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_the_program_in_c_passes_and_skips_what_it_does_not_take(tmp_path, make_case):
+@pytest.mark.parametrize(
+    ("compiler", "name", "refusal"),
+    [
+        (["cc"], "check_my_program.c", "this program takes float32 alone"),
+        (["c++", "-std=c++17"], "check_my_program.cpp", "float32 with a gamma alone"),
+    ],
+)
+def test_a_program_passes_and_skips_what_it_does_not_take(tmp_path, make_case, compiler, name, refusal):
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"no {compiler[0]}")
     built = tmp_path / "my_program"
-    source = Path(__file__).parents[2] / "examples" / "c" / "check_my_program.c"
-    subprocess.run(["cc", "-O1", "-Wall", "-Werror", str(source), "-lm", "-o", str(built)], check=True)
+    source = Path(__file__).parents[2] / "examples" / "c" / name
+    subprocess.run([*compiler, "-O1", "-Wall", "-Werror", str(source), "-lm", "-o", str(built)], check=True)
     options = Options(impl=f"cmd:{built} {{in}} {{out}}", standard="exact")
     result = check_case(make_case(), options)
     assert result.status == "passed", result
     narrow = make_case(dtype="bfloat16", output_dtypes=("bfloat16", "float32", "float32"))
     result = check_case(narrow, options)
-    assert (result.status, result.reason) == ("skipped", "this program takes float32 alone")
+    assert (result.status, result.reason) == ("skipped", refusal)
 
 
 def test_the_time_limit_counts_the_implementation_alone(module, make_case, monkeypatch):

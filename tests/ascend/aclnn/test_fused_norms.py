@@ -1,6 +1,6 @@
 """Norms with what follows them: results against float64, and every rule of the pages broken once.
 
-docs/ascend.md lists the rules with the ids used here.
+docs/ascend.md lists the rules, tests/ascend/host_rules.csv with the ids used here.
 """
 
 from __future__ import annotations

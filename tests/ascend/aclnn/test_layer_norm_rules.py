@@ -1,6 +1,6 @@
 """The forward's checks: every rule of the documents' tables is broken once, and the code and text that come are compared.
 
-docs/ascend.md lists the rules row by row with the ids used here.
+docs/ascend.md lists the rules row by row, tests/ascend/host_rules.csv with the ids used here.
 """
 
 from __future__ import annotations

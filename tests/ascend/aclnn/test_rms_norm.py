@@ -1,6 +1,6 @@
 """The operators of root mean squares: results against the reference, and every rule of their pages broken once.
 
-docs/ascend.md lists the rules with the ids used here.
+docs/ascend.md lists the rules, tests/ascend/host_rules.csv with the ids used here.
 """
 
 from __future__ import annotations

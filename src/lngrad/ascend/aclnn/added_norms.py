@@ -3,7 +3,7 @@
 The sum is made in float32 and not rounded before it is normalized, as the published kernels have it; each result is
 rounded once. The rules are those of the pages (ops-nn, norm/*/docs) and of the published tiling, in the order of the
 latter: the first phase looks at null pointers and dtypes, the tiling at shapes. gamma's shape is the normalized shape.
-docs/ascend.md lists the rules with their tests.
+docs/ascend.md lists the rules.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ and aclnnLayerNormalizationGrad of the experimental room. quantized_norms has th
 
 The core's norm is kept in float32, and what follows is done in float64 and rounded once. A sum is not rounded before it is
 normalized. The rules are those of the pages (ops-nn, norm/*/docs) and of the published first phases, in the order of the
-latter: null pointers, dtypes, shapes. docs/ascend.md lists the rules with their tests.
+latter: null pointers, dtypes, shapes. docs/ascend.md lists the rules.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The order of the checks and their codes are those of the published code (aclnn_layer_norm.cpp,
 aclnn_fast_layer_norm.cpp); ``strict`` adds what only the documents say. Every difference is listed in
-docs/ascend.md with its test.
+docs/ascend.md, with its tests in tests/ascend/host_rules.csv.
 
 All three compute the same here: the core's forward, in float32, each result rounded once. CANN: the implementation
 modes and the fast function trade accuracy for speed on a device.

@@ -2,7 +2,7 @@
 
 The order of the checks and their codes are those of the published code (aclnn_layer_norm_backward.cpp); ``strict``
 adds what only the documents say, ``compat`` has the code's own rules in its place. Every difference is listed in
-docs/ascend.md with its test.
+docs/ascend.md, with its tests in tests/ascend/host_rules.csv.
 
 Phase 1 is the core's plan, phase 2 runs it on the caller's outputs and workspace: there is no second arithmetic.
 Which SoC, CANN release, mode and rounding apply is what ``lngrad.ascend.soc.use`` chose when phase 1 was called.

@@ -1,7 +1,7 @@
 """Norms and a quantization in one operator: aclnnRmsNormQuant, aclnnAddRmsNormQuant and aclnnLayerNormQuant.
 
 Results are in INT8 alone: the nearest integer, of the norm in float32 and what follows in float64. docs/ascend.md lists the
-rules with their tests.
+rules.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ aclnnInplaceAddRmsNorm, with their checks, their rows, and their two phases.
 
 The rules are those of the pages (ops-nn, norm/*/docs); the order of the checks, and what the published code checks
 beside them, was not read: both modes follow the pages, and ``strict`` alone looks at the product. gamma's shape is the
-normalized shape. docs/ascend.md lists the rules with their tests.
+normalized shape. docs/ascend.md lists the rules.
 """
 
 from __future__ import annotations

@@ -323,11 +323,10 @@ NUMBERS_OF = {operation.name: number for number, operation in enumerate(OPERATIO
 
 
 def documented_rows() -> str:
-    """Return the rows of the table in docs/ascend-c.md: name, what it computes, types, what 950 takes in addition."""
-    rows = []
+    """Return the rows of the table in docs/ascend-c.md: types, what 950 takes in addition, the instructions."""
+    names: dict[tuple[str, str], list[str]] = {}
     for operation in OPERATIONS:
         mixed = [" from ".join(one.split(maxsplit=1)) for one in operation.mixed.split("; ") if one]
-        types = ", ".join([*operation.types.split(), *mixed])
-        formula = operation.formula.replace("|", "\\|")
-        rows.append(f"| `{operation.name}` | {formula} | {types} | {', '.join(operation.more.split())} |")
-    return "\n".join(rows)
+        types = ", ".join([*operation.types.split(), *mixed]), ", ".join(operation.more.split())
+        names.setdefault(types, []).append(f"`{operation.name}`")
+    return "\n".join(f"| {types} | {more} | {', '.join(found)} |" for (types, more), found in names.items())

@@ -51,7 +51,7 @@ TESTS = {
 BITS = ["-k", "not (test_golden_bits and numpy_cpu)"]
 
 # The columns of versions; what else a set brings is in the records.
-SHOWN = ("numpy", "numba", "ml_dtypes", "typer", "rich")
+SHOWN = ("numpy", "numba", "ml_dtypes")
 
 HEAD = """\
 # Versions

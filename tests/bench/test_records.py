@@ -63,7 +63,7 @@ def test_the_tables_of_a_gpu_have_its_large_calls() -> None:
     ]
     lines = [each | {"machine": {"device": "a GPU"}} for each in [*large, line(64, 64, "float32", "call", torch=0.2)]]
     assert tables.gpu_row(lines) == "| a GPU | 1.50× | 1.50× | 1.50× | 1.50× | 4 / 5 | – | – |"
-    assert tables.gpu_table(lines).splitlines()[2:] == ["| 1024 | 50 %, 2.0× | 50 %, 2.0× | 50 %, 2.0× | 50 %, 2.0× |"]
+    assert tables.gpu_table(lines).splitlines()[2:] == ["| 1024 | 0.50, 2.0× | 0.50, 2.0× | 0.50, 2.0× | 0.50, 2.0× |"]
 
 
 def test_newest_takes_the_most_threads_and_the_last_record() -> None:

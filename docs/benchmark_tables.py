@@ -85,8 +85,7 @@ def gpu_table(lines: list[Record]) -> str:
     for M, N in sorted({case[:2] for case in found["call"] if case[0] * case[1] >= LARGE}, key=lambda shape: shape[1]):
         chosen = [found[scope].get((M, N, dtype)) for scope in found for dtype in ("bfloat16", "float32")]
         cells = [
-            "–" if line is None else f"{line['of_roofline']:.2f}, {line['ratio']['torch']:.1f}×"
-            for line in chosen
+            "–" if line is None else f"{line['of_roofline']:.2f}, {line['ratio']['torch']:.1f}×" for line in chosen
         ]
         rows.append(f"| {N} | {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -82,12 +82,13 @@ def _table(certificates: Sequence[Certificate]) -> str:
         for one in certificate.measured:
             rows.setdefault(one.name, {})[certificate.name] = one
     names = [certificate.name for certificate in certificates]
-    lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    shown: dict[str, list[str]] = {}  # what has the same answers is one line
     for name, found in rows.items():
         if name in FACTS or any(one.holds is not None for one in found.values()):
-            cells = [_cell(found[label]) if label in found else "–" for label in names]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells = " | ".join(_cell(found[label]) if label in found else "–" for label in names)
+            shown.setdefault(cells, []).append(name)
+    head = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    return "\n".join([*head, *(f"| {'; '.join(same)} | {cells} |" for cells, same in shown.items())])
 
 
 def _cell(one: Measured) -> str:

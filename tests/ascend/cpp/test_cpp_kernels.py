@@ -359,6 +359,62 @@ def test_cast_packs_two_int4_in_a_byte_by_count_and_by_repeats(tmp_path):
         launch(ascendc.compile(tmp_path / "nibbles.cpp", "nibbles", define={"PAIRS": 0}), 1, x, packed, back)
 
 
+MASKS = """\
+#include "kernel_operator.h"
+using namespace AscendC;
+using Pointer = void (*)(const LocalTensor<float>&, const LocalTensor<float>&, const LocalTensor<float>&, uint64_t,
+                         const uint8_t, const BinaryRepeatParams&);
+template <Pointer function>
+void masked(const LocalTensor<float>& a, const LocalTensor<float>& x) { function(a, x, x, 3, 1, {1, 1, 1, 8, 8, 8}); }
+extern "C" __global__ __aicore__ void masks(GM_ADDR x, GM_ADDR y) {
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 2048);
+    GlobalTensor<float> source, target;
+    source.SetGlobalBuffer((__gm__ float*)x, 64);
+    target.SetGlobalBuffer((__gm__ float*)y, 448);
+    const BinaryRepeatParams two = {1, 1, 1, 8, 8, 8};
+    const UnaryRepeatParams one = {1, 1, 8, 8};
+    uint64_t bits[2] = {5, 0};
+    const uint64_t constant[2] = {5, 0};
+    const int32_t count = 3;
+    LocalTensor<float> a = buffer.Get<float>(), from = a[448];
+    DataCopy(from, source, 64);
+    PipeBarrier<PIPE_ALL>();
+    Duplicate(a, 0.0f, 448);
+    masked<Add<float>>(a, from);
+    Add(a[64], from, from, bits, 1, two);
+    Add(a[128], from, from, constant, 1, two);
+    Adds(a[192], from, 1.0f, constant, 1, one);
+    Adds(a[256], from, 1.0f, count, 1, one);
+    Add<float, false>(a[320], from, from, MASK_PLACEHOLDER, 1, two);
+    if (ZERO) Exp(a[384], from, 0, 1, one);
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(target, a, 448);
+}
+"""
+
+
+def test_a_mask_is_a_number_or_bits_and_functions_have_addresses(tmp_path):
+    """By a pointer, bits that may change and that may not, a count in a variable, the register's mask; 0 is a count."""
+    (tmp_path / "masks.cpp").write_text(MASKS)
+    x, y = np.random.default_rng(0).standard_normal(64).astype(np.float32), np.zeros(448, np.float32)
+    launch(ascendc.compile(tmp_path / "masks.cpp", "masks", define={"ZERO": 0}), 1, x, y)
+    first, bits = np.arange(64) < 3, np.isin(np.arange(64), (0, 2))
+    rows = [
+        (2 * x, first),
+        (2 * x, bits),
+        (2 * x, bits),
+        (x + np.float32(1), bits),
+        (x + np.float32(1), first),
+        (2 * x, first),
+    ]
+    for got, (value, mask) in zip(y.reshape(7, 64), [*rows, (x, np.zeros(64, bool))], strict=True):
+        check_same_bits(got, np.where(mask, value, np.float32(0)))
+    with pytest.raises(BoundsFault, match="Exp: mask must be 1 to 64, got 0"):
+        launch(ascendc.compile(tmp_path / "masks.cpp", "masks", define={"ZERO": 1}), 1, x, y)
+
+
 def test_headers_name_what_python_names():
     numbers = header_files()["lngrad/numbers.h"]
     assert "Add = 0," in numbers

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <type_traits>
 
 #include "lngrad/numbers.h"
 
@@ -112,23 +113,29 @@ inline void vector(Op op, Where where, double real, const Elements& elements, co
 }
 
 inline void put(Call& call, const Operand& operand) { call.local[call.locals_used++] = operand; }
-inline void put(Call& call, int64_t value) { call.integer[call.integers_used++] = value; }
-
-template <typename... Values>
-inline Call& perform(Op op, Where where, const Values&... values)
+template <typename N, std::enable_if_t<std::is_integral_v<N> || std::is_enum_v<N>, int> = 0>
+void put(Call& call, N value)
 {
-    Call& call = issue(op, where);
+    call.integer[call.integers_used++] = static_cast<int64_t>(value);
+}
+template <typename... Values>
+void put_each(Call& call, const Values&... values)
+{
     (put(call, values), ...);
-    return finish(call);
 }
 
 template <typename... Values>
 inline Call& perform_with(Op op, Where where, double real, const Values&... values)
 {
     Call& call = issue(op, where);
-    (put(call, values), ...);
+    put_each(call, values...);
     call.real = real;
     return finish(call);
+}
+template <typename... Values>
+inline Call& perform(Op op, Where where, const Values&... values)
+{
+    return perform_with(op, where, 0, values...);
 }
 
 } // namespace lngrad

@@ -8,108 +8,87 @@
 
 namespace AscendC {
 
+// The blocks of a copy, as numbers of a call.
+template <typename Params, std::enable_if_t<std::is_same_v<Params, DataCopyParams> || std::is_same_v<Params, DataCopyExtParams>, int> = 0>
+void put(lngrad::Call& call, const Params& p)
+{
+    lngrad::put_each(call, p.blockCount, p.blockLen, p.srcStride, p.dstStride);
+}
+
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const uint32_t count, Where where = Where::here())
 {
-    lngrad::perform(Op::COPY_IN, where, dst.operand(), src.address(), src.size(), src.type(), count / LocalTensor<T>::per_byte);
+    lngrad::perform(Op::COPY_IN, where, dst.operand(), src, count / LocalTensor<T>::per_byte);
 }
-
 template <typename T>
 void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
 {
-    lngrad::perform(Op::COPY_OUT, where, src.operand(), dst.address(), dst.size(), dst.type(), count / LocalTensor<T>::per_byte);
+    lngrad::perform(Op::COPY_OUT, where, src.operand(), dst, count / LocalTensor<T>::per_byte);
 }
-
 template <typename T>
 void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
 {
     lngrad::perform(Op::COPY_LOCAL, where, dst.operand(), src.operand(), count / LocalTensor<T>::per_byte);
 }
-
 template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyParams& p,
-              Where where = Where::here())
+void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
 {
-    lngrad::perform(Op::COPY_IN_BLOCKS, where, dst.operand(), src.address(), src.size(), src.type(),
-                    int64_t(p.blockCount), int64_t(p.blockLen), int64_t(p.srcStride), int64_t(p.dstStride));
+    lngrad::perform(Op::COPY_IN_BLOCKS, where, dst.operand(), src, p);
+}
+template <typename T>
+void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
+{
+    lngrad::perform(Op::COPY_OUT_BLOCKS, where, src.operand(), dst, p);
+}
+template <typename T>
+void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
+{
+    lngrad::perform(Op::COPY_LOCAL_BLOCKS, where, dst.operand(), src.operand(), p);
 }
 
-template <typename T>
-void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p,
-              Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_OUT_BLOCKS, where, src.operand(), dst.address(), dst.size(), dst.type(),
-                    int64_t(p.blockCount), int64_t(p.blockLen), int64_t(p.srcStride), int64_t(p.dstStride));
-}
-
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p,
-              Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_LOCAL_BLOCKS, where, dst.operand(), src.operand(), int64_t(p.blockCount),
-                    int64_t(p.blockLen), int64_t(p.srcStride), int64_t(p.dstStride));
-}
-
+// In two forms; the last number says which.
 template <typename T, PaddingMode mode = PaddingMode::Normal>
 void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyExtParams& p,
                  const DataCopyPadExtParams<T>& pad, Where where = Where::here())
 {
-    lngrad::perform_with(Op::PAD_IN, where, static_cast<double>(pad.paddingValue), dst.operand(), src.address(),
-                         src.size(), src.type(), int64_t(p.blockCount), int64_t(p.blockLen), int64_t(p.srcStride),
-                         int64_t(p.dstStride), int64_t(pad.isPad), int64_t(pad.leftPadding),
-                         int64_t(pad.rightPadding), int64_t(mode), int64_t(0));
+    lngrad::perform_with(Op::PAD_IN, where, static_cast<double>(pad.paddingValue), dst.operand(), src, p, pad.isPad,
+                         pad.leftPadding, pad.rightPadding, mode, 0);
 }
-
 template <typename T, PaddingMode mode = PaddingMode::Normal>
 void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyParams& p,
                  const DataCopyPadParams& pad, Where where = Where::here())
 {
     T value;
     std::memcpy(&value, &pad.paddingValue, sizeof value);
-    lngrad::perform_with(Op::PAD_IN, where, static_cast<double>(value), dst.operand(), src.address(), src.size(),
-                         src.type(), int64_t(p.blockCount), int64_t(p.blockLen), int64_t(p.srcStride),
-                         int64_t(p.dstStride), int64_t(pad.isPad), int64_t(pad.leftPadding),
-                         int64_t(pad.rightPadding), int64_t(mode), int64_t(1));
+    lngrad::perform_with(Op::PAD_IN, where, static_cast<double>(value), dst.operand(), src, p, pad.isPad,
+                         pad.leftPadding, pad.rightPadding, mode, 1);
 }
-
 template <typename T, PaddingMode mode = PaddingMode::Normal>
-void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyExtParams& p,
-                 Where where = Where::here())
+void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyExtParams& p, Where where = Where::here())
 {
-    lngrad::perform(Op::PAD_OUT, where, src.operand(), dst.address(), dst.size(), dst.type(), int64_t(p.blockCount),
-                    int64_t(p.blockLen), int64_t(p.srcStride), int64_t(p.dstStride), int64_t(mode), int64_t(0));
+    lngrad::perform(Op::PAD_OUT, where, src.operand(), dst, p, mode, 0);
 }
-
 template <typename T, PaddingMode mode = PaddingMode::Normal>
-void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p,
-                 Where where = Where::here())
+void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
 {
-    lngrad::perform(Op::PAD_OUT, where, src.operand(), dst.address(), dst.size(), dst.type(), int64_t(p.blockCount),
-                    int64_t(p.blockLen), int64_t(p.srcStride), int64_t(p.dstStride), int64_t(mode), int64_t(1));
+    lngrad::perform(Op::PAD_OUT, where, src.operand(), dst, p, mode, 1);
 }
 
 template <typename T>
 void InitOutput(GlobalTensor<T> gm, uint32_t size, T value = T(0), Where where = Where::here())
 {
-    lngrad::perform_with(Op::INIT_OUTPUT, where, static_cast<double>(value), gm.address(), gm.size(), gm.type(),
-                         int64_t(size), LocalTensor<T>::whole(value));
+    lngrad::perform_with(Op::INIT_OUTPUT, where, static_cast<double>(value), gm, size, LocalTensor<T>::whole(value));
 }
 
-template <typename T>
-void SetAtomicAdd(Where where = Where::here())
-{
-    lngrad::perform(Op::ATOMIC_ADD, where, static_cast<int64_t>(lngrad::type_of<T>()));
-}
-template <typename T>
-void SetAtomicMax(Where where = Where::here())
-{
-    lngrad::perform(Op::ATOMIC_MAX, where, static_cast<int64_t>(lngrad::type_of<T>()));
-}
-template <typename T>
-void SetAtomicMin(Where where = Where::here())
-{
-    lngrad::perform(Op::ATOMIC_MIN, where, static_cast<int64_t>(lngrad::type_of<T>()));
-}
+#define LNGRAD_SET_ATOMIC(Name, op) \
+    template <typename T> \
+    void Name(Where where = Where::here()) \
+    { \
+        lngrad::perform(op, where, lngrad::type_of<T>()); \
+    }
+LNGRAD_SET_ATOMIC(SetAtomicAdd, Op::ATOMIC_ADD)
+LNGRAD_SET_ATOMIC(SetAtomicMax, Op::ATOMIC_MAX)
+LNGRAD_SET_ATOMIC(SetAtomicMin, Op::ATOMIC_MIN)
 template <typename T>
 void SetPadValue(T paddingValue, Where where = Where::here())
 {
@@ -154,8 +133,7 @@ void DataCopy(const Dst<T>& dst, const Src<T>& src, const SliceInfo dstSliceInfo
 template <typename T, TPosition pos>
 bool PopStackBuffer(LocalTensor<T>& popLocal, Where where = Where::here())
 {
-    popLocal = LocalTensor<T>(lngrad::perform(Op::POP_STACK, where, static_cast<int64_t>(pos),
-                                              static_cast<int64_t>(lngrad::type_of<T>())).local[0]);
+    popLocal = LocalTensor<T>(lngrad::perform(Op::POP_STACK, where, pos, lngrad::type_of<T>()).local[0]);
     return true;
 }
 

@@ -28,40 +28,26 @@ struct FmodConfig {
 namespace lngrad {
 
 template <typename T>
-void library(Op op, Where where, int64_t count, double scalar, const AscendC::LocalTensor<uint8_t>& temporary,
-             const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
-             const AscendC::LocalTensor<T>& src1 = {})
+void library(Op op, Where where, int64_t count, double scalar, const Operand& temporary, const AscendC::LocalTensor<T>& dst,
+             const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>& src1 = {})
 {
-    vector(op, where, scalar, counted(count), {}, dst.operand(), src0.operand(), src1.operand(), 0,
-           temporary.operand());
+    vector(op, where, scalar, counted(count), {}, dst, src0, src1, 0, temporary);
 }
-inline const AscendC::LocalTensor<uint8_t> no_buffer;
 
 } // namespace lngrad
 
 // The four forms of each: with a buffer or without, with a count or for all of the first source.
-#define LNGRAD_FORMS(Name, OpName, Operands, Passed, Scalar, Length) \
+#define LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, buffer, length, ...) \
     template <typename T, bool isReuseSource = false, const auto& config = DEFAULT_LIBRARY_CONFIG> \
-    void Name(LNGRAD_LIST Operands, const LocalTensor<uint8_t>& tmp, const uint32_t count, Where where = Where::here()) \
+    void Name(LNGRAD_LIST Operands, __VA_ARGS__ Where where = Where::here()) \
     { \
-        lngrad::library<T>(Op::OpName, where, count, Scalar, tmp, LNGRAD_LIST Passed); \
-    } \
-    template <typename T, bool isReuseSource = false, const auto& config = DEFAULT_LIBRARY_CONFIG> \
-    void Name(LNGRAD_LIST Operands, const LocalTensor<uint8_t>& tmp, Where where = Where::here()) \
-    { \
-        lngrad::library<T>(Op::OpName, where, Length.GetSize(), Scalar, tmp, LNGRAD_LIST Passed); \
-    } \
-    template <typename T, bool isReuseSource = false, const auto& config = DEFAULT_LIBRARY_CONFIG> \
-    void Name(LNGRAD_LIST Operands, const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library<T>(Op::OpName, where, count, Scalar, lngrad::no_buffer, LNGRAD_LIST Passed); \
-    } \
-    template <typename T, bool isReuseSource = false, const auto& config = DEFAULT_LIBRARY_CONFIG> \
-    void Name(LNGRAD_LIST Operands, Where where = Where::here()) \
-    { \
-        lngrad::library<T>(Op::OpName, where, Length.GetSize(), Scalar, lngrad::no_buffer, LNGRAD_LIST Passed); \
+        lngrad::library<T>(Op::OpName, where, length, Scalar, buffer, LNGRAD_LIST Passed); \
     }
-#define LNGRAD_LIST(...) __VA_ARGS__
+#define LNGRAD_FORMS(Name, OpName, Operands, Passed, Scalar, source) \
+    LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, tmp, count, const LocalTensor<uint8_t>& tmp, const uint32_t count, ) \
+    LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, tmp, source.GetSize(), const LocalTensor<uint8_t>& tmp, ) \
+    LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, {}, count, const uint32_t count, ) \
+    LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, {}, source.GetSize(), )
 #define LNGRAD_MATH(Name) \
     LNGRAD_FORMS(Name, Name, (const LocalTensor<T>& dst, const LocalTensor<T>& src), (dst, src), 0, src)
 #define LNGRAD_MATH_BINARY(Name) \
@@ -80,36 +66,31 @@ LNGRAD_FORMS(SwiGLU, SwiGLU,
              (const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const float& beta),
              (dst, src0, src1), beta, src0)
 
-#define LNGRAD_CLAMP(Name) \
+#define LNGRAD_CLAMP(Name, buffer, ...) \
     template <typename T, bool isReuseSource = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint8_t>& tmp, const lngrad::same<T> scalar, const uint32_t count, Where where = Where::here()) \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, __VA_ARGS__ const lngrad::same<T> scalar, const uint32_t count, Where where = Where::here()) \
     { \
-        lngrad::library<T>(Op::Name, where, count, lngrad::real(scalar), tmp, dst, src); \
-    } \
-    template <typename T, bool isReuseSource = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const lngrad::same<T> scalar, const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library<T>(Op::Name, where, count, lngrad::real(scalar), lngrad::no_buffer, dst, src); \
+        lngrad::library<T>(Op::Name, where, count, lngrad::real(scalar), buffer, dst, src); \
     }
-LNGRAD_CLAMP(ClampMax)
-LNGRAD_CLAMP(ClampMin)
+LNGRAD_CLAMP(ClampMax, tmp, const LocalTensor<uint8_t>& tmp, )
+LNGRAD_CLAMP(ClampMax, {}, )
+LNGRAD_CLAMP(ClampMin, tmp, const LocalTensor<uint8_t>& tmp, )
+LNGRAD_CLAMP(ClampMin, {}, )
 
 template <typename T, bool isReuseSource = false>
 void Swish(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint32_t dataSize, const lngrad::same<T> scalarValue, Where where = Where::here())
 {
-    lngrad::library<T>(Op::Swish, where, dataSize, lngrad::real(scalarValue), lngrad::no_buffer, dst, src);
+    lngrad::library<T>(Op::Swish, where, dataSize, lngrad::real(scalarValue), {}, dst, src);
 }
 // The instructions Exp and Axpy with the arguments of the library's.
-template <typename T, uint8_t taylorExpandLevel, bool isReuseSource = false>
-void Exp(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint8_t>&, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Exp, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand());
-}
-template <typename T, uint8_t taylorExpandLevel, bool isReuseSource = false>
-void Exp(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Exp, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand());
-}
+#define LNGRAD_EXP(...) \
+    template <typename T, uint8_t taylorExpandLevel, bool isReuseSource = false> \
+    void Exp(const LocalTensor<T>& dst, const LocalTensor<T>& src, __VA_ARGS__ const uint32_t count, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::Exp, where, 0, lngrad::counted(count), {}, dst, src); \
+    }
+LNGRAD_EXP()
+LNGRAD_EXP(const LocalTensor<uint8_t>&, )
 template <typename T, typename U, bool isReuseSource = false>
 void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::same<U>& scalarValue, const LocalTensor<uint8_t>&, const uint32_t count, Where where = Where::here())
 {
@@ -117,10 +98,5 @@ void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::sa
 }
 
 } // namespace AscendC
-
-#undef LNGRAD_FORMS
-#undef LNGRAD_MATH
-#undef LNGRAD_MATH_BINARY
-#undef LNGRAD_CLAMP
 
 #endif

@@ -26,12 +26,12 @@ public:
     template <typename T>
     void FreeTensor(LocalTensor<T>& tensor, Where where = Where::here())
     {
-        lngrad::perform(Op::QUEUE_FREE, where, tensor.operand(), int64_t(handle_));
+        lngrad::perform(Op::QUEUE_FREE, where, tensor.operand(), handle_);
     }
     template <typename T>
     bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
     {
-        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), int64_t(handle_)).result != 0;
+        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_).result != 0;
     }
     template <TPosition source, TPosition target, typename T>
     bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
@@ -77,13 +77,11 @@ private:
     template <typename T>
     LocalTensor<T> taken(Op op, Where where)
     {
-        lngrad::Call& call =
-            lngrad::perform(op, where, int64_t(handle_), static_cast<int64_t>(lngrad::type_of<T>()));
-        LocalTensor<T> tensor(call.local[0]);
+        LocalTensor<T> tensor(lngrad::perform(op, where, handle_, lngrad::type_of<T>()).local[0]);
         tensor.SetPosition(pos);
         return tensor;
     }
-    int64_t query(Op op, Where where) { return lngrad::perform(op, where, int64_t(handle_)).result; }
+    int64_t query(Op op, Where where) { return lngrad::perform(op, where, handle_).result; }
 
     int32_t handle_ = -1;
 };
@@ -95,30 +93,21 @@ template <TPosition pos = TPosition::LCM>
 class TBuf {
 public:
     template <typename T>
-    LocalTensor<T> Get(Where where = Where::here())
+    LocalTensor<T> Get(int64_t len = -1, Where where = Where::here())
     {
-        return window<T>(lngrad::perform(Op::BUFFER_GET, where, int64_t(handle_),
-                                         static_cast<int64_t>(lngrad::type_of<T>()), int64_t(-1)));
-    }
-    template <typename T>
-    LocalTensor<T> Get(uint32_t len, Where where = Where::here())
-    {
-        return window<T>(lngrad::perform(Op::BUFFER_GET, where, int64_t(handle_),
-                                         static_cast<int64_t>(lngrad::type_of<T>()), int64_t(len)));
+        return window<T>(lngrad::perform(Op::BUFFER_GET, where, handle_, lngrad::type_of<T>(), len));
     }
     template <typename T>
     LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset, Where where = Where::here())
     {
-        return window<T>(lngrad::perform(Op::BUFFER_GET_OFFSET, where, int64_t(handle_),
-                                         static_cast<int64_t>(lngrad::type_of<T>()), int64_t(size),
-                                         int64_t(bufOffset)));
+        return window<T>(lngrad::perform(Op::BUFFER_GET_OFFSET, where, handle_, lngrad::type_of<T>(), size, bufOffset));
     }
 
     // A TBuf has no queue: nothing waits, nothing is given back, and there is one buffer.
     template <typename T>
     LocalTensor<T> AllocTensor(Where where = Where::here())
     {
-        return Get<T>(where);
+        return Get<T>(-1, where);
     }
     template <typename T>
     void FreeTensor(LocalTensor<T>&)
@@ -208,21 +197,18 @@ public:
         Reset(where);
         owns_ = false;
     }
-    void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, int64_t(handle_)); }
+    void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, handle_); }
 
     template <TPosition pos, int32_t depth, auto mask>
     bool InitBuffer(TQue<pos, depth, mask>& que, uint8_t num, uint32_t len, Where where = Where::here())
     {
-        que.bind(lngrad::perform(Op::PIPE_INIT_QUEUE, where, int64_t(handle_), que.position(), que.most_waiting(),
-                                 int64_t(num), int64_t(len))
-                     .result);
+        que.bind(lngrad::perform(Op::PIPE_INIT_QUEUE, where, handle_, que.position(), que.most_waiting(), num, len).result);
         return true;
     }
     template <TPosition pos>
     bool InitBuffer(TBuf<pos>& buf, uint32_t len, Where where = Where::here())
     {
-        buf.bind(
-            lngrad::perform(Op::PIPE_INIT_BUFFER, where, int64_t(handle_), buf.position(), int64_t(len)).result);
+        buf.bind(lngrad::perform(Op::PIPE_INIT_BUFFER, where, handle_, buf.position(), len).result);
         return true;
     }
 
@@ -234,7 +220,7 @@ public:
     template <HardEvent event>
     void ReleaseEventID(TEventID number, Where where = Where::here())
     {
-        lngrad::perform(Op::EVENT_RELEASE, where, int64_t(handle_), int64_t(event), int64_t(number));
+        lngrad::perform(Op::EVENT_RELEASE, where, handle_, event, number);
     }
     template <HardEvent event>
     TEventID FetchEventID(Where where = Where::here())
@@ -246,8 +232,7 @@ public:
 private:
     TEventID id(Op op, HardEvent event, Where where)
     {
-        return static_cast<TEventID>(
-            lngrad::perform(op, where, int64_t(handle_), static_cast<int64_t>(event)).result);
+        return static_cast<TEventID>(lngrad::perform(op, where, handle_, event).result);
     }
 
     int32_t handle_ = -1;

@@ -32,14 +32,9 @@ void Duplicate(const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue, co
     lngrad::vector(Op::Duplicate, where, lngrad::real(scalarValue), lngrad::counted(count), {}, dst.operand());
 }
 template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue, const uint64_t mask, const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::here())
+void Duplicate(const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue, lngrad::MaskArg mask, const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::here())
 {
-    lngrad::vector(Op::Duplicate, where, lngrad::real(scalarValue), lngrad::first<T, isSetMask>(mask, repeatTime), {dstBlockStride, 1, 1, dstRepeatStride, 8, 8}, dst.operand());
-}
-template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue, const uint64_t mask[], const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::here())
-{
-    lngrad::vector(Op::Duplicate, where, lngrad::real(scalarValue), lngrad::bits<T, isSetMask>(mask, repeatTime), {dstBlockStride, 1, 1, dstRepeatStride, 8, 8}, dst.operand());
+    lngrad::vector(Op::Duplicate, where, lngrad::real(scalarValue), lngrad::masked<T, isSetMask>(mask, repeatTime), {dstBlockStride, 1, 1, dstRepeatStride, 8, 8}, dst.operand());
 }
 
 template <typename T>
@@ -48,14 +43,9 @@ void CreateVecIndex(const LocalTensor<T>& dst, const lngrad::same<T>& firstValue
     lngrad::vector(Op::CreateVecIndex, where, lngrad::real(firstValue), lngrad::counted(count), {}, dst.operand());
 }
 template <typename T, bool isSetMask = true>
-void CreateVecIndex(const LocalTensor<T>& dst, const lngrad::same<T>& firstValue, const uint64_t mask, const uint8_t repeatTime, uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::here())
+void CreateVecIndex(const LocalTensor<T>& dst, const lngrad::same<T>& firstValue, lngrad::MaskArg mask, const uint8_t repeatTime, uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::here())
 {
-    lngrad::vector(Op::CreateVecIndex, where, lngrad::real(firstValue), lngrad::first<T, isSetMask>(mask, repeatTime), {dstBlkStride, 1, 1, dstRepStride, 8, 8}, dst.operand());
-}
-template <typename T, bool isSetMask = true>
-void CreateVecIndex(const LocalTensor<T>& dst, const lngrad::same<T>& firstValue, const uint64_t mask[], const uint8_t repeatTime, uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::here())
-{
-    lngrad::vector(Op::CreateVecIndex, where, lngrad::real(firstValue), lngrad::bits<T, isSetMask>(mask, repeatTime), {dstBlkStride, 1, 1, dstRepStride, 8, 8}, dst.operand());
+    lngrad::vector(Op::CreateVecIndex, where, lngrad::real(firstValue), lngrad::masked<T, isSetMask>(mask, repeatTime), {dstBlkStride, 1, 1, dstRepStride, 8, 8}, dst.operand());
 }
 
 template <typename T, typename U>
@@ -64,14 +54,9 @@ void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode&
     lngrad::vector(Op::Cast, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand(), {}, int64_t(roundMode));
 }
 template <typename T, typename U, bool isSetMask = true>
-void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, const uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
+void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, lngrad::MaskArg mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
 {
-    lngrad::vector(Op::Cast, where, 0, lngrad::first<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand(), {}, int64_t(roundMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, const uint64_t mask[], const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Cast, where, 0, lngrad::bits<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand(), {}, int64_t(roundMode));
+    lngrad::vector(Op::Cast, where, 0, lngrad::masked<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand(), {}, int64_t(roundMode));
 }
 
 template <typename T, bool isSetMask = true>
@@ -80,14 +65,9 @@ void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t c
     lngrad::vector(Op::Copy, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand());
 }
 template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask, const uint8_t repeatTime, const CopyRepeatParams& p, Where where = Where::here())
+void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, lngrad::MaskArg mask, const uint8_t repeatTime, const CopyRepeatParams& p, Where where = Where::here())
 {
-    lngrad::vector(Op::Copy, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), {p.dstStride, p.srcStride, 1, p.dstRepeatSize, p.srcRepeatSize, 8}, dst.operand(), src.operand());
-}
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[], const uint8_t repeatTime, const CopyRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Copy, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), {p.dstStride, p.srcStride, 1, p.dstRepeatSize, p.srcRepeatSize, 8}, dst.operand(), src.operand());
+    lngrad::vector(Op::Copy, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {p.dstStride, p.srcStride, 1, p.dstRepeatSize, p.srcRepeatSize, 8}, dst.operand(), src.operand());
 }
 
 template <typename T>
@@ -103,47 +83,24 @@ void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalT
     lngrad::vector(Op::Compare, where, 0, lngrad::counted(count), {}, dst.operand(), src0.operand(), src1.operand(), int64_t(cmpMode));
 }
 template <typename T, typename U, bool isSetMask = true>
-void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, const uint64_t mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
+void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, lngrad::MaskArg mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
 {
-    lngrad::vector(Op::Compare, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), src1.operand(), int64_t(cmpMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, const uint64_t mask[], const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Compare, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), src1.operand(), int64_t(cmpMode));
+    lngrad::vector(Op::Compare, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), src1.operand(), int64_t(cmpMode));
 }
 
-template <typename T, typename U>
-void CompareScalar(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::counted(count), {}, dst.operand(), src0.operand(), {}, int64_t(cmpMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void CompareScalar(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), {}, int64_t(cmpMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void CompareScalar(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint64_t mask[], const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), {}, int64_t(cmpMode));
-}
-
-template <typename T, typename U>
-void Compares(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::counted(count), {}, dst.operand(), src0.operand(), {}, int64_t(cmpMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Compares(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), {}, int64_t(cmpMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Compares(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint64_t mask[], const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), {}, int64_t(cmpMode));
-}
+#define LNGRAD_COMPARE_SCALAR(Name) \
+    template <typename T, typename U> \
+    void Name(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint32_t count, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::counted(count), {}, dst.operand(), src0.operand(), {}, int64_t(cmpMode)); \
+    } \
+    template <typename T, typename U, bool isSetMask = true> \
+    void Name(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, lngrad::MaskArg mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), {}, int64_t(cmpMode)); \
+    }
+LNGRAD_COMPARE_SCALAR(CompareScalar)
+LNGRAD_COMPARE_SCALAR(Compares)
 
 template <typename T, typename U>
 void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode, const uint32_t count, Where where = Where::here())
@@ -151,14 +108,9 @@ void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const Loca
     lngrad::vector(Op::Select, where, 0, lngrad::counted(count), {}, dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode), src1.operand());
 }
 template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode, const uint64_t mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
+void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode, lngrad::MaskArg mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
 {
-    lngrad::vector(Op::Select, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode), src1.operand());
-}
-template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode, const uint64_t mask[], const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Select, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode), src1.operand());
+    lngrad::vector(Op::Select, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode), src1.operand());
 }
 
 template <typename T, typename U>
@@ -167,14 +119,9 @@ void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const Loca
     lngrad::vector(Op::SelectScalar, where, lngrad::real(src1), lngrad::counted(count), {}, dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode));
 }
 template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode, const uint64_t mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
+void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode, lngrad::MaskArg mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
 {
-    lngrad::vector(Op::SelectScalar, where, lngrad::real(src1), lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode, const uint64_t mask[], const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::SelectScalar, where, lngrad::real(src1), lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode));
+    lngrad::vector(Op::SelectScalar, where, lngrad::real(src1), lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode));
 }
 
 template <typename T>
@@ -183,75 +130,35 @@ void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTen
     lngrad::vector(Op::Gather, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand(), srcOffset.operand(), int64_t(srcBaseOffset));
 }
 template <typename T, bool isSetMask = true>
-void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset, const uint64_t mask, const uint8_t repeatTime, const uint16_t dstRepStride, Where where = Where::here())
+void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset, lngrad::MaskArg mask, const uint8_t repeatTime, const uint16_t dstRepStride, Where where = Where::here())
 {
-    lngrad::vector(Op::Gather, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), {1, 1, 1, dstRepStride, 8, 8}, dst.operand(), src.operand(), srcOffset.operand(), int64_t(srcBaseOffset));
-}
-template <typename T, bool isSetMask = true>
-void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset, const uint64_t mask[], const uint8_t repeatTime, const uint16_t dstRepStride, Where where = Where::here())
-{
-    lngrad::vector(Op::Gather, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), {1, 1, 1, dstRepStride, 8, 8}, dst.operand(), src.operand(), srcOffset.operand(), int64_t(srcBaseOffset));
+    lngrad::vector(Op::Gather, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, 1, 1, dstRepStride, 8, 8}, dst.operand(), src.operand(), srcOffset.operand(), int64_t(srcBaseOffset));
 }
 
+// The reductions by their newer names: what they compute is an argument of the template.
+#define LNGRAD_CHOOSE_REDUCE(Kind, ...) \
+    if constexpr (reduceType == ReduceType::SUM) { \
+        Kind##ReduceSum<T, isSetMask>(__VA_ARGS__); \
+    } else if constexpr (reduceType == ReduceType::MAX) { \
+        Kind##ReduceMax<T, isSetMask>(__VA_ARGS__); \
+    } else { \
+        Kind##ReduceMin<T, isSetMask>(__VA_ARGS__); \
+    }
 template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, const int32_t mask, const int32_t repeatTime, const int32_t dstRepStride,
+void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride,
                   const int32_t srcBlkStride, const int32_t srcRepStride,
                   ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here())
 {
-    if constexpr (reduceType == ReduceType::SUM) {
-        WholeReduceSum<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where);
-    } else if constexpr (reduceType == ReduceType::MAX) {
-        WholeReduceMax<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where);
-    } else {
-        WholeReduceMin<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where);
-    }
+    LNGRAD_CHOOSE_REDUCE(Whole, dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where)
 }
 template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, const int32_t mask, const int32_t repeatTime, const int32_t dstRepStride,
+void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride,
                      const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here())
 {
-    if constexpr (reduceType == ReduceType::SUM) {
-        BlockReduceSum<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-    } else if constexpr (reduceType == ReduceType::MAX) {
-        BlockReduceMax<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-    } else {
-        BlockReduceMin<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-    }
+    LNGRAD_CHOOSE_REDUCE(Block, dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where)
 }
 template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReducePairElem(const LocalTensor<T>& dst, const LocalTensor<U>& src, const int32_t mask, const int32_t repeatTime, const int32_t dstRepStride,
-                    const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here())
-{
-    static_assert(reduceType == ReduceType::SUM);
-    PairReduceSum<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-}
-template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint64_t mask[], const int32_t repeatTime, const int32_t dstRepStride,
-                  const int32_t srcBlkStride, const int32_t srcRepStride,
-                  ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here())
-{
-    if constexpr (reduceType == ReduceType::SUM) {
-        WholeReduceSum<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where);
-    } else if constexpr (reduceType == ReduceType::MAX) {
-        WholeReduceMax<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where);
-    } else {
-        WholeReduceMin<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where);
-    }
-}
-template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint64_t mask[], const int32_t repeatTime, const int32_t dstRepStride,
-                     const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here())
-{
-    if constexpr (reduceType == ReduceType::SUM) {
-        BlockReduceSum<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-    } else if constexpr (reduceType == ReduceType::MAX) {
-        BlockReduceMax<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-    } else {
-        BlockReduceMin<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
-    }
-}
-template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReducePairElem(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint64_t mask[], const int32_t repeatTime, const int32_t dstRepStride,
+void ReducePairElem(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride,
                     const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here())
 {
     static_assert(reduceType == ReduceType::SUM);
@@ -269,14 +176,8 @@ void BroadCast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint3
                const uint32_t srcShape[dim], Where where = Where::here())
 {
     lngrad::Call& call = lngrad::issue(Op::BROADCAST, where);
-    lngrad::put(call, dst.operand());
-    lngrad::put(call, src.operand());
-    lngrad::put(call, int64_t(dim));
-    for (const uint32_t* shape : {dstShape, srcShape}) {
-        for (int i = 0; i < dim; ++i) {
-            lngrad::put(call, int64_t(shape[i]));
-        }
-    }
+    lngrad::put_each(call, dst.operand(), src.operand(), dim);
+    for (int i = 0; i < 2 * dim; ++i) lngrad::put(call, i < dim ? dstShape[i] : srcShape[i - dim]);
     lngrad::finish(call);
 }
 template <typename T, int32_t dim, int32_t axis, bool isReuseSource = false>
@@ -292,32 +193,28 @@ void Broadcast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint3
     BroadCast<T, dim, axis, isReuseSource>(dst, src, dstShape, srcShape, rest...);
 }
 
+inline void put(lngrad::Call& call, const GatherMaskParams& p)
+{
+    lngrad::put_each(call, p.src0BlockStride, p.repeatTimes, p.src0RepeatStride, p.src1RepeatStride);
+}
 template <typename T, typename U, GatherMaskMode mode = GatherMaskMode::VERSION_V2>
 void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<U>& src1Pattern,
-                const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt,
-                Where where = Where::here())
+                const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, Where where = Where::here())
 {
-    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst.operand(), src0.operand(), src1Pattern.operand(), int64_t(0),
-                              int64_t(reduceMode), int64_t(mask), int64_t(p.src0BlockStride), int64_t(p.repeatTimes),
-                              int64_t(p.src0RepeatStride), int64_t(p.src1RepeatStride))
-                  .result;
+    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst.operand(), src0.operand(), src1Pattern.operand(), 0, reduceMode, mask, p).result;
 }
 template <typename T, GatherMaskMode mode = GatherMaskMode::VERSION_V2>
 void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const uint8_t src1Pattern,
-                const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt,
-                Where where = Where::here())
+                const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, Where where = Where::here())
 {
-    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst.operand(), src0.operand(), int64_t(src1Pattern),
-                              int64_t(reduceMode), int64_t(mask), int64_t(p.src0BlockStride), int64_t(p.repeatTimes),
-                              int64_t(p.src0RepeatStride), int64_t(p.src1RepeatStride))
-                  .result;
+    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst.operand(), src0.operand(), src1Pattern, reduceMode, mask, p).result;
 }
 
 // What the last reduction by count has left in the registers.
 template <typename T>
 T GetAccVal(Where where = Where::here())
 {
-    return T(static_cast<float>(lngrad::perform(Op::ACCUMULATED, where, int64_t(0)).real));
+    return T(static_cast<float>(lngrad::perform(Op::ACCUMULATED, where, 0).real));
 }
 // Without a type it is the register itself: the bits of a float.
 inline uint64_t GetAccVal(Where where = Where::here()) { return lngrad::bits_of(GetAccVal<float>(where)); }
@@ -329,8 +226,8 @@ T GetReduceRepeatSumSpr(Where where = Where::here())
 template <typename T>
 void GetReduceRepeatMaxMinSpr(T& maxMinValue, T& maxMinIndex, Where where = Where::here())
 {
-    maxMinValue = T(static_cast<float>(lngrad::perform(Op::ACCUMULATED, where, int64_t(1)).real));
-    int64_t place = lngrad::perform(Op::ACCUMULATED, where, int64_t(2)).result;
+    maxMinValue = T(static_cast<float>(lngrad::perform(Op::ACCUMULATED, where, 1).real));
+    int64_t place = lngrad::perform(Op::ACCUMULATED, where, 2).result;
     std::memcpy(static_cast<void*>(&maxMinIndex), &place, sizeof maxMinIndex);
 }
 template <typename T>

@@ -9,30 +9,30 @@ namespace AscendC {
 template <HardEvent event>
 void SetFlag(int32_t eventID, Where where = Where::here())
 {
-    lngrad::perform(Op::SET_FLAG, where, static_cast<int64_t>(event), int64_t(eventID));
+    lngrad::perform(Op::SET_FLAG, where, event, eventID);
 }
 
 template <HardEvent event>
 void WaitFlag(int32_t eventID, Where where = Where::here())
 {
-    lngrad::perform(Op::WAIT_FLAG, where, static_cast<int64_t>(event), int64_t(eventID));
+    lngrad::perform(Op::WAIT_FLAG, where, event, eventID);
 }
 
 template <pipe_t pipe>
 void PipeBarrier(Where where = Where::here())
 {
-    lngrad::perform(Op::PIPE_BARRIER, where, int64_t(pipe));
+    lngrad::perform(Op::PIPE_BARRIER, where, pipe);
 }
 
 inline void pipe_barrier(pipe_t pipe, Where where = Where::here())
 {
-    lngrad::perform(Op::PIPE_BARRIER, where, int64_t(pipe));
+    lngrad::perform(Op::PIPE_BARRIER, where, pipe);
 }
 
 template <bool isAIVOnly = true>
 void SyncAll(Where where = Where::here())
 {
-    lngrad::perform(Op::SYNC_ALL, where, int64_t(0));
+    lngrad::perform(Op::SYNC_ALL, where, 0);
 }
 
 // The soft form waits through global memory; here it is the same barrier.
@@ -40,30 +40,29 @@ template <bool isAIVOnly = true>
 void SyncAll(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<int32_t>& ubWorkspace,
              const int32_t usedCores = 0, Where where = Where::here())
 {
-    lngrad::perform(Op::SYNC_ALL, where, ubWorkspace.operand(), int64_t(1), gmWorkspace.address(), gmWorkspace.size(),
-                    gmWorkspace.type(), int64_t(usedCores));
+    lngrad::perform(Op::SYNC_ALL, where, ubWorkspace.operand(), 1, gmWorkspace, usedCores);
 }
 
 template <uint8_t modeId, pipe_t pipe>
 void CrossCoreSetFlag(uint16_t flagId, Where where = Where::here())
 {
-    lngrad::perform(Op::CROSS_SET_FLAG, where, int64_t(modeId), int64_t(pipe), int64_t(flagId));
+    lngrad::perform(Op::CROSS_SET_FLAG, where, modeId, pipe, flagId);
 }
 
 template <uint8_t modeId = 0, pipe_t pipe = PIPE_S>
 void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::here())
 {
-    lngrad::perform(Op::CROSS_WAIT_FLAG, where, int64_t(modeId), int64_t(pipe), int64_t(flagId));
+    lngrad::perform(Op::CROSS_WAIT_FLAG, where, modeId, pipe, flagId);
 }
 
 // One block waits for another one: the place in the flags says which signal.
 inline void IBSet(const GlobalTensor<int32_t>&, const LocalTensor<int32_t>&, int32_t blockIdx, int32_t eventID, Where where = Where::here())
 {
-    lngrad::perform(Op::IB_SET, where, int64_t(blockIdx), int64_t(eventID));
+    lngrad::perform(Op::IB_SET, where, blockIdx, eventID);
 }
 inline void IBWait(const GlobalTensor<int32_t>&, const LocalTensor<int32_t>&, int32_t blockIdx, int32_t eventID, Where where = Where::here())
 {
-    lngrad::perform(Op::IB_WAIT, where, int64_t(blockIdx), int64_t(eventID));
+    lngrad::perform(Op::IB_WAIT, where, blockIdx, eventID);
 }
 
 // Blocks in turn, as often as they ask: block 0 begins, and waits for the last one before it begins again.
@@ -72,12 +71,12 @@ inline void InitDetermineComputeWorkspace(GlobalTensor<int32_t>&, LocalTensor<in
 inline void WaitPreBlock(GlobalTensor<int32_t>&, LocalTensor<int32_t>&, Where where = Where::here())
 {
     const int64_t index = lngrad::perform(Op::BLOCK_IDX, where).result, count = lngrad::perform(Op::BLOCK_NUM, where).result;
-    if (index > 0 || turns > 0) lngrad::perform(Op::IB_WAIT, where, index > 0 ? index - 1 : count - 1, int64_t(-1));
+    if (index > 0 || turns > 0) lngrad::perform(Op::IB_WAIT, where, index > 0 ? index - 1 : count - 1, -1);
     ++turns;
 }
 inline void NotifyNextBlock(GlobalTensor<int32_t>&, LocalTensor<int32_t>&, Where where = Where::here())
 {
-    lngrad::perform(Op::IB_SET, where, lngrad::perform(Op::BLOCK_IDX, where).result, int64_t(-1));
+    lngrad::perform(Op::IB_SET, where, lngrad::perform(Op::BLOCK_IDX, where).result, -1);
 }
 
 // Blocks that wait for a group of others: each of the group raises one flag for each that waits.
@@ -88,11 +87,11 @@ public:
     GroupBarrier(GM_ADDR, uint32_t arriveSize, uint32_t waitSize) : arrivers_(arriveSize), waiters_(waitSize) {}
     void Arrive(uint32_t arriveIndex, Where where = Where::here())
     {
-        for (int64_t i = 0; i < waiters_; ++i) lngrad::perform(Op::IB_SET, where, int64_t(arriveIndex), FIRST - i);
+        for (int64_t i = 0; i < waiters_; ++i) lngrad::perform(Op::IB_SET, where, arriveIndex, FIRST - i);
     }
     void Wait(uint32_t waitIndex, Where where = Where::here())
     {
-        for (int64_t i = 0; i < arrivers_; ++i) lngrad::perform(Op::IB_WAIT, where, i, FIRST - int64_t(waitIndex));
+        for (int64_t i = 0; i < arrivers_; ++i) lngrad::perform(Op::IB_WAIT, where, i, FIRST - waitIndex);
     }
 
 private:
@@ -106,12 +105,12 @@ public:
     template <pipe_t pipe>
     static void Lock(const uint8_t id, Where where = Where::here())
     {
-        lngrad::perform(Op::MUTEX_LOCK, where, int64_t(pipe), int64_t(id));
+        lngrad::perform(Op::MUTEX_LOCK, where, pipe, id);
     }
     template <pipe_t pipe>
     static void Unlock(const uint8_t id, Where where = Where::here())
     {
-        lngrad::perform(Op::MUTEX_UNLOCK, where, int64_t(pipe), int64_t(id));
+        lngrad::perform(Op::MUTEX_UNLOCK, where, pipe, id);
     }
 };
 inline thread_local uint32_t mutexes = 0; // one bit for each that is in use
@@ -127,44 +126,29 @@ inline void ReleaseMutexID(uint8_t id) { mutexes &= ~(1u << id); }
 inline void WaitPreTaskEnd() {}
 inline void SetNextTaskStart() {}
 
-template <typename T>
-void TransDataTo5HDImpl(__ubuf__ T* dstList[16], __ubuf__ T* srcList[16], const TransDataTo5HDParams& p,
-                        Where where = Where::here())
+template <typename T, typename Address>
+void transpose_blocks(const Address dst[16], const Address src[16], const TransDataTo5HDParams& p, Where where)
 {
     lngrad::Call& call = lngrad::issue(Op::TRANS_DATA_TO_5HD, where);
-    lngrad::put(call, static_cast<int64_t>(lngrad::type_of<T>()));
-    for (int64_t value : {int64_t(p.dstHighHalf), int64_t(p.srcHighHalf), int64_t(p.repeatTimes),
-                          int64_t(p.dstRepStride), int64_t(p.srcRepStride)}) {
-        lngrad::put(call, value);
-    }
-    for (int i = 0; i < 16; ++i) {
-        lngrad::put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(dstList[i])));
-    }
-    for (int i = 0; i < 16; ++i) {
-        lngrad::put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(srcList[i])));
-    }
+    lngrad::put_each(call, lngrad::type_of<T>(), p.dstHighHalf, p.srcHighHalf, p.repeatTimes, p.dstRepStride, p.srcRepStride);
+    for (int i = 0; i < 32; ++i) lngrad::put(call, (int64_t)(i < 16 ? dst[i] : src[i - 16]));
     lngrad::finish(call);
 }
-
 template <typename T>
-void TransDataTo5HD(uint64_t dstList[16], uint64_t srcList[16], const TransDataTo5HDParams& p,
-                    Where where = Where::here())
+void TransDataTo5HD(uint64_t dstList[16], uint64_t srcList[16], const TransDataTo5HDParams& p, Where where = Where::here())
 {
-    T* targets[16];
-    T* sources[16];
-    for (int i = 0; i < 16; ++i) {
-        targets[i] = reinterpret_cast<T*>(dstList[i]);
-        sources[i] = reinterpret_cast<T*>(srcList[i]);
-    }
-    TransDataTo5HDImpl<T>(targets, sources, p, where);
+    transpose_blocks<T>(dstList, srcList, p, where);
 }
-
+template <typename T>
+void TransDataTo5HDImpl(__ubuf__ T* dstList[16], __ubuf__ T* srcList[16], const TransDataTo5HDParams& p, Where where = Where::here())
+{
+    transpose_blocks<T>(dstList, srcList, p, where);
+}
 template <typename T>
 void TransDataTo5HD(const LocalTensor<T> (&dstList)[16], const LocalTensor<T> (&srcList)[16],
                     const TransDataTo5HDParams& p, Where where = Where::here())
 {
-    uint64_t targets[16];
-    uint64_t sources[16];
+    uint64_t targets[16], sources[16];
     for (int i = 0; i < 16; ++i) {
         targets[i] = dstList[i].GetPhyAddr(where);
         sources[i] = srcList[i].GetPhyAddr(where);

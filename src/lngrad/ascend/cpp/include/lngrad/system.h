@@ -18,8 +18,7 @@ inline int64_t GetTaskRation() { return 1; }
 
 inline GM_ADDR GetUserWorkspace(GM_ADDR workspace, Where where = Where::here())
 {
-    int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(workspace));
-    return reinterpret_cast<GM_ADDR>(lngrad::perform(Op::USER_WORKSPACE, where, address).result);
+    return reinterpret_cast<GM_ADDR>(lngrad::perform(Op::USER_WORKSPACE, where, reinterpret_cast<intptr_t>(workspace)).result);
 }
 inline void SetSysWorkspace(GM_ADDR) {}
 
@@ -65,16 +64,14 @@ T AtomicAdd(__gm__ T* address, T value, Where where = Where::here())
 {
     GlobalTensor<T> memory;
     memory.SetGlobalBuffer(address);
-    return lngrad::scalar_of<T>(lngrad::perform_with(Op::SCALAR_ATOMIC, where, lngrad::real(value), memory.address(),
-                                                     memory.size(), memory.type(), int64_t(0), int64_t(value)));
+    return lngrad::scalar_of<T>(lngrad::perform_with(Op::SCALAR_ATOMIC, where, lngrad::real(value), memory, 0, int64_t(value)));
 }
 template <typename T>
 T AtomicCas(__gm__ T* address, T expected, T value, Where where = Where::here())
 {
     GlobalTensor<T> memory;
     memory.SetGlobalBuffer(address);
-    return lngrad::scalar_of<T>(lngrad::perform(Op::SCALAR_ATOMIC, where, memory.address(), memory.size(), memory.type(),
-                                                int64_t(1), int64_t(expected), int64_t(value)));
+    return lngrad::scalar_of<T>(lngrad::perform(Op::SCALAR_ATOMIC, where, memory, 1, int64_t(expected), int64_t(value)));
 }
 inline uint64_t GetUBSizeInBytes(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
 inline uint64_t GetRuntimeUBSize(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
@@ -230,8 +227,7 @@ inline int64_t tiling_key(Where where = Where::here()) { return perform(Op::TILI
 // Bytes of global memory into the kernel's own variables. Device memory can't be read by the host directly.
 inline void read_global(void* target, const void* address, int64_t size, Where where)
 {
-    perform(Op::GLOBAL_READ, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(target)),
-            static_cast<int64_t>(reinterpret_cast<intptr_t>(address)), size);
+    perform(Op::GLOBAL_READ, where, reinterpret_cast<intptr_t>(target), reinterpret_cast<intptr_t>(address), size);
 }
 
 template <typename T>

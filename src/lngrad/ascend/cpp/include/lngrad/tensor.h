@@ -47,22 +47,20 @@ public:
 
     // Memory by its address, without a queue.
     LocalTensor(TPosition pos, uint32_t addr, uint32_t tileSize, Where where = Where::here())
-        : LocalTensor(lngrad::perform(Op::LOCAL_AT, where, static_cast<int64_t>(pos),
-                                      static_cast<int64_t>(lngrad::type_of<T>()), int64_t(addr),
-                                      int64_t(tileSize) * int64_t(sizeof(T)) / per_byte)
-                          .local[0])
+        : LocalTensor(lngrad::perform(Op::LOCAL_AT, where, pos, lngrad::type_of<T>(), addr, int64_t(tileSize) * int64_t(sizeof(T)) / per_byte).local[0])
     {
         SetPosition(pos);
     }
 
     const Operand& operand() const { return operand_; }
+    operator const Operand&() const { return operand_; }
 
     static constexpr int64_t per_byte = std::is_same_v<T, int4b_t> ? 2 : 1;
 
     uint32_t GetSize() const { return static_cast<uint32_t>(operand_.nbytes * per_byte / int64_t(sizeof(T))); }
     void SetSize(const uint32_t size, Where where = Where::here())
     {
-        lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, int64_t(size));
+        lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, size);
         operand_.nbytes = int64_t(size) * sizeof(T);
     }
     void SetShapeInfo(const ShapeInfo& info) { shape_ = info; }
@@ -79,13 +77,12 @@ public:
 
     T GetValue(const uint32_t index, Where where = Where::here()) const
     {
-        return lngrad::scalar_of<T>(lngrad::perform(Op::LOCAL_GET, where, operand_, int64_t(index)));
+        return lngrad::scalar_of<T>(lngrad::perform(Op::LOCAL_GET, where, operand_, index));
     }
     template <typename U>
     void SetValue(const uint32_t index, const U value, Where where = Where::here()) const
     {
-        lngrad::perform_with(Op::LOCAL_SET, where, static_cast<double>(static_cast<T>(value)), operand_,
-                             int64_t(index), whole(static_cast<T>(value)));
+        lngrad::perform_with(Op::LOCAL_SET, where, static_cast<double>(static_cast<T>(value)), operand_, index, whole(static_cast<T>(value)));
     }
     lngrad::Element<LocalTensor, T> operator()(const uint32_t offset, Where where = Where::here()) const
     {
@@ -159,12 +156,11 @@ public:
 
     T GetValue(const uint64_t offset, Where where = Where::here()) const
     {
-        return lngrad::scalar_of<T>(lngrad::perform(Op::GLOBAL_GET, where, address(), size(), type(), int64_t(offset)));
+        return lngrad::scalar_of<T>(lngrad::perform(Op::GLOBAL_GET, where, *this, offset));
     }
     void SetValue(const uint64_t offset, T value, Where where = Where::here()) const
     {
-        lngrad::perform_with(Op::GLOBAL_SET, where, static_cast<double>(value), address(), size(), type(),
-                             int64_t(offset), LocalTensor<T>::whole(value));
+        lngrad::perform_with(Op::GLOBAL_SET, where, static_cast<double>(value), *this, offset, LocalTensor<T>::whole(value));
     }
     lngrad::Element<GlobalTensor, T> operator()(const uint64_t offset, Where where = Where::here()) const
     {
@@ -184,9 +180,11 @@ public:
     }
     void SetL2CacheHint(CacheMode) {}
 
-    int64_t address() const { return static_cast<int64_t>(reinterpret_cast<intptr_t>(address_)); }
-    int64_t size() const { return size_; }
-    static int64_t type() { return static_cast<int64_t>(lngrad::type_of<T>()); }
+    // As numbers of a call: the address, the size and the type.
+    friend void put(lngrad::Call& call, const GlobalTensor& tensor)
+    {
+        lngrad::put_each(call, reinterpret_cast<intptr_t>(tensor.address_), tensor.size_, lngrad::type_of<T>());
+    }
 
 private:
     __gm__ T* address_ = nullptr;

@@ -23,24 +23,31 @@ inline Elements counted(int64_t count)
     return {0, count, 0, 1};
 }
 
+// The mask of an instruction: how many elements of each repeat come first, or the address of its bits.
+struct MaskArg {
+    uint64_t first = 0;
+    const uint64_t* bits = nullptr;
+    MaskArg(const uint64_t* words) : bits(words) {}
+    template <typename N, std::enable_if_t<std::is_convertible_v<N, uint64_t>, int> = 0>
+    MaskArg(N count) : first(static_cast<uint64_t>(count))
+    {
+    }
+};
+
 template <typename T, bool set = true>
-Elements bits(const uint64_t* mask, int64_t repeats)
+Elements masked(const MaskArg& mask, int64_t repeats)
 {
     MaskRegister& m = mask_register;
-    if (set) {
-        m.low = mask[0];
-        m.high = m.counts ? 0 : mask[1];
+    if (set && (mask.bits != nullptr || m.counts)) {
+        m.low = mask.bits != nullptr ? mask.bits[0] : mask.first;
+        m.high = mask.bits != nullptr && !m.counts ? mask.bits[1] : 0;
+    } else if (set) {
+        m.low = ones(int64_t(mask.first));
+        m.high = ones(int64_t(mask.first) - 64);
+        return {1, int64_t(mask.first), 0, repeats};
     }
     if (m.counts) return {3, int64_t(m.low), 0, 1};
     return {2, int64_t(m.low), sizeof(T) < 4 ? int64_t(m.high) : 0, repeats};
-}
-template <typename T, bool set = true>
-Elements first(uint64_t mask, int64_t repeats)
-{
-    if (!set || mask_register.counts) return bits<T, set>(&mask, repeats);
-    mask_register.low = ones(int64_t(mask));
-    mask_register.high = ones(int64_t(mask) - 64);
-    return {1, int64_t(mask), 0, repeats};
 }
 
 inline Strides strides(const AscendC::BinaryRepeatParams& p)
@@ -70,123 +77,56 @@ double real(const T& scalar)
 template <typename T, typename U>
 using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
 
-// The instructions that are elementwise on two tensors, on a tensor and a scalar, on one tensor.
-template <typename T, typename U>
-void binary(Op op, Where where, const Elements& elements, const Strides& strides, const AscendC::LocalTensor<T>& dst,
-            const AscendC::LocalTensor<U>& src0, const AscendC::LocalTensor<U>& src1)
-{
-    vector(op, where, 0, elements, strides, dst.operand(), src0.operand(), src1.operand());
-}
-
 } // namespace lngrad
 
-#define LNGRAD_BINARY(Name) \
-    template <typename T> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const int32_t& count, Where where = Where::here()) \
-    { \
-        lngrad::binary(Op::Name, where, lngrad::counted(count), {}, dst, src0, src1); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask, const uint8_t repeatTime, const BinaryRepeatParams& p) \
-    { \
-        lngrad::binary(Op::Name, p.where, lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, uint64_t mask[], const uint8_t repeatTime, const BinaryRepeatParams& p) \
-    { \
-        lngrad::binary(Op::Name, p.where, lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
-    }
+#define LNGRAD_LIST(...) __VA_ARGS__
 
-#define LNGRAD_MIXED_BINARY(Name) \
-    template <typename T, typename U> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, const int32_t& count, Where where = Where::here()) \
+// Two tensors. The type of the mask is deduced, so that the form with repeats fits plain pointers to functions.
+#define LNGRAD_TWO_SOURCES(Name, Source, ...) \
+    template <__VA_ARGS__> \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src0, const LocalTensor<Source>& src1, const int32_t& count, Where where = Where::here()) \
     { \
-        lngrad::binary(Op::Name, where, lngrad::counted(count), {}, dst, src0, src1); \
+        lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst.operand(), src0.operand(), src1.operand()); \
     } \
-    template <typename T, typename U, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, uint64_t mask, const uint8_t repeatTime, const BinaryRepeatParams& p) \
+    template <__VA_ARGS__, bool isSetMask = true, typename Mask> \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src0, const LocalTensor<Source>& src1, Mask mask, const uint8_t repeatTime, const BinaryRepeatParams& p) \
     { \
-        lngrad::binary(Op::Name, p.where, lngrad::first<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
-    } \
-    template <typename T, typename U, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, uint64_t mask[], const uint8_t repeatTime, const BinaryRepeatParams& p) \
-    { \
-        lngrad::binary(Op::Name, p.where, lngrad::bits<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
+        lngrad::vector(Op::Name, p.where, 0, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), src1.operand()); \
     }
+#define LNGRAD_BINARY(Name) LNGRAD_TWO_SOURCES(Name, T, typename T)
+#define LNGRAD_MIXED_BINARY(Name) LNGRAD_TWO_SOURCES(Name, U, typename T, typename U)
 
+// One tensor, and a scalar or none.
+#define LNGRAD_ONE_SOURCE(Name, Source, ScalarParameter, scalar, CountTypes, ...) \
+    template <LNGRAD_LIST CountTypes> \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src, ScalarParameter const int32_t& count, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::Name, where, scalar, lngrad::counted(count), {}, dst.operand(), src.operand()); \
+    } \
+    template <__VA_ARGS__, bool isSetMask = true> \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src, ScalarParameter lngrad::MaskArg mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::Name, where, scalar, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
+    }
+#define LNGRAD_SCALAR_OF(Source) const lngrad::same<Source>& scalarValue,
 #define LNGRAD_SCALAR(Name) \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const lngrad::same<T>& scalarValue, const int32_t& count, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, lngrad::real(scalarValue), lngrad::counted(count), {}, dst.operand(), src.operand()); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const lngrad::same<T>& scalarValue, uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, lngrad::real(scalarValue), lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const lngrad::same<T>& scalarValue, uint64_t mask[], const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, lngrad::real(scalarValue), lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    }
-
+    LNGRAD_ONE_SOURCE(Name, T, LNGRAD_SCALAR_OF(T), lngrad::real(scalarValue), (typename T, bool isSetMask = true), typename T)
 #define LNGRAD_MIXED_SCALAR(Name) \
-    template <typename T, typename U> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::same<U>& scalarValue, const int32_t& count, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, lngrad::real(scalarValue), lngrad::counted(count), {}, dst.operand(), src.operand()); \
-    } \
-    template <typename T, typename U, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::same<U>& scalarValue, uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, lngrad::real(scalarValue), lngrad::first<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    } \
-    template <typename T, typename U, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::same<U>& scalarValue, uint64_t mask[], const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, lngrad::real(scalarValue), lngrad::bits<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    }
+    LNGRAD_ONE_SOURCE(Name, U, LNGRAD_SCALAR_OF(U), lngrad::real(scalarValue), (typename T, typename U), typename T, typename U)
+#define LNGRAD_UNARY(Name) LNGRAD_ONE_SOURCE(Name, T, , 0, (typename T), typename T)
 
-#define LNGRAD_UNARY(Name) \
-    template <typename T> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t& count, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand()); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, uint64_t mask[], const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    }
-
+// Of each repeat: the first with the mask before repeatTime and an order of the results.
 #define LNGRAD_REPEAT_REDUCE(Name) \
     template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask, const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here()) \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand(), {}, int64_t(order)); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[], const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand(), {}, int64_t(order)); \
+        lngrad::vector(Op::Name, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand(), {}, int64_t(order)); \
     }
-
 #define LNGRAD_GROUP_REDUCE(Name) \
     template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime, const int32_t mask, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here()) \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime, lngrad::MaskArg mask, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::first<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand()); \
-    } \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime, const uint64_t mask[], const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::bits<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand()); \
+        lngrad::vector(Op::Name, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand()); \
     }
 
 #define LNGRAD_REDUCE(Name) \
@@ -196,14 +136,9 @@ void binary(Op op, Where where, const Elements& elements, const Strides& strides
         lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand(), sharedTmpBuffer.operand(), calIndex); \
     } \
     template <typename T> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& sharedTmpBuffer, const int32_t mask, const int32_t repeatTime, const int32_t srcRepStride, bool calIndex = false, Where where = Where::here()) \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& sharedTmpBuffer, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t srcRepStride, bool calIndex = false, Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::first<T>(mask, repeatTime), {1, 1, 1, 8, srcRepStride, 8}, dst.operand(), src.operand(), sharedTmpBuffer.operand(), calIndex); \
-    } \
-    template <typename T> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& sharedTmpBuffer, const uint64_t mask[], const int32_t repeatTime, const int32_t srcRepStride, bool calIndex = false, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::bits<T>(mask, repeatTime), {1, 1, 1, 8, srcRepStride, 8}, dst.operand(), src.operand(), sharedTmpBuffer.operand(), calIndex); \
+        lngrad::vector(Op::Name, where, 0, lngrad::masked<T>(mask, repeatTime), {1, 1, 1, 8, srcRepStride, 8}, dst.operand(), src.operand(), sharedTmpBuffer.operand(), calIndex); \
     }
 
 namespace AscendC {
@@ -219,14 +154,5 @@ LNGRAD_GROUP_REDUCE_INSTRUCTIONS(LNGRAD_GROUP_REDUCE)
 LNGRAD_REDUCE_INSTRUCTIONS(LNGRAD_REDUCE)
 
 } // namespace AscendC
-
-#undef LNGRAD_BINARY
-#undef LNGRAD_MIXED_BINARY
-#undef LNGRAD_SCALAR
-#undef LNGRAD_MIXED_SCALAR
-#undef LNGRAD_UNARY
-#undef LNGRAD_REPEAT_REDUCE
-#undef LNGRAD_GROUP_REDUCE
-#undef LNGRAD_REDUCE
 
 #endif

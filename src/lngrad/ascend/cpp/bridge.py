@@ -24,9 +24,9 @@ from numpy.ctypeslib import as_array
 from lngrad.ascend import acl
 from lngrad.ascend.acl.memory import aligned_bytes, heap
 from lngrad.ascend.cpp import protocol
-from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
+from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall, Reply
 from lngrad.ascend.cpp.host import answer
-from lngrad.ascend.cpp.protocol import Op, Request
+from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, current_session, run_block
 from lngrad.ascend.device.core import running
 from lngrad.ascend.device.global_memory import GlobalRegion
@@ -126,7 +126,7 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
 
 
 _NO_ACCESS = 0  # PROT_NONE
-_MOST_BYTES = 1 << 28  # of device memory that is there for pointers
+MAX_OPENED_BYTES = 1 << 28  # of device memory that is there for pointers
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _opened(memory: Mapping[Address, Bytes]) -> Iterator[dict[Address, Bytes]]:
     """
     page = mmap.PAGESIZE
     pages = {at: (at - at % page, at % page + data.nbytes) for at, data in memory.items()}
-    if sum(data.nbytes for data in memory.values()) > _MOST_BYTES or not all(
+    if sum(data.nbytes for data in memory.values()) > MAX_OPENED_BYTES or not all(
         _protect(*place, mmap.PROT_READ | mmap.PROT_WRITE) for place in pages.values()
     ):
         yield dict(memory)
@@ -203,43 +203,36 @@ def _file(address: int) -> str:
 def _run(address: int) -> int:
     """Handle one request. Return 0, or 1 if there is a fault."""
     record = _records.get(address) or _record(address)
-    request = protocol.read_request(record)
+    op, line, file, dst, src0, src1, src2, locals_used, real, _ = protocol.read_head(record)
     session = current_session.get()
     if session is None:  # a program that runs no kernel
         try:
-            _, integers = protocol.read_arguments(record, request.locals_used)
-            protocol.write_result(record, _handle_host(request.op, integers))
+            _, integers = protocol.read_arguments(record, locals_used)
+            protocol.write_result(record, _handle_host(op, integers))
             return 0
         except BaseException as error:
             _thread.fault = f"{type(error).__name__}: {error}"
             return 1
-    site: Site = (_file(request.file), request.line)
-    try:
-        if request.op < _INSTRUCTIONS:
-            descriptor = protocol.read_descriptor(record)
-            handles = (request.dst, request.src0, request.src1)
-            session.core.site = site  # which remarks name
-            session.core.issue(site, request.real, *handles, descriptor, request.src2)
-        else:
-            _handle(session, site, request, record)
-        return 0
-    except BaseException as error:  # also what stops a block that waits for another one
-        session.error = _placed(error, site, request.op)
-        return 1
-
-
-def _handle(session: Session, site: Site, request: Request, record: memoryview) -> None:
-    """Handle what is not a vector instruction."""
+    site: Site = (_file(file), line)
     core = session.core
     outer, core.site = core.site, site
     try:
-        operands, integers = protocol.read_arguments(record, request.locals_used)
-        tensors = [operands[at : at + 4] for at in range(0, len(operands), 4)]
-        reply = HANDLERS[request.op](KernelCall(session, site, tensors, integers, request.real))
+        if op < _INSTRUCTIONS:
+            core.issue(site, real, dst, src0, src1, record[protocol.DESCRIPTOR].tobytes(), src2)
+        else:
+            tensors, integers = protocol.read_arguments(record, locals_used)
+            _reply(record, HANDLERS[op](KernelCall(session, core, site, tensors, integers, real)))
+        return 0
+    except BaseException as error:  # also what stops a block that waits for another one
+        session.error = _placed(error, site, op)
+        return 1
     finally:
         core.site = outer
+
+
+def _reply(record: memoryview, reply: Reply) -> None:
     if isinstance(reply, LocalTensor):
-        protocol.write_tensor(record, reply.handle, reply.code, reply.start, reply.nbytes)
+        protocol.write_tensor(record, reply.handle, reply.code, reply.start, reply.end - reply.start)
     elif reply is not None:
         # A half, a float or a bfloat16, which is a type of its own to NumPy.
         real = isinstance(reply, float) or (isinstance(reply, np.generic) and reply.dtype.kind not in "iu")

@@ -77,6 +77,7 @@ class KernelCall(NamedTuple):
 
     Attributes:
         session: Of the block.
+        core: The core that runs it.
         site: Where the kernel calls.
         tensors: The tensors in the Unified Buffer, four numbers each.
         n: The integers. A queue, a buffer or a pipe is the first of them; a global tensor is the first three.
@@ -84,15 +85,11 @@ class KernelCall(NamedTuple):
     """
 
     session: Session
+    core: Core
     site: Site
     tensors: list[tuple[int, ...]]
     n: tuple[int, ...]
     real: float
-
-    @property
-    def core(self) -> Core:
-        """The core that runs the block."""
-        return self.session.core
 
     @property
     def pipe(self) -> TPipe:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
 
 from lngrad.ascend.device.descriptors import PACKED
 from lngrad.ascend.device.numerics import CPP_NAMES
@@ -84,63 +83,29 @@ def _enum(head: str, members: Iterable[tuple[str, int]]) -> str:
 _HEAD = struct.Struct("<iiQiiiiqdq")
 _LOCAL = struct.Struct("<iiqq")
 _INTEGERS, _LOCALS = 40, 8
-_DESCRIPTOR = slice(_HEAD.size, _HEAD.size + PACKED.size)
+DESCRIPTOR = slice(_HEAD.size, _HEAD.size + PACKED.size)  # of a vector instruction, as ``Core.issue`` takes it
 _USED_AT = _HEAD.size + 8 * _INTEGERS
 _LOCALS_AT = _USED_AT + 8
-_REAL_AT = _HEAD.size - 16
 CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
 
 _used = struct.Struct("<q")
 _result = struct.Struct("<dq")
-_locals = [struct.Struct("<" + "iiqq" * count) for count in range(_LOCALS + 1)]
 _integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
 
-
-class Request(NamedTuple):
-    """What C++ asks for.
-
-    Attributes:
-        op: An Op or the number of a vector instruction.
-        line, file: Where the kernel asks; ``file`` is the address of the file's name.
-        dst, src0, src1, src2: Handles of a vector instruction's tensors.
-        locals_used: How many tensors follow, for the others.
-        real: The scalar.
-        result: What the last reply was.
-    """
-
-    op: int
-    line: int
-    file: int
-    dst: int
-    src0: int
-    src1: int
-    src2: int
-    locals_used: int
-    real: float
-    result: int
+# op, line, the address of the file's name, dst, src0, src1, src2, how many locals are used, the scalar, the last result
+read_head = _HEAD.unpack_from
 
 
-def read_request(record: memoryview) -> Request:
-    """Read the head of a call."""
-    return Request._make(_HEAD.unpack_from(record))
-
-
-def read_descriptor(record: memoryview) -> bytes:
-    """Read a vector instruction's descriptor, as ``Core.issue`` takes it."""
-    return bytes(record[_DESCRIPTOR])
-
-
-def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def read_arguments(record: memoryview, locals_used: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     """Read the tensors, four numbers each, and the integers."""
     (integers_used,) = _used.unpack_from(record, _USED_AT)
-    return _locals[locals_used].unpack_from(record, _LOCALS_AT), _integers[integers_used].unpack_from(
-        record, _HEAD.size
-    )
+    tensors = list(_LOCAL.iter_unpack(record[_LOCALS_AT : _LOCALS_AT + locals_used * _LOCAL.size]))
+    return tensors, _integers[integers_used].unpack_from(record, _HEAD.size)
 
 
 def write_result(record: memoryview, integer: int, real: float = 0.0) -> None:
     """Reply with a number."""
-    _result.pack_into(record, _REAL_AT, real, integer)
+    _result.pack_into(record, _HEAD.size - _result.size, real, integer)
 
 
 def write_tensor(record: memoryview, handle: int, code: int, start: int, nbytes: int) -> None:

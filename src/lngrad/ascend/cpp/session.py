@@ -85,7 +85,7 @@ class Session:
         region, dtype = self._region(api, address, 0), DTYPES[code]
         start, length = address - region.start, region.data.size
         # The hardware does not know the size that SetGlobalBuffer was given.
-        whole = size < 0 or not self.core.rules.checked
+        whole = size < 0 or not self.core.checked
         stop = length if whole else min(length, start + size * dtype.itemsize)
         return GlobalTensor.at(region, start, stop, dtype)
 

@@ -63,7 +63,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     last_local, last_global = (b.blocks - 1) * b.local_step, (b.blocks - 1) * b.global_step
     name, position = f"{role} ({core.owner(start)})", local.GetPosition()
-    if core.rules.checked and api == "DataCopy" and position not in positions:
+    if core.checked and api == "DataCopy" and position not in positions:
         table = " or ".join(one.value for one in positions)
         text = f"{api}: {name} must be at {table}, it is at {position.value} [ErrorBuffer1]"
         if not core.rules.ordering:
@@ -253,7 +253,7 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
         copy_global(site, "DataCopy", local, remote, blocks, dst is local)
     elif isinstance(src, LocalTensor):
         if isinstance(count, int):
-            issue_unary(site, DATA_COPY, local, src, 0.0, count, None, None)
+            issue_unary(DATA_COPY, local, src, 0.0, count, None, None, site)
         else:
             _copy_local(site, local, src, blocks)
 

@@ -55,11 +55,6 @@ class Rules:
     ordering: bool = True
     timeline: bool = False
 
-    @property
-    def checked(self) -> bool:
-        """Whether the order of queues and the life of tensors are enforced."""
-        return self.strictness == "checked"
-
 
 @dataclass
 class Tally:
@@ -84,6 +79,7 @@ class Core:
         size: Bytes of the Unified Buffer where they are not the SoC's.
 
     Attributes:
+        checked: Whether the order of queues and the life of tensors are enforced.
         has_pipe: Whether the kernel has made a TPipe.
         site: Where the tile API that runs now was called; None outside of one.
         atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
@@ -108,6 +104,7 @@ class Core:
         self.index = index
         self.count = count
         self.rules = rules or Rules()
+        self.checked = self.rules.strictness == "checked"
         self.ub = UnifiedBuffer(soc, size)
         self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
         self.order = order or GlobalOrder()
@@ -157,22 +154,43 @@ class Core:
         if plan is None:
             plan = self._plan(descriptor, (dst, src0, src1, src2))
         handles = self.ub.handles
-        allocation = handles[dst]
-        if allocation.handle != dst or allocation.forbidden & WRITE_V:
-            self.refuse(plan.name, "dst", allocation, dst, plan.write.start, V, writing=True)
-        if plan.sources:
-            allocation = handles[src0]
-            if allocation.handle != src0 or allocation.forbidden & READ_V:
-                self.refuse(plan.name, plan.reads[0].role if plan.reads else "src", allocation, src0, -1, V, False)
-            if plan.sources >= 2:
-                allocation = handles[src1]
-                if allocation.handle != src1 or allocation.forbidden & READ_V:
-                    self.refuse(plan.name, plan.reads[1].role if plan.reads else "src1", allocation, src1, -1, V, False)
-                if plan.sources == 3:
-                    allocation = handles[src2]
-                    if allocation.handle != src2 or allocation.forbidden & READ_V:
-                        self.refuse(plan.name, "src1", allocation, src2, -1, V, False)
+        for handle, (role, bit) in zip((dst, src0, src1, src2), plan.uses):  # noqa: B905
+            allocation = handles[handle]
+            if allocation.handle != handle or allocation.forbidden & bit:
+                start = plan.write.start if bit == WRITE_V else -1
+                self.refuse(plan.name, role, allocation, handle, start, V, bit == WRITE_V)
         instruction = (plan.name, V, self.index, self.site or site)
+        poisoned = self._order(plan, instruction)
+        if self.ub.stale:
+            for access in plan.reads:
+                self.ub.warn_stale(access.runs)
+            self.ub.unmark_stale(plan.write.runs)
+        if poisoned:
+            self._spread(plan, instruction)
+        arguments = (scalar,) if plan.arguments is None else plan.arguments
+        if self.quiet:
+            plan.function(*arguments)
+        else:
+            with np.errstate(all="ignore"):
+                plan.function(*arguments)
+        epoch = self.clock.now[V]
+        for access in plan.reads:
+            for span in access.spans:
+                if span.read_epochs[V] != epoch:
+                    span.read_epochs[V], span.readers[V] = epoch, instruction
+        for span in plan.write.spans:
+            if poisoned:
+                span.valid = False
+            elif not span.valid:
+                self.ub.give_value(span)
+            span.writer, span.write_epoch, span.writer_pipe = instruction, epoch, V
+        if poisoned:
+            self.ub.settle(plan.write.spans)
+        self._counts[plan.op] += 1
+        self.log.append(instruction)
+
+    def _order(self, plan: PlannedInstruction, instruction: Instruction) -> bool:
+        """Check that what an instruction touches is in order. Return whether it reads bytes that have no value."""
         known, poisoned = self.clock.known[V], False
         for access in plan.reads:
             for span in access.spans:
@@ -187,37 +205,7 @@ class Core:
                     continue
             plan.write.spans = tuple(self._check_write(plan.write.role, plan.write.runs, instruction))
             break
-        if self.ub.stale:
-            for access in plan.reads:
-                self.ub.warn_stale(access.runs)
-            self.ub.unmark_stale(plan.write.runs)
-        if poisoned:
-            self._spread(plan, instruction)
-        if not self.quiet:
-            with np.errstate(all="ignore"):
-                plan.function(*((scalar,) if plan.arguments is None else plan.arguments))
-        elif plan.arguments is None:
-            plan.function(scalar)
-        else:
-            plan.function(*plan.arguments)
-        epoch = self.clock.now[V]
-        for access in plan.reads:
-            for span in access.spans:
-                if span.read_epochs[1] != epoch:
-                    span.read_epochs[1] = epoch
-                    span.readers[1] = instruction
-        for span in plan.write.spans:
-            if not span.valid and not poisoned:
-                self.ub.give_value(span)
-            span.writer = instruction
-            span.write_epoch = epoch
-            span.writer_pipe = 1
-        if poisoned:
-            for span in plan.write.spans:
-                span.valid = False
-            self.ub.settle(plan.write.spans)
-        self._counts[plan.op] += 1
-        self.log.append(instruction)
+        return poisoned
 
     def _spread(self, plan: PlannedInstruction, instruction: Instruction) -> None:
         """Let dst have no value where it depends on bytes that have none; offsets must have one."""
@@ -241,7 +229,7 @@ class Core:
             handle, start = places[role]
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
-        plan = plan_instruction(d, self.ub, names, self.rules.checked)
+        plan = plan_instruction(d, self.ub, names, self.checked)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan
@@ -333,7 +321,7 @@ class Core:
                 + (f"; the first to read such bytes was {by[0]} at {site_text(by[3])}" if by else "")
                 + " [ErrorRead2]"
             )
-            if self.rules.checked:
+            if self.checked:
                 raise PoisonFault(text)
             warn_at_kernel(text)
             self.ub.poison[start:stop] = 0
@@ -356,7 +344,7 @@ class Core:
             LifetimeFault: It was freed.
             QueueFault: The state forbids it, and no races are looked for.
         """
-        if not self.rules.checked and allocation.handle != handle and allocation in self.ub.allocations:
+        if not self.checked and allocation.handle != handle and allocation in self.ub.allocations:
             return  # freed, or handed out again: the hardware does not know
         name = f"{allocation.name} at byte {allocation.start if start < 0 else start}"
         code = "ErrorWrite1" if writing else "ErrorRead1"
@@ -472,7 +460,7 @@ class Core:
             LeakFault: Naming every one.
         """
         left = [a for a in self.ub.allocations if a.state not in UNUSED]
-        if left and self.rules.checked:
+        if left and self.checked:
             names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
             raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
 

@@ -31,7 +31,7 @@ from lngrad.ascend.device.numerics import CAST_MODES, CPP_NAMES, DTYPES, INT4, R
 from lngrad.ascend.device.operations import OPERATIONS, Operands, Operation
 from lngrad.ascend.device.races import Span
 from lngrad.ascend.device.specials import SPECIAL, Special, packed_cast
-from lngrad.ascend.device.unified_buffer import UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, UnifiedBuffer
 from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
@@ -64,7 +64,7 @@ class PlannedInstruction:
     Attributes:
         name: Of the instruction.
         op: Its number.
-        sources: How many handles of sources it needs.
+        uses: The role and what is done to it (``Allocation.forbidden``) of dst, then of each source.
         write, reads: What it touches.
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
         spread: Called with one number a byte of the Unified Buffer: gives those of dst the largest that they depend on.
@@ -72,7 +72,7 @@ class PlannedInstruction:
 
     name: str
     op: int
-    sources: int
+    uses: tuple[tuple[str, int], ...]
     write: Access
     reads: tuple[Access, ...]
     function: Callable[..., object]
@@ -101,9 +101,8 @@ def _planned(
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None]
 
-    return PlannedInstruction(
-        operation.name, d.op, len(operation.operands.sources), write, tuple(reads), *computation, spread
-    )
+    uses = (("dst", WRITE_V), *((role, READ_V) for role in operation.operands.sources))
+    return PlannedInstruction(operation.name, d.op, uses, write, tuple(reads), *computation, spread)
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:

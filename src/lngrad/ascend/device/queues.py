@@ -107,7 +107,7 @@ class TQue(_Memory):
                 f"AllocTensor: all {len(self._slots)} buffers of {self.name} are in use; a device would wait for ever. "
                 "Free a tensor first, or InitBuffer with a larger num"
             )
-        checked = core.rules.checked
+        checked = core.checked
         if checked:
             _check_position_limit(core, self.position)
             place = site_text(core.site or caller())
@@ -131,7 +131,7 @@ class TQue(_Memory):
             raise QueueFault(f"EnQue: {tensor.describe()} waits in its queue already, DeQue it first [ErrorBuffer2]")
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
-        tensor.allocation.enter(State.ENQUED, core.rules.checked)
+        tensor.allocation.enter(State.ENQUED, core.checked)
         tensor.allocation.flag = core.clock.release(QUEUE_PIPES[self.position][0])
         self._waiting.append(tensor)
         return True
@@ -152,7 +152,7 @@ class TQue(_Memory):
             raise QueueFault(f"DeQue: nothing waits in {self.name}; EnQue comes first")
         tensor = self._waiting.popleft()
         slot = tensor.allocation
-        slot.enter(State.DEQUED, core.rules.checked)
+        slot.enter(State.DEQUED, core.checked)
         self._wait(slot, 1)
         return tensor if dtype is None else tensor.ReinterpretCast(dtype)
 
@@ -165,11 +165,11 @@ class TQue(_Memory):
         """
         core = self._own("FreeTensor", tensor)
         slot = tensor.allocation
-        if slot.state is State.ENQUED and not core.rules.checked:
+        if slot.state is State.ENQUED and not core.checked:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.allocation is not slot)
         elif slot.state is State.ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
-        slot.enter(State.FREE, core.rules.checked)
+        slot.enter(State.FREE, core.checked)
         slot.flag = core.clock.release(QUEUE_PIPES[self.position][1])
         slot.handle = -1
 

@@ -198,6 +198,6 @@ def check_flags(core: Core) -> None:
     Raises:
         SyncFault: Naming every one.
     """
-    if core.flags and core.rules.checked:
+    if core.flags and core.checked:
         left = ", ".join(f"{instruction[0]} at {site_text(instruction[3])}" for _, instruction in core.flags.values())
         raise SyncFault(f"end of kernel: {len(core.flags)} flags were never waited for: {left} [ErrorSync3]")

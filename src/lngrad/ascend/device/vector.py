@@ -21,8 +21,11 @@ raise DeviceFault where a rule is broken, DtypeError for a wrong type.
 from __future__ import annotations
 
 import enum
+import inspect
+import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, Union
+from types import FunctionType
+from typing import Any, ParamSpec, Union
 
 from lngrad.ascend.device.descriptors import (
     COUNT,
@@ -38,126 +41,138 @@ from lngrad.ascend.device.descriptors import (
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import CAST_MODES, RoundMode
 from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
-from lngrad.ascend.device.running import Site, caller
+from lngrad.ascend.device.running import Site
 from lngrad.errors import DtypeError
 
-F = TypeVar("F", bound=Callable[..., None])
-
-
+P = ParamSpec("P")
 Binary = Union[BinaryRepeatParams, Sequence[int], None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 Unary = Union[UnaryRepeatParams, Sequence[int], None]  # noqa: UP007
 
 
-class BinaryInstruction(Protocol):
-    """An instruction on two tensors, as ``Add``."""
+class CMPMODE(enum.IntEnum):
+    """What Compare asks for."""
 
-    __name__: str
-
-    def __call__(
-        self, dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: Mask, repeatTime: int | None = None,
-        repeatParams: Binary = None,
-    ) -> None: ...  # fmt: skip
+    LT, GT, EQ, LE, GE, NE = range(6)
 
 
-class ScalarInstruction(Protocol):
-    """An instruction on a tensor and a number, as ``Adds``."""
+class SELMODE(enum.IntEnum):
+    """By which bits Select chooses: the same for every repeat, or one for each element."""
 
-    __name__: str
-
-    def __call__(
-        self, dst: LocalTensor, src: LocalTensor, scalarValue: float, count: Mask, repeatTime: int | None = None,
-        repeatParams: Unary = None,
-    ) -> None: ...  # fmt: skip
+    VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE = range(3)
 
 
-class UnaryInstruction(Protocol):
-    """An instruction on one tensor, as ``Sqrt``."""
+class ReduceOrder(enum.IntEnum):
+    """What a maximum or a minimum of a repeat gives."""
 
-    __name__: str
+    ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX = range(4)
 
-    def __call__(
-        self, dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-    ) -> None: ...
+
+class ReduceType(enum.Enum):
+    """What ReduceRepeat computes."""
+
+    SUM = "WholeReduceSum"
+    MAX = "WholeReduceMax"
+    MIN = "WholeReduceMin"
 
 
 def issue_unary(
-    site: Site, op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None,
-    params: Unary,
+    op: int, dst: LocalTensor, src: LocalTensor, scalar: float, count: Mask, repeatTime: int | None, params: Unary,
+    site: Site | None = None,
 ) -> None:  # fmt: skip
-    """Issue an instruction on one tensor, with or without a scalar."""
+    """Issue an instruction on one tensor, with or without a scalar, for the caller of the calling function."""
     if repeatTime is None and type(count) is int:  # the common case, without a call
         form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
     else:
         d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
         form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
     descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0, 0, 0, 0)
-    dst.core.issue(site, scalar, dst.handle, src.handle, 0, descriptor)
+    frame = sys._getframe(2)
+    dst.core.issue(site or (frame.f_code, frame.f_lasti), scalar, dst.handle, src.handle, 0, descriptor)
 
 
-def _issue_special(
-    site: Site, op: int, form: tuple[int, ...], strides: tuple[int, ...], extra: int, dst: LocalTensor,
-    *sources: LocalTensor, scalar: float = 0.0,
+def _issue(
+    name: str, form: tuple[int, ...], strides: tuple[int, ...], extra: int, dst: LocalTensor, *sources: LocalTensor,
+    scalar: float = 0.0,
 ) -> None:  # fmt: skip
     """Issue an instruction that has another meaning of the strides, a use for ``extra``, or up to three sources."""
-    codes, places, handles = dst.code, [], [0, 0, 0]
+    op, codes, places, handles = NUMBERS_OF[name], dst.code, [], [0, 0, 0]
     for number, source in enumerate(sources):
         codes |= source.code << 8 * (number + 1)
         places += [source.start, source.end]
         handles[number] = source.handle
     places += [0] * (6 - len(places))
     descriptor = (op, codes, *form, *strides, dst.start, dst.end, *places[:4], extra, *places[4:])
-    dst.core.issue(site, scalar, dst.handle, handles[0], handles[1], descriptor, handles[2])
+    frame = sys._getframe(2)
+    dst.core.issue((frame.f_code, frame.f_lasti), scalar, dst.handle, handles[0], handles[1], descriptor, handles[2])
 
 
-def _binary(name: str) -> BinaryInstruction:
-    op = NUMBERS_OF[name]
+def _form(template: Callable[P, None]) -> Callable[[str], Callable[P, None]]:
+    """Make a factory of the instructions of one form: functions with a template's code and a name and number of their own."""
+    parameters = inspect.signature(template)
+    shown = parameters.replace(parameters=[one for one in parameters.parameters.values() if one.name != "op"])
 
-    def instruction(
-        dst: LocalTensor,
-        src0: LocalTensor,
-        src1: LocalTensor,
-        count: Mask,
-        repeatTime: int | None = None,
-        repeatParams: Binary = None,
-    ) -> None:
-        if repeatTime is None and type(count) is int:
-            form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
-        else:
-            strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
-            form = (*elements_of("mask", count, repeatTime), *strides)
-        codes = dst.code | src0.code << 8 | src1.code << 16
-        places = (dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
-        descriptor = (op, codes, *form, *places, 0, 0, 0)
-        dst.core.issue(caller(), 0.0, dst.handle, src0.handle, src1.handle, descriptor)
+    def instruction(name: str) -> Callable[P, None]:
+        operation = OPERATIONS[NUMBERS_OF[name]]
+        made: Any = FunctionType(template.__code__, template.__globals__, name, template.__defaults__)
+        made.__kwdefaults__ = {"op": NUMBERS_OF[name]}
+        made.__qualname__, made.__module__, made.__signature__ = name, __name__, shown
+        tail = ", the scalar rounded to T" if operation.operands is Operands.SCALAR else ""
+        made.__doc__ = f"dst = {operation.formula}{tail}."
+        function: Callable[P, None] = made
+        return function
 
-    return _documented(instruction, op)
+    return instruction
 
 
-def _scalar(name: str) -> ScalarInstruction:
-    op = NUMBERS_OF[name]
+@_form
+def _binary(
+    dst: LocalTensor, src0: LocalTensor, src1: LocalTensor, count: Mask, repeatTime: int | None = None,
+    repeatParams: Binary = None, *, op: int = 0,
+) -> None:  # fmt: skip
+    if repeatTime is None and type(count) is int:
+        form: tuple[int, ...] = (COUNT, count, 0, 0, 1, 1, 1, 8, 8, 8)
+    else:
+        strides = params_of("repeatParams", BinaryRepeatParams, repeatParams)
+        form = (*elements_of("mask", count, repeatTime), *strides)
+    codes = dst.code | src0.code << 8 | src1.code << 16
+    places = (dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
+    frame = sys._getframe(1)
+    handles = dst.handle, src0.handle, src1.handle
+    dst.core.issue((frame.f_code, frame.f_lasti), 0.0, *handles, (op, codes, *form, *places, 0, 0, 0))
 
-    def instruction(
-        dst: LocalTensor,
-        src: LocalTensor,
-        scalarValue: float,
-        count: Mask,
-        repeatTime: int | None = None,
-        repeatParams: Unary = None,
-    ) -> None:
-        issue_unary(caller(), op, dst, src, scalarValue, count, repeatTime, repeatParams)
 
-    return _documented(instruction, op)
+@_form
+def _scalar(
+    dst: LocalTensor, src: LocalTensor, scalarValue: float, count: Mask, repeatTime: int | None = None,
+    repeatParams: Unary = None, *, op: int = 0,
+) -> None:  # fmt: skip
+    issue_unary(op, dst, src, scalarValue, count, repeatTime, repeatParams)
 
 
-def _unary(name: str) -> UnaryInstruction:
-    op = NUMBERS_OF[name]
+@_form
+def _unary(
+    dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None, *,
+    op: int = 0,
+) -> None:  # fmt: skip
+    issue_unary(op, dst, src, 0.0, count, repeatTime, repeatParams)
 
-    def instruction(
-        dst: LocalTensor, src: LocalTensor, count: Mask, repeatTime: int | None = None, repeatParams: Unary = None
-    ) -> None:
-        issue_unary(caller(), op, dst, src, 0.0, count, repeatTime, repeatParams)
 
-    return _documented(instruction, op)
+@_form
+def _repeat_reduction(
+    dst: LocalTensor, src: LocalTensor, mask: Mask, repeatTime: int, dstRepStride: int, srcBlkStride: int,
+    srcRepStride: int, order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX, *, op: int = 0,
+) -> None:  # fmt: skip
+    strides, name = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8), OPERATIONS[op].name
+    _issue(name, elements_of(name, mask, repeatTime), strides, int(order), dst, src)
+
+
+@_form
+def _block_reduction(
+    dst: LocalTensor, src: LocalTensor, repeatTime: int, mask: Mask, dstRepStride: int, srcBlkStride: int,
+    srcRepStride: int, *, op: int = 0,
+) -> None:  # fmt: skip
+    strides, name = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8), OPERATIONS[op].name
+    _issue(name, elements_of(name, mask, repeatTime), strides, 0, dst, src)
 
 
 def mathematical(
@@ -167,16 +182,10 @@ def mathematical(
     sources = [one for one in operands if isinstance(one, LocalTensor)]
     (scalar,) = [float(one) for one in operands if not isinstance(one, LocalTensor)] or [0.0]
     buffers = [*sources, *([dst] * (2 - len(sources))), *([sharedTmpBuffer] if sharedTmpBuffer else [])]
-    form = (*elements_of(name, count, None), 1, 1, 1, 8, 8, 8)
-    _issue_special(caller(), NUMBERS_OF[name], form[:4], form[4:], 0, dst, *buffers, scalar=scalar)
+    _issue(name, elements_of(name, count, None), _PACKED, 0, dst, *buffers, scalar=scalar)
 
 
-def _documented(function: F, op: int) -> F:
-    operation = OPERATIONS[op]
-    function.__name__ = function.__qualname__ = operation.name
-    tail = ", the scalar rounded to T" if operation.operands is Operands.SCALAR else ""
-    function.__doc__ = f"dst = {operation.formula}{tail}."
-    return function
+_PACKED = (1, 1, 1, 8, 8, 8)  # strides without gaps
 
 
 # One a line: the reference reads the source, and sees no names in a tuple.
@@ -219,32 +228,6 @@ Neg = _unary("Neg")
 DUPLICATE, DATA_COPY = NUMBERS_OF["Duplicate"], NUMBERS_OF["DataCopy"]
 
 
-class CMPMODE(enum.IntEnum):
-    """What Compare asks for."""
-
-    LT, GT, EQ, LE, GE, NE = range(6)
-
-
-class SELMODE(enum.IntEnum):
-    """By which bits Select chooses: the same for every repeat, or one for each element."""
-
-    VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE = range(3)
-
-
-class ReduceOrder(enum.IntEnum):
-    """What a maximum or a minimum of a repeat gives."""
-
-    ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX = range(4)
-
-
-class ReduceType(enum.Enum):
-    """What ReduceRepeat computes."""
-
-    SUM = "WholeReduceSum"
-    MAX = "WholeReduceMax"
-    MIN = "WholeReduceMin"
-
-
 def Duplicate(
     dst: LocalTensor,
     scalarValue: float,
@@ -261,10 +244,8 @@ def Duplicate(
         void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask | uint64_t mask[],
             const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride)
     """
-    form = elements_of("Duplicate", count, repeatTime)
     strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
-    descriptor = (DUPLICATE, dst.code, *form, *strides, dst.start, dst.end, 0, 0, 0, 0, 0, 0, 0)
-    dst.core.issue(caller(), scalarValue, dst.handle, 0, 0, descriptor)
+    _issue("Duplicate", elements_of("Duplicate", count, repeatTime), strides, 0, dst, scalar=scalarValue)
 
 
 def Copy(
@@ -283,7 +264,7 @@ def Copy(
             const uint8_t repeatTime, const CopyRepeatParams& repeatParams)
     """
     strides = (1, 1, 8, 8) if repeatTime is None else params_of("Copy", CopyRepeatParams, repeatParams)
-    issue_unary(caller(), NUMBERS_OF["Copy"], dst, src, 0.0, count, repeatTime, strides)
+    issue_unary(NUMBERS_OF["Copy"], dst, src, 0.0, count, repeatTime, strides)
 
 
 def Cast(
@@ -328,7 +309,7 @@ def Cast(
         strides = params_of("Cast", UnaryRepeatParams, repeatParams)
     d, s, dr, sr = strides
     extra = CAST_MODES.index(roundMode) + 256 * saturate
-    _issue_special(caller(), NUMBERS_OF["Cast"], form, (d, s, 1, dr, sr, 8), extra, dst, src)
+    _issue("Cast", form, (d, s, 1, dr, sr, 8), extra, dst, src)
 
 
 def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: BrcbRepeatParams | Sequence[int]) -> None:
@@ -341,7 +322,7 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: Brcb
     """
     block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
     strides = (block, 1, 1, repeat, 8, 8)
-    _issue_special(caller(), NUMBERS_OF["Brcb"], (MASK, 0, 0, repeatTime), strides, 0, dst, src)
+    _issue("Brcb", (MASK, 0, 0, repeatTime), strides, 0, dst, src)
 
 
 def CreateVecIndex(dst: LocalTensor, firstValue: float, count: int) -> None:
@@ -349,8 +330,7 @@ def CreateVecIndex(dst: LocalTensor, firstValue: float, count: int) -> None:
 
     C prototype: ``void CreateVecIndex(LocalTensor<T> dst, const T& firstValue, uint32_t count)``
     """
-    op, form = NUMBERS_OF["CreateVecIndex"], elements_of("CreateVecIndex", count, None)
-    _issue_special(caller(), op, form, (1, 1, 1, 8, 8, 8), 0, dst, scalar=firstValue)
+    _issue("CreateVecIndex", elements_of("CreateVecIndex", count, None), _PACKED, 0, dst, scalar=firstValue)
 
 
 def Compare(
@@ -373,7 +353,7 @@ def Compare(
     """
     strides = params_of("Compare", BinaryRepeatParams, repeatParams)
     form = elements_of("Compare", count, repeatTime)
-    _issue_special(caller(), NUMBERS_OF["Compare"], form, strides, int(cmpMode), dst, src0, src1)
+    _issue("Compare", form, strides, int(cmpMode), dst, src0, src1)
 
 
 def CompareScalar(
@@ -387,8 +367,8 @@ def CompareScalar(
 ) -> None:
     """`Compare` with a scalar; its newer name is Compares."""
     d, s, dr, sr = params_of("CompareScalar", UnaryRepeatParams, repeatParams)
-    form, op = elements_of("CompareScalar", count, repeatTime), NUMBERS_OF["CompareScalar"]
-    _issue_special(caller(), op, form, (d, s, 1, dr, sr, 8), int(cmpMode), dst, src0, scalar=src1Scalar)
+    form = elements_of("CompareScalar", count, repeatTime)
+    _issue("CompareScalar", form, (d, s, 1, dr, sr, 8), int(cmpMode), dst, src0, scalar=src1Scalar)
 
 
 def Select(
@@ -413,10 +393,9 @@ def Select(
     strides = params_of("Select", BinaryRepeatParams, repeatParams)
     form = elements_of("Select", count, repeatTime)
     if isinstance(src1, LocalTensor):
-        _issue_special(caller(), NUMBERS_OF["Select"], form, strides, int(selMode), dst, selMask, src0, src1)
+        _issue("Select", form, strides, int(selMode), dst, selMask, src0, src1)
     else:
-        op = NUMBERS_OF["SelectScalar"]
-        _issue_special(caller(), op, form, strides, int(selMode), dst, selMask, src0, scalar=src1)
+        _issue("SelectScalar", form, strides, int(selMode), dst, selMask, src0, scalar=src1)
 
 
 def Gather(
@@ -439,66 +418,7 @@ def Gather(
     """
     form = elements_of("Gather", count, repeatTime)
     strides = (1, 1, 1, dstRepStride, 8, 8)
-    _issue_special(caller(), NUMBERS_OF["Gather"], form, strides, srcBaseOffset, dst, src, srcOffset)
-
-
-class RepeatReduction(Protocol):
-    """An instruction that reduces each repeat, as ``WholeReduceSum``."""
-
-    __name__: str
-
-    def __call__(
-        self, dst: LocalTensor, src: LocalTensor, mask: Mask, repeatTime: int, dstRepStride: int, srcBlkStride: int,
-        srcRepStride: int, order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
-    ) -> None: ...  # fmt: skip
-
-
-def _repeat_reduction(name: str) -> RepeatReduction:
-    op = NUMBERS_OF[name]
-
-    def instruction(
-        dst: LocalTensor,
-        src: LocalTensor,
-        mask: Mask,
-        repeatTime: int,
-        dstRepStride: int,
-        srcBlkStride: int,
-        srcRepStride: int,
-        order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX,
-    ) -> None:
-        strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-        _issue_special(caller(), op, elements_of(name, mask, repeatTime), strides, int(order), dst, src)
-
-    return _documented(instruction, op)
-
-
-class BlockReduction(Protocol):
-    """An instruction that reduces blocks or pairs, as ``BlockReduceSum``: repeatTime comes before mask."""
-
-    __name__: str
-
-    def __call__(
-        self, dst: LocalTensor, src: LocalTensor, repeatTime: int, mask: Mask, dstRepStride: int, srcBlkStride: int,
-        srcRepStride: int,
-    ) -> None: ...  # fmt: skip
-
-
-def _block_reduction(name: str) -> BlockReduction:
-    op = NUMBERS_OF[name]
-
-    def instruction(
-        dst: LocalTensor,
-        src: LocalTensor,
-        repeatTime: int,
-        mask: Mask,
-        dstRepStride: int,
-        srcBlkStride: int,
-        srcRepStride: int,
-    ) -> None:
-        strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-        _issue_special(caller(), op, elements_of(name, mask, repeatTime), strides, 0, dst, src)
-
-    return _documented(instruction, op)
+    _issue("Gather", form, strides, srcBaseOffset, dst, src, srcOffset)
 
 
 # Neighbours are added first, then neighbouring sums. dstRepStride is in results of a repeat, the other two in blocks.
@@ -509,7 +429,6 @@ BlockReduceSum = _block_reduction("BlockReduceSum")
 BlockReduceMax = _block_reduction("BlockReduceMax")
 BlockReduceMin = _block_reduction("BlockReduceMin")
 PairReduceSum = _block_reduction("PairReduceSum")
-REDUCE_REPEAT = {kind: NUMBERS_OF[kind.value] for kind in ReduceType}
 
 
 def ReduceRepeat(
@@ -536,7 +455,7 @@ def ReduceRepeat(
     """
     strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
     form = elements_of("ReduceRepeat", mask, repeatTime)
-    _issue_special(caller(), REDUCE_REPEAT[reduceType], form, strides, int(order), dst, src)
+    _issue(reduceType.value, form, strides, int(order), dst, src)
 
 
 def ReduceSum(
@@ -560,7 +479,8 @@ def ReduceSum(
     The order of the sum is the architecture's (``device.numerics``): on A2 the count form adds up each 256 bytes as
     a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
-    _reduce("ReduceSum", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, False)
+    strides = (1, 1, 1, 1, srcRepStride, 8)
+    _issue("ReduceSum", elements_of("ReduceSum", count, repeatTime), strides, 0, dst, src, sharedTmpBuffer)
 
 
 def ReduceMax(
@@ -576,7 +496,8 @@ def ReduceMax(
 
     C prototypes: those of `ReduceSum`, with ``bool calIndex = 0`` at the end. Of several the first counts.
     """
-    _reduce("ReduceMax", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, calIndex)
+    strides, extra = (1, 1, 1, 1, srcRepStride, 8), int(calIndex)
+    _issue("ReduceMax", elements_of("ReduceMax", count, repeatTime), strides, extra, dst, src, sharedTmpBuffer)
 
 
 def ReduceMin(
@@ -589,12 +510,5 @@ def ReduceMin(
     calIndex: bool = False,
 ) -> None:
     """As `ReduceMax`, of the smallest element."""
-    _reduce("ReduceMin", dst, src, sharedTmpBuffer, count, repeatTime, srcRepStride, calIndex)
-
-
-def _reduce(
-    name: str, dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: Mask, repeatTime: int | None,
-    srcRepStride: int, calIndex: bool,
-) -> None:  # fmt: skip
-    form, strides = elements_of(name, count, repeatTime), (1, 1, 1, 1, srcRepStride, 8)
-    _issue_special(caller(3), NUMBERS_OF[name], form, strides, int(calIndex), dst, src, sharedTmpBuffer)
+    strides, extra = (1, 1, 1, 1, srcRepStride, 8), int(calIndex)
+    _issue("ReduceMin", elements_of("ReduceMin", count, repeatTime), strides, extra, dst, src, sharedTmpBuffer)

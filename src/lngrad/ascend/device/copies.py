@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, check_place
+from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE2, MTE3, V
@@ -19,10 +20,8 @@ from lngrad.ascend.device.unified_buffer import READ_MTE3, READ_V, WRITE_MTE2, W
 from lngrad.ascend.device.vector import DATA_COPY, issue_unary
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
 from lngrad.errors import DtypeError
-from lngrad.typing import Array, Dtype
+from lngrad.typing import Array
 
-COPY_IN = (TPosition.VECIN, TPosition.VECCALC)
-COPY_OUT = (TPosition.VECOUT, TPosition.VECCALC)
 MAX_BLOCKS = 4095
 MAX_PADDING_BYTES = 32
 MAX_REPEATS = 255
@@ -48,6 +47,20 @@ class Blocks(NamedTuple):
     undefined: bool = False
 
 
+class _Way(NamedTuple):
+    """One direction of a copy: its pipe, the local operand, where that may lie, and what is done to it."""
+
+    inward: bool
+    pipe: int
+    role: str
+    positions: tuple[TPosition, ...]
+    bit: int
+
+
+_OUT = _Way(False, MTE3, "src", (TPosition.VECOUT, TPosition.VECCALC), READ_MTE3)
+_IN = _Way(True, MTE2, "dst", (TPosition.VECIN, TPosition.VECCALC), WRITE_MTE2)
+
+
 def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks, inward: bool) -> None:
     """Check and execute one copy from global memory (``inward``, on MTE2) or to it (on MTE3).
 
@@ -57,65 +70,71 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     region, first, end = remote.window(api, 0, remote.GetSize())
     if b.blocks == 0 or b.nbytes == 0:
         return
-    core, start, size = local.core, local.start, local.dtype.itemsize
-    pipe, role, positions, bit = (MTE2, "dst", COPY_IN, WRITE_MTE2) if inward else (MTE3, "src", COPY_OUT, READ_MTE3)
+    core, way = local.core, _IN if inward else _OUT
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
+    _check_position(api, local, way)
+    stop = local.start + (b.blocks - 1) * b.local_step + filled
+    check_place(api, f"{way.role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
+    _check_region(api, region, end - first, b, local.dtype.itemsize, writing=not inward)
+    instruction = (api, way.pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
-    last_local, last_global = (b.blocks - 1) * b.local_step, (b.blocks - 1) * b.global_step
-    name, position = f"{role} ({core.owner(start)})", local.GetPosition()
-    if core.checked and api == "DataCopy" and position not in positions:
-        table = " or ".join(one.value for one in positions)
-        text = f"{api}: {name} must be at {table}, it is at {position.value} [ErrorBuffer1]"
-        if not core.rules.ordering:
-            raise PositionFault(text)
-        core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
-    check_place(api, name, start, start + last_local + filled, local.end, BLOCK_BYTES)
-    if first + last_global + b.nbytes > end:
-        raise BoundsFault(
-            f"{api}: {region.name} has {(end - first) // size} elements from here on, the access takes "
-            f"{-(-(last_global + b.nbytes) // size)} [ErrorRead3, ErrorWrite2]"
-        )
-    if not inward and not region.data.flags.writeable:
-        raise BoundsFault(f"{api}: {region.name} is read-only")
-    instruction = (api, pipe, core.index, core.site or site)
     reached = whole if inward and b.local_step >= whole else filled
-    core.touch(instruction, role, local.handle, _runs(start, b.blocks, reached, b.local_step), bit)
-    here = _rows(core.ub.data, start, b.blocks, reached, b.local_step)
+    core.touch(instruction, way.role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), way.bit)
+    here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
-
-    def unchanged() -> bool:
-        return bool((here == there).all())
-
     if core.rules.ordering:
         atomic = not inward and core.atomic is not None
-        for begin, stop in _runs(first, b.blocks, b.nbytes, b.global_step):
-            core.touch_global(instruction, region, begin, stop, not inward, atomic, unchanged)
+        for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
+            unchanged = lambda: bool((here == there).all())  # noqa: E731
+            core.touch_global(instruction, region, begin, behind, not inward, atomic, unchanged)
     if inward:
-        _move_in(local.dtype, here, there, b)
-        if b.undefined:  # the device leaves arbitrary bytes around each block
-            for begin in range(start, start + last_local + 1, b.local_step):
-                core.ub.forget(begin, begin + b.left, "is padding that DataCopyPad leaves undefined")
-                core.ub.forget(
-                    begin + b.left + b.nbytes, begin + reached, "is padding that DataCopyPad leaves undefined"
-                )
+        _move_in(local, here, there, b)
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
-        if core.atomic is None:
-            there[...] = here
-        elif core.atomic != local.dtype:
-            raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
-        else:  # what SetAtomicAdd turns a copy to global memory into
-            with np.errstate(all="ignore"):
-                total = there.view(local.dtype)
-                core.combine(total, here.view(local.dtype), out=total)
+        _move_out(local, here, there)
         core.tally.bytes_out += b.blocks * b.nbytes
     core.tally.instructions[api] += 1
     core.log.append(instruction)
 
 
-def _move_in(dtype: Dtype, here: Array, there: Array, b: Blocks) -> None:
-    if here.shape[1] > b.nbytes:
-        typed = here.view(dtype) if here.shape[1] % dtype.itemsize == 0 else here
+def _check_position(api: str, local: LocalTensor, way: _Way) -> None:
+    core, position = local.core, local.allocation.position
+    if core.checked and api == "DataCopy" and position not in way.positions:
+        table = " or ".join(one.value for one in way.positions)
+        text = f"{api}: {way.role} ({local.describe()}) must be at {table}, it is at {position.value} [ErrorBuffer1]"
+        if not core.rules.ordering:
+            raise PositionFault(text)
+        core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
+
+
+def _check_region(api: str, region: GlobalRegion, room: int, b: Blocks, size: int, writing: bool) -> None:
+    """Refuse blocks that pass the ``room`` bytes of a global tensor, or write to memory that is read-only."""
+    nbytes = (b.blocks - 1) * b.global_step + b.nbytes
+    if nbytes > room:
+        raise BoundsFault(
+            f"{api}: {region.name} has {room // size} elements from here on, the access takes {-(-nbytes // size)} "
+            "[ErrorRead3, ErrorWrite2]"
+        )
+    if writing and not region.data.flags.writeable:
+        raise BoundsFault(f"{api}: {region.name} is read-only")
+
+
+def _move_out(local: LocalTensor, here: Array, there: Array) -> None:
+    core = local.core
+    if core.atomic is None:
+        there[...] = here
+    elif core.atomic != local.dtype:
+        raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
+    else:  # what SetAtomicAdd turns a copy to global memory into
+        with np.errstate(all="ignore"):
+            total = there.view(local.dtype)
+            core.combine(total, here.view(local.dtype), out=total)
+
+
+def _move_in(local: LocalTensor, here: Array, there: Array, b: Blocks) -> None:
+    dtype, reached = local.dtype, here.shape[1]
+    if reached > b.nbytes:
+        typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
         if b.fill is not None:
             typed[...] = b.fill
         elif b.undefined:
@@ -123,6 +142,11 @@ def _move_in(dtype: Dtype, here: Array, there: Array, b: Blocks) -> None:
         else:
             typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
     here[:, b.left : b.left + b.nbytes] = there
+    if b.undefined:  # the device leaves arbitrary bytes around each block
+        for index in range(b.blocks):
+            begin = local.start + index * b.local_step
+            for start, stop in ((begin, begin + b.left), (begin + b.left + b.nbytes, begin + reached)):
+                local.core.ub.forget(start, stop, "is padding that DataCopyPad leaves undefined")
 
 
 def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
@@ -146,7 +170,7 @@ def _copy_local(site: Site, dst: LocalTensor, src: LocalTensor, b: Blocks) -> No
     ranges = []
     for role, local, step, bit in (("src", src, b.global_step, READ_V), ("dst", dst, b.local_step, WRITE_V)):
         stop = local.start + (b.blocks - 1) * step + b.nbytes
-        check_place("DataCopy", f"{role} ({core.owner(local.start)})", local.start, stop, local.end, BLOCK_BYTES)
+        check_place("DataCopy", f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
         ranges.append(_runs(local.start, b.blocks, b.nbytes, step))
         if role == "dst":
             poison = _rows(core.ub.poison, src.start, b.blocks, b.nbytes, b.global_step).copy()
@@ -289,10 +313,34 @@ def DataCopyPad(
     local, remote = _sides("DataCopyPad", dst, src)
     if remote is None:
         raise PositionFault("DataCopyPad: one of dst and src must be global and the other local")
-    p, inward, size = dataCopyParams, dst is local, local.dtype.itemsize
+    copy_global(
+        site,
+        "DataCopyPad",
+        local,
+        remote,
+        _padded_blocks(local, dataCopyParams, padParams, mode, dst is local),
+        dst is local,
+    )
+
+
+def _padded_blocks(
+    local: LocalTensor,
+    p: DataCopyExtParams | DataCopyParams,
+    padParams: DataCopyPadExtParams | None,
+    mode: int,
+    inward: bool,
+) -> Blocks:
+    """The blocks of DataCopyPad, within its limits.
+
+    Raises:
+        DeviceFault: The SoC has no DataCopyPad, or a number is out of its range.
+    """
+    soc, size = local.core.soc, local.dtype.itemsize
     longest = (1 << 21) - 1 if isinstance(p, DataCopyExtParams) else 65535
-    if not local.core.soc.data_copy_pad:
-        raise DeviceFault(f"DataCopyPad: {local.core.soc.name} does not have it; pad on the host")
+    if not soc.data_copy_pad:
+        raise DeviceFault(f"DataCopyPad: {soc.name} does not have it; pad on the host")
+    if mode == PaddingMode.Compact and soc.arch != 3510:
+        raise DeviceFault(f"DataCopyPad: PaddingMode::Compact needs architecture 3510, not {soc.name}")
     if not 0 <= p.blockCount <= MAX_BLOCKS or not 0 <= p.blockLen <= longest:
         raise BoundsFault(f"DataCopyPad: blockCount is 0 to {MAX_BLOCKS} and blockLen 0 to {longest} bytes, got {p}")
     local_gap, remote_gap = (p.dstStride, p.srcStride) if inward else (p.srcStride, p.dstStride)
@@ -304,28 +352,18 @@ def DataCopyPad(
     for name, value in (("leftPadding", left), ("rightPadding", right)):
         if not 0 <= value <= MAX_PADDING_BYTES:
             raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
-    padded = bool(left or right)
-    fill = pad.paddingValue if pad.isPad and (padded or p.blockLen % BLOCK_BYTES == 0) else None
-    if padded and not pad.isPad:
-        fill = local.core.ub.registers.pad_value
-    filled = left + p.blockLen + right
-    if mode == PaddingMode.Compact:  # blocks lie one behind the other
-        if local.core.soc.arch != 3510:
-            raise DeviceFault(f"DataCopyPad: PaddingMode::Compact needs architecture 3510, not {local.core.soc.name}")
-        local_step = filled
-    else:
-        local_step = (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
-    blocks = Blocks(
-        p.blockCount,
-        p.blockLen,
-        local_step,
-        p.blockLen + remote_gap,
-        left,
-        right,
-        fill,
-        padded and not pad.isPad and fill is None,
-    )  # fmt: skip
-    copy_global(site, "DataCopyPad", local, remote, blocks, inward)
+    filled, step = left + p.blockLen + right, p.blockLen + remote_gap
+    # Compact: blocks lie one behind the other.
+    local_step = filled if mode == PaddingMode.Compact else (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
+    return Blocks(p.blockCount, p.blockLen, local_step, step, left, right, *_fill(local, pad, left + right, p.blockLen))
+
+
+def _fill(local: LocalTensor, pad: DataCopyPadExtParams, padding: int, nbytes: int) -> tuple[float | None, bool]:
+    """What is written around a block, and whether a device leaves arbitrary bytes there."""
+    if pad.isPad:
+        return pad.paddingValue if padding or nbytes % BLOCK_BYTES == 0 else None, False
+    value = local.core.ub.registers.pad_value if padding else None
+    return value, bool(padding) and value is None
 
 
 def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTensor | None]:
@@ -392,7 +430,9 @@ def TransDataTo5HD(
             for index, tensor in enumerate(tensors):
                 role, start = f"{side}[{index}]", tensor.start + repeat * stride * BLOCK_BYTES
                 stop = start + BLOCK_BYTES
-                check_place(api, f"{role} ({core.owner(start)})", start, stop, tensor.end, BLOCK_BYTES)
+                check_place(
+                    api, f"{role} ({tensor.allocation.name} at byte {start})", start, stop, tensor.end, BLOCK_BYTES
+                )
                 if side == "srcList":
                     poison.append(core.ub.poison[start:stop].reshape(-1, dtype.itemsize).max(axis=1))
                 core.touch(instruction, role, tensor.handle, ((start, stop),), bit, carries=True)

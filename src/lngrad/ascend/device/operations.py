@@ -29,7 +29,15 @@ from lngrad.ascend.device.mathematics import (
     sigmoid,
 )
 from lngrad.ascend.device.numerics import CPP_NAMES
+from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V
 from lngrad.typing import Array
+
+_SOURCES = {
+    "BINARY": ("src0", "src1"), "MATH_BINARY": ("src0", "src1"), "MATH_BINARY_SCALAR": ("src0", "src1"),
+    "COMPARE": ("src0", "src1"), "DUPLICATE": (), "INDEX": (),
+    "SELECT": ("selMask", "src0", "src1"), "SELECT_SCALAR": ("selMask", "src0"), "GATHER": ("src", "srcOffset"),
+}  # fmt: skip
+_ELEMENTWISE = ("BINARY", "SCALAR", "UNARY", "COPY", "DUPLICATE", "INDEX", "CAST")
 
 
 class Operands(enum.Enum):
@@ -55,35 +63,14 @@ class Operands(enum.Enum):
     MATH_SCALAR = "dst, src, scalar, temporary buffer"
     MATH_BINARY_SCALAR = "dst, src0, src1, scalar, temporary buffer"
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The parameters that are read."""
-        return _SOURCES.get(self.name, ("src",))
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether element i of dst comes from elements i of the sources, by the row's arithmetic."""
-        return self in (
-            Operands.BINARY, Operands.SCALAR, Operands.UNARY, Operands.COPY, Operands.DUPLICATE, Operands.INDEX,
-            Operands.CAST,
-        ) or self.mathematical  # fmt: skip
-
-    @property
-    def mathematical(self) -> bool:
-        """Whether it is a library function: by count, with a temporary buffer, never in place."""
-        return self.name.startswith("MATH")
-
-    @property
-    def with_scalar(self) -> bool:
-        """Whether its arithmetic takes a scalar behind the sources."""
-        return self in (Operands.SCALAR, Operands.MATH_SCALAR, Operands.MATH_BINARY_SCALAR)
-
-
-_SOURCES = {
-    "BINARY": ("src0", "src1"), "MATH_BINARY": ("src0", "src1"), "MATH_BINARY_SCALAR": ("src0", "src1"),
-    "COMPARE": ("src0", "src1"), "DUPLICATE": (), "INDEX": (),
-    "SELECT": ("selMask", "src0", "src1"), "SELECT_SCALAR": ("selMask", "src0"), "GATHER": ("src", "srcOffset"),
-}  # fmt: skip
+    def __init__(self, text: str) -> None:
+        self.sources = _SOURCES.get(self.name, ("src",))  # the parameters that are read
+        self.uses = (("dst", WRITE_V), *((role, READ_V) for role in self.sources))
+        # A library function: by count, with a temporary buffer, never in place.
+        self.mathematical = self.name.startswith("MATH")
+        # Element i of dst comes from elements i of the sources, by the row's arithmetic.
+        self.elementwise = self.mathematical or self.name in _ELEMENTWISE
+        self.with_scalar = self.name in ("SCALAR", "MATH_SCALAR", "MATH_BINARY_SCALAR")  # behind the sources
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from lngrad.ascend.device.numerics import CAST_MODES, CPP_NAMES, DTYPES, INT4, R
 from lngrad.ascend.device.operations import OPERATIONS, Operands, Operation
 from lngrad.ascend.device.races import Span
 from lngrad.ascend.device.specials import SPECIAL, Special, packed_cast
-from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import UnifiedBuffer
 from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
@@ -101,8 +101,7 @@ def _planned(
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None]
 
-    uses = (("dst", WRITE_V), *((role, READ_V) for role in operation.operands.sources))
-    return PlannedInstruction(operation.name, d.op, uses, write, tuple(reads), *computation, spread)
+    return PlannedInstruction(operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread)
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
